@@ -12,7 +12,7 @@ use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 
 /// What no restore brings back.
-const NEVER: [&str; 5] = [
+const NEVER_RESTORED: [&str; 5] = [
     "nodes",
     "events",
     "events.events.k8s.io",
@@ -21,42 +21,44 @@ const NEVER: [&str; 5] = [
 ];
 
 /// Of an object's metadata, what is its own and not its cluster's.
-const OWN: [&str; 5] = ["name", "namespace", "labels", "annotations", "finalizers"];
+const KEPT_METADATA_FIELDS: [&str; 5] =
+    ["name", "namespace", "labels", "annotations", "finalizers"];
 
 /// What ties the selector and the pods of a Job to its former self.
 const CONTROLLER_UID: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
 /// The largest object that is read.
-const OBJECT_MAX: u64 = 16 << 20;
+const MAX_OBJECT_BYTES: u64 = 16 << 20;
 
 /// A request that creates an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Post {
+pub(crate) struct CreateRequest {
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
 }
 
 /// All that an archive holds, in the order in which it must be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Posts {
-    pub(crate) definitions: Vec<Post>,
-    pub(crate) namespaces: Vec<Post>,
-    pub(crate) others: Vec<Post>,
+pub(crate) struct CreateRequests {
+    pub(crate) definitions: Vec<CreateRequest>,
+    pub(crate) namespaces: Vec<CreateRequest>,
+    pub(crate) others: Vec<CreateRequest>,
 }
 
 /// Reads an archive.
-pub(crate) fn read(tarball: &Path) -> anyhow::Result<Posts> {
+pub(crate) fn read(tarball: &Path) -> anyhow::Result<CreateRequests> {
     let file = File::open(tarball).context("cannot open the archive")?;
     let mut tar = tar::Archive::new(MultiGzDecoder::new(std::io::BufReader::new(file)));
-    let mut posts = Posts::default();
+    let mut posts = CreateRequests::default();
     for entry in tar.entries().context("cannot read the archive")? {
         let entry = entry.context("cannot read the archive")?;
         let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
-        let Some((resource, namespace)) = place(&path) else { continue };
+        let Some((resource, namespace)) = item_location(&path) else { continue };
         let mut json = Vec::new();
-        entry.take(OBJECT_MAX).read_to_end(&mut json).context("cannot read the archive")?;
+        entry.take(MAX_OBJECT_BYTES).read_to_end(&mut json).context("cannot read the archive")?;
         let object = serde_json::from_slice(&json).with_context(|| format!("in {path}"))?;
-        let post = post(resource, namespace, object).with_context(|| format!("in {path}"))?;
+        let post =
+            create_request(resource, namespace, object).with_context(|| format!("in {path}"))?;
         match resource {
             "customresourcedefinitions.apiextensions.k8s.io" => posts.definitions.push(post),
             "namespaces" => posts.namespaces.push(post),
@@ -68,33 +70,37 @@ pub(crate) fn read(tarball: &Path) -> anyhow::Result<Posts> {
 
 /// The resource and namespace of an item that a restore brings back, from its path. What has a folder
 /// for its version is in the archive a second time without.
-fn place(path: &str) -> Option<(&str, Option<&str>)> {
+fn item_location(path: &str) -> Option<(&str, Option<&str>)> {
     let parts: Vec<&str> = path.split('/').collect();
     let (resource, namespace) = match parts[..] {
         ["resources", resource, "cluster", _] => (resource, None),
         ["resources", resource, "namespaces", namespace, _] => (resource, Some(namespace)),
         _ => return None,
     };
-    (!NEVER.contains(&resource)).then_some((resource, namespace))
+    (!NEVER_RESTORED.contains(&resource)).then_some((resource, namespace))
 }
 
-fn post(resource: &str, namespace: Option<&str>, mut object: Value) -> anyhow::Result<Post> {
+fn create_request(
+    resource: &str,
+    namespace: Option<&str>,
+    mut object: Value,
+) -> anyhow::Result<CreateRequest> {
     let api = object["apiVersion"].as_str().context("an object has no apiVersion")?;
     let root = if api.contains('/') { "apis" } else { "api" };
     let plural = resource.split('.').next().unwrap_or_default();
     let namespace = namespace.map(|name| format!("namespaces/{name}/")).unwrap_or_default();
     let path = format!("/{root}/{api}/{namespace}{plural}?fieldManager=bench");
-    renew(resource, &mut object);
-    Ok(Post { path, body: serde_json::to_vec(&object)? })
+    strip_server_fields(resource, &mut object);
+    Ok(CreateRequest { path, body: serde_json::to_vec(&object)? })
 }
 
 /// Takes from an object what the API server would refuse, or would not have been given.
-fn renew(resource: &str, object: &mut Value) {
+fn strip_server_fields(resource: &str, object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
     }
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|field, _| OWN.contains(&field.as_str()));
+        metadata.retain(|field, _| KEPT_METADATA_FIELDS.contains(&field.as_str()));
     }
     match resource {
         "services" => {
@@ -122,9 +128,12 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_item_is_taken_once_and_only_if_a_restore_would() {
-        assert_eq!(place("resources/pods/namespaces/a/b.json"), Some(("pods", Some("a"))));
-        assert_eq!(place("resources/namespaces/cluster/a.json"), Some(("namespaces", None)));
+    fn item_is_read_once_and_only_if_restorable() {
+        assert_eq!(item_location("resources/pods/namespaces/a/b.json"), Some(("pods", Some("a"))));
+        assert_eq!(
+            item_location("resources/namespaces/cluster/a.json"),
+            Some(("namespaces", None))
+        );
         for path in [
             "metadata/version",
             "resources/pods/v1-preferredversion/namespaces/a/b.json",
@@ -132,12 +141,12 @@ mod tests {
             "resources/events/namespaces/a/b.json",
             "resources/nodes/cluster/a.json",
         ] {
-            assert_eq!(place(path), None, "{path}");
+            assert_eq!(item_location(path), None, "{path}");
         }
     }
 
     #[test]
-    fn an_object_is_posted_where_its_kind_lives_without_its_former_life() {
+    fn object_is_posted_to_its_collection_without_server_fields() {
         let job = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -148,8 +157,8 @@ mod tests {
             },
             "status": {"active": 1},
         });
-        let made = post("jobs.batch", Some("n"), job).unwrap();
-        assert_eq!(made.path, "/apis/batch/v1/namespaces/n/jobs?fieldManager=bench");
+        let request = create_request("jobs.batch", Some("n"), job).unwrap();
+        assert_eq!(request.path, "/apis/batch/v1/namespaces/n/jobs?fieldManager=bench");
         let expected = json!({
             "apiVersion": "batch/v1",
             "kind": "Job",
@@ -159,21 +168,21 @@ mod tests {
                 "template": {"metadata": {"labels": {"x": "y"}}},
             },
         });
-        assert_eq!(serde_json::from_slice::<Value>(&made.body).unwrap(), expected);
+        assert_eq!(serde_json::from_slice::<Value>(&request.body).unwrap(), expected);
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {}});
-        let made = post("clusterroles.rbac.authorization.k8s.io", None, role).unwrap();
+        let request = create_request("clusterroles.rbac.authorization.k8s.io", None, role).unwrap();
         let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles?fieldManager=bench";
-        assert_eq!(made.path, path);
+        assert_eq!(request.path, path);
     }
 
     #[test]
-    fn a_service_without_an_address_stays_so_and_another_gets_a_new_one() {
+    fn headless_service_stays_headless_and_others_get_a_new_address() {
         for (address, expected) in [
             (json!("None"), json!({"clusterIP": "None", "clusterIPs": ["None"]})),
             (json!("10.96.0.7"), json!({})),
         ] {
             let mut service = json!({"spec": {"clusterIP": address, "clusterIPs": [address]}});
-            renew("services", &mut service);
+            strip_server_fields("services", &mut service);
             assert_eq!(service["spec"], expected);
         }
     }

@@ -9,17 +9,17 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::contender::{Bucket, Contender, LOCATION, Server, told};
-use crate::measure::{self, Watch};
-use crate::raw::{self, Listing};
-use crate::stage::Stage;
-use crate::{requests, say};
+use crate::bench_env::BenchEnv;
+use crate::contender::{Bucket, Contender, LOCATION, Server, run_failure_text};
+use crate::measure::{self, UsageWatch};
+use crate::raw::{self, ListingMeasurement};
+use crate::{print_line, requests};
 
-const LIMIT: Duration = Duration::from_hours(1);
+const BACKUP_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// What one backup took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct BackupMeasurement {
     /// From the creation of the Backup to its last phase.
     pub(crate) wall_s: f64,
     /// Of the server and its plugins.
@@ -38,30 +38,34 @@ pub(crate) struct Run {
 /// What all backups took, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Backups {
-    pub(crate) listings: Vec<Listing>,
-    pub(crate) runs: Vec<(Contender, Vec<Run>)>,
+    pub(crate) listings: Vec<ListingMeasurement>,
+    pub(crate) runs: Vec<(Contender, Vec<BackupMeasurement>)>,
 }
 
 /// Backs the cluster of a stage, in which so many objects were created, up by each contender.
 pub(crate) async fn rounds(
-    stage: &Stage,
+    env: &BenchEnv,
     objects: usize,
     contenders: &[Contender],
     rounds: u16,
 ) -> anyhow::Result<Backups> {
-    let kinds = raw::archived_kinds(&stage.client).await?;
+    let kinds = raw::archived_kinds(&env.client).await?;
     let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
     let mut backups = Backups { listings: Vec::new(), runs };
     for round in 1..=rounds {
-        let listing = list(stage, &kinds).await?;
-        say(format_args!("backup, round {round}: raw list {:.2} s", listing.wall_s));
+        let listing = measure_listing(env, &kinds).await?;
+        print_line(format_args!("backup, round {round}: raw list {:.2} s", listing.wall_s));
         backups.listings.push(listing);
-        for (contender, runs) in in_turn(&mut backups.runs, round) {
+        for (contender, runs) in alternate_order(&mut backups.runs, round) {
             let name = format!("{}-{round}", contender.name().replace('_', "-"));
-            let server = contender.start(stage, Bucket::Own).await?;
-            let run = take(stage, &server, &name, objects, &[]).await;
+            let server = contender.start(env, Bucket::Own).await?;
+            let run = measure_backup(env, &server, &name, objects, &[]).await;
             let run = run.with_context(|| format!("the backup of {} failed", contender.name()))?;
-            say(format_args!("backup, round {round}: {} {:.2} s", contender.name(), run.wall_s));
+            print_line(format_args!(
+                "backup, round {round}: {} {:.2} s",
+                contender.name(),
+                run.wall_s
+            ));
             runs.push(run);
         }
     }
@@ -69,7 +73,7 @@ pub(crate) async fn rounds(
 }
 
 /// Who comes first changes from round to round, so that it is to nobody's advantage.
-pub(crate) fn in_turn<T>(all: &mut [T], round: u16) -> impl Iterator<Item = &mut T> {
+pub(crate) fn alternate_order<T>(all: &mut [T], round: u16) -> impl Iterator<Item = &mut T> {
     let mut all: Vec<&mut T> = all.iter_mut().collect();
     if round.is_multiple_of(2) {
         all.reverse();
@@ -77,27 +81,27 @@ pub(crate) fn in_turn<T>(all: &mut [T], round: u16) -> impl Iterator<Item = &mut
     all.into_iter()
 }
 
-async fn list(stage: &Stage, kinds: &[String]) -> anyhow::Result<Listing> {
-    measure::until_quiet().await;
-    let count = raw::count(&stage.client, kinds).await?;
-    let [api_server, ..] = stage.cluster;
-    let watch = Watch::start([api_server]);
-    let (wall, bytes) = raw::list(&stage.client, kinds).await?;
+async fn measure_listing(env: &BenchEnv, kinds: &[String]) -> anyhow::Result<ListingMeasurement> {
+    measure::wait_until_quiet().await;
+    let count = raw::count(&env.client, kinds).await?;
+    let [api_server, ..] = env.cluster;
+    let watch = UsageWatch::start([api_server]);
+    let (wall, bytes) = raw::list(&env.client, kinds).await?;
     let [api_server] = watch.stop()?;
     let apiserver_cpu_s = api_server.cpu_s;
-    Ok(Listing { wall_s: wall.as_secs_f64(), bytes, count, apiserver_cpu_s })
+    Ok(ListingMeasurement { wall_s: wall.as_secs_f64(), bytes, count, apiserver_cpu_s })
 }
 
 /// Takes one backup, of all namespaces but some, when everything is quiet.
-pub(crate) async fn take(
-    stage: &Stage,
+pub(crate) async fn measure_backup(
+    env: &BenchEnv,
     server: &Server,
     name: &str,
     objects: usize,
     excluded_namespaces: &[&str],
-) -> anyhow::Result<Run> {
-    measure::until_quiet().await;
-    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+) -> anyhow::Result<BackupMeasurement> {
+    measure::wait_until_quiet().await;
+    let backups: Api<Backup> = Api::namespaced(env.client.clone(), server.namespace);
     let backup = serde_json::from_value(json!({
         "metadata": {"name": name},
         "spec": {
@@ -107,18 +111,18 @@ pub(crate) async fn take(
             "excludedNamespaces": excluded_namespaces,
         },
     }))?;
-    let [api_server, ..] = stage.cluster;
-    let answered = requests::answered(&stage.client).await?;
-    let watch = Watch::start([server.pid(), api_server]);
+    let [api_server, ..] = env.cluster;
+    let answered = requests::answered_requests(&env.client).await?;
+    let watch = UsageWatch::start([server.pid(), api_server]);
     let started = Instant::now();
     backups.create(&PostParams::default(), &backup).await.context("cannot create a Backup")?;
     let ended = |backup: Backup| {
         backup.status.filter(|status| status.phase.as_ref().is_some_and(BackupPhase::is_terminal))
     };
-    let status = server.until(&backups, name, LIMIT, ended).await?;
+    let status = server.wait_until(&backups, name, BACKUP_TIMEOUT, ended).await?;
     let wall_s = started.elapsed().as_secs_f64();
     let [usage, api_server] = watch.stop()?;
-    let api_requests = requests::answered(&stage.client).await?.saturating_sub(answered);
+    let api_requests = requests::answered_requests(&env.client).await?.saturating_sub(answered);
 
     let items = items_of(&status)?;
     ensure!(
@@ -126,7 +130,7 @@ pub(crate) async fn take(
         "the backup holds {items} items, of {objects} that were created"
     );
     let tarball = server.tarball(name).metadata();
-    Ok(Run {
+    Ok(BackupMeasurement {
         wall_s,
         cpu_s: usage.cpu_s,
         peak_rss_bytes: usage.peak_rss_bytes,
@@ -142,7 +146,7 @@ fn items_of(status: &BackupStatus) -> anyhow::Result<u64> {
     if status.phase != Some(BackupPhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
         let counts = [status.errors, status.warnings];
-        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+        bail!(run_failure_text(&phase, counts, &status.failure_reason, &status.validation_errors));
     }
     let items = status.progress.as_ref().map(|progress| progress.items_backed_up);
     let items = items.context("the backup is Completed and has no progress")?;
@@ -154,10 +158,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contenders_take_turns_at_being_the_first() {
+    fn contenders_alternate_in_going_first() {
         let mut all = ['a', 'b', 'c'];
-        let order =
-            |all: &mut [char], round| in_turn(all, round).map(|one| *one).collect::<String>();
+        let order = |all: &mut [char], round| {
+            alternate_order(all, round).map(|one| *one).collect::<String>()
+        };
         assert_eq!(order(&mut all, 1), "abc");
         assert_eq!(order(&mut all, 2), "cba");
         assert_eq!(order(&mut all, 3), "abc");
@@ -168,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_completed_backup_has_items() {
+    fn only_a_completed_backup_is_counted() {
         let progress = json!({"totalItems": 7, "itemsBackedUp": 7});
         let completed = status(json!({"phase": "Completed", "progress": progress}));
         assert_eq!(items_of(&completed).unwrap(), 7);

@@ -19,8 +19,8 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::bench_env::BenchEnv;
 use crate::measure;
-use crate::stage::Stage;
 
 /// The storage location of every server.
 pub(crate) const LOCATION: &str = velero::LOCATION;
@@ -29,11 +29,11 @@ pub(crate) const LOCATION: &str = velero::LOCATION;
 pub(crate) const BOWLINE_NAMESPACE: &str = "bowline";
 
 /// What is commonly raised when Velero is too slow.
-const TUNED: [&str; 3] =
+const TUNED_VELERO_FLAGS: [&str; 3] =
     ["--client-qps=1000", "--client-burst=2000", "--item-block-worker-count=4"];
 
-const START_LIMIT: Duration = Duration::from_mins(2);
-const POLL: Duration = Duration::from_millis(50);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A server that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +56,14 @@ pub(crate) enum Bucket {
 
 /// A running server. Dropping it ends it.
 pub(crate) struct Server {
-    process: Kept,
+    process: ServerProcess,
     /// Where it works.
     pub(crate) namespace: &'static str,
     /// The folder of its bucket.
     bucket: PathBuf,
 }
 
-enum Kept {
+enum ServerProcess {
     Bowline(Process),
     Velero(Velero),
 }
@@ -80,15 +80,15 @@ impl Contender {
     }
 
     /// Starts the server, and waits until it has found its storage location.
-    pub(crate) async fn start(self, stage: &Stage, bucket: Bucket) -> anyhow::Result<Server> {
+    pub(crate) async fn start(self, env: &BenchEnv, bucket: Bucket) -> anyhow::Result<Server> {
         let started = match self {
-            Self::Bowline => start_bowline(stage, &stage.binaries.bowline, bucket).await,
-            Self::Baseline => match &stage.binaries.baseline {
-                Some(binary) => start_bowline(stage, binary, bucket).await,
+            Self::Bowline => start_bowline(env, &env.binaries.bowline, bucket).await,
+            Self::Baseline => match &env.binaries.baseline {
+                Some(binary) => start_bowline(env, binary, bucket).await,
                 None => bail!("there is no other build"),
             },
-            Self::Velero => start_velero(stage, &[]).await,
-            Self::VeleroTuned => start_velero(stage, &TUNED).await,
+            Self::Velero => start_velero(env, &[]).await,
+            Self::VeleroTuned => start_velero(env, &TUNED_VELERO_FLAGS).await,
         };
         started.with_context(|| format!("cannot start {}", self.name()))
     }
@@ -107,8 +107,8 @@ impl Server {
     /// The process of the server, above those of its plugins.
     pub(crate) fn pid(&self) -> u32 {
         match &self.process {
-            Kept::Bowline(process) => process.pid(),
-            Kept::Velero(velero) => velero.pid(),
+            ServerProcess::Bowline(process) => process.pid(),
+            ServerProcess::Velero(velero) => velero.pid(),
         }
     }
 
@@ -118,7 +118,7 @@ impl Server {
     }
 
     /// Reads an object again and again, until `outcome` finds in it what is waited for.
-    pub(crate) async fn until<K, T>(
+    pub(crate) async fn wait_until<K, T>(
         &self,
         api: &Api<K>,
         name: &str,
@@ -138,12 +138,12 @@ impl Server {
             if started.elapsed() >= limit {
                 bail!("{name} was not through after {} s", limit.as_secs());
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Waits until an object is gone.
-    pub(crate) async fn until_gone<K>(
+    pub(crate) async fn wait_until_gone<K>(
         &self,
         api: &Api<K>,
         name: &str,
@@ -156,37 +156,37 @@ impl Server {
         while api.get_opt(name).await.with_context(|| format!("cannot read {name}"))?.is_some() {
             ensure!(measure::is_running(self.pid()), "the server ended before {name} was gone");
             ensure!(started.elapsed() < limit, "{name} was not gone after {} s", limit.as_secs());
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 }
 
 /// Why a run is not complete, in one line.
-pub(crate) fn told(
+pub(crate) fn run_failure_text(
     phase: &str,
     [errors, warnings]: [i64; 2],
     failure: &str,
-    refused: &[String],
+    validation_errors: &[String],
 ) -> String {
-    let refused = refused.join(" ");
+    let refused = validation_errors.join(" ");
     format!("it is {phase}, with {errors} errors and {warnings} warnings: {failure}{refused}")
 }
 
-async fn start_velero(stage: &Stage, arguments: &[&str]) -> anyhow::Result<Server> {
-    forget_location(&stage.client, velero::NAMESPACE).await?;
-    let csi = stage.has_csi.then_some("--features=EnableCSI");
+async fn start_velero(env: &BenchEnv, arguments: &[&str]) -> anyhow::Result<Server> {
+    delete_location(&env.client, velero::NAMESPACE).await?;
+    let csi = env.has_csi.then_some("--features=EnableCSI");
     let arguments = arguments.iter().copied().chain(csi).map(str::to_owned).collect();
     let options = velero::Options { arguments, ..velero::Options::default() };
-    let velero = Velero::start(&stage.plane, &stage.s3, options).await?;
+    let velero = Velero::start(&env.plane, &env.s3, options).await?;
     let bucket = velero.bucket().to_owned();
-    Ok(Server { process: Kept::Velero(velero), namespace: velero::NAMESPACE, bucket })
+    Ok(Server { process: ServerProcess::Velero(velero), namespace: velero::NAMESPACE, bucket })
 }
 
-async fn start_bowline(stage: &Stage, binary: &Path, bucket: Bucket) -> anyhow::Result<Server> {
-    let (bed, namespace) = (&stage.servers, BOWLINE_NAMESPACE);
-    let folder = stage.s3.create_bucket(bucket.name()).context("cannot create a bucket")?;
-    forget_location(&stage.client, namespace).await?;
+async fn start_bowline(env: &BenchEnv, binary: &Path, bucket: Bucket) -> anyhow::Result<Server> {
+    let (bed, namespace) = (&env.servers, BOWLINE_NAMESPACE);
+    let folder = env.s3.create_bucket(bucket.name()).context("cannot create a bucket")?;
+    delete_location(&env.client, namespace).await?;
     for object in [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
         json!({
@@ -200,40 +200,40 @@ async fn start_bowline(stage: &Stage, binary: &Path, bucket: Bucket) -> anyhow::
                 "config": {
                     "region": s3::REGION,
                     "s3ForcePathStyle": "true",
-                    "s3Url": stage.s3.url(),
+                    "s3Url": env.s3.url(),
                 },
             },
         }),
     ] {
-        apply(&stage.client, object).await?;
+        apply(&env.client, object).await?;
     }
     let scratch = bed.subdir("bowline").context("cannot create a folder")?;
     bed.subdir("bowline/plugins").context("cannot create a folder")?;
-    let command = bowline_command(stage, binary, namespace, &scratch);
+    let command = bowline_command(env, binary, namespace, &scratch);
     let mut process = Process::start(bed, "bowline", command)?;
-    process.until(START_LIMIT, || is_available(&stage.client, namespace)).await?;
-    Ok(Server { process: Kept::Bowline(process), namespace, bucket: folder })
+    process.wait_until(START_TIMEOUT, || is_available(&env.client, namespace)).await?;
+    Ok(Server { process: ServerProcess::Bowline(process), namespace, bucket: folder })
 }
 
-fn bowline_command(stage: &Stage, binary: &Path, namespace: &str, scratch: &Path) -> Command {
+fn bowline_command(env: &BenchEnv, binary: &Path, namespace: &str, scratch: &Path) -> Command {
     let mut command = Command::new(binary);
     command
         .arg("server")
-        .arg(format!("--kubeconfig={}", stage.plane.kubeconfig().display()))
+        .arg(format!("--kubeconfig={}", env.plane.kubeconfig().display()))
         .arg(format!("--namespace={namespace}"))
         // Without plugins: the store for S3 is built in.
         .arg(format!("--plugin-dir={}", scratch.join("plugins").display()))
         .env("HOME", scratch)
         .env("TMPDIR", scratch)
         .env("VELERO_SCRATCH_DIR", scratch)
-        .env("AWS_SHARED_CREDENTIALS_FILE", stage.s3.credentials_file())
+        .env("AWS_SHARED_CREDENTIALS_FILE", env.s3.credentials_file())
         .env_remove("AWS_PROFILE")
         .current_dir(scratch);
     command
 }
 
 /// Removes the storage location of a server before this one, which says that it is available.
-async fn forget_location(client: &Client, namespace: &str) -> anyhow::Result<()> {
+async fn delete_location(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
     match locations.delete(LOCATION, &DeleteParams::default()).await {
         Ok(_) => Ok(()),

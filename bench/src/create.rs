@@ -10,17 +10,17 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
 use serde::Serialize;
 
-use crate::archive::{Post, Posts};
-use crate::fill::{self, Posted};
-use crate::measure::{self, Watch};
-use crate::stage::{Meanwhile, Stage};
+use crate::archive::{CreateRequest, CreateRequests};
+use crate::bench_env::{BenchEnv, MachineUsage};
+use crate::fill::{self, PostOutcome};
+use crate::measure::{self, UsageWatch};
 
 /// How many connections are tried; the fastest is the floor.
 pub(crate) const IN_FLIGHT: [usize; 3] = [16, 32, 64];
 
 /// What creating the objects of an archive took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Creation {
+pub(crate) struct CreationMeasurement {
     pub(crate) wall_s: f64,
     /// Of the client.
     pub(crate) cpu_s: f64,
@@ -31,40 +31,44 @@ pub(crate) struct Creation {
     /// Those of them that were there: a controller was faster, or every cluster has them.
     pub(crate) existing: u64,
     #[serde(flatten)]
-    pub(crate) meanwhile: Meanwhile,
+    pub(crate) machine_usage: MachineUsage,
 }
 
 /// Creates everything in an empty cluster.
 pub(crate) async fn create(
-    stage: &Stage,
-    posts: &Posts,
+    env: &BenchEnv,
+    posts: &CreateRequests,
     in_flight: usize,
-) -> anyhow::Result<Creation> {
-    let client = &stage.client;
+) -> anyhow::Result<CreationMeasurement> {
+    let client = &env.client;
     for (posts, what) in [(&posts.definitions, "definitions"), (&posts.namespaces, "namespaces")] {
-        let made = post_all(client, posts, in_flight).await;
-        made.with_context(|| format!("cannot create the {what}"))?;
+        let created = post_all(client, posts, in_flight).await;
+        created.with_context(|| format!("cannot create the {what}"))?;
     }
     // The kinds are served, and the controllers have given every namespace its service account.
-    measure::until_quiet().await;
-    let watch = Watch::start(stage.cluster);
-    let (started, own, idle) = (Instant::now(), measure::own_cpu_s(), measure::idle_s());
+    measure::wait_until_quiet().await;
+    let watch = UsageWatch::start(env.cluster);
+    let (started, cpu_before, idle) = (Instant::now(), measure::own_cpu_s(), measure::idle_s());
     let existing = post_all(client, &posts.others, in_flight).await?;
     let wall_s = started.elapsed().as_secs_f64();
-    let (cpu_s, idle) = (measure::own_cpu_s() - own, measure::idle_s() - idle);
-    let meanwhile = Meanwhile::new(watch.stop()?, idle);
+    let (cpu_s, idle) = (measure::own_cpu_s() - cpu_before, measure::idle_s() - idle);
+    let machine_usage = MachineUsage::new(watch.stop()?, idle);
     let items = posts.others.len() as u64;
-    Ok(Creation { wall_s, cpu_s, in_flight, items, existing, meanwhile })
+    Ok(CreationMeasurement { wall_s, cpu_s, in_flight, items, existing, machine_usage })
 }
 
 /// Posts all. Returns how many were there already.
-async fn post_all(client: &Client, posts: &[Post], in_flight: usize) -> anyhow::Result<u64> {
+async fn post_all(
+    client: &Client,
+    posts: &[CreateRequest],
+    in_flight: usize,
+) -> anyhow::Result<u64> {
     let mut posted = stream::iter(posts)
         .map(|post| fill::post(client, &post.path, &post.body))
         .buffer_unordered(in_flight);
     let mut existing = 0;
     while let Some(posted) = posted.try_next().await? {
-        existing += u64::from(posted == Posted::WasThere);
+        existing += u64::from(posted == PostOutcome::AlreadyExisted);
     }
     Ok(existing)
 }

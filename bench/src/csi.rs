@@ -17,20 +17,20 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::contender::{Bucket, Contender, LOCATION, Server, told};
-use crate::measure::{self, Watch};
+use crate::bench_env::Binaries;
+use crate::contender::{Bucket, Contender, LOCATION, Server, run_failure_text};
+use crate::measure::{self, UsageWatch};
+use crate::print_line;
 use crate::report::median;
-use crate::say;
-use crate::stage::Binaries;
 use cluster::Cluster;
 
-const LIMIT: Duration = Duration::from_hours(1);
+const BACKUP_TIMEOUT: Duration = Duration::from_hours(1);
 /// How long a server may take to delete a backup.
-const DELETE_LIMIT: Duration = Duration::from_mins(15);
+const DELETE_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// What one backup took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct CsiBackupMeasurement {
     /// From the creation of the Backup to its last phase.
     pub(crate) wall_s: f64,
     /// From the pre-hook of a pod to its post-hook: the median of the pods.
@@ -52,12 +52,12 @@ pub(crate) struct Run {
 
 /// What all backups took, round by round.
 #[derive(Clone, Debug)]
-pub(crate) struct Backups {
+pub(crate) struct CsiBackups {
     pub(crate) claims: usize,
     pub(crate) pods: usize,
     /// How long it takes in seconds until snapshots that are all asked for at once can be used.
     pub(crate) raw: Vec<f64>,
-    pub(crate) runs: Vec<(Contender, Vec<Run>)>,
+    pub(crate) runs: Vec<(Contender, Vec<CsiBackupMeasurement>)>,
 }
 
 /// Fills a cluster with pods that have so many claims, and has each contender back it up.
@@ -67,28 +67,28 @@ pub(crate) async fn rounds(
     claims: usize,
     contenders: &[Contender],
     rounds: u16,
-) -> anyhow::Result<Backups> {
-    if let Some(reason) = node::unavailable() {
+) -> anyhow::Result<CsiBackups> {
+    if let Some(reason) = node::unavailable_reason() {
         bail!("{reason}");
     }
     let cluster = Cluster::set_up(s3, binaries, claims).await?;
     let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
-    let mut backups = Backups { claims, pods: cluster.pods.len(), raw: Vec::new(), runs };
+    let mut backups = CsiBackups { claims, pods: cluster.pods.len(), raw: Vec::new(), runs };
     for round in 1..=rounds {
-        let tell = |name: &str, wall_s: f64, more: String| {
-            say(format_args!("csi, round {round}: {name} {wall_s:.2} s{more}"));
+        let report_time = |name: &str, wall_s: f64, more: String| {
+            print_line(format_args!("csi, round {round}: {name} {wall_s:.2} s{more}"));
         };
-        let wall_s = raw(&cluster).await?;
-        tell("raw snapshots", wall_s, String::new());
+        let wall_s = measure_raw_snapshots(&cluster).await?;
+        report_time("raw snapshots", wall_s, String::new());
         backups.raw.push(wall_s);
         for (contender, runs) in &mut backups.runs {
             let name = format!("{}-{round}", contender.name().replace('_', "-"));
-            let server = contender.start(&cluster.stage, Bucket::Own).await?;
-            let run = take(&cluster, &server, &name).await;
+            let server = contender.start(&cluster.env, Bucket::Own).await?;
+            let run = measure_backup(&cluster, &server, &name).await;
             let run = run.with_context(|| format!("the backup of {} failed", contender.name()))?;
             let (middle, longest) = (run.freeze_window_ms, run.freeze_window_max_ms);
             let more = format!(", pods frozen for {middle:.0} ms, {longest:.0} ms at most");
-            tell(contender.name(), run.wall_s, more);
+            report_time(contender.name(), run.wall_s, more);
             runs.push(run);
         }
     }
@@ -96,8 +96,8 @@ pub(crate) async fn rounds(
 }
 
 /// Asks for all snapshots at once, without any backup, and waits until they can be used.
-async fn raw(cluster: &Cluster) -> anyhow::Result<f64> {
-    measure::until_quiet().await;
+async fn measure_raw_snapshots(cluster: &Cluster) -> anyhow::Result<f64> {
+    measure::wait_until_quiet().await;
     let started = Instant::now();
     cluster.snapshot_all().await?;
     let wall_s = started.elapsed().as_secs_f64();
@@ -106,11 +106,15 @@ async fn raw(cluster: &Cluster) -> anyhow::Result<f64> {
 }
 
 /// Takes one backup when everything is quiet, and deletes it again.
-async fn take(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<Run> {
-    let stage = &cluster.stage;
-    cluster.forget_notes()?;
-    measure::until_quiet().await;
-    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+async fn measure_backup(
+    cluster: &Cluster,
+    server: &Server,
+    name: &str,
+) -> anyhow::Result<CsiBackupMeasurement> {
+    let env = &cluster.env;
+    cluster.remove_hook_files()?;
+    measure::wait_until_quiet().await;
+    let backups: Api<Backup> = Api::namespaced(env.client.clone(), server.namespace);
     let backup = serde_json::from_value(json!({
         "metadata": {"name": name},
         "spec": {
@@ -119,24 +123,27 @@ async fn take(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<
             "snapshotVolumes": true,
         },
     }))?;
-    let [api_server, ..] = stage.cluster;
-    let watch = Watch::start([server.pid(), api_server]);
+    let [api_server, ..] = env.cluster;
+    let watch = UsageWatch::start([server.pid(), api_server]);
     let started = Instant::now();
     backups.create(&PostParams::default(), &backup).await.context("cannot create a Backup")?;
     let ended = |backup: Backup| {
         backup.status.filter(|status| status.phase.as_ref().is_some_and(BackupPhase::is_terminal))
     };
-    let status = server.until(&backups, name, LIMIT, ended).await?;
+    let status = server.wait_until(&backups, name, BACKUP_TIMEOUT, ended).await?;
     let wall_s = started.elapsed().as_secs_f64();
     let [usage, api_server] = watch.stop()?;
 
-    let reported_freeze_window_ms = reported(&status)?;
-    let windows = cluster.windows()?;
-    let taken = cluster.csi.snapshots()?.len();
+    let reported_freeze_window_ms = reported_freeze_window(&status)?;
+    let windows = cluster.freeze_windows()?;
+    let snapshot_count = cluster.csi.snapshots()?.len();
     let wanted = cluster.claims.len();
-    ensure!(taken == wanted, "the driver has {taken} snapshots, of {wanted} claims");
+    ensure!(
+        snapshot_count == wanted,
+        "the driver has {snapshot_count} snapshots, of {wanted} claims"
+    );
     delete(cluster, server, name).await?;
-    Ok(Run {
+    Ok(CsiBackupMeasurement {
         wall_s,
         freeze_window_ms: median(windows.clone()),
         freeze_window_max_ms: windows.into_iter().fold(0.0, f64::max),
@@ -149,11 +156,11 @@ async fn take(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<
 }
 
 /// What a complete backup says of freeze windows, or why it is not complete.
-fn reported(status: &BackupStatus) -> anyhow::Result<Option<f64>> {
+fn reported_freeze_window(status: &BackupStatus) -> anyhow::Result<Option<f64>> {
     if status.phase != Some(BackupPhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
         let counts = [status.errors, status.warnings];
-        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+        bail!(run_failure_text(&phase, counts, &status.failure_reason, &status.validation_errors));
     }
     #[expect(clippy::cast_precision_loss, reason = "milliseconds, far below 2^52")]
     let windows: Vec<f64> =
@@ -163,13 +170,13 @@ fn reported(status: &BackupStatus) -> anyhow::Result<Option<f64>> {
 
 /// Has a server delete a backup, and waits until it has.
 async fn delete(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<()> {
-    let client = cluster.stage.client.clone();
+    let client = cluster.env.client.clone();
     let requests: Api<DeleteBackupRequest> = Api::namespaced(client.clone(), server.namespace);
     let request = json!({"metadata": {"name": name}, "spec": {"backupName": name}});
     let request = serde_json::from_value(request)?;
     requests.create(&PostParams::default(), &request).await.context("cannot ask for a deletion")?;
     let backups: Api<Backup> = Api::namespaced(client, server.namespace);
-    server.until_gone(&backups, name, DELETE_LIMIT).await
+    server.wait_until_gone(&backups, name, DELETE_TIMEOUT).await
 }
 
 #[cfg(test)]
@@ -181,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_completed_backup_counts_and_may_tell_its_windows() {
+    fn only_a_completed_backup_counts_and_may_report_freeze_windows() {
         let window = |ms| json!({"namespace": "n", "pod": "p", "milliseconds": ms});
-        let told =
+        let with_windows =
             json!({"phase": "Completed", "freezeWindows": [window(9), window(5), window(7)]});
-        assert_eq!(reported(&status(told)).unwrap(), Some(7.0));
-        assert_eq!(reported(&status(json!({"phase": "Completed"}))).unwrap(), None);
+        assert_eq!(reported_freeze_window(&status(with_windows)).unwrap(), Some(7.0));
+        assert_eq!(reported_freeze_window(&status(json!({"phase": "Completed"}))).unwrap(), None);
         let partial = status(json!({"phase": "PartiallyFailed", "errors": 2}));
-        let text = reported(&partial).unwrap_err().to_string();
+        let text = reported_freeze_window(&partial).unwrap_err().to_string();
         assert!(text.contains("PartiallyFailed, with 2 errors"), "{text}");
     }
 }

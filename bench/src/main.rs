@@ -6,18 +6,18 @@
 
 mod archive;
 mod backup;
+mod bench_env;
 mod contender;
 mod create;
 mod csi;
 mod fill;
+mod load_check;
 mod measure;
 mod plot;
-mod presence;
 mod raw;
 mod report;
 mod requests;
 mod restore;
-mod stage;
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -32,11 +32,11 @@ use clap::Parser;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::bench_env::{BenchEnv, Binaries};
 use crate::contender::Contender;
 use crate::fill::Load;
 use crate::report::Results;
 use crate::restore::{Archive, Restores};
-use crate::stage::{Binaries, Stage};
 
 /// Measure backups and restores by Bowline and by Velero, and the floor under both
 ///
@@ -170,15 +170,15 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .context("cannot start")
-        .and_then(|runtime| runtime.block_on(run_until_asked_to_end(&args)));
+        .and_then(|runtime| runtime.block_on(run_until_signalled(&args)));
     outcome.unwrap_or_else(|error| {
-        say(format_args!("error: {error:#}"));
+        print_line(format_args!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }
 
 /// Runs the whole. On a signal everything is dropped, and with the beds goes what runs in them.
-async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
+async fn run_until_signalled(args: &Args) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     tokio::select! {
@@ -200,26 +200,26 @@ async fn run(args: &Args) -> anyhow::Result<()> {
         let backups = csi::rounds(&s3, &binaries, claims, &contenders, args.rounds).await?;
         return write(args, &backups.json(cores()), &plot::csi_svg(&backups), &backups.table());
     }
-    let stage = Stage::set_up(&s3, &binaries).await?;
+    let env = BenchEnv::set_up(&s3, &binaries).await?;
 
     let mut restores = Vec::new();
     if args.wants(Task::Restore) {
         // A larger load begins with the smaller one, so that one cluster will do.
         for (load, by) in args.restores() {
-            fill::fill(&stage.client, load).await?;
+            fill::fill(&env.client, load).await?;
             let taker = *contenders.first().context("there is nobody to measure")?;
-            let archive = Archive::take(&stage, taker, load).await?;
+            let archive = Archive::create(&env, taker, load).await?;
             restores.push(Restores::new(archive, &by));
         }
         restores.reverse();
     }
     let mut backups = None;
     if args.wants(Task::Backup) {
-        fill::fill(&stage.client, args.load()).await?;
+        fill::fill(&env.client, args.load()).await?;
         let objects = args.load().len();
-        backups = Some(backup::rounds(&stage, objects, &contenders, args.rounds).await?);
+        backups = Some(backup::rounds(&env, objects, &contenders, args.rounds).await?);
     }
-    drop(stage);
+    drop(env);
     for round in 1..=args.rounds {
         for restores in &mut restores {
             restores.round(&s3, &binaries, round).await?;
@@ -270,7 +270,7 @@ fn write(args: &Args, json: &Value, svg: &str, table: &str) -> anyhow::Result<()
 }
 
 /// Says a line to whoever waits.
-fn say(line: impl Display) {
+fn print_line(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -278,12 +278,12 @@ fn say(line: impl Display) {
 mod tests {
     use super::*;
 
-    fn parse(words: &[&str]) -> Result<Args, clap::Error> {
-        Args::try_parse_from(["bench/run"].iter().chain(words))
+    fn parse(arguments: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from(["bench/run"].iter().chain(arguments))
     }
 
     #[test]
-    fn a_load_must_be_named_and_only_one() {
+    fn exactly_one_load_is_required() {
         assert!(parse(&[]).is_err());
         assert!(parse(&["--objects", "0"]).is_err());
         assert!(parse(&["--objects", "5", "--big-secrets"]).is_err());
@@ -294,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn a_contender_can_be_left_out() {
-        let names = |words: &[&str]| -> Vec<&str> {
-            parse(words).unwrap().contenders().into_iter().map(Contender::name).collect()
+    fn contender_can_be_skipped() {
+        let names = |arguments: &[&str]| -> Vec<&str> {
+            parse(arguments).unwrap().contenders().into_iter().map(Contender::name).collect()
         };
         assert_eq!(names(&["--objects=5"]), ["bowline", "velero", "velero_tuned"]);
         assert_eq!(names(&["--objects=5", "--skip-velero"]), ["bowline"]);
@@ -306,9 +306,9 @@ mod tests {
     }
 
     #[test]
-    fn velero_restores_a_part_and_bowline_the_whole_as_well() {
-        let restores = |words: &[&str]| -> Vec<(usize, Vec<&str>)> {
-            let restores = parse(words).unwrap().restores().into_iter();
+    fn velero_restores_a_part_and_bowline_also_everything() {
+        let restores = |arguments: &[&str]| -> Vec<(usize, Vec<&str>)> {
+            let restores = parse(arguments).unwrap().restores().into_iter();
             restores
                 .map(|(load, by)| (load.len(), by.into_iter().map(Contender::name).collect()))
                 .collect()
@@ -325,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_measured_by_themselves() {
-        let check = |words: &[&str]| parse(words).unwrap().check().is_ok();
+    fn csi_claims_are_measured_separately() {
+        let check = |arguments: &[&str]| parse(arguments).unwrap().check().is_ok();
         assert!(check(&["--csi-claims=5"]) && check(&["--csi-claims=5", "--only=csi"]));
         assert!(!check(&["--csi-claims=5", "--only=backup"]));
         assert!(!check(&["--objects=5", "--only=csi"]));
@@ -335,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn both_are_measured_unless_one_is_asked_for() {
-        let tasks = |words: &[&str]| {
-            let args = parse(words).unwrap();
+    fn backup_and_restore_are_measured_unless_one_is_chosen() {
+        let tasks = |arguments: &[&str]| {
+            let args = parse(arguments).unwrap();
             [args.wants(Task::Backup), args.wants(Task::Restore)]
         };
         assert_eq!(tasks(&["--objects=5"]), [true, true]);

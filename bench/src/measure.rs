@@ -10,10 +10,10 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::say;
+use crate::print_line;
 
 /// How often a sample is taken.
-const INTERVAL: Duration = Duration::from_millis(50);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The unit of time in `/proc`: a hundredth of a second on every system that we run on.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -21,7 +21,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// A machine is quiet when all that we started uses less than this share of one core for so long.
 const QUIET_SHARE: f64 = 0.15;
 const QUIET_WINDOW: Duration = Duration::from_secs(1);
-const QUIET_LIMIT: Duration = Duration::from_secs(90);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// What a tree of processes has used while it was watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,20 +31,21 @@ pub(crate) struct Usage {
 }
 
 /// Watches some trees of processes from a thread of its own, until asked to stop or dropped.
-pub(crate) struct Watch<const N: usize> {
+pub(crate) struct UsageWatch<const N: usize> {
     stop: Sender<()>,
     thread: JoinHandle<[Usage; N]>,
 }
 
-impl<const N: usize> Watch<N> {
+impl<const N: usize> UsageWatch<N> {
     /// Watches these processes and all below them.
     pub(crate) fn start(roots: [u32; N]) -> Self {
         let (stop, stopped) = mpsc::channel();
-        let before = trees(roots).map(|tree| ticks(&tree));
+        let before = process_trees(roots).map(|tree| ticks(&tree));
         let thread = std::thread::spawn(move || {
             let mut usages = [Usage::default(); N];
             loop {
-                for ((usage, processes), before) in usages.iter_mut().zip(trees(roots)).zip(before)
+                for ((usage, processes), before) in
+                    usages.iter_mut().zip(process_trees(roots)).zip(before)
                 {
                     // The largest of all samples: one that is taken while a child ends may miss it.
                     let used = ticks(&processes).saturating_sub(before);
@@ -52,7 +53,7 @@ impl<const N: usize> Watch<N> {
                     let resident = processes.iter().map(|process| resident_bytes(process.pid));
                     usage.peak_rss_bytes = usage.peak_rss_bytes.max(resident.sum());
                 }
-                match stopped.recv_timeout(INTERVAL) {
+                match stopped.recv_timeout(SAMPLE_INTERVAL) {
                     Err(RecvTimeoutError::Timeout) => {}
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => return usages,
                 }
@@ -96,20 +97,20 @@ pub(crate) fn is_running(pid: u32) -> bool {
 }
 
 /// The first process of this name below ours.
-pub(crate) fn find(name: &str) -> Option<u32> {
+pub(crate) fn find_process(name: &str) -> Option<u32> {
     let is_named = |process: &&Process| process.name == name;
-    tree(std::process::id()).iter().find(is_named).map(|process| process.pid)
+    process_tree(std::process::id()).iter().find(is_named).map(|process| process.pid)
 }
 
 /// Waits until what we started has finished what it does on its own account.
-pub(crate) async fn until_quiet() {
+pub(crate) async fn wait_until_quiet() {
     let used = || {
-        let ours = std::process::id();
+        let own_pid = std::process::id();
         let processes: Vec<Process> =
-            tree(ours).into_iter().filter(|process| process.pid != ours).collect();
+            process_tree(own_pid).into_iter().filter(|process| process.pid != own_pid).collect();
         ticks(&processes)
     };
-    let deadline = Instant::now() + QUIET_LIMIT;
+    let deadline = Instant::now() + QUIET_TIMEOUT;
     while Instant::now() < deadline {
         let before = used();
         tokio::time::sleep(QUIET_WINDOW).await;
@@ -118,7 +119,10 @@ pub(crate) async fn until_quiet() {
             return;
         }
     }
-    say(format_args!("going on, although it is not quiet after {} s", QUIET_LIMIT.as_secs()));
+    print_line(format_args!(
+        "going on, although it is not quiet after {} s",
+        QUIET_TIMEOUT.as_secs()
+    ));
 }
 
 /// One line of `/proc`.
@@ -153,13 +157,13 @@ impl Process {
 }
 
 /// A process and all below it, parents first.
-fn tree(root: u32) -> Vec<Process> {
-    let [tree] = trees([root]);
+fn process_tree(root: u32) -> Vec<Process> {
+    let [tree] = process_trees([root]);
     tree
 }
 
 /// The same for several, from one look at all processes.
-fn trees<const N: usize>(roots: [u32; N]) -> [Vec<Process>; N] {
+fn process_trees<const N: usize>(roots: [u32; N]) -> [Vec<Process>; N] {
     let mut children = BTreeMap::<u32, Vec<Process>>::new();
     let mut found = [const { Vec::new() }; N];
     // In the order of their ids, so parents are read before the children that they inherit from.
@@ -169,8 +173,8 @@ fn trees<const N: usize>(roots: [u32; N]) -> [Vec<Process>; N] {
         };
         let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue };
         let Some(process) = Process::parse(pid, &text) else { continue };
-        if let Some(place) = roots.iter().position(|root| *root == pid) {
-            found[place].push(process.clone());
+        if let Some(index) = roots.iter().position(|root| *root == pid) {
+            found[index].push(process.clone());
         }
         children.entry(process.parent).or_default().push(process);
     }
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_proc_is_read_also_when_the_name_has_brackets() {
+    fn proc_stat_is_parsed_even_with_brackets_in_the_name() {
         let text = "7 (a (b) c) S 3 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 5 0 99 1 2";
         let process = Process::parse(7, text).unwrap();
         assert_eq!((process.parent, process.name.as_str(), process.state), (3, "a (b) c", 'S'));
@@ -224,7 +228,7 @@ mod tests {
 
     /// The child of a child works for a moment and ends; what it used must not be lost.
     #[test]
-    fn the_time_and_memory_of_grandchildren_count_also_after_their_end() {
+    fn usage_of_grandchildren_counts_after_they_exit() {
         let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo; read _";
         let mut child = std::process::Command::new("/bin/sh")
             .args(["-c", script])
@@ -232,7 +236,7 @@ mod tests {
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let watch = Watch::start([child.id(), std::process::id()]);
+        let watch = UsageWatch::start([child.id(), std::process::id()]);
         let mut line = [0];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         assert!(is_running(child.id()));

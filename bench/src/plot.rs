@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
-use crate::backup::{Backups, Run};
+use crate::backup::{BackupMeasurement, Backups};
 use crate::contender::Contender;
-use crate::create::Creation;
+use crate::create::CreationMeasurement;
 use crate::csi;
-use crate::raw::Listing;
+use crate::raw::ListingMeasurement;
 use crate::report::{Results, median};
-use crate::restore::{Restoration, Restores};
+use crate::restore::{RestoreMeasurement, Restores};
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 130.0;
@@ -16,7 +16,7 @@ const RIGHT: f64 = 80.0;
 const TOP: f64 = 56.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 18.0;
-const FLOOR: &str = "#9aa0a6";
+const FLOOR_COLOR: &str = "#9aa0a6";
 /// What a panel needs beside its rows: a heading, the axis and its label.
 const PANEL_EXTRA: f64 = 84.0;
 
@@ -40,7 +40,7 @@ pub(crate) fn svg(results: &Results) -> String {
 }
 
 /// The same for backups with CSI snapshots.
-pub(crate) fn csi_svg(backups: &csi::Backups) -> String {
+pub(crate) fn csi_svg(backups: &csi::CsiBackups) -> String {
     draw(&csi_panels(backups))
 }
 
@@ -51,7 +51,7 @@ fn draw(panels: &[Panel]) -> String {
          width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\" \
          fill=\"#222\">\n<rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#fff\"/>\n"
     );
-    text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", "Bars: medians, dots: rounds");
+    draw_text(&mut svg, LEFT, 28.0, "start", " font-size=\"16\"", "Bars: medians, dots: rounds");
     let mut top = TOP;
     for panel in panels {
         panel.draw(&mut svg, top);
@@ -71,25 +71,29 @@ fn panels(results: &Results) -> Vec<Panel> {
 }
 
 fn backup_panels(Backups { listings, runs }: &Backups, objects: usize) -> [Panel; 3] {
-    let wall = |listing: &Listing| listing.wall_s;
-    let floor = Bar { name: "raw list", color: FLOOR, rounds: listings.iter().map(wall).collect() };
+    let wall = |listing: &ListingMeasurement| listing.wall_s;
+    let floor =
+        Bar { name: "raw list", color: FLOOR_COLOR, rounds: listings.iter().map(wall).collect() };
     [
         Panel {
             title: format!("Backup of {objects} objects: wall time"),
             unit: "seconds",
-            bars: [floor].into_iter().chain(bars(runs, |run: &Run| run.wall_s)).collect(),
+            bars: [floor]
+                .into_iter()
+                .chain(bars(runs, |run: &BackupMeasurement| run.wall_s))
+                .collect(),
         },
         Panel {
             title: format!("Backup of {objects} objects: CPU time of the server and its plugins"),
             unit: "seconds",
-            bars: bars(runs, |run: &Run| run.cpu_s).collect(),
+            bars: bars(runs, |run: &BackupMeasurement| run.cpu_s).collect(),
         },
         Panel {
             title: format!(
                 "Backup of {objects} objects: peak memory of the server and its plugins"
             ),
             unit: "MiB",
-            bars: bars(runs, |run: &Run| mebibytes(run.peak_rss_bytes)).collect(),
+            bars: bars(runs, |run: &BackupMeasurement| mebibytes(run.peak_rss_bytes)).collect(),
         },
     ]
 }
@@ -97,11 +101,14 @@ fn backup_panels(Backups { listings, runs }: &Backups, objects: usize) -> [Panel
 fn restore_panels(restores: &Restores) -> [Panel; 2] {
     let Restores { archive, creations, runs, .. } = restores;
     let objects = archive.load.len();
-    let wall = |creation: &Creation| creation.wall_s;
-    let floor =
-        Bar { name: "raw create", color: FLOOR, rounds: creations.iter().map(wall).collect() };
-    let walls = bars(runs, |run: &Restoration| run.wall_s);
-    let memory = bars(runs, |run: &Restoration| mebibytes(run.peak_rss_bytes));
+    let wall = |creation: &CreationMeasurement| creation.wall_s;
+    let floor = Bar {
+        name: "raw create",
+        color: FLOOR_COLOR,
+        rounds: creations.iter().map(wall).collect(),
+    };
+    let walls = bars(runs, |run: &RestoreMeasurement| run.wall_s);
+    let memory = bars(runs, |run: &RestoreMeasurement| mebibytes(run.peak_rss_bytes));
     [
         Panel {
             title: format!("Restore of {objects} objects: wall time"),
@@ -118,26 +125,27 @@ fn restore_panels(restores: &Restores) -> [Panel; 2] {
     ]
 }
 
-fn csi_panels(backups: &csi::Backups) -> [Panel; 3] {
-    let csi::Backups { claims, pods, raw, runs } = backups;
-    let floor = Bar { name: "raw snapshots", color: FLOOR, rounds: raw.clone() };
+fn csi_panels(backups: &csi::CsiBackups) -> [Panel; 3] {
+    let csi::CsiBackups { claims, pods, raw, runs } = backups;
+    let floor = Bar { name: "raw snapshots", color: FLOOR_COLOR, rounds: raw.clone() };
     let panel = |figure: &str, unit, bars| Panel {
         title: format!("Backup of {claims} claims of {pods} pods: {figure}"),
         unit,
         bars,
     };
-    let walls = bars(runs, |run: &csi::Run| run.wall_s);
+    let walls = bars(runs, |run: &csi::CsiBackupMeasurement| run.wall_s);
     [
         panel("wall time", "seconds", [floor].into_iter().chain(walls).collect()),
         panel(
             "for how long a pod is frozen",
             "seconds, median of the pods",
-            bars(runs, |run: &csi::Run| run.freeze_window_ms / 1000.0).collect(),
+            bars(runs, |run: &csi::CsiBackupMeasurement| run.freeze_window_ms / 1000.0).collect(),
         ),
         panel(
             "for how long the unluckiest pod is frozen",
             "seconds",
-            bars(runs, |run: &csi::Run| run.freeze_window_max_ms / 1000.0).collect(),
+            bars(runs, |run: &csi::CsiBackupMeasurement| run.freeze_window_max_ms / 1000.0)
+                .collect(),
         ),
     ]
 }
@@ -179,7 +187,7 @@ impl Panel {
         let first_row = top + 22.0;
         let axis = top + self.height() - PANEL_EXTRA + 26.0;
 
-        text(svg, LEFT, top + 10.0, "start", " font-weight=\"bold\"", &self.title);
+        draw_text(svg, LEFT, top + 10.0, "start", " font-weight=\"bold\"", &self.title);
         let mut tick = 0.0;
         while tick <= end + step / 2.0 {
             let at = x(tick);
@@ -188,10 +196,10 @@ impl Panel {
                 "<path d=\"M{at:.1} {first_row:.1}V{axis:.1}\" stroke=\"#ddd\" fill=\"none\"/>"
             );
             let decimals = if step < 0.1 { 2 } else { usize::from(step < 1.0) };
-            text(svg, at, axis + 16.0, "middle", "", &format!("{tick:.decimals$}"));
+            draw_text(svg, at, axis + 16.0, "middle", "", &format!("{tick:.decimals$}"));
             tick += step;
         }
-        text(svg, x(end / 2.0), axis + 33.0, "middle", " fill=\"#555\"", self.unit);
+        draw_text(svg, x(end / 2.0), axis + 33.0, "middle", " fill=\"#555\"", self.unit);
 
         let mut row = first_row + 4.0;
         for bar in &self.bars {
@@ -209,10 +217,10 @@ impl Panel {
                     x(*round)
                 );
             }
-            text(svg, LEFT - 8.0, center + 4.5, "end", "", bar.name);
+            draw_text(svg, LEFT - 8.0, center + 4.5, "end", "", bar.name);
             let furthest = bar.rounds.iter().copied().fold(middle, f64::max);
             let value = if middle < 10.0 { format!("{middle:.2}") } else { format!("{middle:.1}") };
-            text(svg, x(furthest) + 8.0, center + 4.5, "start", "", &value);
+            draw_text(svg, x(furthest) + 8.0, center + 4.5, "start", "", &value);
             row += ROW;
         }
     }
@@ -232,10 +240,10 @@ fn tick_step(largest: f64) -> f64 {
 }
 
 /// All texts here are our own words or numbers and need no escapes.
-fn text(svg: &mut String, x: f64, y: f64, anchor: &str, more: &str, words: &str) {
+fn draw_text(svg: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, content: &str) {
     let _ = writeln!(
         svg,
-        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{words}</text>"
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{attributes}>{content}</text>"
     );
 }
 
@@ -245,7 +253,7 @@ mod tests {
     use crate::report::tests::sample;
 
     /// Enough of a reader of XML: every element is closed, every attribute quoted.
-    fn check(svg: &str) -> usize {
+    fn check_svg(svg: &str) -> usize {
         let mut open = Vec::new();
         let mut elements = 0;
         for part in svg.split('<').skip(1) {
@@ -266,11 +274,12 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_is_well_formed_and_shows_everything() {
+    fn svg_is_well_formed_and_shows_everything() {
         let svg = svg(&sample());
-        assert!(check(&svg) > 40, "{svg}");
-        for words in ["Backup of 800 objects", "raw list", "bowline", "velero", "seconds", "MiB"] {
-            assert!(svg.contains(words), "{words}");
+        assert!(check_svg(&svg) > 40, "{svg}");
+        for expected in ["Backup of 800 objects", "raw list", "bowline", "velero", "seconds", "MiB"]
+        {
+            assert!(svg.contains(expected), "{expected}");
         }
         // The floor in one panel, two contenders in three, three rounds of each.
         assert_eq!(svg.matches("<circle").count(), (1 + 2 * 3) * 3);
@@ -282,10 +291,11 @@ mod tests {
         let restores = crate::report::restores::tests::sample();
         let results = Results { backups: None, restores, ..sample() };
         let svg = svg(&results);
-        check(&svg);
-        for words in ["Restore of 8000 objects: wall", "Restore of 800 objects: peak", "raw create"]
+        check_svg(&svg);
+        for expected in
+            ["Restore of 8000 objects: wall", "Restore of 800 objects: peak", "raw create"]
         {
-            assert!(svg.contains(words), "{words}");
+            assert!(svg.contains(expected), "{expected}");
         }
         assert!(!svg.contains("Backup of"), "{svg}");
         // The floor once and the contender twice, three rounds each; and one round of the small one.
@@ -295,25 +305,26 @@ mod tests {
     #[test]
     fn csi_snapshots_have_panels_for_time_and_for_freezes() {
         let svg = csi_svg(&crate::report::csi::tests::sample());
-        check(&svg);
-        for words in ["Backup of 50 claims of 10 pods: wall time", "raw snapshots", "unluckiest"] {
-            assert!(svg.contains(words), "{words}");
+        check_svg(&svg);
+        for expected in ["Backup of 50 claims of 10 pods: wall time", "raw snapshots", "unluckiest"]
+        {
+            assert!(svg.contains(expected), "{expected}");
         }
         // The floor in one panel, two contenders in three, three rounds of each.
         assert_eq!(svg.matches("<circle").count(), (1 + 2 * 3) * 3);
     }
 
     #[test]
-    fn a_picture_of_nothing_is_well_formed() {
+    fn empty_svg_is_well_formed() {
         let mut nothing = sample();
         nothing.backups = Some(Backups { listings: Vec::new(), runs: Vec::new() });
         let svg = svg(&nothing);
-        check(&svg);
+        check_svg(&svg);
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
     }
 
     #[test]
-    fn marks_are_round_numbers_and_few() {
+    fn axis_ticks_are_few_and_round() {
         for (largest, step) in [(0.0, 1.0), (0.7, 0.2), (6.0, 1.0), (61.0, 20.0), (340.0, 100.0)] {
             assert!((tick_step(largest) - step).abs() < 1e-9, "{largest}: {}", tick_step(largest));
         }

@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 const PAGE: usize = 500;
 
 /// How long all pages together may take.
-const LIST_LIMIT: Duration = Duration::from_mins(30);
+const LIST_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// How much is kept of each end of a page. What is looked for there has a few hundred bytes.
 const END_BYTES: usize = 8 * 1024;
 
 /// What was listed, and how long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Listing {
+pub(crate) struct ListingMeasurement {
     pub(crate) wall_s: f64,
     /// Of all answers together.
     pub(crate) bytes: u64,
@@ -40,23 +40,31 @@ pub(crate) async fn archived_kinds(client: &Client) -> anyhow::Result<Vec<String
     let mut paths = paths_of("/api/v1", &core.resources, &mut BTreeSet::new());
     let groups = client.list_api_groups().await.context("cannot list API groups")?;
     for group in groups.groups {
-        let mut seen = BTreeSet::new();
+        let mut seen_resources = BTreeSet::new();
         if group.name == "events.k8s.io" {
             // The same objects as the core group's.
-            seen.insert("events".to_owned());
+            seen_resources.insert("events".to_owned());
         }
         let preferred = group.preferred_version.iter();
         for version in preferred.chain(&group.versions).map(|version| &version.group_version) {
             let found = client.list_api_group_resources(version).await;
             let found = found.with_context(|| format!("cannot list the resources of {version}"))?;
-            paths.extend(paths_of(&format!("/apis/{version}"), &found.resources, &mut seen));
+            paths.extend(paths_of(
+                &format!("/apis/{version}"),
+                &found.resources,
+                &mut seen_resources,
+            ));
         }
     }
     Ok(paths)
 }
 
 /// The paths of those resources that a backup takes and that were not seen in a better version.
-fn paths_of(root: &str, resources: &[APIResource], seen: &mut BTreeSet<String>) -> Vec<String> {
+fn paths_of(
+    root: &str,
+    resources: &[APIResource],
+    seen_resources: &mut BTreeSet<String>,
+) -> Vec<String> {
     let is_archived = |resource: &&APIResource| {
         let has = |verb: &str| resource.verbs.iter().any(|found| found == verb);
         ["list", "create", "get", "delete"].into_iter().all(has)
@@ -64,7 +72,7 @@ fn paths_of(root: &str, resources: &[APIResource], seen: &mut BTreeSet<String>) 
     resources
         .iter()
         .filter(is_archived)
-        .filter(|resource| seen.insert(resource.name.clone()))
+        .filter(|resource| seen_resources.insert(resource.name.clone()))
         .map(|resource| format!("{root}/{}", resource.name))
         .collect()
 }
@@ -96,7 +104,7 @@ pub(crate) async fn list(client: &Client, kinds: &[String]) -> anyhow::Result<(D
             let mut next = Some(String::new());
             while let Some(token) = next {
                 let path = format!("{kind}?limit={PAGE}{token}");
-                let page = read(client, &path).await;
+                let page = read_page(client, &path).await;
                 let page = page.with_context(|| format!("cannot list {kind}"))?;
                 bytes += page.bytes;
                 next = page.next_page()?.map(|token| format!("&continue={token}"));
@@ -104,11 +112,12 @@ pub(crate) async fn list(client: &Client, kinds: &[String]) -> anyhow::Result<(D
         }
         anyhow::Ok(bytes)
     };
-    let bytes = tokio::time::timeout(LIST_LIMIT, all).await.context("listing took too long")??;
+    let bytes =
+        tokio::time::timeout(LIST_TIMEOUT, all).await.context("listing took too long")??;
     Ok((started.elapsed(), bytes))
 }
 
-async fn read(client: &Client, path: &str) -> anyhow::Result<Page> {
+async fn read_page(client: &Client, path: &str) -> anyhow::Result<Page> {
     let request = http::Request::get(path)
         .header(http::header::ACCEPT, "application/json")
         .body(Vec::new())?;
@@ -119,7 +128,7 @@ async fn read(client: &Client, path: &str) -> anyhow::Result<Page> {
         if chunk.is_empty() {
             return Ok(page);
         }
-        page.take(chunk);
+        page.add_chunk(chunk);
         let length = chunk.len();
         body.consume_unpin(length);
     }
@@ -134,7 +143,7 @@ struct Page {
 }
 
 impl Page {
-    fn take(&mut self, chunk: &[u8]) {
+    fn add_chunk(&mut self, chunk: &[u8]) {
         self.bytes += chunk.len() as u64;
         let room = END_BYTES - self.head.len();
         self.head.extend_from_slice(&chunk[..chunk.len().min(room)]);
@@ -172,12 +181,12 @@ mod tests {
     fn page(text: &str) -> Page {
         let mut page = Page::default();
         // In crumbs, as they may come.
-        text.as_bytes().chunks(7).for_each(|chunk| page.take(chunk));
+        text.as_bytes().chunks(7).for_each(|chunk| page.add_chunk(chunk));
         page
     }
 
     #[test]
-    fn the_next_page_is_found_at_either_end() {
+    fn next_page_token_is_found_at_either_end() {
         let item = r#"{"metadata":{"name":"x","continue":"wrong"},"data":{"continue":"wrong"}}"#;
         let items = vec![item; 300].join(",");
         let builtin = format!(
@@ -197,13 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_metadata_is_an_error_and_not_the_last_one() {
+    fn page_without_metadata_is_an_error() {
         assert!(page("{\"items\":[]}").next_page().is_err());
         assert!(page("").next_page().is_err());
     }
 
     #[test]
-    fn a_resource_is_taken_once_and_only_if_it_can_be_restored() {
+    fn resource_is_listed_once_and_only_if_restorable() {
         let resource = |name: &str, verbs: &[&str]| APIResource {
             name: name.to_owned(),
             verbs: verbs.iter().map(|&verb| verb.to_owned()).collect(),
@@ -216,8 +225,8 @@ mod tests {
             resource("bindings", &["create"]),
             resource("events", &full),
         ];
-        let mut seen = BTreeSet::from(["events".to_owned()]);
-        assert_eq!(paths_of("/api/v1", &resources, &mut seen), ["/api/v1/pods"]);
-        assert!(paths_of("/api/v1", &resources, &mut seen).is_empty());
+        let mut seen_resources = BTreeSet::from(["events".to_owned()]);
+        assert_eq!(paths_of("/api/v1", &resources, &mut seen_resources), ["/api/v1/pods"]);
+        assert!(paths_of("/api/v1", &resources, &mut seen_resources).is_empty());
     }
 }

@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::backup::{Backups, Run};
+use crate::backup::{BackupMeasurement, Backups};
 use crate::contender::Contender;
 use crate::fill::Load;
-use crate::raw::Listing;
+use crate::raw::ListingMeasurement;
 use crate::restore::Restores;
 
 const HEADINGS: [&str; 9] = [
@@ -60,7 +60,7 @@ fn median_count(values: impl Iterator<Item = u64>) -> u64 {
     median(values.map(|value| value as f64).collect()).round() as u64
 }
 
-impl Listing {
+impl ListingMeasurement {
     /// The median of each figure.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -73,7 +73,7 @@ impl Listing {
     }
 }
 
-impl Run {
+impl BackupMeasurement {
     /// The median of each figure.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -104,12 +104,13 @@ impl Results {
             "cores": self.cores,
         });
         if let Some(Backups { listings, runs }) = &self.backups {
-            all["raw_list"] = with_rounds(Listing::median(listings), listings);
+            all["raw_list"] = with_rounds(ListingMeasurement::median(listings), listings);
             for (contender, rounds) in runs {
-                all[contender.name()]["backup"] = with_rounds(Run::median(rounds), rounds);
+                all[contender.name()]["backup"] =
+                    with_rounds(BackupMeasurement::median(rounds), rounds);
             }
         }
-        restores::add_to(&mut all, &self.restores);
+        restores::add_restores_json(&mut all, &self.restores);
         if let Some(ratios) = baseline::json(self) {
             all["bowline_to_baseline"] = ratios;
         }
@@ -129,9 +130,11 @@ impl Results {
 }
 
 fn backups_table(Backups { listings, runs }: &Backups) -> String {
-    let floor = Listing::median(listings);
-    let medians: Vec<(Contender, Run)> =
-        runs.iter().map(|(contender, rounds)| (*contender, Run::median(rounds))).collect();
+    let floor = ListingMeasurement::median(listings);
+    let medians: Vec<(Contender, BackupMeasurement)> = runs
+        .iter()
+        .map(|(contender, rounds)| (*contender, BackupMeasurement::median(rounds)))
+        .collect();
     let bowline = medians
         .iter()
         .find(|(contender, _)| *contender == Contender::Bowline)
@@ -215,9 +218,13 @@ pub(crate) mod tests {
 
     /// Three rounds of two contenders; the middle one is worth double figures.
     pub(crate) fn sample() -> Results {
-        let listing =
-            |wall_s| Listing { wall_s, bytes: 5_000_000, count: 900, apiserver_cpu_s: 0.4 };
-        let run = |wall_s: f64, items| Run {
+        let listing = |wall_s| ListingMeasurement {
+            wall_s,
+            bytes: 5_000_000,
+            count: 900,
+            apiserver_cpu_s: 0.4,
+        };
+        let run = |wall_s: f64, items| BackupMeasurement {
             wall_s,
             cpu_s: wall_s / 2.0,
             peak_rss_bytes: 32 << 20,
@@ -238,7 +245,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_median_is_the_middle_whatever_the_order() {
+    fn median_does_not_depend_on_order() {
         let cases: [(&[f64], f64); 4] =
             [(&[], 0.0), (&[3.0], 3.0), (&[9.0, 1.0, 2.0], 2.0), (&[4.0, 1.0, 2.0, 100.0], 3.0)];
         for (values, expected) in cases {
@@ -247,7 +254,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_table_has_medians_and_ratios_to_the_floor_and_to_us() {
+    fn table_has_medians_and_ratios_to_floor_and_bowline() {
         let expected = "\
 backup by      wall      CPU   peak memory   API server CPU   items    bytes   × raw list   × bowline
 (raw list)   0.40 s        -             -           0.40 s     900   5.0 MB         1.00        0.50
@@ -261,7 +268,7 @@ velero       8.00 s   4.00 s        32 MiB           0.75 s     901   1.2 MB    
     }
 
     #[test]
-    fn the_json_has_the_shape_that_programs_rely_on() {
+    fn json_shape_is_stable() {
         let json = sample().json();
         let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64);
         for (pointer, expected) in [

@@ -5,7 +5,7 @@ use kube::Client;
 
 /// Requests that the API server has answered since its start. A watch is answered when it ends, whoever
 /// began it and whenever, so that watches do not count.
-pub(crate) async fn answered(client: &Client) -> anyhow::Result<u64> {
+pub(crate) async fn answered_requests(client: &Client) -> anyhow::Result<u64> {
     let request = http::Request::get("/metrics").body(Vec::new())?;
     let page =
         client.request_text(request).await.context("cannot read the API server's metrics")?;
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_added_up_without_watches() {
+    fn request_count_excludes_watches() {
         let page = "\
 # HELP apiserver_request_total Counter of apiserver requests
 # TYPE apiserver_request_total counter

@@ -15,17 +15,17 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::contender::{BOWLINE_NAMESPACE, Bucket, Contender, Server, told};
-use crate::create::{self, Creation};
+use crate::bench_env::{BenchEnv, Binaries, MachineUsage};
+use crate::contender::{BOWLINE_NAMESPACE, Bucket, Contender, Server, run_failure_text};
+use crate::create::{self, CreationMeasurement};
 use crate::fill::Load;
-use crate::measure::{self, Watch};
-use crate::stage::{Binaries, Meanwhile, Stage};
-use crate::{archive, backup, presence, requests, say};
+use crate::measure::{self, UsageWatch};
+use crate::{archive, backup, load_check, print_line, requests};
 
-const LIMIT: Duration = Duration::from_hours(3);
+const RESTORE_TIMEOUT: Duration = Duration::from_hours(3);
 
 /// How long a server may take to find a backup in its bucket. Velero looks once a minute.
-const SYNC_LIMIT: Duration = Duration::from_mins(5);
+const SYNC_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// A backup that is restored.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Archive {
 
 /// What one restore took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Restoration {
+pub(crate) struct RestoreMeasurement {
     /// From the creation of the Restore to its last phase.
     pub(crate) wall_s: f64,
     /// Of the server and its plugins.
@@ -53,7 +53,7 @@ pub(crate) struct Restoration {
     /// That the API server answered meanwhile, whoever asked.
     pub(crate) api_requests: u64,
     #[serde(flatten)]
-    pub(crate) meanwhile: Meanwhile,
+    pub(crate) machine_usage: MachineUsage,
 }
 
 /// What all restores of an archive took, round by round.
@@ -61,23 +61,23 @@ pub(crate) struct Restoration {
 pub(crate) struct Restores {
     pub(crate) archive: Archive,
     /// In the first round, with each number of connections that was tried.
-    pub(crate) tried: Vec<Creation>,
+    pub(crate) trial_creations: Vec<CreationMeasurement>,
     /// With the one that was fastest there.
-    pub(crate) creations: Vec<Creation>,
-    pub(crate) runs: Vec<(Contender, Vec<Restoration>)>,
+    pub(crate) creations: Vec<CreationMeasurement>,
+    pub(crate) runs: Vec<(Contender, Vec<RestoreMeasurement>)>,
 }
 
 impl Archive {
     /// Backs up what a cluster was filled with, into the bucket that all servers look into.
-    pub(crate) async fn take(stage: &Stage, by: Contender, load: Load) -> anyhow::Result<Self> {
+    pub(crate) async fn create(env: &BenchEnv, by: Contender, load: Load) -> anyhow::Result<Self> {
         let name = format!("archive-{}", load.len());
-        let server = by.start(stage, Bucket::Shared).await?;
+        let server = by.start(env, Bucket::Shared).await?;
         // What servers need for themselves is not for others.
         let without = [BOWLINE_NAMESPACE, velero::NAMESPACE];
-        let run = backup::take(stage, &server, &name, load.len(), &without).await;
+        let run = backup::measure_backup(env, &server, &name, load.len(), &without).await;
         let run = run.context("the backup that is to be restored failed")?;
         let tarball = server.tarball(&name);
-        say(format_args!("{name}: {} items by {}", run.items, by.name()));
+        print_line(format_args!("{name}: {} items by {}", run.items, by.name()));
         Ok(Self { load, items: run.items, bytes: run.bytes, name, tarball })
     }
 }
@@ -86,7 +86,7 @@ impl Restores {
     /// Nothing yet.
     pub(crate) fn new(archive: Archive, contenders: &[Contender]) -> Self {
         let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
-        Self { archive, tried: Vec::new(), creations: Vec::new(), runs }
+        Self { archive, trial_creations: Vec::new(), creations: Vec::new(), runs }
     }
 
     /// One more round.
@@ -96,10 +96,10 @@ impl Restores {
         binaries: &Binaries,
         round: u16,
     ) -> anyhow::Result<()> {
-        let set_up = async || Stage::set_up(s3, binaries).await;
+        let set_up = async || BenchEnv::set_up(s3, binaries).await;
         let objects = self.archive.load.len();
-        let tell = |name: &str, wall_s: f64| {
-            say(format_args!("restore of {objects}, round {round}: {name} {wall_s:.2} s"));
+        let report_time = |name: &str, wall_s: f64| {
+            print_line(format_args!("restore of {objects}, round {round}: {name} {wall_s:.2} s"));
         };
         let tarball = self.archive.tarball.clone();
         let posts = tokio::task::spawn_blocking(move || archive::read(&tarball)).await??;
@@ -110,20 +110,20 @@ impl Restores {
         let mut creations = Vec::new();
         for &in_flight in connections {
             let creation = create::create(&set_up().await?, &posts, in_flight).await?;
-            tell(&format!("raw create, {in_flight} at a time,"), creation.wall_s);
+            report_time(&format!("raw create, {in_flight} at a time,"), creation.wall_s);
             creations.push(creation);
         }
         drop(posts);
-        if self.tried.is_empty() {
-            self.tried.clone_from(&creations);
+        if self.trial_creations.is_empty() {
+            self.trial_creations.clone_from(&creations);
         }
         self.creations.extend(fastest(&creations));
-        for (contender, runs) in backup::in_turn(&mut self.runs, round) {
-            let stage = set_up().await?;
-            let server = contender.start(&stage, Bucket::Shared).await?;
-            let run = restore(&stage, &server, &self.archive).await;
+        for (contender, runs) in backup::alternate_order(&mut self.runs, round) {
+            let env = set_up().await?;
+            let server = contender.start(&env, Bucket::Shared).await?;
+            let run = measure_restore(&env, &server, &self.archive).await;
             let run = run.with_context(|| format!("the restore of {} failed", contender.name()))?;
-            tell(contender.name(), run.wall_s);
+            report_time(contender.name(), run.wall_s);
             runs.push(run);
         }
         Ok(())
@@ -131,46 +131,50 @@ impl Restores {
 }
 
 /// The one that took the least.
-fn fastest(creations: &[Creation]) -> Option<Creation> {
+fn fastest(creations: &[CreationMeasurement]) -> Option<CreationMeasurement> {
     creations.iter().min_by(|one, other| one.wall_s.total_cmp(&other.wall_s)).copied()
 }
 
-async fn restore(stage: &Stage, server: &Server, archive: &Archive) -> anyhow::Result<Restoration> {
-    let backups: Api<Backup> = Api::namespaced(stage.client.clone(), server.namespace);
+async fn measure_restore(
+    env: &BenchEnv,
+    server: &Server,
+    archive: &Archive,
+) -> anyhow::Result<RestoreMeasurement> {
+    let backups: Api<Backup> = Api::namespaced(env.client.clone(), server.namespace);
     let is_there = |backup: Backup| (backup.status?.phase? == BackupPhase::Completed).then_some(());
-    let found = server.until(&backups, &archive.name, SYNC_LIMIT, is_there).await;
+    let found = server.wait_until(&backups, &archive.name, SYNC_TIMEOUT, is_there).await;
     found.context("the server did not find the backup in its bucket")?;
-    measure::until_quiet().await;
+    measure::wait_until_quiet().await;
 
-    let restores: Api<Restore> = Api::namespaced(stage.client.clone(), server.namespace);
+    let restores: Api<Restore> = Api::namespaced(env.client.clone(), server.namespace);
     let name = "restore";
     let restore = serde_json::from_value(json!({
         "metadata": {"name": name},
         "spec": {"backupName": archive.name},
     }))?;
-    let [api_server, etcd, controllers] = stage.cluster;
-    let answered = requests::answered(&stage.client).await?;
-    let watch = Watch::start([server.pid(), api_server, etcd, controllers]);
+    let [api_server, etcd, controllers] = env.cluster;
+    let answered = requests::answered_requests(&env.client).await?;
+    let watch = UsageWatch::start([server.pid(), api_server, etcd, controllers]);
     let (started, idle) = (Instant::now(), measure::idle_s());
     restores.create(&PostParams::default(), &restore).await.context("cannot create a Restore")?;
     let ended = |restore: Restore| {
         restore.status.filter(|status| status.phase.as_ref().is_some_and(RestorePhase::is_terminal))
     };
-    let status = server.until(&restores, name, LIMIT, ended).await?;
+    let status = server.wait_until(&restores, name, RESTORE_TIMEOUT, ended).await?;
     let (wall_s, idle) = (started.elapsed().as_secs_f64(), measure::idle_s() - idle);
     let [usage, cluster @ ..] = watch.stop()?;
-    let api_requests = requests::answered(&stage.client).await?.saturating_sub(answered);
+    let api_requests = requests::answered_requests(&env.client).await?.saturating_sub(answered);
 
     let (items, warnings) = counts(&status)?;
-    presence::check(&stage.client, archive.load).await?;
-    Ok(Restoration {
+    load_check::check(&env.client, archive.load).await?;
+    Ok(RestoreMeasurement {
         wall_s,
         cpu_s: usage.cpu_s,
         peak_rss_bytes: usage.peak_rss_bytes,
         items,
         warnings,
         api_requests,
-        meanwhile: Meanwhile::new(cluster, idle),
+        machine_usage: MachineUsage::new(cluster, idle),
     })
 }
 
@@ -179,7 +183,7 @@ fn counts(status: &RestoreStatus) -> anyhow::Result<(u64, u64)> {
     if status.phase != Some(RestorePhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
         let counts = [status.errors, status.warnings];
-        bail!(told(&phase, counts, &status.failure_reason, &status.validation_errors));
+        bail!(run_failure_text(&phase, counts, &status.failure_reason, &status.validation_errors));
     }
     let progress = status.progress.as_ref().context("it is Completed and has no progress")?;
     ensure!(
@@ -212,7 +216,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn only_a_completed_restore_of_all_items_counts() {
+    fn only_a_complete_restore_counts() {
         let progress = json!({"totalItems": 7, "itemsRestored": 7});
         let completed = status(json!({"phase": "Completed", "warnings": 3, "progress": progress}));
         assert_eq!(counts(&completed).unwrap(), (7, 3));
@@ -233,14 +237,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_floor_is_the_fastest_that_was_tried() {
-        let creation = |in_flight, wall_s| Creation {
+    fn floor_is_the_fastest_creation() {
+        let creation = |in_flight, wall_s| CreationMeasurement {
             wall_s,
             cpu_s: 0.0,
             in_flight,
             items: 0,
             existing: 0,
-            meanwhile: Meanwhile::default(),
+            machine_usage: MachineUsage::default(),
         };
         let all = [creation(16, 3.0), creation(32, 2.0), creation(64, 2.5)];
         assert_eq!(fastest(&all).map(|creation| creation.in_flight), Some(32));

@@ -9,16 +9,16 @@
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use bowline_engine::point::Point;
+use bowline_engine::failpoint::Point;
 use bowline_testbed::node;
 use serde_json::Value;
 
 /// Each of them has the machine to itself.
-static ALONE: Mutex<()> = Mutex::new(());
+static EXCLUSIVE_RUN: Mutex<()> = Mutex::new(());
 
 /// Kills a server. Returns whether nothing was found, and the figures.
-fn kill(arguments: &[&str]) -> (bool, Value) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+fn run_kill_test(arguments: &[&str]) -> (bool, Value) {
+    let _alone = EXCLUSIVE_RUN.lock().unwrap_or_else(PoisonError::into_inner);
     let file = std::env::temp_dir().join(format!("bowline-kill-{}.json", std::process::id()));
     let status = Command::new(env!("CARGO_BIN_EXE_kill"))
         .args(arguments)
@@ -41,16 +41,16 @@ fn total(figures: &Value) -> usize {
 }
 
 /// Whether a finding has this text.
-fn tells(figures: &Value, text: &str) -> bool {
+fn has_finding(figures: &Value, text: &str) -> bool {
     let findings = figures["findings"].as_array().unwrap();
     findings.iter().any(|finding| finding.as_str().unwrap().contains(text))
 }
 
 #[test]
-fn more_than_a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_nobody_frozen() {
+fn over_a_hundred_kills_lose_and_repeat_nothing_and_leave_no_pod_frozen() {
     // Without a node the rest is still worth it.
-    let can_freeze = node::require("the part of the kill test in which pods are frozen");
-    let (is_clean, figures) = kill(&["--kills", "110"]);
+    let can_freeze = node::require_for_test("the part of the kill test in which pods are frozen");
+    let (is_clean, figures) = run_kill_test(&["--kills", "110"]);
     assert!(is_clean && total(&figures) == 0, "{figures:#}");
     assert!(figure(&figures, "kills") >= 110, "{figures:#}");
     // Random kills take the turn of a point now and then, and a point may be over sooner than thought.
@@ -61,22 +61,25 @@ fn more_than_a_hundred_kills_lose_nothing_repeat_nothing_in_silence_and_leave_no
 }
 
 #[test]
-fn a_journal_that_does_not_say_what_is_begun_is_found_out() {
-    let (is_clean, figures) = kill(&["--kills", "5", "--sabotage", "note-begun"]);
+fn sabotaged_journal_of_started_work_is_detected() {
+    let (is_clean, figures) = run_kill_test(&["--kills", "5", "--sabotage", "note-begun"]);
     assert!(!is_clean && figure(&figures, "lost") > 0, "{figures:#}");
-    assert!(tells(&figures, ": the snapshot snap-"), "{figures:#}");
-    assert!(tells(&figures, ": the CSI snapshot snapshot-"), "{figures:#}");
-    assert!(tells(&figures, "was snapshotted again in silence"), "{figures:#}");
-    assert!(tells(&figures, ": the volume vol-snap-"), "{figures:#}");
+    assert!(has_finding(&figures, ": the snapshot snap-"), "{figures:#}");
+    assert!(has_finding(&figures, ": the CSI snapshot snapshot-"), "{figures:#}");
+    assert!(has_finding(&figures, "was snapshotted again in silence"), "{figures:#}");
+    assert!(has_finding(&figures, ": the volume vol-snap-"), "{figures:#}");
 }
 
 #[test]
-fn a_journal_that_does_not_say_what_has_ended_is_found_out() {
-    let (is_clean, figures) = kill(&["--kills", "4", "--sabotage", "note-ended"]);
+fn sabotaged_journal_of_finished_work_is_detected() {
+    let (is_clean, figures) = run_kill_test(&["--kills", "4", "--sabotage", "note-ended"]);
     assert!(!is_clean && figure(&figures, "doubled") > 0, "{figures:#}");
     assert!(
-        tells(&figures, "was snapshotted again though its snapshot was recorded"),
+        has_finding(&figures, "was snapshotted again though its snapshot was recorded"),
         "{figures:#}"
     );
-    assert!(tells(&figures, "has another CSI snapshot though one was recorded"), "{figures:#}");
+    assert!(
+        has_finding(&figures, "has another CSI snapshot though one was recorded"),
+        "{figures:#}"
+    );
 }

@@ -15,8 +15,8 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::say;
-use crate::stage::{Binaries, Stage};
+use crate::bench_env::{BenchEnv, Binaries};
+use crate::print_line;
 
 /// Where the pods are.
 pub(super) const NAMESPACE: &str = "shop";
@@ -28,24 +28,24 @@ const DATA: &str = "256k";
 /// How many objects are created at a time.
 const IN_FLIGHT: usize = 32;
 /// How long the pods may take to run, and snapshots to come and go.
-const LIMIT: Duration = Duration::from_mins(10);
+const CLUSTER_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long the controllers may go on after a server has said that a backup is deleted.
-const LEFT_LIMIT: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(50);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Everything that is backed up, and what it stands on.
 pub(super) struct Cluster {
     pub(super) csi: Csi,
     _node: Node,
-    pub(super) stage: Stage,
+    pub(super) env: BenchEnv,
     pub(super) pods: Vec<String>,
     pub(super) claims: Vec<String>,
     /// Where the pods note that they are frozen and thawed.
-    notes: PathBuf,
+    hook_files: PathBuf,
 }
 
 /// The claims of each pod: as many as it can have, until none is left.
-fn share_out(claims: usize) -> Vec<(String, Vec<String>)> {
+fn distribute_claims(claims: usize) -> Vec<(String, Vec<String>)> {
     let pods = claims.div_ceil(CLAIMS_OF_POD);
     let pod = |number: usize| {
         let pod = format!("db-{number}");
@@ -63,13 +63,13 @@ impl Cluster {
         binaries: &Binaries,
         claims: usize,
     ) -> anyhow::Result<Self> {
-        let mut stage = Stage::set_up_for_node(s3, binaries).await?;
+        let mut stage = BenchEnv::set_up_for_node(s3, binaries).await?;
         stage.has_csi = true;
         let node = Node::start(&stage.plane).await?;
         let csi = Csi::start(&stage.plane, Some(&node), csi::Options::default()).await?;
-        let notes = node.volume("notes")?;
-        let shares = share_out(claims);
-        say(format_args!("starting {} pods with {claims} claims", shares.len()));
+        let hook_files = node.volume("notes")?;
+        let shares = distribute_claims(claims);
+        print_line(format_args!("starting {} pods with {claims} claims", shares.len()));
         let client = &stage.client;
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
@@ -79,12 +79,12 @@ impl Cluster {
             NAMESPACE,
             &ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ServiceAccount")),
         );
-        until("the namespace has its service account", LIMIT, async || {
+        wait_until("the namespace has its service account", CLUSTER_TIMEOUT, async || {
             Ok(account.get_opt("default").await?.is_some())
         })
         .await?;
         let of_pod = |(name, claims): &(String, Vec<String>)| {
-            let pod = pod(name, claims, &notes);
+            let pod = pod(name, claims, &hook_files);
             claims.iter().map(|name| claim(name)).chain([pod]).collect::<Vec<_>>()
         };
         let objects: Vec<Value> = shares.iter().flat_map(of_pod).collect();
@@ -94,20 +94,20 @@ impl Cluster {
         drop(applied);
         let pods: Vec<String> = shares.iter().map(|(pod, _)| pod.clone()).collect();
         let api: Api<Pod> = Api::namespaced(stage.client.clone(), NAMESPACE);
-        until("all pods run", LIMIT, async || {
+        wait_until("all pods run", CLUSTER_TIMEOUT, async || {
             let found = api.list(&ListParams::default()).await?.items;
             Ok(found.len() == pods.len() && found.iter().all(is_ready))
         })
         .await?;
         let claims = shares.into_iter().flat_map(|(_, claims)| claims).collect();
-        Ok(Self { csi, _node: node, stage, pods, claims, notes })
+        Ok(Self { csi, _node: node, env: stage, pods, claims, hook_files })
     }
 
     /// Forgets how often and when pods were frozen.
-    pub(super) fn forget_notes(&self) -> anyhow::Result<()> {
+    pub(super) fn remove_hook_files(&self) -> anyhow::Result<()> {
         for pod in &self.pods {
-            for word in [FROZEN, THAWED] {
-                match std::fs::remove_file(self.notes.join(note(pod, word))) {
+            for event in [FROZEN, THAWED] {
+                match std::fs::remove_file(self.hook_files.join(hook_file_name(pod, event))) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         return Err(error).context("cannot remove the note of a pod");
                     }
@@ -119,9 +119,9 @@ impl Cluster {
     }
 
     /// For how long each pod was frozen, in milliseconds, by the times at which its hooks have written.
-    pub(super) fn windows(&self) -> anyhow::Result<Vec<f64>> {
+    pub(super) fn freeze_windows(&self) -> anyhow::Result<Vec<f64>> {
         let window = |pod: &String| -> anyhow::Result<f64> {
-            let at = |word| written(&self.notes.join(note(pod, word)));
+            let at = |event| written_at(&self.hook_files.join(hook_file_name(pod, event)));
             let (frozen, thawed) = (at(FROZEN)?, at(THAWED)?);
             let window = thawed.duration_since(frozen).context("thawed before it was frozen")?;
             // Files have times of about four milliseconds.
@@ -134,7 +134,7 @@ impl Cluster {
     /// The objects of a kind of the snapshot API, in one namespace or in all of them.
     fn objects(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind);
-        let (client, resource) = (self.stage.client.clone(), ApiResource::from_gvk(&kind));
+        let (client, resource) = (self.env.client.clone(), ApiResource::from_gvk(&kind));
         match namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &resource),
             None => Api::all_with(client, &resource),
@@ -155,12 +155,12 @@ impl Cluster {
             })
         };
         let objects: Vec<Value> = self.claims.iter().map(snapshot).collect();
-        let client = &self.stage.client;
+        let client = &self.env.client;
         let mut applied =
             stream::iter(objects).map(|object| apply(client, object)).buffer_unordered(IN_FLIGHT);
         while applied.try_next().await?.is_some() {}
         let api = self.objects("VolumeSnapshot", None);
-        until("all snapshots can be used", LIMIT, async || {
+        wait_until("all snapshots can be used", CLUSTER_TIMEOUT, async || {
             let found = api.list(&ListParams::default()).await?.items;
             let is_ready = |one: &DynamicObject| one.data["status"]["readyToUse"] == true;
             Ok(found.iter().filter(|one| is_ready(one)).count() == self.claims.len())
@@ -176,34 +176,34 @@ impl Cluster {
             let api = self.objects(kind, None);
             for object in api.list(&ListParams::default()).await?.items {
                 let ObjectMeta { name, namespace, .. } = object.metadata;
-                let one = self.objects(kind, namespace.as_deref());
-                match one.delete(&name.unwrap_or_default(), &DeleteParams::default()).await {
+                let namespaced = self.objects(kind, namespace.as_deref());
+                match namespaced.delete(&name.unwrap_or_default(), &DeleteParams::default()).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => {}
                     deleted => drop(deleted.context("cannot delete a snapshot")?),
                 }
             }
-            until("no snapshot is in the cluster", LIMIT, async || {
+            wait_until("no snapshot is in the cluster", CLUSTER_TIMEOUT, async || {
                 Ok(api.list(&ListParams::default()).await?.items.is_empty())
             })
             .await?;
         }
-        let deadline = Instant::now() + LEFT_LIMIT;
+        let deadline = Instant::now() + CLEANUP_TIMEOUT;
         loop {
-            let left = self.csi.snapshots()?;
-            if left.is_empty() {
+            let leftovers = self.csi.snapshots()?;
+            if leftovers.is_empty() {
                 return Ok(0);
             }
             if Instant::now() >= deadline {
-                let count = left.len() as u64;
-                say(format_args!("{count} snapshots are left of a deleted backup"));
-                for handle in left {
+                let count = leftovers.len() as u64;
+                print_line(format_args!("{count} snapshots are left of a deleted backup"));
+                for handle in leftovers {
                     let folder = self.csi.snapshot(&handle);
                     let folder = folder.parent().context("a snapshot without a folder")?;
                     std::fs::remove_dir_all(folder).context("cannot remove a snapshot")?;
                 }
                 return Ok(count);
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
@@ -212,12 +212,12 @@ const FROZEN: &str = "frozen";
 const THAWED: &str = "thawed";
 
 /// The file in which a pod notes something.
-fn note(pod: &str, word: &str) -> String {
-    format!("{pod}.{word}")
+fn hook_file_name(pod: &str, event: &str) -> String {
+    format!("{pod}.{event}")
 }
 
 /// When a hook has written its line. It is one line, or more was done than measured.
-fn written(path: &Path) -> anyhow::Result<SystemTime> {
+fn written_at(path: &Path) -> anyhow::Result<SystemTime> {
     let name = path.file_name().unwrap_or_default().display();
     let text = std::fs::read_to_string(path).with_context(|| format!("{name} was not written"))?;
     let lines = text.lines().count();
@@ -230,17 +230,17 @@ fn is_ready(pod: &Pod) -> bool {
     containers.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one.ready))
 }
 
-async fn until(
-    what: &str,
+async fn wait_until(
+    description: &str,
     limit: Duration,
     is_true: impl AsyncFn() -> anyhow::Result<bool>,
 ) -> anyhow::Result<()> {
     let deadline = Instant::now() + limit;
     while !is_true().await? {
         if Instant::now() >= deadline {
-            bail!("waited {} s in vain until {what}", limit.as_secs());
+            bail!("waited {} s in vain until {description}", limit.as_secs());
         }
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
@@ -253,20 +253,21 @@ fn claim(name: &str) -> Value {
         "metadata": {"name": name, "namespace": NAMESPACE},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
-            "storageClassName": csi::LATE_CLASS,
+            "storageClassName": csi::WAIT_FOR_CONSUMER_CLASS,
             "resources": {"requests": {"storage": "1Gi"}},
         },
     })
 }
 
 /// A pod that fills its volumes and then waits.
-fn pod(name: &str, claims: &[String], notes: &Path) -> Value {
-    let hook =
-        |word| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{}", note(name, word))]);
+fn pod(name: &str, claims: &[String], hook_files: &Path) -> Value {
+    let hook = |event| {
+        json!(["/bin/sh", "-c", format!("echo {event} >> /notes/{}", hook_file_name(name, event))])
+    };
     let disk = |claim: &String| json!({"name": claim, "mountPath": format!("/disks/{claim}")});
     let source =
         |claim: &String| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
-    let own = json!({"name": "notes", "hostPath": {"path": notes}});
+    let hook_volume = json!({"name": "notes", "hostPath": {"path": hook_files}});
     let fill = format!(
         "for disk in /disks/*; do head -c {DATA} /dev/urandom > $disk/data; done; exec sleep 1000000"
     );
@@ -292,7 +293,7 @@ fn pod(name: &str, claims: &[String], notes: &Path) -> Value {
                     .chain([json!({"name": "notes", "mountPath": "/notes"})])
                     .collect::<Vec<_>>(),
             }],
-            "volumes": claims.iter().map(source).chain([own]).collect::<Vec<_>>(),
+            "volumes": claims.iter().map(source).chain([hook_volume]).collect::<Vec<_>>(),
         },
     })
 }
@@ -302,29 +303,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_shared_out_among_pods() {
+    fn claims_are_distributed_among_pods() {
         let counts = |claims| {
-            let shares = share_out(claims).into_iter();
+            let shares = distribute_claims(claims).into_iter();
             shares.map(|(_, claims)| claims.len()).collect::<Vec<_>>()
         };
         assert_eq!(counts(1), [1]);
         assert_eq!(counts(5), [5]);
         assert_eq!(counts(12), [5, 5, 2]);
-        let names: Vec<String> = share_out(50).into_iter().flat_map(|(_, all)| all).collect();
+        let names: Vec<String> =
+            distribute_claims(50).into_iter().flat_map(|(_, all)| all).collect();
         let unique: std::collections::BTreeSet<&String> = names.iter().collect();
         assert_eq!((names.len(), unique.len()), (50, 50));
     }
 
     #[test]
-    fn a_note_that_is_missing_or_written_twice_is_no_time() {
+    fn hook_file_missing_or_written_twice_is_an_error() {
         let folder = std::env::temp_dir().join(format!("bowline-notes-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("db-1.frozen");
-        assert!(written(&path).unwrap_err().to_string().contains("was not written"));
+        assert!(written_at(&path).unwrap_err().to_string().contains("was not written"));
         std::fs::write(&path, "frozen\n").unwrap();
-        assert!(written(&path).unwrap().elapsed().unwrap() < Duration::from_mins(1));
+        assert!(written_at(&path).unwrap().elapsed().unwrap() < Duration::from_mins(1));
         std::fs::write(&path, "frozen\nfrozen\n").unwrap();
-        assert!(written(&path).unwrap_err().to_string().contains("2 times"));
+        assert!(written_at(&path).unwrap_err().to_string().contains("2 times"));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::dice::Dice;
+use super::prng::Prng;
 
 /// A kind in the mix, spelled as Kubernetes does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) fn content(
     namespace: &str,
     app: &str,
     name: &str,
-    dice: &mut Dice,
+    dice: &mut Prng,
 ) -> (&'static str, &'static str, Value) {
     const RBAC: &str = "rbac.authorization.k8s.io/v1";
     match kind {
@@ -54,7 +54,7 @@ pub(super) fn content(
     }
 }
 
-fn config_map(dice: &mut Dice) -> Value {
+fn config_map(dice: &mut Prng) -> Value {
     let mut data = json!({});
     for file in ["application.properties", "logging.properties"].iter().take(1 + dice.below(2)) {
         let size = dice.size();
@@ -63,7 +63,7 @@ fn config_map(dice: &mut Dice) -> Value {
     json!({"data": data})
 }
 
-fn secret(dice: &mut Dice) -> Value {
+fn secret(dice: &mut Prng) -> Value {
     match dice.below(3) {
         0 => json!({
             "type": "Opaque",
@@ -81,7 +81,7 @@ fn secret(dice: &mut Dice) -> Value {
 }
 
 /// A Deployment or ReplicaSet that runs nothing. Its selector matches nothing that is there.
-fn workload(name: &str, dice: &mut Dice) -> Value {
+fn workload(name: &str, dice: &mut Prng) -> Value {
     let labels = json!({"workload": name});
     json!({"spec": {
         "replicas": 0,
@@ -90,7 +90,7 @@ fn workload(name: &str, dice: &mut Dice) -> Value {
     }})
 }
 
-fn job(name: &str, dice: &mut Dice) -> Value {
+fn job(name: &str, dice: &mut Prng) -> Value {
     json!({"spec": {
         "suspend": true,
         "backoffLimit": 3,
@@ -103,7 +103,7 @@ fn job(name: &str, dice: &mut Dice) -> Value {
 
 /// One to three containers. The scheduler that it asks for is not there, so it stays unscheduled
 /// and nobody tries again and again.
-fn pod_spec(restart_policy: &str, dice: &mut Dice) -> Value {
+fn pod_spec(restart_policy: &str, dice: &mut Prng) -> Value {
     let containers: Vec<Value> = ["main", "proxy", "exporter"][..=dice.below(3)]
         .iter()
         .map(|container| container_named(container, dice))
@@ -123,7 +123,7 @@ fn pod_spec(restart_policy: &str, dice: &mut Dice) -> Value {
     })
 }
 
-fn container_named(name: &str, dice: &mut Dice) -> Value {
+fn container_named(name: &str, dice: &mut Prng) -> Value {
     let variables: Vec<Value> = (0..3 + dice.below(15))
         .map(|number| match number % 4 {
             0 => json!({
@@ -158,7 +158,7 @@ fn container_named(name: &str, dice: &mut Dice) -> Value {
     })
 }
 
-fn service(app: &str, dice: &mut Dice) -> Value {
+fn service(app: &str, dice: &mut Prng) -> Value {
     let mut spec = json!({
         "selector": {"app.kubernetes.io/name": app},
         "ports": [
@@ -173,7 +173,7 @@ fn service(app: &str, dice: &mut Dice) -> Value {
 }
 
 /// Addresses outside the cluster, of no Service.
-fn endpoints(dice: &mut Dice) -> Value {
+fn endpoints(dice: &mut Prng) -> Value {
     let addresses: Vec<Value> =
         (0..=dice.below(6)).map(|host| json!({"ip": format!("192.0.2.{}", 1 + host)})).collect();
     json!({"subsets": [{"addresses": addresses, "ports": [{"name": "sql", "port": 5432}]}]})
@@ -186,7 +186,7 @@ fn service_account(app: &str) -> Value {
     })
 }
 
-fn role(dice: &mut Dice) -> Value {
+fn role(dice: &mut Prng) -> Value {
     let rules: Vec<Value> = (0..=dice.below(4))
         .map(|number| {
             json!({
@@ -208,7 +208,7 @@ fn role_binding(namespace: &str, app: &str) -> Value {
 }
 
 /// A claim for a volume that is not there: it stays pending, and nobody provisions one.
-fn claim(name: &str, dice: &mut Dice) -> Value {
+fn claim(name: &str, dice: &mut Prng) -> Value {
     json!({"spec": {
         "accessModes": ["ReadWriteOnce"],
         "storageClassName": "standard",
@@ -239,7 +239,7 @@ fn network_policy(app: &str) -> Value {
     }})
 }
 
-fn certificate(name: &str, dice: &mut Dice) -> Value {
+fn certificate(name: &str, dice: &mut Prng) -> Value {
     json!({
         "spec": {
             "secretName": format!("{name}-tls"),
@@ -250,7 +250,7 @@ fn certificate(name: &str, dice: &mut Dice) -> Value {
     })
 }
 
-fn database(dice: &mut Dice) -> Value {
+fn database(dice: &mut Prng) -> Value {
     let size = dice.size();
     json!({"spec": {"engine": "postgres", "version": "17", "settings": dice.settings(size)}})
 }

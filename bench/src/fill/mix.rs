@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use super::content::{Kind, content};
-use super::dice::Dice;
+use super::prng::Prng;
 
 /// One namespace and what lies in it.
 pub(crate) const PER_NAMESPACE: usize = 200;
@@ -160,7 +160,7 @@ fn big_secret(seed: u64, index: usize) -> Object {
         "kind": "Secret",
         "metadata": {"name": format!("big-{index:03}"), "namespace": namespace},
         "type": "Opaque",
-        "data": {"blob": Dice::new(seed, index).base64(characters)},
+        "data": {"blob": Prng::new(seed, index).base64(characters)},
     });
     let collection = format!("/api/v1/namespaces/{namespace}/secrets");
     Object { collection, manager: "helm", body }
@@ -182,7 +182,7 @@ fn kind_in(slot: usize) -> Kind {
 
 /// The object with this index, which is not that of a namespace.
 fn object(seed: u64, index: usize) -> Object {
-    let mut dice = Dice::new(seed, index);
+    let mut dice = Prng::new(seed, index);
     let (number, slot) = (index / PER_NAMESPACE, index % PER_NAMESPACE);
     let (namespace, kind) = (namespace_name(number), kind_in(slot - 1));
     let app = dice.pick(&APPS);
@@ -205,7 +205,7 @@ fn object(seed: u64, index: usize) -> Object {
     Object { collection: format!("/{root}/{api}/namespaces/{namespace}/{plural}"), manager, body }
 }
 
-fn metadata(namespace: &str, app: &str, name: &str, manager: &str, dice: &mut Dice) -> Value {
+fn metadata(namespace: &str, app: &str, name: &str, manager: &str, dice: &mut Prng) -> Value {
     let mut annotations = json!({
         "example.com/owner": format!("{app}-team@example.com"),
         "example.com/revision": dice.base64(40),

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{Results, aligned};
-use crate::backup::Run;
+use crate::backup::BackupMeasurement;
 use crate::contender::Contender;
-use crate::restore::Restoration;
+use crate::restore::RestoreMeasurement;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,14 +15,14 @@ struct Cost {
     api_requests: u64,
 }
 
-impl From<Run> for Cost {
-    fn from(run: Run) -> Self {
+impl From<BackupMeasurement> for Cost {
+    fn from(run: BackupMeasurement) -> Self {
         Self { wall_s: run.wall_s, cpu_s: run.cpu_s, api_requests: run.api_requests }
     }
 }
 
-impl From<Restoration> for Cost {
-    fn from(run: Restoration) -> Self {
+impl From<RestoreMeasurement> for Cost {
+    fn from(run: RestoreMeasurement) -> Self {
         Self { wall_s: run.wall_s, cpu_s: run.cpu_s, api_requests: run.api_requests }
     }
 }
@@ -37,11 +37,11 @@ struct Ratio {
 
 impl Ratio {
     #[expect(clippy::cast_precision_loss, reason = "requests, far below 2^52")]
-    fn between(ours: Cost, theirs: Cost) -> Self {
+    fn between(this_build: Cost, baseline: Cost) -> Self {
         Self {
-            wall: ours.wall_s / theirs.wall_s,
-            cpu: ours.cpu_s / theirs.cpu_s,
-            api_requests: ours.api_requests as f64 / (theirs.api_requests.max(1) as f64),
+            wall: this_build.wall_s / baseline.wall_s,
+            cpu: this_build.cpu_s / baseline.cpu_s,
+            api_requests: this_build.api_requests as f64 / (baseline.api_requests.max(1) as f64),
         }
     }
 }
@@ -61,13 +61,13 @@ where
 /// What was compared, largest archive first.
 fn ratios(results: &Results) -> Vec<(String, Ratio)> {
     let backups = results.backups.iter().filter_map(|backups| {
-        let (ours, theirs) = pair(&backups.runs, Run::median)?;
-        Some(("backup".to_owned(), Ratio::between(ours, theirs)))
+        let (this_build, baseline) = pair(&backups.runs, BackupMeasurement::median)?;
+        Some(("backup".to_owned(), Ratio::between(this_build, baseline)))
     });
     let restores = results.restores.iter().filter_map(|restores| {
-        let (ours, theirs) = pair(&restores.runs, Restoration::median)?;
+        let (this_build, baseline) = pair(&restores.runs, RestoreMeasurement::median)?;
         let name = format!("restore of {}", restores.archive.load.len());
-        Some((name, Ratio::between(ours, theirs)))
+        Some((name, Ratio::between(this_build, baseline)))
     });
     backups.chain(restores).collect()
 }
@@ -105,7 +105,7 @@ mod tests {
     use crate::report::tests::sample;
 
     #[test]
-    fn two_builds_are_compared_by_the_medians_of_their_rounds() {
+    fn builds_are_compared_by_median() {
         let mut results = sample();
         assert_eq!((json(&results), table(&results)), (None, None));
         let backups = results.backups.as_mut().unwrap();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{aligned, mebibytes, median, median_count, ratio, seconds, with_rounds};
 use crate::contender::Contender;
-use crate::csi::{Backups, Run};
+use crate::csi::{CsiBackupMeasurement, CsiBackups};
 
 const HEADINGS: [&str; 10] = [
     "CSI backup by",
@@ -19,7 +19,7 @@ const HEADINGS: [&str; 10] = [
     "× bowline",
 ];
 
-impl Run {
+impl CsiBackupMeasurement {
     /// The median of each figure.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -38,13 +38,17 @@ impl Run {
     }
 }
 
-impl Backups {
-    fn medians(&self) -> Vec<(Contender, Run)> {
-        self.runs.iter().map(|(contender, rounds)| (*contender, Run::median(rounds))).collect()
+impl CsiBackups {
+    fn medians(&self) -> Vec<(Contender, CsiBackupMeasurement)> {
+        self.runs
+            .iter()
+            .map(|(contender, rounds)| (*contender, CsiBackupMeasurement::median(rounds)))
+            .collect()
     }
 
-    fn bowline(&self) -> Option<Run> {
-        let of_us = |(contender, _): &&(Contender, Run)| *contender == Contender::Bowline;
+    fn bowline(&self) -> Option<CsiBackupMeasurement> {
+        let of_us =
+            |(contender, _): &&(Contender, CsiBackupMeasurement)| *contender == Contender::Bowline;
         self.medians().iter().find(of_us).map(|(_, run)| *run)
     }
 
@@ -62,17 +66,18 @@ impl Backups {
             "ratios": {},
         });
         for (contender, rounds) in &self.runs {
-            all[contender.name()]["csi"] = with_rounds(Run::median(rounds), rounds);
+            all[contender.name()]["csi"] =
+                with_rounds(CsiBackupMeasurement::median(rounds), rounds);
         }
-        if let Some(ours) = self.bowline() {
-            all["ratios"]["bowline_to_raw_snapshots"] = json!(ours.wall_s / floor);
+        if let Some(bowline) = self.bowline() {
+            all["ratios"]["bowline_to_raw_snapshots"] = json!(bowline.wall_s / floor);
             for (contender, theirs) in self.medians() {
                 if contender != Contender::Bowline {
                     let name = contender.name();
                     all["ratios"][format!("{name}_to_bowline")] =
-                        json!(theirs.wall_s / ours.wall_s);
+                        json!(theirs.wall_s / bowline.wall_s);
                     all["ratios"][format!("{name}_to_bowline_freeze")] =
-                        json!(theirs.freeze_window_ms / ours.freeze_window_ms);
+                        json!(theirs.freeze_window_ms / bowline.freeze_window_ms);
                 }
             }
         }
@@ -127,8 +132,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// Three rounds of two contenders.
-    pub(crate) fn sample() -> Backups {
-        let run = |wall_s: f64, reported| Run {
+    pub(crate) fn sample() -> CsiBackups {
+        let run = |wall_s: f64, reported| CsiBackupMeasurement {
             wall_s,
             freeze_window_ms: wall_s * 100.0,
             freeze_window_max_ms: wall_s * 200.0,
@@ -138,7 +143,7 @@ pub(crate) mod tests {
             apiserver_cpu_s: 0.5,
             left_after_deletion: 0,
         };
-        Backups {
+        CsiBackups {
             claims: 50,
             pods: 10,
             raw: vec![1.0, 3.0, 2.0],
@@ -153,7 +158,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_table_has_medians_of_times_and_windows() {
+    fn table_has_medians_of_times_and_freeze_windows() {
         let expected = "\
 CSI backup by     claims   pods       wall   pod frozen    longest       CPU   peak memory   × raw snapshots   × bowline
 (raw snapshots)       50      -     2.00 s            -          -         -             -              1.00        0.40
@@ -164,7 +169,7 @@ velero                50     10   300.00 s     30000 ms   60000 ms   30.00 s    
     }
 
     #[test]
-    fn the_json_has_the_shape_that_programs_rely_on() {
+    fn json_shape_is_stable() {
         let json = sample().json(2);
         let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64);
         for (pointer, expected) in [
@@ -191,7 +196,7 @@ velero                50     10   300.00 s     30000 ms   60000 ms   30.00 s    
     }
 
     #[test]
-    fn nobody_is_compared_with_somebody_who_was_left_out() {
+    fn skipped_contender_is_not_compared() {
         let mut alone = sample();
         alone.runs.remove(0);
         assert_eq!(alone.json(2)["ratios"], json!({}));

@@ -8,10 +8,10 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::{aligned, mebibytes, median, median_count, ratio, seconds, with_rounds};
+use crate::bench_env::MachineUsage;
 use crate::contender::Contender;
-use crate::create::Creation;
-use crate::restore::{Restoration, Restores};
-use crate::stage::Meanwhile;
+use crate::create::CreationMeasurement;
+use crate::restore::{RestoreMeasurement, Restores};
 
 const HEADINGS: [&str; 12] = [
     "restore by",
@@ -28,7 +28,7 @@ const HEADINGS: [&str; 12] = [
     "× bowline",
 ];
 
-impl Meanwhile {
+impl MachineUsage {
     fn median(rounds: impl Iterator<Item = Self>) -> Self {
         let rounds: Vec<Self> = rounds.collect();
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -41,7 +41,7 @@ impl Meanwhile {
     }
 }
 
-impl Creation {
+impl CreationMeasurement {
     /// The median of each figure, of rounds with the same number of connections.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -51,12 +51,12 @@ impl Creation {
             in_flight: rounds.first().map(|round| round.in_flight).unwrap_or_default(),
             items: median_count(rounds.iter().map(|round| round.items)),
             existing: median_count(rounds.iter().map(|round| round.existing)),
-            meanwhile: Meanwhile::median(rounds.iter().map(|round| round.meanwhile)),
+            machine_usage: MachineUsage::median(rounds.iter().map(|round| round.machine_usage)),
         }
     }
 }
 
-impl Restoration {
+impl RestoreMeasurement {
     /// The median of each figure.
     pub(crate) fn median(rounds: &[Self]) -> Self {
         let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure).collect());
@@ -67,28 +67,28 @@ impl Restoration {
             items: median_count(rounds.iter().map(|round| round.items)),
             warnings: median_count(rounds.iter().map(|round| round.warnings)),
             api_requests: median_count(rounds.iter().map(|round| round.api_requests)),
-            meanwhile: Meanwhile::median(rounds.iter().map(|round| round.meanwhile)),
+            machine_usage: MachineUsage::median(rounds.iter().map(|round| round.machine_usage)),
         }
     }
 }
 
 impl Restores {
-    fn medians(&self) -> Vec<(Contender, Restoration)> {
-        let of = |(contender, rounds): &(Contender, Vec<Restoration>)| {
-            (*contender, Restoration::median(rounds))
+    fn medians(&self) -> Vec<(Contender, RestoreMeasurement)> {
+        let of = |(contender, rounds): &(Contender, Vec<RestoreMeasurement>)| {
+            (*contender, RestoreMeasurement::median(rounds))
         };
         self.runs.iter().map(of).collect()
     }
 
-    fn of(&self, wanted: Contender) -> Option<Restoration> {
+    fn median_of(&self, wanted: Contender) -> Option<RestoreMeasurement> {
         let runs = self.runs.iter().find(|(contender, _)| *contender == wanted);
-        runs.map(|(_, rounds)| Restoration::median(rounds))
+        runs.map(|(_, rounds)| RestoreMeasurement::median(rounds))
     }
 }
 
 /// Adds the floor and the contenders, each with the largest archive that it restored; and below
 /// `restores` everything.
-pub(super) fn add_to(all: &mut Value, restores: &[Restores]) {
+pub(super) fn add_restores_json(all: &mut Value, restores: &[Restores]) {
     let Some(largest) = restores.first() else { return };
     all["raw_create"] = floor_json(largest);
     let mut list = Vec::new();
@@ -99,7 +99,7 @@ pub(super) fn add_to(all: &mut Value, restores: &[Restores]) {
             "raw_create": floor_json(restores),
         });
         for (contender, rounds) in &restores.runs {
-            let mut figures = with_rounds(Restoration::median(rounds), rounds);
+            let mut figures = with_rounds(RestoreMeasurement::median(rounds), rounds);
             figures["objects"] = json!(restores.archive.load.len());
             entry[contender.name()] = figures.clone();
             let main = &mut all[contender.name()]["restore"];
@@ -114,31 +114,32 @@ pub(super) fn add_to(all: &mut Value, restores: &[Restores]) {
 }
 
 fn floor_json(restores: &Restores) -> Value {
-    let mut floor = with_rounds(Creation::median(&restores.creations), &restores.creations);
+    let mut floor =
+        with_rounds(CreationMeasurement::median(&restores.creations), &restores.creations);
     floor["objects"] = json!(restores.archive.load.len());
-    floor["tried"] = json!(restores.tried);
+    floor["tried"] = json!(restores.trial_creations);
     floor
 }
 
 /// How many times as long, or as large, one is as the other.
 fn ratios(restores: &[Restores]) -> Value {
     let mut ratios = json!({});
-    let largest = |contender| restores.iter().find_map(|restores| restores.of(contender));
+    let largest = |contender| restores.iter().find_map(|restores| restores.median_of(contender));
     if let (Some(first), Some(bowline)) = (restores.first(), largest(Contender::Bowline)) {
-        let floor = Creation::median(&first.creations);
+        let floor = CreationMeasurement::median(&first.creations);
         ratios["bowline_to_raw_create"] = json!(bowline.wall_s / floor.wall_s);
     }
     for contender in [Contender::Velero, Contender::VeleroTuned] {
         let name = contender.name();
-        let same = restores
-            .iter()
-            .find_map(|archive| Some((archive.of(contender)?, archive.of(Contender::Bowline)?)));
-        if let Some((theirs, ours)) = same {
-            ratios[format!("{name}_to_bowline")] = json!(theirs.wall_s / ours.wall_s);
+        let same = restores.iter().find_map(|archive| {
+            Some((archive.median_of(contender)?, archive.median_of(Contender::Bowline)?))
+        });
+        if let Some((other, bowline)) = same {
+            ratios[format!("{name}_to_bowline")] = json!(other.wall_s / bowline.wall_s);
         }
-        if let (Some(theirs), Some(ours)) = (largest(contender), largest(Contender::Bowline)) {
+        if let (Some(other), Some(bowline)) = (largest(contender), largest(Contender::Bowline)) {
             ratios[format!("{name}_to_bowline_per_item")] = json!(
-                per_item_ms(theirs.wall_s, theirs.items) / per_item_ms(ours.wall_s, ours.items)
+                per_item_ms(other.wall_s, other.items) / per_item_ms(bowline.wall_s, bowline.items)
             );
         }
     }
@@ -155,9 +156,9 @@ pub(super) fn table(restores: &[Restores]) -> String {
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     for archive in restores {
         let objects = archive.archive.load.len().to_string();
-        let floor = Creation::median(&archive.creations);
-        let bowline = archive.of(Contender::Bowline).map(|run| run.wall_s);
-        let row = |name: String, wall_s: f64, cpu_s, memory, meanwhile: Meanwhile, items| {
+        let floor = CreationMeasurement::median(&archive.creations);
+        let bowline = archive.median_of(Contender::Bowline).map(|run| run.wall_s);
+        let row = |name: String, wall_s: f64, cpu_s, memory, meanwhile: MachineUsage, items| {
             [
                 name,
                 objects.clone(),
@@ -175,10 +176,10 @@ pub(super) fn table(restores: &[Restores]) -> String {
         };
         let name = format!("(raw create, {} at a time)", floor.in_flight);
         let none = "-".to_owned();
-        rows.push(row(name, floor.wall_s, floor.cpu_s, none, floor.meanwhile, floor.items));
+        rows.push(row(name, floor.wall_s, floor.cpu_s, none, floor.machine_usage, floor.items));
         for (contender, run) in archive.medians() {
             let (name, memory) = (contender.name().to_owned(), mebibytes(run.peak_rss_bytes));
-            rows.push(row(name, run.wall_s, run.cpu_s, memory, run.meanwhile, run.items));
+            rows.push(row(name, run.wall_s, run.cpu_s, memory, run.machine_usage, run.items));
         }
     }
     aligned(&rows)
@@ -189,14 +190,14 @@ pub(super) fn limits(restores: &[Restores], cores: usize) -> String {
     let mut lines = String::new();
     for archive in restores {
         let objects = archive.archive.load.len();
-        let floor = Creation::median(&archive.creations);
+        let floor = CreationMeasurement::median(&archive.creations);
         let mut line = |name: &str, wall_s, cpu_s, meanwhile| {
             let shares = shares(wall_s, cpu_s, meanwhile, cores);
             let _ = writeln!(lines, "{name}, {objects} objects, {cores} cores: {shares}");
         };
-        line("raw create", floor.wall_s, floor.cpu_s, floor.meanwhile);
+        line("raw create", floor.wall_s, floor.cpu_s, floor.machine_usage);
         for (contender, run) in archive.medians() {
-            line(contender.name(), run.wall_s, run.cpu_s, run.meanwhile);
+            line(contender.name(), run.wall_s, run.cpu_s, run.machine_usage);
         }
     }
     lines
@@ -204,19 +205,19 @@ pub(super) fn limits(restores: &[Restores], cores: usize) -> String {
 
 /// What each used of all cores. Others are the S3 server, whoever measures, and the system.
 #[expect(clippy::cast_precision_loss, reason = "a handful of cores")]
-fn shares(wall_s: f64, own: f64, meanwhile: Meanwhile, cores: usize) -> String {
-    let whole = (wall_s * cores as f64).max(f64::MIN_POSITIVE);
-    let Meanwhile { api_server, etcd, controllers, idle } = meanwhile;
-    let others = (whole - api_server - etcd - controllers - own - idle).max(0.0);
+fn shares(wall_s: f64, own_cpu_s: f64, machine_usage: MachineUsage, cores: usize) -> String {
+    let machine_s = (wall_s * cores as f64).max(f64::MIN_POSITIVE);
+    let MachineUsage { api_server, etcd, controllers, idle } = machine_usage;
+    let others = (machine_s - api_server - etcd - controllers - own_cpu_s - idle).max(0.0);
     [
         ("API server", api_server),
         ("etcd", etcd),
         ("controllers", controllers),
-        ("itself", own),
+        ("itself", own_cpu_s),
         ("others", others),
         ("idle", idle),
     ]
-    .map(|(name, used)| format!("{name} {:.0} %", used / whole * 100.0))
+    .map(|(name, used)| format!("{name} {:.0} %", used / machine_s * 100.0))
     .join(", ")
 }
 
@@ -227,33 +228,33 @@ pub(crate) mod tests {
 
     /// Two archives. Velero restored the small one only.
     pub(crate) fn sample() -> Vec<Restores> {
-        let meanwhile = |wall_s: f64| Meanwhile {
+        let meanwhile = |wall_s: f64| MachineUsage {
             api_server: wall_s,
             etcd: wall_s / 5.0,
             controllers: wall_s / 10.0,
             idle: wall_s / 50.0,
         };
-        let creation = |in_flight, wall_s, items| Creation {
+        let creation = |in_flight, wall_s, items| CreationMeasurement {
             wall_s,
             cpu_s: wall_s / 10.0,
             in_flight,
             items,
             existing: 7,
-            meanwhile: meanwhile(wall_s),
+            machine_usage: meanwhile(wall_s),
         };
-        let run = |wall_s: f64, items| Restoration {
+        let run = |wall_s: f64, items| RestoreMeasurement {
             wall_s,
             cpu_s: wall_s / 4.0,
             peak_rss_bytes: 48 << 20,
             items,
             warnings: 1,
             api_requests: 9000,
-            meanwhile: meanwhile(wall_s),
+            machine_usage: meanwhile(wall_s),
         };
         vec![
             Restores {
                 archive: archive(8000),
-                tried: vec![creation(16, 21.0, 9500), creation(32, 20.0, 9500)],
+                trial_creations: vec![creation(16, 21.0, 9500), creation(32, 20.0, 9500)],
                 creations: vec![20.0, 22.0, 18.0]
                     .into_iter()
                     .map(|wall_s| creation(32, wall_s, 9500))
@@ -265,7 +266,7 @@ pub(crate) mod tests {
             },
             Restores {
                 archive: archive(800),
-                tried: vec![creation(16, 2.0, 950)],
+                trial_creations: vec![creation(16, 2.0, 950)],
                 creations: vec![creation(16, 2.0, 950)],
                 runs: vec![
                     (Contender::Bowline, vec![run(3.0, 1000)]),
@@ -276,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_table_says_of_how_many_objects_each_figure_is() {
+    fn table_names_the_object_count_of_each_figure() {
         let expected = "\
 restore by                   objects      wall      CPU   peak memory   API server CPU   etcd CPU   controllers CPU   items   ms/item   × raw create   × bowline
 (raw create, 32 at a time)      8000   20.00 s   2.00 s             -          20.00 s     4.00 s            2.00 s    9500      2.11           1.00        0.80
@@ -289,21 +290,21 @@ velero                           800   36.00 s   9.00 s        48 MiB          3
     }
 
     #[test]
-    fn what_limits_is_told_in_shares_of_the_machine() {
+    fn bottlenecks_are_reported_as_shares_of_the_machine() {
         let text = limits(&sample(), 2);
         let first = text.lines().nth(1).unwrap();
         let expected = "bowline, 8000 objects, 2 cores: API server 50 %, etcd 10 %, \
                         controllers 5 %, itself 12 %, others 22 %, idle 1 %";
         assert_eq!(first, expected);
         assert_eq!(text.lines().count(), 5);
-        let busy = shares(1.0, 5.0, Meanwhile::default(), 2);
+        let busy = shares(1.0, 5.0, MachineUsage::default(), 2);
         assert!(busy.ends_with("others 0 %, idle 0 %"), "{busy}");
     }
 
     #[test]
-    fn the_json_has_the_largest_archive_of_each_and_all_of_them() {
+    fn json_has_the_largest_archive_of_each_contender_and_all_archives() {
         let mut json = json!({"bowline": {"backup": {"wall_s": 1.0}}});
-        add_to(&mut json, &sample());
+        add_restores_json(&mut json, &sample());
         let number = |pointer: &str| json.pointer(pointer).and_then(Value::as_f64);
         for (pointer, expected) in [
             ("/raw_create/wall_s", 20.0),
@@ -340,7 +341,7 @@ velero                           800   36.00 s   9.00 s        48 MiB          3
     }
 
     #[test]
-    fn a_figure_without_its_counterpart_has_no_ratio() {
+    fn figure_without_counterpart_has_no_ratio() {
         let mut alone = sample();
         alone.remove(0);
         alone[0].runs.remove(0);

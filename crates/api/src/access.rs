@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn no_profile_grants_every_verb_or_deletes_what_is_not_its_own() {
+    fn no_profile_grants_all_verbs_or_deletes_foreign_resources() {
         for profile in Profile::ALL {
             let rules = cluster_rules(profile);
             assert!(rules.iter().all(|rule| !rule.verbs.contains(&"*".to_owned())), "{profile}");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_read_as_it_is_written() {
+    fn profile_round_trips() {
         for profile in Profile::ALL {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }

@@ -506,7 +506,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_phase_is_either_over_or_not() {
+    fn every_phase_is_terminal_or_not() {
         let over: Vec<_> = BackupPhase::KNOWN
             .iter()
             .filter(|text| BackupPhase::from(**text).is_terminal())

@@ -17,7 +17,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 
 /// The magnitude of the most negative duration, one more than the largest positive one.
-const LIMIT: u64 = i64::MIN.unsigned_abs();
+const MAX_MAGNITUDE: u64 = i64::MIN.unsigned_abs();
 
 /// A signed length of time in nanoseconds, of at most about 292 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,15 +138,15 @@ impl FromStr for Duration {
         let mut rest = unsigned;
         let mut total: u64 = 0;
         while !rest.is_empty() {
-            let whole = take(&mut rest, |c| c.is_ascii_digit());
+            let whole = take_while(&mut rest, |c| c.is_ascii_digit());
             let fraction = rest.strip_prefix('.').map(|after| {
                 rest = after;
-                take(&mut rest, |c| c.is_ascii_digit())
+                take_while(&mut rest, |c| c.is_ascii_digit())
             });
             if whole.is_empty() && fraction.is_none_or(str::is_empty) {
                 return Err(invalid());
             }
-            let unit = take(&mut rest, |c| c != '.' && !c.is_ascii_digit());
+            let unit = take_while(&mut rest, |c| c != '.' && !c.is_ascii_digit());
             let unit = match unit {
                 "" => return Err(Error::MissingUnit(text.to_owned())),
                 "ns" => 1,
@@ -164,9 +164,11 @@ impl FromStr for Duration {
             let whole = if whole.is_empty() { Some(0) } else { whole.parse::<u64>().ok() };
             total = whole
                 .and_then(|whole| whole.checked_mul(unit))
-                .and_then(|length| length.checked_add(part_of(unit, fraction.unwrap_or(""))))
+                .and_then(|length| {
+                    length.checked_add(fraction_of_unit(unit, fraction.unwrap_or("")))
+                })
                 .and_then(|length| length.checked_add(total))
-                .filter(|total| *total <= LIMIT)
+                .filter(|total| *total <= MAX_MAGNITUDE)
                 .ok_or_else(too_long)?;
         }
         if negative {
@@ -178,11 +180,11 @@ impl FromStr for Duration {
 }
 
 /// Cuts the longest prefix of such characters off `rest`.
-fn take<'a>(rest: &mut &'a str, is_wanted: impl Fn(char) -> bool) -> &'a str {
+fn take_while<'a>(rest: &mut &'a str, is_wanted: impl Fn(char) -> bool) -> &'a str {
     let end = rest.find(|c| !is_wanted(c)).unwrap_or(rest.len());
-    let (taken, left) = rest.split_at(end);
-    *rest = left;
-    taken
+    let (prefix, remainder) = rest.split_at(end);
+    *rest = remainder;
+    prefix
 }
 
 /// The fraction `0.<digits>` of a unit in whole nanoseconds, computed in floating point, since
@@ -193,11 +195,11 @@ fn take<'a>(rest: &mut &'a str, is_wanted: impl Fn(char) -> bool) -> &'a str {
     clippy::cast_sign_loss,
     reason = "the same roundings as Go's"
 )]
-fn part_of(unit: u64, digits: &str) -> u64 {
+fn fraction_of_unit(unit: u64, digits: &str) -> u64 {
     let (mut value, mut scale) = (0_u64, 1.0_f64);
     for digit in digits.bytes() {
         // Go ignores the digits that no longer fit into 63 bits.
-        if value > (LIMIT - 1) / 10 {
+        if value > (MAX_MAGNITUDE - 1) / 10 {
             break;
         }
         value = value * 10 + u64::from(digit - b'0');
@@ -267,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_an_error() {
+    fn text_refused_by_go_is_an_error() {
         for text in golden().refused {
             assert!(text.parse::<Duration>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn errors_say_what_is_wrong() {
+    fn errors_name_the_problem() {
         for (text, message) in [
             ("5", "missing unit in duration \"5\": expected one of ns, us, ms, s, m, h"),
             ("1d", "unknown unit \"d\" in duration \"1d\": expected one of ns, us, ms, s, m, h"),

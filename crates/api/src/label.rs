@@ -86,7 +86,7 @@ pub const BY_RETENTION: &str = "retention";
 pub const RUN_KIND: &str = "bowline.io/run-kind";
 
 /// What Kubernetes allows in a label's value.
-const LONGEST_VALUE: usize = 63;
+const MAX_VALUE_LENGTH: usize = 63;
 const HASH_DIGITS: usize = 6;
 
 /// A name as a label's value: the name itself if it fits, else its beginning and six digits of
@@ -95,10 +95,10 @@ const HASH_DIGITS: usize = 6;
 /// The same as Velero makes, which finds objects by it. A character that would be cut in two is
 /// left out whole; Velero's result is not a text then, nor a label.
 pub fn value(name: &str) -> Cow<'_, str> {
-    if name.len() <= LONGEST_VALUE {
+    if name.len() <= MAX_VALUE_LENGTH {
         return Cow::Borrowed(name);
     }
-    let beginning = &name[..name.floor_char_boundary(LONGEST_VALUE - HASH_DIGITS)];
+    let beginning = &name[..name.floor_char_boundary(MAX_VALUE_LENGTH - HASH_DIGITS)];
     let hash = Sha256::digest(name.as_bytes());
     Cow::Owned(format!("{beginning}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2]))
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_that_velero_makes() {
+    fn values_match_veleros() {
         let rows: Vec<Row> =
             serde_json::from_str(include_str!("../tests/golden/labels.json")).unwrap();
         assert!(rows.iter().any(|row| row.input != row.output));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_is_never_cut_in_two() {
+    fn characters_are_never_split() {
         let name = format!("{}{}", "a".repeat(56), "é".repeat(10));
         let value = value(&name);
         assert!(value.starts_with(&"a".repeat(56)));

@@ -52,7 +52,7 @@ impl FromStr for SnapshotType {
     type Err = InvalidSnapshotType;
 
     fn from_str(text: &str) -> Result<Self, InvalidSnapshotType> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == text);
+        let found = Self::ALL.into_iter().find(|snapshot_type| snapshot_type.as_str() == text);
         found.ok_or_else(|| InvalidSnapshotType(text.to_owned()))
     }
 }
@@ -62,9 +62,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again_and_nothing_else_is() {
-        for one in SnapshotType::ALL {
-            assert_eq!(one.to_string().parse(), Ok(one));
+    fn snapshot_type_round_trips_and_other_text_is_refused() {
+        for snapshot_type in SnapshotType::ALL {
+            assert_eq!(snapshot_type.to_string().parse(), Ok(snapshot_type));
         }
         let error = "Cloud".parse::<SnapshotType>().unwrap_err();
         assert!(error.to_string().contains("`cloud`"), "{error}");

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugins_terminal_phase_is_known_in_any_case_and_kept_as_written() {
+    fn terminal_phase_is_recognised_in_any_case_and_kept_as_written() {
         for (text, outcome) in [
             ("Completed", Some(VolumePluginOutcome::Completed)),
             ("COMPLETED", Some(VolumePluginOutcome::Completed)),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_keeps_what_it_does_not_know() {
+    fn progress_keeps_unknown_fields() {
         let read = json!({ "totalBytes": 9, "bytesDone": 4, "files": { "done": 2 } });
         let progress: VolumePluginProgress = serde_json::from_value(read.clone()).unwrap();
         assert_eq!(serde_json::to_value(progress).unwrap(), read);

@@ -17,14 +17,14 @@ pub(crate) use keys::{Identity, Recipient};
 use header::{Header, Stanza};
 
 /// The key that a file is encrypted with, and that is encrypted to each recipient.
-const FILE_KEY: usize = 16;
+const FILE_KEY_BYTES: usize = 16;
 /// What the work of trying a passphrase is by default, as a power of two: that of `age`.
 pub(crate) const WORK_FACTOR: u8 = 18;
 /// The most work that a file may ask for: 1 GiB of memory.
-const MOST_WORK: u8 = 20;
+const MAX_WORK_FACTOR: u8 = 20;
 
 /// A file key. It is wiped when it is dropped.
-type FileKey = Zeroizing<[u8; FILE_KEY]>;
+type FileKey = Zeroizing<[u8; FILE_KEY_BYTES]>;
 
 /// Why a file cannot be encrypted or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,10 +43,10 @@ pub(crate) enum Error {
     Payload,
     /// The file needs a passphrase and there is none.
     #[error("the file is encrypted with a passphrase")]
-    WantsPassphrase,
+    NeedsPassphrase,
     /// The file needs an identity and there is none.
     #[error("the file is encrypted to age recipients, not with a passphrase")]
-    WantsIdentity,
+    NeedsIdentity,
     /// The passphrase is another one.
     #[error("the passphrase is wrong")]
     WrongPassphrase,
@@ -55,7 +55,7 @@ pub(crate) enum Error {
     WrongIdentity,
     /// Trying the passphrase would take too long.
     #[error(
-        "the file asks for 2^{0} of scrypt work for its passphrase; at most 2^{MOST_WORK} is done"
+        "the file asks for 2^{0} of scrypt work for its passphrase; at most 2^{MAX_WORK_FACTOR} is done"
     )]
     TooMuchWork(u8),
     /// A public key is none.
@@ -74,7 +74,7 @@ pub(crate) enum Error {
 
 /// To whom a file is encrypted.
 #[derive(Debug)]
-pub(crate) enum Lock<'a> {
+pub(crate) enum EncryptionKey<'a> {
     /// Whoever knows a passphrase; the work of trying one is a power of two.
     Passphrase(&'a str, u8),
     /// The owners of these keys, at least one.
@@ -83,14 +83,14 @@ pub(crate) enum Lock<'a> {
 
 /// What opens a file.
 #[derive(Debug)]
-pub(crate) enum Unlock<'a> {
+pub(crate) enum DecryptionKey<'a> {
     Passphrase(&'a str),
     Identities(&'a [Identity]),
 }
 
 /// How a file wants to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EncryptionKind {
     Passphrase,
     Recipients,
 }
@@ -105,25 +105,25 @@ fn is_armored(bytes: &[u8]) -> bool {
 }
 
 /// How a file wants to be opened.
-pub(crate) fn kind(file: &[u8]) -> Result<Kind, Error> {
+pub(crate) fn encryption_kind(file: &[u8]) -> Result<EncryptionKind, Error> {
     let (header, _) = parse(file)?;
     let has_scrypt = header.stanzas.iter().any(Stanza::is_scrypt);
     match header.stanzas.as_slice() {
-        [_] if has_scrypt => Ok(Kind::Passphrase),
+        [_] if has_scrypt => Ok(EncryptionKind::Passphrase),
         // Somebody else could have added a recipient to it, so that it proves nothing.
         _ if has_scrypt => Err(Error::Header),
-        _ => Ok(Kind::Recipients),
+        _ => Ok(EncryptionKind::Recipients),
     }
 }
 
 /// Encrypts `plain`.
-pub(crate) fn encrypt(plain: &[u8], lock: &Lock<'_>) -> Result<Vec<u8>, Error> {
+pub(crate) fn encrypt(plain: &[u8], encryption_key: &EncryptionKey<'_>) -> Result<Vec<u8>, Error> {
     let file_key: FileKey = Zeroizing::new(random()?);
-    let stanzas = match lock {
-        Lock::Passphrase(passphrase, work) => {
+    let stanzas = match encryption_key {
+        EncryptionKey::Passphrase(passphrase, work) => {
             vec![keys::wrap_scrypt(&file_key, passphrase, *work)?]
         }
-        Lock::Recipients(recipients) => {
+        EncryptionKey::Recipients(recipients) => {
             let wrapped = recipients.iter().map(|recipient| recipient.wrap(&file_key));
             wrapped.collect::<Result<_, _>>()?
         }
@@ -134,14 +134,17 @@ pub(crate) fn encrypt(plain: &[u8], lock: &Lock<'_>) -> Result<Vec<u8>, Error> {
 }
 
 /// Opens a file. Nothing of it is returned unless all of it is as it was written.
-pub(crate) fn decrypt(file: &[u8], unlock: &Unlock<'_>) -> Result<Zeroizing<Vec<u8>>, Error> {
+pub(crate) fn decrypt(
+    file: &[u8],
+    decryption_key: &DecryptionKey<'_>,
+) -> Result<Zeroizing<Vec<u8>>, Error> {
     let (header, payload) = parse(file)?;
-    let file_key = match (kind(file)?, unlock) {
-        (Kind::Passphrase, Unlock::Passphrase(passphrase)) => {
+    let file_key = match (encryption_kind(file)?, decryption_key) {
+        (EncryptionKind::Passphrase, DecryptionKey::Passphrase(passphrase)) => {
             let stanza = header.stanzas.first().ok_or(Error::Header)?;
             keys::unwrap_scrypt(stanza, passphrase)?
         }
-        (Kind::Recipients, Unlock::Identities(identities)) => {
+        (EncryptionKind::Recipients, DecryptionKey::Identities(identities)) => {
             let pairs = identities
                 .iter()
                 .flat_map(|identity| header.stanzas.iter().map(move |stanza| (identity, stanza)));
@@ -154,8 +157,12 @@ pub(crate) fn decrypt(file: &[u8], unlock: &Unlock<'_>) -> Result<Zeroizing<Vec<
             }
             found.ok_or(Error::WrongIdentity)?
         }
-        (Kind::Passphrase, Unlock::Identities(_)) => return Err(Error::WantsPassphrase),
-        (Kind::Recipients, Unlock::Passphrase(_)) => return Err(Error::WantsIdentity),
+        (EncryptionKind::Passphrase, DecryptionKey::Identities(_)) => {
+            return Err(Error::NeedsPassphrase);
+        }
+        (EncryptionKind::Recipients, DecryptionKey::Passphrase(_)) => {
+            return Err(Error::NeedsIdentity);
+        }
     };
     Header::verify(&file_key, file)?;
     payload::open(&file_key, payload)

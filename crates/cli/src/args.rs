@@ -8,17 +8,17 @@ use clap::{Arg, Args as _, CommandFactory as _, FromArgMatches as _, Parser};
 
 use crate::commands::Command;
 use crate::exit::Exit;
-use crate::velero_flags::Refusal;
+use crate::velero_flags::UnsupportedFlag;
 use crate::{output, program};
 
 /// Said below the list of commands.
-const BOTH_ORDERS: &str = "Both word orders work: `backup get` is the same as `get backups`. The \
+const WORD_ORDER_HELP: &str = "Both word orders work: `backup get` is the same as `get backups`. The \
                            flags -n, --kubeconfig and --kubecontext can also precede the command.";
 
 /// Back up and restore Kubernetes clusters; a drop-in replacement for Velero
 #[derive(Debug, Parser)]
 #[command(name = program::NAME, version = concat!("v", env!("CARGO_PKG_VERSION")),
-          after_help = BOTH_ORDERS)]
+          after_help = WORD_ORDER_HELP)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -79,13 +79,13 @@ pub(crate) fn command() -> clap::Command {
 /// Lets lengths of time and numbers be negative, so that `--ttl -1h` is refused by its own rule and not
 /// as an unknown flag `-1`.
 fn with_negative_values(command: clap::Command) -> clap::Command {
-    const COUNTED: [&str; 3] = ["DURATION", "NUMBER", "COUNT"];
-    let is_counted = |arg: &Arg| {
+    const NUMERIC_VALUE_NAMES: [&str; 3] = ["DURATION", "NUMBER", "COUNT"];
+    let is_numeric = |arg: &Arg| {
         let names = arg.get_value_names().unwrap_or_default();
-        names.iter().any(|name| COUNTED.contains(&name.as_str()))
+        names.iter().any(|name| NUMERIC_VALUE_NAMES.contains(&name.as_str()))
     };
     command
-        .mut_args(|arg| if is_counted(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_args(|arg| if is_numeric(&arg) { arg.allow_hyphen_values(true) } else { arg })
         .mut_subcommands(with_negative_values)
 }
 
@@ -105,27 +105,27 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, E
             Exit::CannotRun
         }
         _ => {
-            output::error(&mistake(&error, &words));
+            output::print_error(&usage_error(&error, &words));
             Exit::CannotRun
         }
     })
 }
 
 /// What clap says in several lines, in one.
-fn mistake(error: &clap::Error, words: &[OsString]) -> String {
+fn usage_error(error: &clap::Error, words: &[OsString]) -> String {
     // It says what to do by itself.
-    if let Some(refusal) = Refusal::behind(error) {
+    if let Some(refusal) = UnsupportedFlag::find_in(error) {
         return refusal.to_string();
     }
-    if let Some(absent) = absent_command(error) {
-        return absent.to_owned();
+    if let Some(reason) = unsupported_command_reason(error) {
+        return reason.to_owned();
     }
     let text = error.to_string();
-    let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    let listed = |kind, before: &str| match error.get(kind) {
-        Some(ContextValue::String(word)) => format!("{before}{word}"),
+    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    let listed = |kind, prefix: &str| match error.get(kind) {
+        Some(ContextValue::String(word)) => format!("{prefix}{word}"),
         Some(ContextValue::Strings(words)) if !words.is_empty() => {
-            format!("{before}{}", words.join(", "))
+            format!("{prefix}{}", words.join(", "))
         }
         _ => String::new(),
     };
@@ -135,18 +135,20 @@ fn mistake(error: &clap::Error, words: &[OsString]) -> String {
     };
     let allowed = listed(ContextKind::ValidValue, "; possible values are ");
     // The last is the most alike.
-    let alike = |kind| match error.get(kind) {
+    let closest = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word),
         Some(ContextValue::Strings(words)) => words.last(),
         _ => None,
     };
-    let meant = alike(ContextKind::SuggestedArg).or(alike(ContextKind::SuggestedSubcommand));
-    let meant = meant.map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default();
-    format!("{what}{missing}{meant}{allowed}; see `{} --help`", command_of(words))
+    let suggestion =
+        closest(ContextKind::SuggestedArg).or(closest(ContextKind::SuggestedSubcommand));
+    let suggestion =
+        suggestion.map(|word| format!(" (did you mean `{word}`?)")).unwrap_or_default();
+    format!("{message}{missing}{suggestion}{allowed}; see `{} --help`", innermost_command(words))
 }
 
 /// Why there is no such command of Velero's here, if it is one.
-fn absent_command(error: &clap::Error) -> Option<&'static str> {
+fn unsupported_command_reason(error: &clap::Error) -> Option<&'static str> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
     };
@@ -168,7 +170,7 @@ fn absent_command(error: &clap::Error) -> Option<&'static str> {
 }
 
 /// The innermost command that was named, up to the first word that is none.
-fn command_of(words: &[OsString]) -> String {
+fn innermost_command(words: &[OsString]) -> String {
     let root = self::command();
     let mut command = &root;
     let mut path = program::name().to_owned();
@@ -205,14 +207,14 @@ mod tests {
     use super::*;
 
     /// What is said about a command line that is wrong.
-    fn told(line: &str) -> String {
+    fn usage_error_for(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let parsed = command().try_get_matches_from(&words);
-        mistake(&parsed.map(drop).unwrap_err(), &words)
+        usage_error(&parsed.map(drop).unwrap_err(), &words)
     }
 
     #[test]
-    fn the_help_that_is_named_is_that_of_the_last_command_before_the_mistake() {
+    fn usage_error_points_to_help_of_the_innermost_command() {
         for (line, help) in [
             ("bowline bakcup create q", "`bowline --help`"),
             ("bowline -n velero bakcup create q", "`bowline --help`"),
@@ -220,13 +222,13 @@ mod tests {
             ("bowline --namespace=velero backup create q --nope", "`bowline backup create --help`"),
             ("bowline -n backup backup create q --nope", "`bowline backup create --help`"),
         ] {
-            let told = told(line);
-            assert!(told.ends_with(&format!("; see {help}")), "{line}: {told}");
+            let error = usage_error_for(line);
+            assert!(error.ends_with(&format!("; see {help}")), "{line}: {error}");
         }
     }
 
     #[test]
-    fn a_negative_value_after_a_blank_is_refused_as_a_value() {
+    fn negative_value_is_refused_as_a_value_not_as_a_flag() {
         for (line, reason) in [
             ("bowline backup create b --ttl -1h", "must not be negative"),
             ("bowline schedule create s --schedule @daily --ttl -1h", "must not be negative"),
@@ -234,20 +236,20 @@ mod tests {
             ("bowline server --resource-timeout -5s", "must not be negative"),
             ("bowline server --concurrent-backups -1", "must be a number from 1 to 1000"),
         ] {
-            let told = told(line);
-            assert!(told.contains("invalid value") && told.contains(reason), "{line}: {told}");
+            let error = usage_error_for(line);
+            assert!(error.contains("invalid value") && error.contains(reason), "{line}: {error}");
         }
     }
 
     #[test]
-    fn commands_of_velero_that_are_absent_are_refused_with_the_reason() {
+    fn unsupported_velero_commands_are_refused_with_a_reason() {
         for (line, reason) in [
             ("velero restic repo get", "`bowline repo --help`"),
             ("velero node-agent server", "this version has no node agent"),
             ("velero data-mover backup", "this version has no data mover"),
         ] {
-            let told = told(line);
-            assert!(told.contains(reason) && !told.contains("did you mean"), "{line}: {told}");
+            let error = usage_error_for(line);
+            assert!(error.contains(reason) && !error.contains("did you mean"), "{line}: {error}");
         }
     }
 }

@@ -30,12 +30,12 @@ pub(crate) async fn run<R: Run>(
 ) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let runs: Vec<R> = listing::find(&installation, &args.names, None).await?;
-    let mut asked = Vec::new();
+    let mut canceled = Vec::new();
     for run in runs {
         let (noun, name) = (R::NOUN, run.name_any());
-        if run.summary().stage.is_over() {
+        if run.summary().stage.is_terminal() {
             let state = run.state();
-            output::say(format_args!(
+            output::print_message(format_args!(
                 "{noun} `{name}` has already ended ({state}); nothing to cancel"
             ));
             continue;
@@ -45,13 +45,13 @@ pub(crate) async fn run<R: Run>(
         let (params, change) = (PatchParams::default(), Patch::Merge(change));
         let request = api.patch(&name, &params, &change);
         let doing = format!("cancel {noun} `{name}`");
-        asked.push(installation.ask(&doing, request).await?);
-        output::say(format_args!("{noun} `{name}`: cancellation requested"));
+        canceled.push(installation.call_api(&doing, request).await?);
+        output::print_message(format_args!("{noun} `{name}`: cancellation requested"));
     }
     if args.wait {
-        for run in &asked {
+        for run in &canceled {
             // Failed is what a cancelled run is meant to be.
-            wait::for_end(&installation, run, wait::Reason::Cancel).await?;
+            wait::for_end(&installation, run, wait::WaitReason::Cancel).await?;
         }
     }
     Ok(Exit::Success)

@@ -13,9 +13,9 @@ use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
 /// Below the home folder.
-const PATH: &str = ".config/velero/config.json";
+const CONFIG_PATH: &str = ".config/velero/config.json";
 /// Larger than any honest settings.
-const LIMIT: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The namespace, unless a flag or the file says another.
 const NAMESPACE_VARIABLE: &str = "VELERO_NAMESPACE";
 
@@ -58,7 +58,7 @@ pub(crate) fn save(settings: &Settings) -> anyhow::Result<()> {
 
 /// Where the settings are, for those who have a home.
 fn path() -> Option<PathBuf> {
-    std::env::var_os("HOME").map(|home| Path::new(&home).join(PATH))
+    std::env::var_os("HOME").map(|home| Path::new(&home).join(CONFIG_PATH))
 }
 
 /// The namespace of the server that is meant.
@@ -66,7 +66,7 @@ pub(crate) fn namespace(flag: Option<&str>) -> anyhow::Result<String> {
     // A file that cannot be read is no matter to those who name the namespace.
     let config = if flag.is_some() { ClientConfig::default() } else { load()? };
     let variable = std::env::var(NAMESPACE_VARIABLE).ok();
-    let namespace = decide(flag, config.namespace.as_deref(), variable.as_deref());
+    let namespace = choose_namespace(flag, config.namespace.as_deref(), variable.as_deref());
     check_namespace(namespace)?;
     Ok(namespace.to_owned())
 }
@@ -83,13 +83,14 @@ pub(crate) fn check_namespace(name: &str) -> anyhow::Result<()> {
 }
 
 /// The first that says something.
-fn decide<'a>(
+fn choose_namespace<'a>(
     flag: Option<&'a str>,
     config: Option<&'a str>,
     variable: Option<&'a str>,
 ) -> &'a str {
-    let said = [flag, config.filter(|name| !name.is_empty()), variable.filter(|n| !n.is_empty())];
-    said.into_iter().flatten().next().unwrap_or(DEFAULT_NAMESPACE)
+    let candidates =
+        [flag, config.filter(|name| !name.is_empty()), variable.filter(|n| !n.is_empty())];
+    candidates.into_iter().flatten().next().unwrap_or(DEFAULT_NAMESPACE)
 }
 
 fn is_namespace(name: &str) -> bool {
@@ -106,7 +107,7 @@ fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
         opened => opened.with_context(cannot)?,
     };
     let mut text = String::new();
-    file.take(LIMIT).read_to_string(&mut text).with_context(cannot)?;
+    file.take(MAX_FILE_BYTES).read_to_string(&mut text).with_context(cannot)?;
     serde_json::from_str(&text).with_context(|| format!("{}; fix or remove the file", cannot()))
 }
 
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_flag_wins_over_the_file_and_the_file_over_the_environment() {
+    fn flag_wins_over_file_and_file_over_environment() {
         for (flag, config, variable, expected) in [
             (Some("f"), Some("c"), Some("v"), "f"),
             (None, Some("c"), Some("v"), "c"),
@@ -126,7 +127,7 @@ mod tests {
             // Somebody who says nothing on purpose is told so, not sent elsewhere.
             (Some(""), Some("c"), Some("v"), ""),
         ] {
-            assert_eq!(decide(flag, config, variable), expected);
+            assert_eq!(choose_namespace(flag, config, variable), expected);
         }
     }
 
@@ -141,17 +142,17 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read_generously_but_not_wrongly() {
+    fn unknown_settings_are_ignored_and_invalid_ones_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let said = |text: &str| {
+        let parse = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
             read::<ClientConfig>(file.path())
         };
-        let config = said(r#"{"namespace":"n","cacert":"/ca","colorized":"false"}"#).unwrap();
+        let config = parse(r#"{"namespace":"n","cacert":"/ca","colorized":"false"}"#).unwrap();
         let expected = ClientConfig { namespace: Some("n".to_owned()), cacert: Some("/ca".into()) };
         assert_eq!(config, expected);
-        assert_eq!(said("{}").unwrap(), ClientConfig::default());
-        assert!(said("{").unwrap_err().to_string().contains("fix or remove"));
+        assert_eq!(parse("{}").unwrap(), ClientConfig::default());
+        assert!(parse("{").unwrap_err().to_string().contains("fix or remove"));
         assert_eq!(read::<ClientConfig>(Path::new("/proc/none")).unwrap(), ClientConfig::default());
     }
 }

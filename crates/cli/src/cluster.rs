@@ -3,8 +3,8 @@
 use anyhow::{Context as _, anyhow, bail};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 
+use crate::active_runs;
 use crate::args::ClusterArgs;
-use crate::open_runs;
 
 /// Follows `--kubeconfig` and `--kubecontext`, then `$KUBECONFIG` and `~/.kube/config`, and where
 /// there is no such file the pod that we run in.
@@ -25,31 +25,32 @@ pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
         Err(_) if args.kubeconfig.is_none() && is_in_a_pod() => {
             return Config::incluster().context("cannot use the in-cluster credentials");
         }
-        Err(error) => bail!("{}; {HINT}", why_unreadable(&error)),
+        Err(error) => bail!("{}; {KUBECONFIG_HINT}", kubeconfig_error(&error)),
     };
     if let Some(context) = &args.kubecontext
         && file.contexts.iter().all(|one| one.name != *context)
     {
-        return Err(no_context(context, &file, args));
+        return Err(unknown_context_error(context, &file, args));
     }
     Config::from_custom_kubeconfig(file, &options)
         .await
-        .with_context(|| format!("the kubeconfig names no cluster; {HINT}"))
+        .with_context(|| format!("the kubeconfig names no cluster; {KUBECONFIG_HINT}"))
 }
 
 /// What is said of a context that is not there.
-fn no_context(context: &str, file: &Kubeconfig, args: &ClusterArgs) -> anyhow::Error {
-    let known: Vec<String> = file.contexts.iter().map(|one| format!("`{}`", one.name)).collect();
-    let known = if known.is_empty() { "none".to_owned() } else { open_runs::named(&known) };
+fn unknown_context_error(context: &str, file: &Kubeconfig, args: &ClusterArgs) -> anyhow::Error {
+    let contexts: Vec<String> = file.contexts.iter().map(|one| format!("`{}`", one.name)).collect();
+    let contexts =
+        if contexts.is_empty() { "none".to_owned() } else { active_runs::first_names(&contexts) };
     let path = match (&args.kubeconfig, std::env::var("KUBECONFIG")) {
         (Some(path), _) => path.display().to_string(),
         (None, Ok(path)) if !path.is_empty() => path,
         (None, _) => "~/.kube/config".to_owned(),
     };
-    anyhow!("kubeconfig {path} has no context `{context}`; available contexts: {known}")
+    anyhow!("kubeconfig {path} has no context `{context}`; available contexts: {contexts}")
 }
 
-const HINT: &str = "set KUBECONFIG, or name a file with --kubeconfig";
+const KUBECONFIG_HINT: &str = "set KUBECONFIG, or name a file with --kubeconfig";
 
 fn is_in_a_pod() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
@@ -57,7 +58,7 @@ fn is_in_a_pod() -> bool {
 
 /// Why a kubeconfig cannot be read. A parser would quote the lines around the mistake, and in this
 /// file they may hold a token.
-fn why_unreadable(error: &KubeconfigError) -> String {
+fn kubeconfig_error(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(error, path) => {
             format!("cannot read the kubeconfig {}: {error}", path.display())

@@ -24,32 +24,32 @@ use tokio::time::timeout;
 
 use crate::args::{self, ClusterArgs, InstallationArgs};
 use crate::installation::Installation;
-use crate::listing::Kind;
+use crate::listing::ResourceKind;
 use crate::program;
 
 /// Names the shell that asks. Not the name that is usual, which others may use, too.
-const VARIABLE: &str = "BOWLINE_COMPLETE";
+const SHELL_VARIABLE: &str = "BOWLINE_COMPLETE";
 /// The word with which kubectl asks.
-pub(crate) const KUBECTL_WORD: &str = "__complete";
+pub(crate) const KUBECTL_COMPLETE_COMMAND: &str = "__complete";
 /// Said to kubectl: these are no files.
-const NO_FILES: &str = ":4";
+const NO_FILE_COMPLETION: &str = ":4";
 /// How long the cluster may take. Who types does not wait for longer.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const CLUSTER_TIMEOUT: Duration = Duration::from_millis(1500);
 /// More names than anybody chooses from.
-const MOST: u32 = 500;
+const MAX_NAMES: u32 = 500;
 
 /// Where names come from.
-type Source = fn() -> Vec<CompletionCandidate>;
+type CandidateSource = fn() -> Vec<CompletionCandidate>;
 
 /// Answers a shell that asks how words go on. False if nobody does.
-pub(crate) fn answered() -> bool {
+pub(crate) fn complete_if_requested() -> bool {
     let words: Vec<OsString> = std::env::args_os().collect();
     let folder = std::env::current_dir().ok();
-    if words.get(1).is_some_and(|word| word == KUBECTL_WORD) {
-        print(&for_kubectl(&words, folder.as_deref()).unwrap_or_default());
+    if words.get(1).is_some_and(|word| word == KUBECTL_COMPLETE_COMMAND) {
+        print(&kubectl_candidates(&words, folder.as_deref()).unwrap_or_default());
         return true;
     }
-    let Some(shell) = std::env::var_os(VARIABLE).filter(|shell| !shell.is_empty()) else {
+    let Some(shell) = std::env::var_os(SHELL_VARIABLE).filter(|shell| !shell.is_empty()) else {
         return false;
     };
     let typed = words.iter().position(|word| word == "--").map_or(&[][..], |at| &words[at + 1..]);
@@ -73,7 +73,7 @@ pub(crate) fn script(shell: &str) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let shell = shells.completer(shell).context("unsupported shell")?;
     let (name, mut script) = (program::NAME, Vec::new());
-    shell.write_registration(VARIABLE, name, name, name, &mut script)?;
+    shell.write_registration(SHELL_VARIABLE, name, name, name, &mut script)?;
     Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
@@ -83,7 +83,7 @@ fn print(answer: &[u8]) {
 }
 
 /// One candidate in a line, with what it is for after a tab, and what kind they are at the end.
-fn for_kubectl(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u8>> {
+fn kubectl_candidates(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u8>> {
     let typed = words.get(2..).filter(|typed| !typed.is_empty())?;
     let mut line = vec![OsString::from(program::NAME)];
     line.extend_from_slice(typed);
@@ -101,68 +101,72 @@ fn for_kubectl(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u8>> {
         let help = help.lines().next().unwrap_or_default();
         writeln!(answer, "{value}\t{help}").ok()?;
     }
-    writeln!(answer, "{NO_FILES}").ok()?;
+    writeln!(answer, "{NO_FILE_COMPLETION}").ok()?;
     Some(answer)
 }
 
 /// The command line, with where names come from.
 fn command() -> clap::Command {
-    let mut command = with_names(args::command(), None, false);
+    let mut command = with_name_candidates(args::command(), None, false);
     command.build();
     command
 }
 
 /// `noun` is what the command is about, and `is_new` that the name is one that is not taken yet.
-fn with_names(command: clap::Command, noun: Option<Source>, is_new: bool) -> clap::Command {
+fn with_name_candidates(
+    command: clap::Command,
+    noun: Option<CandidateSource>,
+    is_new: bool,
+) -> clap::Command {
     let is_new = is_new || command.get_name() == "create";
-    let noun = of_noun(command.get_name()).or(noun);
+    let noun = candidates_for_noun(command.get_name()).or(noun);
     let source = |argument: &str| match argument {
         "name" | "names" => noun.filter(|_| !is_new),
-        argument => of_flag(argument),
+        argument => candidates_for_flag(argument),
     };
     let command = command.mut_args(|argument| match source(argument.get_id().as_str()) {
         Some(source) => argument.add(ArgValueCandidates::new(source)),
         None => argument,
     });
-    command.mut_subcommands(|inner| with_names(inner, noun, is_new))
+    command.mut_subcommands(|inner| with_name_candidates(inner, noun, is_new))
 }
 
 /// Where the names of a noun come from, in the singular or plural.
-fn of_noun(word: &str) -> Option<Source> {
+fn candidates_for_noun(word: &str) -> Option<CandidateSource> {
     Some(match word.trim_end_matches('s') {
-        "backup" => names::<Backup>,
-        "restore" => names::<Restore>,
-        "schedule" => names::<Schedule>,
-        "backup-location" => names::<BackupStorageLocation>,
-        "snapshot-location" => names::<VolumeSnapshotLocation>,
-        "repo" => names::<BackupRepository>,
+        "backup" => object_names::<Backup>,
+        "restore" => object_names::<Restore>,
+        "schedule" => object_names::<Schedule>,
+        "backup-location" => object_names::<BackupStorageLocation>,
+        "snapshot-location" => object_names::<VolumeSnapshotLocation>,
+        "repo" => object_names::<BackupRepository>,
         _ => return None,
     })
 }
 
 /// Where the values of a flag come from.
-fn of_flag(id: &str) -> Option<Source> {
+fn candidates_for_flag(id: &str) -> Option<CandidateSource> {
     Some(match id {
-        "from_backup" | "backup" => names::<Backup>,
-        "restore" => names::<Restore>,
-        "from_schedule" => names::<Schedule>,
-        "storage_location" => names::<BackupStorageLocation>,
-        "volume_snapshot_locations" => names::<VolumeSnapshotLocation>,
-        "namespace" | "include_namespaces" | "exclude_namespaces" => namespaces,
+        "from_backup" | "backup" => object_names::<Backup>,
+        "restore" => object_names::<Restore>,
+        "from_schedule" => object_names::<Schedule>,
+        "storage_location" => object_names::<BackupStorageLocation>,
+        "volume_snapshot_locations" => object_names::<VolumeSnapshotLocation>,
+        "namespace" | "include_namespaces" | "exclude_namespaces" => namespace_names,
         _ => return None,
     })
 }
 
-fn names<K: Kind>() -> Vec<CompletionCandidate> {
-    ask(Installation::api::<K>)
+fn object_names<K: ResourceKind>() -> Vec<CompletionCandidate> {
+    list_names(Installation::api::<K>)
 }
 
-fn namespaces() -> Vec<CompletionCandidate> {
-    ask(Installation::cluster_api::<Namespace>)
+fn namespace_names() -> Vec<CompletionCandidate> {
+    list_names(Installation::cluster_api::<Namespace>)
 }
 
 /// The names of what there is, as far as the cluster says so in time.
-fn ask<K>(api: impl FnOnce(&Installation) -> Api<K>) -> Vec<CompletionCandidate>
+fn list_names<K>(api: impl FnOnce(&Installation) -> Api<K>) -> Vec<CompletionCandidate>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {
@@ -174,9 +178,9 @@ where
     };
     let found = async {
         let api = api(&Installation::connect(&installation).await.ok()?);
-        api.list_metadata(&ListParams::default().limit(MOST)).await.ok()
+        api.list_metadata(&ListParams::default().limit(MAX_NAMES)).await.ok()
     };
-    let found = runtime.block_on(async { timeout(PATIENCE, found).await });
+    let found = runtime.block_on(async { timeout(CLUSTER_TIMEOUT, found).await });
     let Ok(Some(found)) = found else { return Vec::new() };
     found.items.iter().map(|object| CompletionCandidate::new(object.name_any())).collect()
 }
@@ -184,16 +188,16 @@ where
 /// The installation that a line is about which is not complete yet.
 fn installation(words: &[String]) -> InstallationArgs {
     InstallationArgs {
-        namespace: value(words, "--namespace", Some("-n")).map(str::to_owned),
+        namespace: flag_value(words, "--namespace", Some("-n")).map(str::to_owned),
         cluster: ClusterArgs {
-            kubeconfig: value(words, "--kubeconfig", None).map(PathBuf::from),
-            kubecontext: value(words, "--kubecontext", None).map(str::to_owned),
+            kubeconfig: flag_value(words, "--kubeconfig", None).map(PathBuf::from),
+            kubecontext: flag_value(words, "--kubecontext", None).map(str::to_owned),
         },
     }
 }
 
 /// The value of a flag: the rest of its word, or the next word.
-fn value<'a>(words: &'a [String], long: &str, short: Option<&str>) -> Option<&'a str> {
+fn flag_value<'a>(words: &'a [String], long: &str, short: Option<&str>) -> Option<&'a str> {
     let in_pairs = words.iter().zip(words.iter().skip(1).map(Some).chain([None]));
     let mut values = in_pairs.filter_map(|(word, next)| {
         if word == long || Some(word.as_str()) == short {
@@ -211,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_found_in_a_line_that_is_not_complete() {
+    fn flags_are_found_in_an_incomplete_command_line() {
         for (line, expected) in [
             ("bowline backup get -n here", Some("here")),
             ("bowline -nhere backup get", Some("here")),
@@ -223,13 +227,13 @@ mod tests {
             ("bowline backup get --namespace=", None),
         ] {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(value(&words, "--namespace", Some("-n")), expected, "{line}");
+            assert_eq!(flag_value(&words, "--namespace", Some("-n")), expected, "{line}");
         }
     }
 
     #[test]
-    fn names_are_completed_where_they_must_be_there_already() {
-        let root = with_names(args::command(), None, false);
+    fn names_are_completed_only_where_the_object_must_exist() {
+        let root = with_name_candidates(args::command(), None, false);
         let has = |path: &[&str], argument: &str| {
             let mut command = &root;
             for word in path {

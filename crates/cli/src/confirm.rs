@@ -9,10 +9,10 @@ use anyhow::{Context as _, bail};
 use crate::output;
 
 /// More than anybody types.
-const LONGEST_ANSWER: u64 = 1024;
+const MAX_ANSWER_BYTES: u64 = 1024;
 /// How long a program may take that answers through a pipe, as in `echo y | bowline backup delete b`. A
 /// pipe that is only left open answers never.
-const PIPE_LIMIT: Duration = Duration::from_secs(10);
+const PIPE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Whether the user wants it: by `--confirm`, or by an answer to the question, typed or piped.
 pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool> {
@@ -29,28 +29,28 @@ pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool
                    proceed"
             );
         }
-        output::say(format_args!("{question}{answer}"));
+        output::print_message(format_args!("{question}{answer}"));
         return Ok(is_yes(answer));
     }
     if !io::stderr().is_terminal() {
         bail!("standard error is not a terminal, so there is no prompt; add --confirm to proceed");
     }
     write!(io::stderr(), "{question}").context(cannot)?;
-    Ok(is_yes(&answer().context(cannot)?))
+    Ok(is_yes(&read_answer().context(cannot)?))
 }
 
 /// What another program answers; nothing if it answers nothing in time.
 fn piped_answer() -> io::Result<String> {
     let (sender, receiver) = mpsc::channel();
     // It ends with the process, at the latest.
-    std::thread::spawn(move || sender.send(answer()));
-    receiver.recv_timeout(PIPE_LIMIT).unwrap_or_else(|_| Ok(String::new()))
+    std::thread::spawn(move || sender.send(read_answer()));
+    receiver.recv_timeout(PIPE_TIMEOUT).unwrap_or_else(|_| Ok(String::new()))
 }
 
 /// The first line of standard input.
-fn answer() -> io::Result<String> {
+fn read_answer() -> io::Result<String> {
     let mut answer = String::new();
-    io::stdin().lock().take(LONGEST_ANSWER).read_line(&mut answer)?;
+    io::stdin().lock().take(MAX_ANSWER_BYTES).read_line(&mut answer)?;
     Ok(answer)
 }
 
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_yes_is_a_yes() {
+    fn only_y_and_yes_confirm() {
         for (answer, expected) in [
             ("y\n", true),
             ("Yes\n", true),

@@ -14,16 +14,16 @@ use serde_json::Value;
 
 use crate::args::{InstallationArgs, TrustArgs};
 use crate::download::Downloads;
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::Installation;
-use crate::listing::{self, Kind};
+use crate::listing::{self, ResourceKind};
 use crate::output::{self, Spinner};
 use crate::run::Run;
 use crate::table;
-use crate::transfer::{self, Transfer};
+use crate::volume_progress::{self, VolumeProgress};
 
 /// How long the server may take for each file; they are asked for all at once.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
@@ -37,7 +37,7 @@ pub(crate) enum Format {
 pub(crate) type Fetched<T> = Result<T, String>;
 
 /// What plugins do with the volumes of a run, or why that is not known.
-pub(crate) type Transfers = Fetched<Vec<Transfer>>;
+pub(crate) type FetchedVolumeProgress = Fetched<Vec<VolumeProgress>>;
 
 /// Flags of a command that describes objects.
 #[derive(Debug, clap::Args)]
@@ -58,7 +58,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    which: Args,
+    selection: Args,
 
     /// Also show every object, volume and operation
     #[arg(long)]
@@ -69,7 +69,7 @@ pub(crate) struct RunArgs {
 }
 
 /// An object of which the cluster knows everything.
-pub(crate) trait Described: Kind {
+pub(crate) trait Describable: ResourceKind {
     /// For people.
     fn text(&self) -> String;
 
@@ -78,7 +78,7 @@ pub(crate) trait Described: Kind {
 }
 
 /// A run, of which the storage location knows the rest.
-pub(crate) trait DescribedRun: Run {
+pub(crate) trait DescribableRun: Run {
     /// What the storage location holds of it. A file that was not asked for is nothing.
     type Files: Default;
 
@@ -86,73 +86,74 @@ pub(crate) trait DescribedRun: Run {
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Self::Files;
 
     /// Adds what other objects of the cluster know of it.
-    async fn look_up(&self, _: &Installation, _: &mut Self::Files) {}
+    async fn fetch_related(&self, _: &Installation, _: &mut Self::Files) {}
 
     /// For people.
-    fn text(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> String;
+    fn text(&self, files: &Self::Files, transfers: &FetchedVolumeProgress, details: bool)
+    -> String;
 
     /// For programs.
-    fn json(&self, files: &Self::Files, transfers: &Transfers, details: bool) -> Value;
+    fn json(&self, files: &Self::Files, transfers: &FetchedVolumeProgress, details: bool) -> Value;
 }
 
 /// Describes objects.
-pub(crate) async fn run<D: Described>(
+pub(crate) async fn run<D: Describable>(
     args: &Args,
     installation: &InstallationArgs,
 ) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
-    let mut page = Page::new(args);
-    for one in find::<D>(args, &installation).await? {
-        page.add(|| one.text(), || one.json())?;
+    let mut page = DescribeOutput::new(args);
+    for object in find::<D>(args, &installation).await? {
+        page.add(|| object.text(), || object.json())?;
     }
     page.finish::<D>(&installation)
 }
 
 /// Describes runs.
-pub(crate) async fn run_runs<D: DescribedRun>(
+pub(crate) async fn run_runs<D: DescribableRun>(
     args: &RunArgs,
     installation: &InstallationArgs,
 ) -> anyhow::Result<Exit> {
-    let RunArgs { which, details, trust } = args;
+    let RunArgs { selection: which, details, trust } = args;
     let installation = Installation::connect(installation).await?;
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
-    let mut page = Page::new(which);
-    let mut is_silent = false;
-    for one in find::<D>(which, &installation).await? {
-        let location = one.location(&installation).await?;
-        let downloads = Downloads::new(&installation, &location, trust, PATIENCE).await?;
-        if is_silent {
-            downloads.expect_silence();
+    let mut page = DescribeOutput::new(which);
+    let mut is_unresponsive = false;
+    for run in find::<D>(which, &installation).await? {
+        let location = run.location(&installation).await?;
+        let downloads = Downloads::new(&installation, &location, trust, FILE_TIMEOUT).await?;
+        if is_unresponsive {
+            downloads.mark_unresponsive();
         }
         let (files, transfers) = tokio::select! {
             // Boxed, since several downloads at once are large.
-            known = Box::pin(known(&installation, &one, &downloads, *details)) => known,
+            known = Box::pin(fetch_all(&installation, &run, &downloads, *details)) => known,
             exit = &mut asked_to_end => {
-                downloads.abandon().await;
+                downloads.delete_open_requests().await;
                 return Ok(exit);
             }
         };
-        is_silent = downloads.is_silent();
+        is_unresponsive = downloads.is_unresponsive();
         page.add(
-            || one.text(&files, &transfers, *details),
-            || one.json(&files, &transfers, *details),
+            || run.text(&files, &transfers, *details),
+            || run.json(&files, &transfers, *details),
         )?;
     }
     page.finish::<D>(&installation)
 }
 
 /// All that is known of a run, for people.
-pub(crate) async fn in_full<D: DescribedRun>(
+pub(crate) async fn full_text<D: DescribableRun>(
     installation: &Installation,
-    one: &D,
+    run: &D,
     downloads: &Downloads,
 ) -> String {
-    let (files, transfers) = known(installation, one, downloads, true).await;
-    one.text(&files, &transfers, true)
+    let (files, transfers) = fetch_all(installation, run, downloads, true).await;
+    run.text(&files, &transfers, true)
 }
 
-async fn find<K: Kind>(args: &Args, installation: &Installation) -> anyhow::Result<Vec<K>> {
+async fn find<K: ResourceKind>(args: &Args, installation: &Installation) -> anyhow::Result<Vec<K>> {
     let mut found = listing::find(installation, &args.names, args.selector.as_deref()).await?;
     // Those that were named stay in the user's order.
     if args.names.is_empty() {
@@ -162,18 +163,18 @@ async fn find<K: Kind>(args: &Args, installation: &Installation) -> anyhow::Resu
 }
 
 /// What is printed: texts one after the other, or one document.
-struct Page {
+struct DescribeOutput {
     output: Format,
     /// Whether one object was asked for, so that it is no list.
-    is_one: bool,
+    is_single: bool,
     count: usize,
     documents: Vec<Value>,
 }
 
-impl Page {
+impl DescribeOutput {
     fn new(args: &Args) -> Self {
         let Args { names, output, .. } = args;
-        Self { output: *output, is_one: names.len() == 1, count: 0, documents: Vec::new() }
+        Self { output: *output, is_single: names.len() == 1, count: 0, documents: Vec::new() }
     }
 
     fn add(
@@ -184,7 +185,7 @@ impl Page {
         match self.output {
             Format::Plaintext => {
                 let gap = if self.count == 0 { "" } else { "\n\n" };
-                output::data(format_args!("{gap}{}", text()))?;
+                output::print_data(format_args!("{gap}{}", text()))?;
             }
             Format::Json => self.documents.push(document()),
         }
@@ -192,54 +193,57 @@ impl Page {
         Ok(())
     }
 
-    fn finish<K: Kind>(self, installation: &Installation) -> anyhow::Result<Exit> {
+    fn finish<K: ResourceKind>(self, installation: &Installation) -> anyhow::Result<Exit> {
         if self.output == Format::Json {
             let document = match <[Value; 1]>::try_from(self.documents) {
-                Ok([document]) if self.is_one => document,
+                Ok([document]) if self.is_single => document,
                 Ok(one) => one.to_vec().into(),
                 Err(documents) => documents.into(),
             };
-            output::data(format_args!("{document:#}\n"))?;
+            output::print_data(format_args!("{document:#}\n"))?;
         } else if self.count == 0 {
             let namespace = installation.namespace();
-            output::say(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
+            output::print_message(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
         }
         Ok(Exit::Success)
     }
 }
 
 /// What the storage location and the plugins know of a run.
-async fn known<D: DescribedRun>(
+async fn fetch_all<D: DescribableRun>(
     installation: &Installation,
-    one: &D,
+    run: &D,
     downloads: &Downloads,
     details: bool,
-) -> (D::Files, Transfers) {
+) -> (D::Files, FetchedVolumeProgress) {
     let files = async {
-        let mut files = fetch(one, downloads, details).await;
-        one.look_up(installation, &mut files).await;
+        let mut files = fetch(run, downloads, details).await;
+        run.fetch_related(installation, &mut files).await;
         files
     };
-    tokio::join!(files, transfers(installation, one))
+    tokio::join!(files, fetch_volume_progress(installation, run))
 }
 
-async fn fetch<D: DescribedRun>(one: &D, downloads: &Downloads, details: bool) -> D::Files {
-    if one.has_files().is_err() {
+async fn fetch<D: DescribableRun>(run: &D, downloads: &Downloads, details: bool) -> D::Files {
+    if run.has_files().is_err() {
         return D::Files::default();
     }
     let _spinner = Spinner::start("requesting files from the server");
-    one.fetch(downloads, details).await
+    run.fetch(downloads, details).await
 }
 
-async fn transfers<D: DescribedRun>(installation: &Installation, one: &D) -> Transfers {
-    let found = transfer::of::<D>(installation, &one.name_any()).await;
-    found.map_err(|error| output::one_line(&error))
+async fn fetch_volume_progress<D: DescribableRun>(
+    installation: &Installation,
+    run: &D,
+) -> FetchedVolumeProgress {
+    let found = volume_progress::list_for_run::<D>(installation, &run.name_any()).await;
+    found.map_err(|error| output::error_chain(&error))
 }
 
 /// Downloads a file, if it is wanted.
 pub(crate) async fn file<T>(
     downloads: &Downloads,
-    of: &str,
+    name: &str,
     kind: DownloadTargetKind,
     is_wanted: bool,
 ) -> Option<Fetched<T>>
@@ -249,6 +253,6 @@ where
     if !is_wanted {
         return None;
     }
-    let fetched = downloads.json(kind.clone(), of).await;
-    Some(fetched.map_err(|error| format!("cannot read {kind}: {}", output::one_line(&error))))
+    let fetched = downloads.json(kind.clone(), name).await;
+    Some(fetched.map_err(|error| format!("cannot read {kind}: {}", output::error_chain(&error))))
 }

@@ -28,8 +28,8 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::args::TrustArgs;
 use crate::installation::{Installation, is_transient};
-use crate::output::{self, harmless};
-use crate::trust;
+use crate::output::{self, strip_control_chars};
+use crate::tls_trust;
 
 #[cfg(test)]
 pub(crate) use reader::Reader;
@@ -37,34 +37,34 @@ pub(crate) use reader::Reader;
 /// Written by the server on a request that it cannot answer: why.
 const ERROR_ANNOTATION: &str = "bowline.io/error";
 /// How often the server's answer is looked for: soon, then less and less.
-const FIRST_PAUSE: Duration = Duration::from_millis(25);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(25);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// After this long it is said that the server is waited for.
-const SILENT_FOR: Duration = Duration::from_secs(3);
+const WAIT_MESSAGE_DELAY: Duration = Duration::from_secs(3);
 /// How long a connection may take, and how long it may be silent.
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-const SILENCE_LIMIT: Duration = Duration::from_mins(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long the deletion of requests may take when the user is leaving.
-const ABANDON_LIMIT: Duration = Duration::from_secs(5);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// From an http to an https address, say.
-const MOST_REDIRECTS: usize = 3;
+const MAX_REDIRECTS: usize = 3;
 /// How much of a refusal is looked at.
-const REFUSAL_BYTES: usize = 4096;
+const MAX_ERROR_BODY_BYTES: usize = 4096;
 /// The longest name of an object.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME_LENGTH: usize = 253;
 
 /// Downloads files from one storage location.
 pub(crate) struct Downloads {
     installation: Installation,
     http: Client,
     /// How long the server may take for a link.
-    patience: Duration,
+    answer_timeout: Duration,
     /// Requests that are not deleted yet.
     requests: Mutex<BTreeSet<String>>,
     /// The server did not answer once; it is not waited for again.
-    is_silent: AtomicBool,
+    is_unresponsive: AtomicBool,
     /// It was said that the server is waited for.
-    has_said: AtomicBool,
+    has_announced_wait: AtomicBool,
 }
 
 impl Downloads {
@@ -73,18 +73,18 @@ impl Downloads {
         installation: &Installation,
         location: &str,
         trusted: &TrustArgs,
-        patience: Duration,
+        answer_timeout: Duration,
     ) -> anyhow::Result<Self> {
-        let certificates = trust::for_location(installation, location, trusted).await?;
+        let certificates = tls_trust::for_location(installation, location, trusted).await?;
         if CryptoProvider::get_default().is_none() {
             // Fails if another thread was faster, which is as good.
             let _ = ring::default_provider().install_default();
         }
         let http = Client::builder()
             .user_agent(concat!("bowline/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_LIMIT)
-            .read_timeout(SILENCE_LIMIT)
-            .redirect(Policy::custom(redirect))
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .redirect(Policy::custom(redirect_policy))
             // It would hand the link on.
             .referer(false)
             .tls_certs_merge(certificates)
@@ -94,19 +94,19 @@ impl Downloads {
         Ok(Self {
             installation: installation.clone(),
             http,
-            patience,
+            answer_timeout,
             requests: Mutex::default(),
-            is_silent: AtomicBool::new(false),
-            has_said: AtomicBool::new(false),
+            is_unresponsive: AtomicBool::new(false),
+            has_announced_wait: AtomicBool::new(false),
         })
     }
 
     /// Reads a compressed JSON file.
-    pub(crate) async fn json<T>(&self, kind: DownloadTargetKind, of: &str) -> anyhow::Result<T>
+    pub(crate) async fn json<T>(&self, kind: DownloadTargetKind, name: &str) -> anyhow::Result<T>
     where
         T: DeserializeOwned + Default + Send + 'static,
     {
-        let mut body = self.open(kind, of, Limits::JSON.packed).await?;
+        let mut body = self.open(kind, name, Limits::JSON.packed).await?;
         let mut packed = Vec::new();
         while let Some(piece) = body.next().await? {
             packed.extend_from_slice(&piece);
@@ -118,16 +118,16 @@ impl Downloads {
     }
 
     /// Reads a compressed JSON file that older backups do not have.
-    pub(crate) async fn json_if_there<T>(
+    pub(crate) async fn json_or_default<T>(
         &self,
         kind: DownloadTargetKind,
-        of: &str,
+        name: &str,
     ) -> anyhow::Result<T>
     where
         T: DeserializeOwned + Default + Send + 'static,
     {
-        match self.json(kind, of).await {
-            Err(error) if error.is::<NotThere>() => Ok(T::default()),
+        match self.json(kind, name).await {
+            Err(error) if error.is::<FileNotFound>() => Ok(T::default()),
             read => read,
         }
     }
@@ -136,17 +136,17 @@ impl Downloads {
     pub(crate) async fn open(
         &self,
         kind: DownloadTargetKind,
-        of: &str,
+        name: &str,
         limit: u64,
     ) -> anyhow::Result<Body> {
-        if self.is_silent() {
-            return Err(self.no_answer());
+        if self.is_unresponsive() {
+            return Err(self.no_answer_error());
         }
-        let request = request_name(of, &random::hex());
+        let request = request_name(name, &random::hex());
         self.requests().insert(request.clone());
         let opened = async {
-            let link = self.link(&request, kind, of).await?;
-            self.follow(&link, limit).await
+            let link = self.request_link(&request, kind, name).await?;
+            self.open_link(&link, limit).await
         };
         let opened = opened.await;
         self.delete(&request).await;
@@ -154,75 +154,87 @@ impl Downloads {
     }
 
     /// Takes it that the server does not answer.
-    pub(crate) fn expect_silence(&self) {
-        self.is_silent.store(true, Ordering::Relaxed);
+    pub(crate) fn mark_unresponsive(&self) {
+        self.is_unresponsive.store(true, Ordering::Relaxed);
     }
 
     /// Whether the server did not answer in time once. It is not waited for again.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.is_silent.load(Ordering::Relaxed)
+    pub(crate) fn is_unresponsive(&self) -> bool {
+        self.is_unresponsive.load(Ordering::Relaxed)
     }
 
     /// Deletes the requests of downloads that were given up.
-    pub(crate) async fn abandon(&self) {
-        let left: Vec<String> = self.requests().iter().cloned().collect();
+    pub(crate) async fn delete_open_requests(&self) {
+        let remaining: Vec<String> = self.requests().iter().cloned().collect();
         let deleted = async {
-            for request in left {
+            for request in remaining {
                 self.delete(&request).await;
             }
         };
         // The server deletes them as well, when they have expired.
-        let _ = timeout(ABANDON_LIMIT, deleted).await;
+        let _ = timeout(CLEANUP_TIMEOUT, deleted).await;
     }
 
     /// Asks the server for a link to a file.
-    async fn link(&self, request: &str, kind: DownloadTargetKind, of: &str) -> anyhow::Result<Url> {
+    async fn request_link(
+        &self,
+        request: &str,
+        kind: DownloadTargetKind,
+        of: &str,
+    ) -> anyhow::Result<Url> {
         let target = DownloadTarget { kind, name: of.to_owned(), ..DownloadTarget::default() };
         let spec = DownloadRequestSpec { target, ..DownloadRequestSpec::default() };
         let api = self.installation.api::<DownloadRequest>();
         let created = DownloadRequest::new(request, spec);
         self.installation
-            .ask("request the file from the server", api.create(&PostParams::default(), &created))
+            .call_api(
+                "request the file from the server",
+                api.create(&PostParams::default(), &created),
+            )
             .await?;
 
-        let began = Instant::now();
-        let deadline = began + self.patience;
-        let mut pause = FIRST_PAUSE;
+        let started = Instant::now();
+        let deadline = started + self.answer_timeout;
+        let mut pause = MIN_POLL_INTERVAL;
         loop {
-            if began.elapsed() >= SILENT_FOR && !self.has_said.swap(true, Ordering::Relaxed) {
-                output::say(format_args!(
+            if started.elapsed() >= WAIT_MESSAGE_DELAY
+                && !self.has_announced_wait.swap(true, Ordering::Relaxed)
+            {
+                output::print_message(format_args!(
                     "the server in namespace `{}` has not responded yet; waiting up to {}",
                     self.installation.namespace(),
-                    bowline_api::Duration::from(self.patience),
+                    bowline_api::Duration::from(self.answer_timeout),
                 ));
             }
             let is_last = Instant::now() >= deadline;
-            match timeout_at(deadline + LONGEST_PAUSE, api.get(request)).await {
+            match timeout_at(deadline + MAX_POLL_INTERVAL, api.get(request)).await {
                 Ok(Ok(request)) => {
-                    if let Some(link) = answer(&request)? {
+                    if let Some(link) = answered_link(&request)? {
                         return Ok(link);
                     }
                 }
                 Ok(Err(error)) if !is_transient(&error) => {
-                    return Err(self.installation.explain("read the server's response", error));
+                    return Err(self
+                        .installation
+                        .explain_error("read the server's response", error));
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
             if is_last {
-                self.expect_silence();
-                return Err(self.no_answer());
+                self.mark_unresponsive();
+                return Err(self.no_answer_error());
             }
             sleep(pause.min(deadline.saturating_duration_since(Instant::now()))).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_POLL_INTERVAL);
         }
     }
 
-    async fn follow(&self, link: &Url, limit: u64) -> anyhow::Result<Body> {
+    async fn open_link(&self, link: &Url, limit: u64) -> anyhow::Result<Body> {
         let host = link.host_str().unwrap_or_default();
         let response = self.http.get(link.clone()).send().await;
-        let response = response.map_err(|error| unreachable(error, host))?;
+        let response = response.map_err(|error| connection_error(error, host))?;
         if response.status() != StatusCode::OK {
-            return Err(refusal(response).await);
+            return Err(response_error(response).await);
         }
         if response.content_length().is_some_and(|length| length > limit) {
             return Err(decode::Error::TooLarge(limit).into());
@@ -234,15 +246,16 @@ impl Downloads {
     async fn delete(&self, request: &str) {
         let api = self.installation.api::<DownloadRequest>();
         let params = DeleteParams::default();
-        let _ = self.installation.ask("delete the request", api.delete(request, &params)).await;
+        let _ =
+            self.installation.call_api("delete the request", api.delete(request, &params)).await;
         self.requests().remove(request);
     }
 
-    fn no_answer(&self) -> anyhow::Error {
+    fn no_answer_error(&self) -> anyhow::Error {
         anyhow!(
             "no response from the server within {}; check that it runs in namespace `{}` and that \
              the storage location is available",
-            bowline_api::Duration::from(self.patience),
+            bowline_api::Duration::from(self.answer_timeout),
             self.installation.namespace(),
         )
     }
@@ -255,8 +268,8 @@ impl Downloads {
 
 /// Follows a few redirects, but never from https to http: the file holds Secrets, and everybody on the
 /// way could read it.
-fn redirect(attempt: Attempt<'_>) -> Action {
-    if attempt.previous().len() > MOST_REDIRECTS {
+fn redirect_policy(attempt: Attempt<'_>) -> Action {
+    if attempt.previous().len() > MAX_REDIRECTS {
         return attempt.error("too many redirects");
     }
     if is_downgrade(attempt.previous(), attempt.url()) {
@@ -267,21 +280,21 @@ fn redirect(attempt: Attempt<'_>) -> Action {
 }
 
 /// Whether an address is less private than one before it.
-fn is_downgrade(before: &[Url], next: &Url) -> bool {
-    next.scheme() != "https" && before.iter().any(|url| url.scheme() == "https")
+fn is_downgrade(previous: &[Url], next: &Url) -> bool {
+    next.scheme() != "https" && previous.iter().any(|url| url.scheme() == "https")
 }
 
 /// The storage location does not have a file.
 #[derive(Debug)]
-pub(crate) struct NotThere;
+pub(crate) struct FileNotFound;
 
-impl std::fmt::Display for NotThere {
+impl std::fmt::Display for FileNotFound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("the file is not in the storage location")
     }
 }
 
-impl std::error::Error for NotThere {}
+impl std::error::Error for FileNotFound {}
 
 /// A file that is being downloaded.
 pub(crate) struct Body {
@@ -310,11 +323,13 @@ impl Body {
 }
 
 /// What the server has answered, if it has.
-fn answer(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
+fn answered_link(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
     let link = request.status.as_ref().map_or("", |status| status.download_url.as_str());
     if link.is_empty() {
         return match request.annotations().get(ERROR_ANNOTATION) {
-            Some(reason) => bail!("the server cannot provide the file: {}", harmless(reason)),
+            Some(reason) => {
+                bail!("the server cannot provide the file: {}", strip_control_chars(reason))
+            }
             None => Ok(None),
         };
     }
@@ -326,7 +341,7 @@ fn answer(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
 }
 
 /// Why the other side could not be asked.
-fn unreachable(error: reqwest::Error, host: &str) -> anyhow::Error {
+fn connection_error(error: reqwest::Error, host: &str) -> anyhow::Error {
     let error = anyhow::Error::new(error.without_url());
     let is_about_trust =
         error.chain().any(|cause| cause.to_string().to_lowercase().contains("certificate"));
@@ -335,17 +350,17 @@ fn unreachable(error: reqwest::Error, host: &str) -> anyhow::Error {
     } else {
         "check that this machine can reach it"
     };
-    error.context(format!("cannot download from `{}`; {hint}", harmless(host)))
+    error.context(format!("cannot download from `{}`; {hint}", strip_control_chars(host)))
 }
 
 /// Why the other side does not give the file out.
-async fn refusal(mut response: Response) -> anyhow::Error {
+async fn response_error(mut response: Response) -> anyhow::Error {
     let status = response.status();
     if status == StatusCode::NOT_FOUND {
-        return NotThere.into();
+        return FileNotFound.into();
     }
     let mut text = Vec::new();
-    while text.len() < REFUSAL_BYTES {
+    while text.len() < MAX_ERROR_BODY_BYTES {
         match response.chunk().await {
             Ok(Some(piece)) => text.extend_from_slice(&piece),
             _ => break,
@@ -358,8 +373,8 @@ async fn refusal(mut response: Response) -> anyhow::Error {
 }
 
 /// The one word in which S3 says what is wrong. The rest of its answer may quote the link.
-fn s3_code(answer: &[u8]) -> Option<String> {
-    let text = String::from_utf8_lossy(answer);
+fn s3_code(body: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(body);
     let (_, rest) = text.split_once("<Code>")?;
     let (code, _) = rest.split_once("</Code>")?;
     let is_word = code.len() <= 64 && code.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -367,9 +382,9 @@ fn s3_code(answer: &[u8]) -> Option<String> {
 }
 
 /// A name that is free: that of the backup, as far as it fits, and something random.
-fn request_name(of: &str, random: &str) -> String {
-    let room = LONGEST_NAME - random.len() - 1;
-    let beginning = of[..of.floor_char_boundary(room)].trim_end_matches(['-', '.']);
+fn request_name(name: &str, random: &str) -> String {
+    let room = MAX_NAME_LENGTH - random.len() - 1;
+    let beginning = name[..name.floor_char_boundary(room)].trim_end_matches(['-', '.']);
     format!("{beginning}-{random}")
 }
 
@@ -390,11 +405,11 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_link_a_reason_or_not_there_yet() {
+    fn answer_is_a_link_an_error_or_pending() {
         let link = "http://127.0.0.1:1/x?signature=s3cr3t";
-        assert_eq!(answer(&request(link, None)).unwrap().unwrap().as_str(), link);
-        assert_eq!(answer(&request("", None)).unwrap(), None);
-        let error = answer(&request("", Some("the bucket is\u{7} gone"))).unwrap_err();
+        assert_eq!(answered_link(&request(link, None)).unwrap().unwrap().as_str(), link);
+        assert_eq!(answered_link(&request("", None)).unwrap(), None);
+        let error = answered_link(&request("", Some("the bucket is\u{7} gone"))).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the server cannot provide the file: the bucket is\u{fffd} gone"
@@ -402,9 +417,9 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_something_else_is_refused_and_not_quoted() {
+    fn link_with_unsupported_scheme_is_refused_and_not_quoted() {
         for link in ["file:///etc/passwd?s3cr3t", "no link s3cr3t", "//s3cr3t"] {
-            let error = format!("{:?}", answer(&request(link, None)).unwrap_err());
+            let error = format!("{:?}", answered_link(&request(link, None)).unwrap_err());
             assert!(!error.contains("s3cr3t"), "{error}");
         }
     }
@@ -412,20 +427,20 @@ mod tests {
     #[test]
     fn a_redirect_from_https_to_http_is_not_followed() {
         let url = |text: &str| Url::parse(text).unwrap();
-        for (before, next, expected) in [
+        for (previous, next, expected) in [
             (&["https://a"][..], "http://a", true),
             (&["http://a", "https://a"], "http://b", true),
             (&["https://a"], "https://b", false),
             (&["http://a"], "https://a", false),
             (&["http://a"], "http://b", false),
         ] {
-            let before: Vec<Url> = before.iter().map(|text| url(text)).collect();
-            assert_eq!(is_downgrade(&before, &url(next)), expected, "{before:?} {next}");
+            let previous: Vec<Url> = previous.iter().map(|text| url(text)).collect();
+            assert_eq!(is_downgrade(&previous, &url(next)), expected, "{previous:?} {next}");
         }
     }
 
     #[test]
-    fn of_a_refusal_only_the_code_is_told() {
+    fn only_the_s3_error_code_is_reported() {
         let answer = b"<Error><Code>AccessDenied</Code><Url>s3cr3t</Url></Error>";
         assert_eq!(s3_code(answer).as_deref(), Some("AccessDenied"));
         for other in [&b"no"[..], b"<Code>", b"<Code>a b</Code>", b"<Code>http://s3cr3t</Code>"] {
@@ -434,11 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_named_after_its_backup_and_fits() {
+    fn request_name_starts_with_the_backup_name_and_fits_the_limit() {
         assert_eq!(request_name("b", "ff"), "b-ff");
         let long = request_name(&format!("{}.{}", "x".repeat(218), "y".repeat(34)), &random::hex());
         assert!(bowline_store::BackupName::new(&long).is_ok(), "{long}");
-        assert!(long.len() <= LONGEST_NAME);
+        assert!(long.len() <= MAX_NAME_LENGTH);
         assert_ne!(request_name("b", &random::hex()), request_name("b", &random::hex()));
     }
 }

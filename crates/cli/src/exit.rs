@@ -34,7 +34,7 @@ impl From<Exit> for ExitCode {
 }
 
 /// Waits for Ctrl-C or SIGTERM. From now on they do not end the process by themselves.
-pub(crate) fn until_asked_to_end() -> anyhow::Result<impl Future<Output = Exit> + Send> {
+pub(crate) fn shutdown_signal() -> anyhow::Result<impl Future<Output = Exit> + Send> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     Ok(async move {

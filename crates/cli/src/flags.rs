@@ -74,7 +74,7 @@ pub(crate) fn credential(text: &str) -> Result<SecretKeySelector, String> {
 pub(crate) struct Pairs(Vec<(String, String)>);
 
 /// A part of a list.
-pub(crate) fn word() -> NonEmptyStringValueParser {
+pub(crate) fn non_empty_string() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
@@ -140,7 +140,7 @@ fn csv(line: &str) -> Result<Vec<String>, String> {
     loop {
         let field;
         if let Some(quoted) = rest.strip_prefix('"') {
-            (field, rest) = until_quote(quoted).ok_or("a double quote is not closed")?;
+            (field, rest) = read_quoted_field(quoted).ok_or("a double quote is not closed")?;
             if !rest.is_empty() && !rest.starts_with(',') {
                 return Err("a comma must follow the closing double quote".to_owned());
             }
@@ -158,7 +158,7 @@ fn csv(line: &str) -> Result<Vec<String>, String> {
 }
 
 /// What stands before the closing quote, with two quotes read as one, and what follows.
-fn until_quote(text: &str) -> Option<(String, &str)> {
+fn read_quoted_field(text: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     let mut rest = text;
     loop {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_mapped_to_one_other_only() {
+    fn mapping_of_one_name_to_two_is_refused() {
         let read = |uses: &[&str]| {
             let uses: Vec<Pairs> = uses.iter().map(|text| mappings(text).unwrap()).collect();
             distinct("--namespace-mappings", &uses)
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn times_and_truths_are_spelled_as_in_go() {
+    fn durations_and_booleans_are_spelled_as_in_go() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_seconds(5400)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
         assert_eq!(duration("-1s"), Err("must not be negative".to_owned()));

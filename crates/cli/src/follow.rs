@@ -8,21 +8,21 @@ use anyhow::bail;
 use kube::ResourceExt as _;
 use tokio::time::sleep;
 
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::Installation;
-use crate::listing::Kind;
+use crate::listing::ResourceKind;
 use crate::output;
 use crate::run::{Run, Stage};
 use crate::table::Format;
-use crate::transfer::{self, Tally};
+use crate::volume_progress::{self, VolumeTotals};
 
 /// How often it is looked for changes.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often in a row the cluster may not answer.
-const FAILURES: u32 = 60;
+const MAX_FAILURES: u32 = 60;
 
 /// Prints objects as a table, and each of them again when its row changes, until asked to end.
-pub(crate) async fn changes<K: Kind>(
+pub(crate) async fn watch_table<K: ResourceKind>(
     find: impl AsyncFn() -> anyhow::Result<Vec<K>>,
     first: Vec<K>,
     format: Format,
@@ -31,26 +31,26 @@ pub(crate) async fn changes<K: Kind>(
     if format != Format::Table {
         bail!("`--watch` only prints tables; omit `--output`, or use `kubectl get --watch`");
     }
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
-    let mut rows = Rows::default();
-    for line in rows.changed(&first, &table) {
-        output::data(format!("{line}\n"))?;
+    let mut rows = PrintedRows::default();
+    for line in rows.changed_lines(&first, &table) {
+        output::print_data(format!("{line}\n"))?;
     }
     let mut failures = 0;
     loop {
         tokio::select! {
             exit = &mut asked_to_end => return Ok(exit),
-            () = sleep(PAUSE) => {}
+            () = sleep(POLL_INTERVAL) => {}
         }
         match find().await {
             Ok(found) => {
                 failures = 0;
-                for line in rows.changed(&found, &table) {
-                    output::data(format!("{line}\n"))?;
+                for line in rows.changed_lines(&found, &table) {
+                    output::print_data(format!("{line}\n"))?;
                 }
             }
-            Err(error) if failures >= FAILURES => return Err(error),
+            Err(error) if failures >= MAX_FAILURES => return Err(error),
             Err(_) => failures += 1,
         }
     }
@@ -58,47 +58,60 @@ pub(crate) async fn changes<K: Kind>(
 
 /// How far the volumes of runs are, of those that go on or went on when they were first looked at.
 #[derive(Default)]
-pub(crate) struct Volumes {
+pub(crate) struct WatchedVolumes {
     /// By run; whether it went on, and how far it was.
-    known: RefCell<BTreeMap<String, (bool, Tally)>>,
+    totals_by_run: RefCell<BTreeMap<String, (bool, VolumeTotals)>>,
 }
 
-impl Volumes {
+impl WatchedVolumes {
     /// Looks at the volumes of runs that go on, and once more when they have ended. What cannot be seen
     /// stays as it was.
-    pub(crate) async fn look<R: Run>(&self, installation: &Installation, runs: &[R]) {
+    pub(crate) async fn refresh<R: Run>(&self, installation: &Installation, runs: &[R]) {
         for run in runs {
             let name = run.name_any();
-            let goes_on = matches!(run.summary().stage, Stage::Working | Stage::Closing);
-            let before = self.known.borrow().get(&name).cloned();
-            if !goes_on && !before.as_ref().is_some_and(|(went_on, _)| *went_on) {
+            let is_in_progress =
+                matches!(run.summary().stage, Stage::InProgress | Stage::Finalizing);
+            let previous = self.totals_by_run.borrow().get(&name).cloned();
+            if !is_in_progress
+                && !previous.as_ref().is_some_and(|(was_in_progress, _)| *was_in_progress)
+            {
                 continue;
             }
-            let found = transfer::of::<R>(installation, &name).await.ok();
-            let tally = found.map(|found| Tally::of(&found)).or(before.map(|(_, tally)| tally));
-            self.known.borrow_mut().insert(name, (goes_on, tally.unwrap_or_default()));
+            let found = volume_progress::list_for_run::<R>(installation, &name).await.ok();
+            let totals = found
+                .map(|found| VolumeTotals::from_volumes(&found))
+                .or(previous.map(|(_, tally)| tally));
+            self.totals_by_run
+                .borrow_mut()
+                .insert(name, (is_in_progress, totals.unwrap_or_default()));
         }
-        self.known.borrow_mut().retain(|name, _| runs.iter().any(|run| run.name_any() == *name));
+        self.totals_by_run
+            .borrow_mut()
+            .retain(|name, _| runs.iter().any(|run| run.name_any() == *name));
     }
 
     /// For a column.
-    pub(crate) fn of(&self, run: &impl Run) -> String {
-        let known = self.known.borrow();
-        let tally = known.get(&run.name_any()).map(|(_, tally)| tally);
-        tally.filter(|tally| tally.all > 0).map(Tally::short).unwrap_or_default()
+    pub(crate) fn column_text(&self, run: &impl Run) -> String {
+        let totals_by_run = self.totals_by_run.borrow();
+        let totals = totals_by_run.get(&run.name_any()).map(|(_, tally)| tally);
+        totals.filter(|tally| tally.total > 0).map(VolumeTotals::short_text).unwrap_or_default()
     }
 }
 
 /// What was printed of each object.
 #[derive(Default)]
-struct Rows {
+struct PrintedRows {
     printed: BTreeMap<String, String>,
     has_header: bool,
 }
 
-impl Rows {
+impl PrintedRows {
     /// The lines that are new, with the header once.
-    fn changed<K: Kind>(&mut self, objects: &[K], table: impl Fn(&[K]) -> String) -> Vec<String> {
+    fn changed_lines<K: ResourceKind>(
+        &mut self,
+        objects: &[K],
+        table: impl Fn(&[K]) -> String,
+    ) -> Vec<String> {
         let text = table(objects);
         let mut lines = text.lines();
         let header = lines.next().unwrap_or_default();
@@ -144,15 +157,18 @@ mod tests {
 
     #[test]
     fn only_rows_that_change_are_printed_again() {
-        let mut rows = Rows::default();
+        let mut rows = PrintedRows::default();
         let none: [Backup; 0] = [];
-        assert_eq!(rows.changed(&none, table), [""; 0]);
+        assert_eq!(rows.changed_lines(&none, table), [""; 0]);
         let first = [backup("a", "New"), backup("b", "Completed")];
-        assert_eq!(rows.changed(&first, table), ["NAME   STATUS", "a   New", "b   Completed"]);
-        assert_eq!(rows.changed(&first, table), [""; 0]);
+        assert_eq!(
+            rows.changed_lines(&first, table),
+            ["NAME   STATUS", "a   New", "b   Completed"]
+        );
+        assert_eq!(rows.changed_lines(&first, table), [""; 0]);
         let next = [backup("a", "InProgress"), backup("b", "Completed")];
-        assert_eq!(rows.changed(&next, table), ["a   InProgress"]);
-        assert_eq!(rows.changed(&next[..1], table), [""; 0]);
-        assert_eq!(rows.changed(&next, table), ["b   Completed"], "it was gone meanwhile");
+        assert_eq!(rows.changed_lines(&next, table), ["a   InProgress"]);
+        assert_eq!(rows.changed_lines(&next[..1], table), [""; 0]);
+        assert_eq!(rows.changed_lines(&next, table), ["b   Completed"], "it was gone meanwhile");
     }
 }

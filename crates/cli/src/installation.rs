@@ -11,7 +11,7 @@ use crate::args::InstallationArgs;
 use crate::{client_config, cluster, program};
 
 /// How long the API server may take for an answer.
-pub(crate) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where objects are read and written.
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub(crate) struct Installation {
     client: Client,
     namespace: String,
     /// The flag that leads to the same namespace again, for hints.
-    flag: String,
+    namespace_flag: String,
 }
 
 impl Installation {
@@ -27,7 +27,7 @@ impl Installation {
     pub(crate) async fn connect(args: &InstallationArgs) -> anyhow::Result<Self> {
         let namespace = client_config::namespace(args.namespace.as_deref())?;
         let flag = args.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
-        Ok(Self { client: cluster::client(&args.cluster).await?, namespace, flag })
+        Ok(Self { client: cluster::client(&args.cluster).await?, namespace, namespace_flag: flag })
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -53,43 +53,43 @@ impl Installation {
 
     /// A command that the user may want to run next, for the same installation.
     pub(crate) fn hint(&self, command: &str) -> String {
-        format!("`{} {command}{}`", program::name(), self.flag)
+        format!("`{} {command}{}`", program::name(), self.namespace_flag)
     }
 
     /// Waits for an answer of the API server, for a limited time. `doing` is what it is for:
     /// `cannot <doing>` is said if there is none.
-    pub(crate) async fn ask<T>(
+    pub(crate) async fn call_api<T>(
         &self,
         doing: &str,
         request: impl Future<Output = kube::Result<T>>,
     ) -> anyhow::Result<T> {
-        match timeout(ANSWER_LIMIT, request).await {
+        match timeout(API_TIMEOUT, request).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(self.explain(doing, error)),
+            Ok(Err(error)) => Err(self.explain_error(doing, error)),
             Err(_) => Err(anyhow!(
                 "cannot {doing}: no response from the cluster within {} s",
-                ANSWER_LIMIT.as_secs()
+                API_TIMEOUT.as_secs()
             )),
         }
     }
 
     /// What the API server's answer means here, and what to do.
-    pub(crate) fn explain(&self, doing: &str, error: kube::Error) -> anyhow::Error {
+    pub(crate) fn explain_error(&self, doing: &str, error: kube::Error) -> anyhow::Error {
         match error {
             kube::Error::Api(status) => {
-                anyhow!("cannot {doing}: {}", reason(&status, &self.namespace))
+                anyhow!("cannot {doing}: {}", status_message(&status, &self.namespace))
             }
             error => {
-                let why = unreachable(&error);
-                anyhow::Error::new(error).context(format!("cannot {doing}: {why}"))
+                let hint = connection_hint(&error);
+                anyhow::Error::new(error).context(format!("cannot {doing}: {hint}"))
             }
         }
     }
 }
 
 /// Why there was no answer, as far as it can be told, and what to look at.
-pub(crate) fn unreachable(error: &kube::Error) -> &'static str {
-    if bowline_server::in_words(error).contains("certificate") {
+pub(crate) fn connection_hint(error: &kube::Error) -> &'static str {
+    if bowline_server::error_chain(error).contains("certificate") {
         "the certificate of the cluster or the client is not trusted; check \
          `certificate-authority` and the user's credentials in the kubeconfig"
     } else {
@@ -99,7 +99,7 @@ pub(crate) fn unreachable(error: &kube::Error) -> &'static str {
 }
 
 /// An error in a few words.
-pub(crate) fn brief(error: &kube::Error) -> String {
+pub(crate) fn short_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
@@ -116,49 +116,51 @@ pub(crate) fn is_transient(error: &kube::Error) -> bool {
 
 /// Whether the kind of an object is there, and the object is not.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if missing(status) == Some(Missing::Object))
+    matches!(error, kube::Error::Api(status) if missing_resource(status) == Some(MissingResource::Object))
 }
 
 /// Whether the cluster does not know the kind that was asked for.
 pub(crate) fn is_unknown_kind(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if missing(status) == Some(Missing::Definition))
+    matches!(error, kube::Error::Api(status) if missing_resource(status) == Some(MissingResource::Definition))
 }
 
 /// Whether an object was not created, since there is one of that name.
-pub(crate) fn is_already_there(error: &kube::Error) -> bool {
+pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_already_exists())
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Missing {
+enum MissingResource {
     Object,
     Namespace,
     Definition,
 }
 
 /// What of a request is not there.
-fn missing(status: &kube::core::Status) -> Option<Missing> {
+fn missing_resource(status: &kube::core::Status) -> Option<MissingResource> {
     if status.code != 404 {
         return None;
     }
     Some(match &status.details {
-        Some(details) if details.kind == "namespaces" => Missing::Namespace,
-        Some(details) if !details.name.is_empty() => Missing::Object,
+        Some(details) if details.kind == "namespaces" => MissingResource::Namespace,
+        Some(details) if !details.name.is_empty() => MissingResource::Object,
         // The API server does not know the path at all.
-        _ => Missing::Definition,
+        _ => MissingResource::Definition,
     })
 }
 
-fn reason(status: &kube::core::Status, namespace: &str) -> String {
-    match missing(status) {
-        Some(Missing::Namespace) => format!(
+fn status_message(status: &kube::core::Status, namespace: &str) -> String {
+    match missing_resource(status) {
+        Some(MissingResource::Namespace) => format!(
             "namespace `{namespace}` does not exist; name the server's namespace with --namespace, \
              or create it with `kubectl create namespace {namespace}`"
         ),
-        Some(Missing::Definition) => "the cluster does not serve Velero's resources; install them \
+        Some(MissingResource::Definition) => {
+            "the cluster does not serve Velero's resources; install them \
                                       with `bowline install --crds-only`"
-            .to_owned(),
-        Some(Missing::Object) | None => status.message.clone(),
+                .to_owned()
+        }
+        Some(MissingResource::Object) | None => status.message.clone(),
     }
 }
 
@@ -183,26 +185,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_apart() {
+    fn missing_object_namespace_and_definition_are_distinguished() {
         let backup = not_found("backups", "b");
-        assert_eq!(missing(&backup), Some(Missing::Object));
-        assert_eq!(reason(&backup, "velero"), "backups \"b\" not found");
+        assert_eq!(missing_resource(&backup), Some(MissingResource::Object));
+        assert_eq!(status_message(&backup, "velero"), "backups \"b\" not found");
 
         let namespace = not_found("namespaces", "velero");
-        assert_eq!(missing(&namespace), Some(Missing::Namespace));
-        assert!(reason(&namespace, "velero").contains("namespace `velero` does not exist"));
+        assert_eq!(missing_resource(&namespace), Some(MissingResource::Namespace));
+        assert!(status_message(&namespace, "velero").contains("namespace `velero` does not exist"));
 
         let definition = Status::failure("404 page not found", "?").with_code(404);
-        assert_eq!(missing(&definition), Some(Missing::Definition));
-        assert!(reason(&definition, "velero").contains("`bowline install --crds-only`"));
+        assert_eq!(missing_resource(&definition), Some(MissingResource::Definition));
+        assert!(status_message(&definition, "velero").contains("`bowline install --crds-only`"));
 
         let forbidden = Status::failure("you may not", "Forbidden").with_code(403);
-        assert_eq!(missing(&forbidden), None);
-        assert_eq!(reason(&forbidden, "velero"), "you may not");
+        assert_eq!(missing_resource(&forbidden), None);
+        assert_eq!(status_message(&forbidden, "velero"), "you may not");
     }
 
     #[test]
-    fn an_overloaded_server_is_asked_again_and_a_refusal_is_final() {
+    fn overload_is_transient_and_refusal_is_final() {
         let error = |code| kube::Error::Api(Status::failure("", "").with_code(code).boxed());
         for (code, expected) in [(429, true), (500, true), (503, true), (403, false), (404, false)]
         {

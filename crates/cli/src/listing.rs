@@ -17,16 +17,16 @@ use serde_json::Value;
 
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
-use crate::installation::{Installation, is_already_there, is_not_found};
+use crate::installation::{Installation, is_already_exists, is_not_found};
 use crate::{client_config, output};
 
 /// Objects in one answer of the API server.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// More answers than any list has.
-const MOST_PAGES: usize = 10_000;
+const MAX_PAGES: usize = 10_000;
 
 /// A kind that users list by name.
-pub(crate) trait Kind:
+pub(crate) trait ResourceKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + Debug
@@ -40,44 +40,47 @@ pub(crate) trait Kind:
     const COMMAND: &'static str;
 }
 
-impl Kind for Backup {
+impl ResourceKind for Backup {
     const NOUN: &'static str = "backup";
     const PLURAL: &'static str = "backups";
     const COMMAND: &'static str = "backup";
 }
 
-impl Kind for Restore {
+impl ResourceKind for Restore {
     const NOUN: &'static str = "restore";
     const PLURAL: &'static str = "restores";
     const COMMAND: &'static str = "restore";
 }
 
-impl Kind for Schedule {
+impl ResourceKind for Schedule {
     const NOUN: &'static str = "schedule";
     const PLURAL: &'static str = "schedules";
     const COMMAND: &'static str = "schedule";
 }
 
-impl Kind for BackupStorageLocation {
+impl ResourceKind for BackupStorageLocation {
     const NOUN: &'static str = "backup location";
     const PLURAL: &'static str = "backup locations";
     const COMMAND: &'static str = "backup-location";
 }
 
-impl Kind for VolumeSnapshotLocation {
+impl ResourceKind for VolumeSnapshotLocation {
     const NOUN: &'static str = "snapshot location";
     const PLURAL: &'static str = "snapshot locations";
     const COMMAND: &'static str = "snapshot-location";
 }
 
-impl Kind for BackupRepository {
+impl ResourceKind for BackupRepository {
     const NOUN: &'static str = "repository";
     const PLURAL: &'static str = "repositories";
     const COMMAND: &'static str = "repo";
 }
 
 /// The object of that name.
-pub(crate) async fn get<K: Kind>(installation: &Installation, name: &str) -> anyhow::Result<K> {
+pub(crate) async fn get<K: ResourceKind>(
+    installation: &Installation,
+    name: &str,
+) -> anyhow::Result<K> {
     match get_opt(installation, name).await? {
         Some(object) => Ok(object),
         None => bail!(
@@ -90,7 +93,7 @@ pub(crate) async fn get<K: Kind>(installation: &Installation, name: &str) -> any
 }
 
 /// The object of that name, if it is there.
-pub(crate) async fn get_opt<K: Kind>(
+pub(crate) async fn get_opt<K: ResourceKind>(
     installation: &Installation,
     name: &str,
 ) -> anyhow::Result<Option<K>> {
@@ -105,11 +108,11 @@ pub(crate) async fn get_opt<K: Kind>(
             Err(error) => Err(error),
         }
     };
-    installation.ask(&doing, request).await
+    installation.call_api(&doing, request).await
 }
 
 /// Creates an object. Nothing if there is one of that name.
-pub(crate) async fn create<K: Kind>(
+pub(crate) async fn create<K: ResourceKind>(
     installation: &Installation,
     object: &K,
 ) -> anyhow::Result<Option<K>> {
@@ -117,27 +120,30 @@ pub(crate) async fn create<K: Kind>(
     let params = PostParams::default();
     let request = async {
         match api.create(&params, object).await {
-            Err(error) if is_already_there(&error) => Ok(None),
+            Err(error) if is_already_exists(&error) => Ok(None),
             created => created.map(Some),
         }
     };
     let doing = format!("create {} `{}`", K::NOUN, object.name_any());
-    installation.ask(&doing, request).await
+    installation.call_api(&doing, request).await
 }
 
 /// Creates an object that must be new, and says so.
-pub(crate) async fn add<K: Kind>(installation: &Installation, object: &K) -> anyhow::Result<Exit> {
+pub(crate) async fn create_new<K: ResourceKind>(
+    installation: &Installation,
+    object: &K,
+) -> anyhow::Result<Exit> {
     let (noun, name) = (K::NOUN, object.name_any());
     let hint = installation.hint(&format!("{} get {name}", K::COMMAND));
     if create(installation, object).await?.is_none() {
         bail!("{noun} `{name}` already exists; see {hint}");
     }
-    output::say(format_args!("{noun} `{name}` created; see {hint}"));
+    output::print_message(format_args!("{noun} `{name}` created; see {hint}"));
     Ok(Exit::Success)
 }
 
 /// Changes these fields of an object and no others.
-pub(crate) async fn change<K: Kind>(
+pub(crate) async fn patch<K: ResourceKind>(
     installation: &Installation,
     name: &str,
     fields: &Value,
@@ -145,7 +151,7 @@ pub(crate) async fn change<K: Kind>(
     let api = installation.api::<K>();
     let (params, patch) = (PatchParams::default(), Patch::Merge(fields));
     let doing = format!("change {} `{name}`", K::NOUN);
-    installation.ask(&doing, api.patch(name, &params, &patch)).await
+    installation.call_api(&doing, api.patch(name, &params, &patch)).await
 }
 
 /// Deletes an object; one that is gone already is as good.
@@ -165,11 +171,11 @@ where
         }
     };
     let doing = format!("delete {} `{name}`", K::kind(&()));
-    installation.ask(&doing, request).await
+    installation.call_api(&doing, request).await
 }
 
 /// The objects of those names, in that order; or without names all that the selector selects.
-pub(crate) async fn find<K: Kind>(
+pub(crate) async fn find<K: ResourceKind>(
     installation: &Installation,
     names: &[String],
     selector: Option<&str>,
@@ -184,22 +190,22 @@ pub(crate) async fn find<K: Kind>(
     Ok(found)
 }
 
-async fn list<K: Kind>(
+async fn list<K: ResourceKind>(
     installation: &Installation,
     selector: Option<&str>,
 ) -> anyhow::Result<Vec<K>> {
     let api = installation.api::<K>();
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = ListParams::default().limit(PAGE_SIZE);
     params.label_selector = selector.map(str::to_owned);
     let mut found = Vec::new();
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let doing = format!("list the {}", K::PLURAL);
-        let page = installation.ask(&doing, api.list(&params)).await?;
+        let page = installation.call_api(&doing, api.list(&params)).await?;
         found.extend(page.items);
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
             if found.is_empty() {
-                explain_nothing(installation).await?;
+                check_namespace_exists(installation).await?;
             }
             return Ok(found);
         }
@@ -208,14 +214,14 @@ async fn list<K: Kind>(
 }
 
 /// A list in a namespace that does not exist is empty, too. Who may not look is not told.
-async fn explain_nothing(installation: &Installation) -> anyhow::Result<()> {
+async fn check_namespace_exists(installation: &Installation) -> anyhow::Result<()> {
     let name = installation.namespace();
     let api = installation.cluster_api::<Namespace>();
     let is_missing = async {
         let got = api.get(name).await;
         Ok(matches!(got, Err(kube::Error::Api(status)) if status.code == 404))
     };
-    if installation.ask("read the namespace", is_missing).await? {
+    if installation.call_api("read the namespace", is_missing).await? {
         bail!("namespace `{name}` does not exist; name the server's namespace with --namespace");
     }
     Ok(())
@@ -229,41 +235,47 @@ pub(crate) enum ObjectFormat {
 }
 
 /// Prints an object instead of creating it.
-pub(crate) fn print_instead<K: Kind>(
+pub(crate) fn print_without_creating<K: ResourceKind>(
     mut object: K,
     installation: &InstallationArgs,
     format: ObjectFormat,
 ) -> anyhow::Result<Exit> {
     let namespace = client_config::namespace(installation.namespace.as_deref())?;
     object.meta_mut().namespace = Some(namespace);
-    output::data(print_one(object, format)?)?;
+    output::print_data(format_one(object, format)?)?;
     Ok(Exit::Success)
 }
 
 /// One object.
-pub(crate) fn print_one<K: Kind>(object: K, format: ObjectFormat) -> anyhow::Result<String> {
-    print(&without_managers(object), format)
+pub(crate) fn format_one<K: ResourceKind>(
+    object: K,
+    format: ObjectFormat,
+) -> anyhow::Result<String> {
+    format_value(&without_managed_fields(object), format)
 }
 
 /// The list of objects.
-pub(crate) fn print_list<K: Kind>(objects: Vec<K>, format: ObjectFormat) -> anyhow::Result<String> {
+pub(crate) fn format_list<K: ResourceKind>(
+    objects: Vec<K>,
+    format: ObjectFormat,
+) -> anyhow::Result<String> {
     let list = serde_json::json!({
         "apiVersion": K::api_version(&()),
         "kind": format!("{}List", K::kind(&())),
         "metadata": {},
-        "items": objects.into_iter().map(without_managers).collect::<Vec<_>>(),
+        "items": objects.into_iter().map(without_managed_fields).collect::<Vec<_>>(),
     });
-    print(&list, format)
+    format_value(&list, format)
 }
 
 /// Who wrote which field is noise to everybody who reads; kubectl leaves it out, too.
-fn without_managers<K: Kind>(mut object: K) -> K {
+fn without_managed_fields<K: ResourceKind>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object
 }
 
 /// A value for programs.
-pub(crate) fn print(value: &impl Serialize, format: ObjectFormat) -> anyhow::Result<String> {
+pub(crate) fn format_value(value: &impl Serialize, format: ObjectFormat) -> anyhow::Result<String> {
     // By way of a `Value`, which YAML can always hold.
     let value = serde_json::to_value(value).context("cannot print the object")?;
     match format {

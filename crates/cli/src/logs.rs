@@ -13,9 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::args::{InstallationArgs, TrustArgs};
 use crate::download::{Body, Downloads};
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::Installation;
-use crate::output::{self, Harmless};
+use crate::output::{self, ControlCharFilter};
 use crate::run::{Run, Stage};
 use crate::{flags, listing, wait};
 
@@ -27,7 +27,8 @@ const BUFFER: usize = 64 << 10;
 /// Flags of a command that prints a log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Name of the run
+    // The commands replace the text by one with their noun.
+    /// Name of the backup or restore
     name: String,
 
     /// Wait until the log is in the storage location, show progress meanwhile, and print the rest
@@ -49,19 +50,19 @@ pub(crate) async fn run<R: Run>(
 ) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let found: R = listing::get(&installation, &args.name).await?;
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
     let run = if args.follow && found.has_files().is_err() {
         tokio::select! {
             // Boxed, since what it asks for is large.
-            run = Box::pin(until_it_has_a_log(&installation, &found)) => run?,
+            run = Box::pin(wait_for_log(&installation, &found)) => run?,
             exit = &mut asked_to_end => return Ok(exit),
         }
     } else {
         found
     };
     if let Err(reason) = run.has_files() {
-        let is_over = run.summary().stage.is_over();
+        let is_over = run.summary().stage.is_terminal();
         let (yet, hint) = if is_over { ("", "") } else { (" yet", "; --follow waits for it") };
         bail!("{} `{}` has no log{yet}: {reason}{hint}", R::NOUN, args.name);
     }
@@ -69,9 +70,9 @@ pub(crate) async fn run<R: Run>(
     let downloads = Downloads::new(&installation, &location, &args.trust, args.timeout).await?;
     let printed = async {
         let printed = print::<R>(&downloads, &args.name, 0).await?;
-        if args.follow && !run.summary().stage.is_over() {
-            let asides = &mut mpsc::channel(1).1;
-            wait::until_over(&installation, &run, asides).await?;
+        if args.follow && !run.summary().stage.is_terminal() {
+            let extra_lines = &mut mpsc::channel(1).1;
+            wait::until_ended(&installation, &run, extra_lines).await?;
             print::<R>(&downloads, &args.name, printed).await?;
         }
         Ok(Exit::Success)
@@ -79,24 +80,24 @@ pub(crate) async fn run<R: Run>(
     tokio::select! {
         exit = Box::pin(printed) => exit,
         exit = &mut asked_to_end => {
-            downloads.abandon().await;
+            downloads.delete_open_requests().await;
             Ok(exit)
         }
     }
 }
 
-async fn until_it_has_a_log<R: Run>(installation: &Installation, run: &R) -> anyhow::Result<R> {
-    if run.summary().stage != Stage::Refused {
-        output::say(format_args!(
+async fn wait_for_log<R: Run>(installation: &Installation, run: &R) -> anyhow::Result<R> {
+    if run.summary().stage != Stage::FailedValidation {
+        output::print_message(format_args!(
             "log of {} `{}`: available in the storage location once all items are {}; waiting",
             R::NOUN,
             run.name_any(),
             R::PARTICIPLE,
         ));
     }
-    let is_enough = |run: &R| run.has_files().is_ok() || run.summary().stage.is_over();
-    let asides = &mut mpsc::channel(1).1;
-    wait::until(installation, run, asides, wait::Reason::Result, is_enough).await
+    let is_reached = |run: &R| run.has_files().is_ok() || run.summary().stage.is_terminal();
+    let extra_lines = &mut mpsc::channel(1).1;
+    wait::until(installation, run, extra_lines, wait::WaitReason::Result, is_reached).await
 }
 
 /// Prints a log but for so many bytes, which were printed before. Returns how long it is.
@@ -107,7 +108,7 @@ async fn print<R: Run>(downloads: &Downloads, name: &str, skip: u64) -> anyhow::
 }
 
 /// The log of a run, as far as it is not longer than this.
-pub(crate) async fn read<R: Run>(
+pub(crate) async fn read_log<R: Run>(
     downloads: &Downloads,
     name: &str,
     limit: u64,
@@ -130,10 +131,10 @@ pub(crate) async fn read<R: Run>(
 
 /// Unpacks and prints while the rest is on its way.
 async fn print_body(body: Body, skip: u64) -> anyhow::Result<u64> {
-    let printed = body.read_on_the_side("print the log", move |reader| {
+    let printed = body.read_in_thread("print the log", move |reader| {
         let stdout = io::stdout();
         if stdout.is_terminal() {
-            unpack(reader, &mut Harmless::new(stdout), skip)
+            unpack(reader, &mut ControlCharFilter::new(stdout), skip)
         } else {
             unpack(reader, &mut { stdout }, skip)
         }
@@ -155,9 +156,9 @@ fn unpack(packed: impl Read, to: &mut impl Write, skip: u64) -> anyhow::Result<u
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(decode::Error::from(error).into()),
         };
-        let known = usize::try_from(skip.saturating_sub(length)).unwrap_or(read).min(read);
+        let skipped = usize::try_from(skip.saturating_sub(length)).unwrap_or(read).min(read);
         length += read as u64;
-        match to.write_all(&buffer[known..read]) {
+        match to.write_all(&buffer[skipped..read]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(length),
             written => written.context(cannot)?,
         }
@@ -191,26 +192,29 @@ mod tests {
         for size in [1, 7, 1 << 20] {
             let pieces = packed.chunks(size).map(Bytes::copy_from_slice);
             let mut printed = Vec::new();
-            assert_eq!(unpack(Reader::of(pieces), &mut printed, 0).unwrap(), log.len() as u64);
+            assert_eq!(
+                unpack(Reader::from_chunks(pieces), &mut printed, 0).unwrap(),
+                log.len() as u64
+            );
             assert_eq!(String::from_utf8(printed).unwrap(), log);
         }
     }
 
     #[test]
-    fn what_was_printed_before_is_not_printed_again() {
+    fn bytes_printed_before_are_skipped() {
         let packed = packed("one\ntwo\n");
         for (skip, expected) in [(0, "one\ntwo\n"), (4, "two\n"), (8, ""), (100, "")] {
             let mut printed = Vec::new();
             let pieces = [Bytes::from(packed.clone())];
-            assert_eq!(unpack(Reader::of(pieces), &mut printed, skip).unwrap(), 8);
+            assert_eq!(unpack(Reader::from_chunks(pieces), &mut printed, skip).unwrap(), 8);
             assert_eq!(String::from_utf8(printed).unwrap(), expected);
         }
     }
 
     #[test]
-    fn a_log_that_ends_early_is_damaged() {
+    fn truncated_log_is_an_error() {
         let cut = Bytes::from(packed("line\n")).slice(..12);
-        let error = unpack(Reader::of([cut]), &mut Vec::new(), 0).unwrap_err();
+        let error = unpack(Reader::from_chunks([cut]), &mut Vec::new(), 0).unwrap_err();
         assert_eq!(error.to_string(), "it is damaged");
     }
 }

@@ -5,6 +5,7 @@
 //!
 //! Exit codes are a contract: see [`exit::Exit`].
 
+mod active_runs;
 mod age;
 mod args;
 mod cancel;
@@ -19,25 +20,24 @@ mod exit;
 mod flags;
 mod follow;
 mod installation;
+mod key_value_page;
 mod listing;
 mod logs;
-mod moment;
-mod open_runs;
 mod output;
-mod pace;
 mod plugin_image;
 mod program;
+mod rate;
 mod redact;
+mod relative_time;
 mod run;
 mod selection;
 mod selector;
 mod server_deployment;
 mod server_status;
-mod sheet;
 mod table;
-mod transfer;
-mod trust;
+mod tls_trust;
 mod velero_flags;
+mod volume_progress;
 mod wait;
 
 use std::process::ExitCode;
@@ -52,7 +52,7 @@ use crate::exit::Exit;
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> ExitCode {
-    if complete::answered() {
+    if complete::complete_if_requested() {
         return Exit::Success.into();
     }
     let args = match args::parse(std::env::args_os()) {
@@ -62,14 +62,14 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            output::error(&format!("cannot start: {error}"));
+            output::print_error(&format!("cannot start: {error}"));
             return Exit::CannotRun.into();
         }
     };
     let exit = match runtime.block_on(commands::run(args.command)) {
         Ok(exit) => exit,
         Err(error) => {
-            output::error(&output::one_line(&error));
+            output::print_error(&output::error_chain(&error));
             Exit::CannotRun
         }
     };

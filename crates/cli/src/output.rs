@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Writes data. A reader that has gone away (`bowline … | head`) is no error; a full disk is.
-pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
+pub(crate) fn print_data(text: impl Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -18,15 +18,15 @@ pub(crate) fn data(text: impl Display) -> anyhow::Result<()> {
 }
 
 /// A text without the characters that steer a terminal or hide in it; lines and tabs stay.
-pub(crate) fn harmless(text: &str) -> String {
-    let shown = |c| if is_deceptive(c) { char::REPLACEMENT_CHARACTER } else { c };
+pub(crate) fn strip_control_chars(text: &str) -> String {
+    let shown = |c| if is_control_or_invisible(c) { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }
 
 /// Whether a character steers a terminal, turns the direction of what follows it, or is not seen at all,
 /// so that a name looks like another: controls, those of Unicode's category Cf, and its separators of
 /// lines and paragraphs.
-fn is_deceptive(c: char) -> bool {
+fn is_control_or_invisible(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
         '\u{ad}'
@@ -53,21 +53,21 @@ fn is_deceptive(c: char) -> bool {
 }
 
 /// Writes without the characters that [`harmless`] takes out, wherever the pieces are cut.
-pub(crate) struct Harmless<W> {
+pub(crate) struct ControlCharFilter<W> {
     inner: W,
     /// The first bytes of a character whose others are still to come.
-    held: Vec<u8>,
+    incomplete_char: Vec<u8>,
 }
 
-impl<W: io::Write> Harmless<W> {
+impl<W: io::Write> ControlCharFilter<W> {
     pub(crate) fn new(inner: W) -> Self {
-        Self { inner, held: Vec::new() }
+        Self { inner, incomplete_char: Vec::new() }
     }
 }
 
-impl<W: io::Write> io::Write for Harmless<W> {
+impl<W: io::Write> io::Write for ControlCharFilter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut text = std::mem::take(&mut self.held);
+        let mut text = std::mem::take(&mut self.incomplete_char);
         text.extend_from_slice(bytes);
         let mut shown = Vec::with_capacity(text.len());
         let mut rest = &text[..];
@@ -80,14 +80,14 @@ impl<W: io::Write> io::Write for Harmless<W> {
                 }
             };
             for c in valid.chars() {
-                let c = if is_deceptive(c) { '?' } else { c };
+                let c = if is_control_or_invisible(c) { '?' } else { c };
                 shown.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
             }
             rest = &rest[valid.len()..];
             let Some(error) = invalid else { break };
             let Some(length) = error.error_len() else {
                 // The rest of it comes with the next piece.
-                self.held = rest.to_vec();
+                self.incomplete_char = rest.to_vec();
                 break;
             };
             shown.push(b'?');
@@ -103,27 +103,27 @@ impl<W: io::Write> io::Write for Harmless<W> {
 }
 
 /// Says something to the user, without what [`harmless`] takes out.
-pub(crate) fn say(line: impl Display) {
-    let _ = writeln!(io::stderr(), "{}", harmless(&line.to_string()));
+pub(crate) fn print_message(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{}", strip_control_chars(&line.to_string()));
 }
 
 /// Says what went wrong, in one line.
-pub(crate) fn error(line: &str) {
-    say(format_args!("error: {}", harmless(line)));
+pub(crate) fn print_error(line: &str) {
+    print_message(format_args!("error: {}", strip_control_chars(line)));
 }
 
 /// An error and its causes in one line.
-pub(crate) fn one_line(error: &anyhow::Error) -> String {
-    bowline_server::in_words(error.as_ref())
+pub(crate) fn error_chain(error: &anyhow::Error) -> String {
+    bowline_server::error_chain(error.as_ref())
 }
 
 /// Rows under headings, aligned as kubectl does it.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
-    rows_under(&header, rows)
+    render_rows(&header, rows)
 }
 
 /// The same, where the number of columns depends on the user.
-pub(crate) fn rows_under<R: Into<comfy_table::Row>>(
+pub(crate) fn render_rows<R: Into<comfy_table::Row>>(
     header: &[impl AsRef<str>],
     rows: Vec<R>,
 ) -> String {
@@ -141,8 +141,8 @@ pub(crate) fn rows_under<R: Into<comfy_table::Row>>(
 pub(crate) struct Spinner(Option<ProgressBar>);
 
 impl Spinner {
-    pub(crate) fn start(what: &'static str) -> Self {
-        Self(io::stderr().is_terminal().then(|| spinner(what)))
+    pub(crate) fn start(message: &'static str) -> Self {
+        Self(io::stderr().is_terminal().then(|| spinner(message)))
     }
 }
 
@@ -154,8 +154,8 @@ impl Drop for Spinner {
     }
 }
 
-fn spinner(what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(what);
+fn spinner(message: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new_spinner().with_message(message);
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
         bar.set_style(style);
     }
@@ -166,25 +166,29 @@ fn spinner(what: &'static str) -> ProgressBar {
 /// A step that may take longer than two seconds: a moving line on a terminal while it lasts, and
 /// one line at its end with the time it took.
 pub(crate) struct Step {
-    what: &'static str,
+    message: &'static str,
     started: Instant,
     spinner: Option<ProgressBar>,
 }
 
 impl Step {
-    pub(crate) fn start(what: &'static str) -> Self {
-        let spinner = io::stderr().is_terminal().then(|| spinner(what));
+    pub(crate) fn start(message: &'static str) -> Self {
+        let spinner = io::stderr().is_terminal().then(|| spinner(message));
         if spinner.is_none() {
-            say(format_args!("{what} …"));
+            print_message(format_args!("{message} …"));
         }
-        Self { what, started: Instant::now(), spinner }
+        Self { message, started: Instant::now(), spinner }
     }
 
     pub(crate) fn done(self) {
         if let Some(spinner) = &self.spinner {
             spinner.finish_and_clear();
         }
-        say(format_args!("{}: done in {:.1} s", self.what, self.started.elapsed().as_secs_f64()));
+        print_message(format_args!(
+            "{}: done in {:.1} s",
+            self.message,
+            self.started.elapsed().as_secs_f64()
+        ));
     }
 }
 
@@ -201,46 +205,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_shown_as_a_mark_wherever_it_is_cut() {
+    fn control_characters_are_replaced_at_every_chunk_boundary() {
         let text = "a\tb\u{1b}[2J\rc\u{9b}31mé\u{a0}\u{7f}\n";
         for size in 1..text.len() {
-            let mut writer = Harmless::new(Vec::new());
+            let mut writer = ControlCharFilter::new(Vec::new());
             for part in text.as_bytes().chunks(size) {
                 writer.write_all(part).unwrap();
             }
             let shown = String::from_utf8(writer.inner).unwrap();
             assert_eq!(shown, "a\tb?[2J?c?31mé\u{a0}?\n");
         }
-        assert_eq!(harmless("a\n\u{1b}\u{9b}é"), "a\n\u{fffd}\u{fffd}é");
+        assert_eq!(strip_control_chars("a\n\u{1b}\u{9b}é"), "a\n\u{fffd}\u{fffd}é");
     }
 
     #[test]
-    fn what_turns_or_hides_text_is_shown_as_a_mark_wherever_it_is_cut() {
+    fn bidi_and_invisible_characters_are_replaced_at_every_chunk_boundary() {
         // As an operation of a plugin was called: it reads `op-cba` on a terminal.
         let text = "op-\u{202e}abc\u{2069} a\u{200b}b \u{feff}\u{e0041}é☃𝄞";
         for size in 1..text.len() {
-            let mut writer = Harmless::new(Vec::new());
+            let mut writer = ControlCharFilter::new(Vec::new());
             for part in text.as_bytes().chunks(size) {
                 writer.write_all(part).unwrap();
             }
             assert_eq!(String::from_utf8(writer.inner).unwrap(), "op-?abc? a?b ??é☃𝄞");
         }
         let marked = "op-\u{fffd}abc\u{fffd} a\u{fffd}b \u{fffd}\u{fffd}é☃𝄞";
-        assert_eq!(harmless(text), marked);
+        assert_eq!(strip_control_chars(text), marked);
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_shown_as_marks() {
-        let mut writer = Harmless::new(Vec::new());
+    fn invalid_utf8_is_replaced() {
+        let mut writer = ControlCharFilter::new(Vec::new());
         writer.write_all(b"a\xffb\xe2\x80").unwrap();
         writer.write_all(b"\xae\xf0c").unwrap();
         assert_eq!(writer.inner, b"a?b??c");
     }
 
     #[test]
-    fn a_cause_that_is_quoted_already_is_not_said_twice() {
+    fn cause_already_quoted_in_its_error_is_not_repeated() {
         let error =
             anyhow::anyhow!("no route").context("cannot dial: no route").context("it failed");
-        assert_eq!(one_line(&error), "it failed: cannot dial: no route");
+        assert_eq!(error_chain(&error), "it failed: cannot dial: no route");
     }
 }

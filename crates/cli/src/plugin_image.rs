@@ -3,7 +3,7 @@
 use anyhow::bail;
 
 /// The longest name of a container.
-const LONGEST_NAME: usize = 63;
+const MAX_NAME_LENGTH: usize = 63;
 /// The registry that is meant where none is named.
 const DEFAULT_REGISTRY: &str = "docker.io/";
 
@@ -35,7 +35,7 @@ pub(crate) fn container_name(
         _ => repository,
     };
     let letter = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = path.chars().map(letter).take(LONGEST_NAME - 3).collect();
+    let name: String = path.chars().map(letter).take(MAX_NAME_LENGTH - 3).collect();
     let name = name.trim_matches('-');
     if name.is_empty() {
         bail!("`{image}` is not a valid image name");
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_is_named_after_its_image() {
+    fn container_is_named_after_its_image() {
         for (image, expected) in [
             ("aws", "aws"),
             ("velero/plugin_for.aws:v1", "velero-plugin-for-aws"),
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(container_name("a:1", |name| name == "a").unwrap(), "a-2");
         assert!(container_name("a", |_| true).is_err());
         assert!(container_name("::", |_| false).is_err());
-        assert!(container_name(&"x".repeat(300), |_| false).unwrap().len() <= LONGEST_NAME);
+        assert!(container_name(&"x".repeat(300), |_| false).unwrap().len() <= MAX_NAME_LENGTH);
     }
 
     #[test]

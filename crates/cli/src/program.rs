@@ -11,15 +11,15 @@ const PLUGIN_PREFIX: &str = "kubectl-";
 
 /// `bowline`, or `kubectl bowline` where it was started as a plugin of kubectl.
 pub(crate) fn name() -> &'static str {
-    static TYPED: OnceLock<String> = OnceLock::new();
-    TYPED.get_or_init(|| {
+    static INVOCATION_NAME: OnceLock<String> = OnceLock::new();
+    INVOCATION_NAME.get_or_init(|| {
         let first = std::env::args_os().next().unwrap_or_default();
-        typed(&first)
+        invocation_name(&first)
     })
 }
 
 /// What is typed to start the program with this path.
-fn typed(program: &OsStr) -> String {
+fn invocation_name(program: &OsStr) -> String {
     let stem = Path::new(program).file_stem().and_then(OsStr::to_str).unwrap_or_default();
     match stem.strip_prefix(PLUGIN_PREFIX) {
         // kubectl looks for a file with an underscore where a dash is typed.
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_a_plugin_of_kubectl_it_is_called_so() {
+    fn kubectl_plugin_is_named_as_it_is_invoked() {
         for (program, expected) in [
             ("bowline", "bowline"),
             ("/usr/bin/bowline", "bowline"),
@@ -44,7 +44,7 @@ mod tests {
             ("velero", "bowline"),
             ("", "bowline"),
         ] {
-            assert_eq!(typed(OsStr::new(program)), expected, "{program}");
+            assert_eq!(invocation_name(OsStr::new(program)), expected, "{program}");
         }
     }
 }

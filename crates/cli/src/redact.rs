@@ -32,13 +32,13 @@ const SECRET_WORDS: [&str; 15] = [
     "encryptionkey",
 ];
 /// Names that are like those, and tell only where something secret is.
-const HARMLESS_WORDS: [&str; 4] = ["name", "ref", "file", "envvar"];
+const PUBLIC_WORDS: [&str; 4] = ["name", "ref", "file", "envvar"];
 /// Links in the answers of the server, which are good for who has them.
 const LINKS: [&str; 1] = ["downloadurl"];
 /// Holds the whole object again, as somebody applied it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The variables of a pod whose values are known to be no secret. All others may be one.
-const HARMLESS_VARIABLES: [&str; 20] = [
+const PUBLIC_VARIABLES: [&str; 20] = [
     "ALIBABA_CLOUD_CREDENTIALS_FILE",
     "AWS_DEFAULT_REGION",
     "AWS_REGION",
@@ -129,7 +129,7 @@ fn redact(value: &mut Value, is_in_hooks: bool) {
 fn variables(value: &mut Value) {
     for variable in value.as_array_mut().into_iter().flatten() {
         let name = variable["name"].as_str().unwrap_or_default().to_uppercase();
-        if !HARMLESS_VARIABLES.contains(&name.as_str())
+        if !PUBLIC_VARIABLES.contains(&name.as_str())
             && let Some(value) = variable.get_mut("value")
         {
             redact(value, false);
@@ -145,12 +145,12 @@ fn is_hook(key: &str) -> bool {
 
 /// Takes what is secret out of a text of several lines.
 pub(crate) fn text(text: &str) -> String {
-    lines::without_pem(text).split_inclusive('\n').map(lines::clean).collect()
+    lines::without_pem(text).split_inclusive('\n').map(lines::redact_line).collect()
 }
 
 /// Whether something of that name is secret.
 fn is_secret(name: &str) -> bool {
-    let letters = letters(name);
+    let letters = normalized(name);
     let is_meant = |word: &&str| match *word {
         // Part of too many others.
         "sas" => letters == "sas" || letters.ends_with("sastoken"),
@@ -161,11 +161,11 @@ fn is_secret(name: &str) -> bool {
         name == "pass" || ["_pass", "-pass", ".pass"].iter().any(|end| name.ends_with(end))
     };
     (SECRET_WORDS.iter().any(is_meant) || is_short())
-        && !HARMLESS_WORDS.iter().any(|word| letters.ends_with(word))
+        && !PUBLIC_WORDS.iter().any(|word| letters.ends_with(word))
 }
 
 /// A name in the spelling that all of its spellings share.
-fn letters(name: &str) -> String {
+fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_an_object_what_is_called_like_a_credential_is_taken_out() {
+    fn object_fields_named_like_credentials_are_redacted() {
         let mut location = json!({
             "metadata": {"annotations": {LAST_APPLIED: "{\"secretKey\":\"s3cr3t\"}", "a": "b"}},
             "spec": {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_settings_the_names_stay_and_the_secrets_go() {
+    fn setting_names_are_kept_and_secret_values_redacted() {
         let before = [
             ("region", "x"),
             ("secretAccessKey", "s3cr3t"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_is_secret_by_its_name() {
+    fn variable_with_a_secret_name_is_redacted() {
         let mut pod = json!({"env": [
             {"name": "AWS_SECRET_ACCESS_KEY", "value": "s3cr3t"},
             {"name": "AWS_SHARED_CREDENTIALS_FILE", "value": "/credentials/cloud"},
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_of_a_container_is_secret_unless_it_is_known() {
+    fn container_variable_is_redacted_unless_known_public() {
         let mut pod = json!({"containers": [{"name": "bowline", "env": [
             {"name": "DSN", "value": "s3cr3t"},
             {"name": "VELERO_NAMESPACE", "value": "velero"},
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_taken_out_wherever_they_are() {
+    fn commands_are_redacted_everywhere() {
         let exec = json!({"container": "db", "command": ["sh", "-c", "mysql -ps3cr3t"]});
         let added = json!({"name": "init", "command": ["s3cr3t"], "args": ["s3cr3t"]});
         let mut value = json!({
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_numbers_and_keys_of_several_lines_are_taken_out() {
+    fn lists_numbers_and_multi_line_keys_are_redacted() {
         let key = "-----BEGIN PRIVATE KEY-----\ns3cr3t\n-----END PRIVATE KEY-----\n";
         let mut value = json!({
             "passwords": ["s3cr3t"], "db_pwd": 12345, "data": {"a": format!("x\n{key}y")},

@@ -10,15 +10,15 @@ use kube::ResourceExt as _;
 
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Kind};
-use crate::transfer::Report;
+use crate::listing::{self, ResourceKind};
+use crate::volume_progress::VolumeReport;
 use crate::{output, wait};
 
 /// The phase of a run that was cancelled, for which Velero has no word.
 const FAILED: &str = "Failed";
 
 /// A backup or a restore.
-pub(crate) trait Run: Kind {
+pub(crate) trait Run: ResourceKind {
     /// What is done with its items.
     const PARTICIPLE: &'static str;
     /// What its log is asked for by.
@@ -27,7 +27,7 @@ pub(crate) trait Run: Kind {
     const RESULTS: DownloadTargetKind;
 
     /// Where it is told what plugins do with its volumes.
-    type Report: Report;
+    type VolumeReport: VolumeReport;
 
     /// How it is.
     fn summary(&self) -> Summary;
@@ -43,7 +43,7 @@ pub(crate) trait Run: Kind {
             "Deleting".to_owned()
         } else if phase == FAILED && has(condition::CANCELED) {
             condition::CANCELED.to_owned()
-        } else if !stage.is_over() && has(condition::CANCELING) {
+        } else if !stage.is_terminal() && has(condition::CANCELING) {
             condition::CANCELING.to_owned()
         } else {
             phase
@@ -54,15 +54,15 @@ pub(crate) trait Run: Kind {
     fn has_files(&self) -> Result<(), String> {
         let Summary { phase, stage, validation_errors, .. } = self.summary();
         match stage {
-            Stage::New | Stage::Working => Err(format!(
+            Stage::New | Stage::InProgress => Err(format!(
                 "the phase is {phase}; files are available once all items are {}",
                 Self::PARTICIPLE
             )),
-            Stage::Refused => Err(format!(
+            Stage::FailedValidation => Err(format!(
                 "validation failed, so nothing was run: {}",
                 validation_errors.join("; ")
             )),
-            Stage::Closing | Stage::Complete | Stage::Ended => Ok(()),
+            Stage::Finalizing | Stage::Completed | Stage::Ended => Ok(()),
         }
     }
 }
@@ -105,26 +105,26 @@ pub(crate) enum Stage {
     /// Nobody has looked at it.
     New,
     /// Its items wait, or are being worked on.
-    Working,
+    InProgress,
     /// Its items are through; something goes on behind them.
-    Closing,
+    Finalizing,
     /// It was refused and never ran.
-    Refused,
+    FailedValidation,
     /// It has ended well.
-    Complete,
+    Completed,
     /// It has ended in another way.
     Ended,
 }
 
 impl Stage {
     /// Whether it has ended.
-    pub(crate) fn is_over(self) -> bool {
-        matches!(self, Self::Refused | Self::Complete | Self::Ended)
+    pub(crate) fn is_terminal(self) -> bool {
+        matches!(self, Self::FailedValidation | Self::Completed | Self::Ended)
     }
 }
 
 /// Puts the labels and annotations of a command line on an object.
-pub(crate) fn decorate(
+pub(crate) fn add_metadata(
     metadata: &mut ObjectMeta,
     labels: BTreeMap<String, String>,
     annotations: BTreeMap<String, String>,
@@ -139,24 +139,24 @@ pub(crate) fn decorate(
 
 /// Where the name of a run comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum NameOrigin {
     /// From the command line: it means that one, and no other.
-    ByUser,
+    User,
     /// From the time, in whole seconds: if there is one of that second, it gets a number.
-    ByTime,
+    Generated,
 }
 
-impl From<bool> for Named {
+impl From<bool> for NameOrigin {
     fn from(is_by_user: bool) -> Self {
-        if is_by_user { Self::ByUser } else { Self::ByTime }
+        if is_by_user { Self::User } else { Self::Generated }
     }
 }
 
 /// The names under which it is tried to create a run, in order.
-fn names(name: &str, named: Named) -> impl Iterator<Item = String> {
+fn candidate_names(name: &str, named: NameOrigin) -> impl Iterator<Item = String> {
     /// More than anybody starts within a second.
-    const MOST: u32 = 20;
-    let last = if named == Named::ByTime { MOST } else { 1 };
+    const MAX_CANDIDATES: u32 = 20;
+    let last = if named == NameOrigin::Generated { MAX_CANDIDATES } else { 1 };
     let base = name.to_owned();
     (1..=last).map(move |number| match number {
         1 => base.clone(),
@@ -169,11 +169,11 @@ pub(crate) async fn submit<R: Run>(
     installation: &Installation,
     mut run: R,
     wants_to_wait: bool,
-    named: Named,
+    origin: NameOrigin,
 ) -> anyhow::Result<Exit> {
     let noun = R::NOUN;
     let mut created = None;
-    for name in names(&run.name_any(), named) {
+    for name in candidate_names(&run.name_any(), origin) {
         run.meta_mut().name = Some(name);
         created = listing::create(installation, &run).await?;
         if created.is_some() {
@@ -186,10 +186,10 @@ pub(crate) async fn submit<R: Run>(
         bail!("{noun} `{name}` already exists; choose another name, or see {describe}");
     };
     if wants_to_wait {
-        return wait::for_end(installation, &created, wait::Reason::Result).await;
+        return wait::for_end(installation, &created, wait::WaitReason::Result).await;
     }
     let logs = installation.hint(&format!("{noun} logs {name}"));
-    output::say(format_args!("{noun} `{name}` created; see {describe} and {logs}"));
+    output::print_message(format_args!("{noun} `{name}` created; see {describe} and {logs}"));
     Ok(Exit::Success)
 }
 
@@ -198,10 +198,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_made_of_the_time_gets_a_number_if_it_is_taken_and_one_of_the_user_does_not() {
-        assert_eq!(names("b", Named::ByUser).collect::<Vec<_>>(), ["b"]);
-        let tried: Vec<String> = names("b-20260102030405", Named::ByTime).take(3).collect();
+    fn generated_name_that_is_taken_gets_a_number_and_user_name_does_not() {
+        assert_eq!(candidate_names("b", NameOrigin::User).collect::<Vec<_>>(), ["b"]);
+        let names: Vec<String> =
+            candidate_names("b-20260102030405", NameOrigin::Generated).take(3).collect();
         let expected = ["b-20260102030405", "b-20260102030405-2", "b-20260102030405-3"];
-        assert_eq!(tried, expected);
+        assert_eq!(names, expected);
     }
 }

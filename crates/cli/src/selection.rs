@@ -1,11 +1,11 @@
 //! Which objects a command that changes or deletes is about.
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use kube::ResourceExt as _;
 
 use crate::confirm::confirm;
 use crate::installation::Installation;
-use crate::listing::{self, Kind};
+use crate::listing::{self, ResourceKind};
 use crate::output;
 
 /// Names, labels or all: one of them must be said.
@@ -26,7 +26,7 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// Finds them. That there is none is said.
-    pub(crate) async fn find<K: Kind>(
+    pub(crate) async fn find<K: ResourceKind>(
         &self,
         installation: &Installation,
     ) -> anyhow::Result<Vec<K>> {
@@ -37,7 +37,7 @@ impl Selection {
         }
         let found = listing::find(installation, &self.names, selector).await?;
         if found.is_empty() {
-            output::say(format_args!("no {} found", K::PLURAL));
+            output::print_message(format_args!("no {} found", K::PLURAL));
         }
         Ok(found)
     }
@@ -47,7 +47,7 @@ impl Selection {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Deletion {
     #[command(flatten)]
-    which: Selection,
+    selection: Selection,
 
     /// Skip the confirmation prompt
     #[arg(long)]
@@ -57,12 +57,14 @@ pub(crate) struct Deletion {
 impl Deletion {
     /// Finds what is to be deleted, and asks whether that is meant. `warn` makes the question of the
     /// names, and may say more before. Nothing if there is nothing to do, which was said then.
-    pub(crate) async fn choose<K: Kind>(
+    pub(crate) async fn choose<K: ResourceKind>(
         &self,
         installation: &Installation,
         warn: impl AsyncFnOnce(&[String]) -> anyhow::Result<String>,
     ) -> anyhow::Result<Vec<K>> {
-        let found: Vec<K> = self.which.find(installation).await?;
+        let found = self.selection.find::<K>(installation).await;
+        let found: Vec<K> =
+            found.map_err(|error| with_deletion_state(error, self.selection.names.len()))?;
         if found.is_empty() {
             return Ok(found);
         }
@@ -71,17 +73,43 @@ impl Deletion {
         if confirm(self.confirm, &question)? {
             return Ok(found);
         }
-        output::say("nothing was deleted");
+        output::print_message("nothing was deleted");
         Ok(Vec::new())
     }
 }
 
+/// Adds to an error that the other objects are still there, if several were named.
+fn with_deletion_state(error: anyhow::Error, names: usize) -> anyhow::Error {
+    if names < 2 {
+        return error;
+    }
+    anyhow!("{}; nothing was deleted", output::error_chain(&error))
+}
+
 /// Deletes an object, and says so.
-pub(crate) async fn delete<K: Kind>(installation: &Installation, object: &K) -> anyhow::Result<()> {
+pub(crate) async fn delete<K: ResourceKind>(
+    installation: &Installation,
+    object: &K,
+) -> anyhow::Result<()> {
     let name = object.name_any();
     listing::delete::<K>(installation, &name).await?;
     // What has to be done first may take a while; until then it is there.
-    let told = if object.finalizers().is_empty() { "deleted" } else { "is being deleted" };
-    output::say(format_args!("{} `{name}` {told}", K::NOUN));
+    let state = if object.finalizers().is_empty() { "deleted" } else { "is being deleted" };
+    output::print_message(format_args!("{} `{name}` {state}", K::NOUN));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_for_one_of_several_names_says_that_nothing_was_deleted() {
+        let text = |names: usize| {
+            let error = anyhow!("schedule `bad` not found");
+            with_deletion_state(error, names).to_string()
+        };
+        assert_eq!(text(1), "schedule `bad` not found");
+        assert_eq!(text(2), "schedule `bad` not found; nothing was deleted");
+    }
 }

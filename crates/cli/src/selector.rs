@@ -6,15 +6,15 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 /// The longest value of a label, and the longest name of one.
-const LONGEST: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 /// The longest prefix of a label's name.
-const LONGEST_PREFIX: usize = 253;
+const MAX_PREFIX_LENGTH: usize = 253;
 
 /// Reads a selector as kubectl does: `app=web,tier in (a, b),!canary`.
 pub(crate) fn parse(text: &str) -> anyhow::Result<LabelSelector> {
     let mut selector = LabelSelector::default();
     for requirement in requirements(text) {
-        read(requirement.trim(), &mut selector)
+        add_requirement(requirement.trim(), &mut selector)
             .with_context(|| format!("`{text}` is not a valid label selector"))?;
     }
     Ok(selector)
@@ -60,7 +60,7 @@ fn requirements(text: &str) -> Vec<&str> {
 }
 
 /// Adds one requirement to a selector.
-fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
+fn add_requirement(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
     let mut expression = |key: &str, operator: &str, values: Option<Vec<String>>| {
         let key = checked_key(key)?;
         let requirement = LabelSelectorRequirement { key, operator: operator.to_owned(), values };
@@ -77,7 +77,7 @@ fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
         let value = checked_value(value.strip_prefix('=').unwrap_or(value))?;
         let key = checked_key(key)?;
         let labels = to.match_labels.get_or_insert_default();
-        if labels.get(&key).is_some_and(|before| *before != value) {
+        if labels.get(&key).is_some_and(|previous| *previous != value) {
             bail!("`{key}` cannot have two values");
         }
         labels.insert(key, value);
@@ -102,7 +102,7 @@ fn read(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<()> {
 
 fn checked_value(value: &str) -> anyhow::Result<String> {
     let value = value.trim();
-    if !value.is_empty() && !is_word(value) {
+    if !value.is_empty() && !is_label_value(value) {
         bail!("`{value}` is not a valid label value");
     }
     Ok(value.to_owned())
@@ -111,8 +111,8 @@ fn checked_value(value: &str) -> anyhow::Result<String> {
 fn checked_key(key: &str) -> anyhow::Result<String> {
     let key = key.trim();
     let is_key = match key.split_once('/') {
-        Some((prefix, name)) => is_prefix(prefix) && is_word(name),
-        None => is_word(key),
+        Some((prefix, name)) => is_prefix(prefix) && is_label_value(name),
+        None => is_label_value(key),
     };
     if !is_key {
         bail!("`{key}` is not a valid label key");
@@ -120,9 +120,9 @@ fn checked_key(key: &str) -> anyhow::Result<String> {
     Ok(key.to_owned())
 }
 
-fn is_word(text: &str) -> bool {
+fn is_label_value(text: &str) -> bool {
     let is_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-    text.len() <= LONGEST
+    text.len() <= MAX_LABEL_LENGTH
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
         && is_end(text.chars().next())
         && is_end(text.chars().next_back())
@@ -135,7 +135,7 @@ fn is_prefix(text: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    text.len() <= LONGEST_PREFIX && text.split('.').all(is_label)
+    text.len() <= MAX_PREFIX_LENGTH && text.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_kubectl_understands_is_read_and_printed_again() {
+    fn kubectl_selectors_are_parsed_and_printed_again() {
         for (typed, printed) in [
             ("app=web", "app=web"),
             (" app == web ", "app=web"),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_told_why() {
+    fn invalid_selector_is_refused_with_a_reason() {
         for (typed, reason) in [
             ("", "`` is not a valid label key"),
             ("a=b,", "`` is not a valid label key"),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_selectors_is_separated_by_or() {
+    fn alternative_selectors_are_separated_by_or() {
         let any = parse_any("app=web or app in (db, cache) or !x").unwrap();
         let printed: Vec<String> = any.iter().map(text).collect();
         assert_eq!(printed, ["app=web", "app in (cache,db)", "!x"]);

@@ -1,7 +1,7 @@
 //! The Deployment of the server, whoever installed it.
 
 use anyhow::bail;
-use bowline_server::check::is_velero_server;
+use bowline_server::preflight::is_velero_server;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 use kube::api::{ListParams, Patch, PatchParams};
@@ -11,11 +11,11 @@ use serde_json::Value;
 use crate::installation::Installation;
 
 /// What the server's container is called: as we install it, and as Velero does.
-pub(crate) const CONTAINERS: [&str; 2] = ["bowline", "velero"];
+pub(crate) const SERVER_CONTAINERS: [&str; 2] = ["bowline", "velero"];
 /// Deployments in one answer of the API server.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// More answers than any cluster has Deployments for.
-const MOST_PAGES: usize = 200;
+const MAX_PAGES: usize = 200;
 
 /// A Deployment with the server's container in it.
 #[derive(Debug)]
@@ -46,22 +46,22 @@ impl ServerDeployment {
             .filter_map(|deployment| {
                 let name = deployment.name_any();
                 let pod = deployment.spec?.template.spec?;
-                let place = |container: &Container| {
-                    CONTAINERS.iter().position(|name| *name == container.name)
+                let rank = |container: &Container| {
+                    SERVER_CONTAINERS.iter().position(|name| *name == container.name)
                 };
                 let server =
-                    pod.containers.iter().min_by_key(|one| place(one).unwrap_or(usize::MAX))?;
-                let (place, server) = (place(server)?, server.clone());
-                Some((place, Self { name, pod, server }))
+                    pod.containers.iter().min_by_key(|one| rank(one).unwrap_or(usize::MAX))?;
+                let (rank, server) = (rank(server)?, server.clone());
+                Some((rank, Self { name, pod, server }))
             })
             .collect();
-        found.sort_by_key(|(place, _)| *place);
+        found.sort_by_key(|(rank, _)| *rank);
         found.into_iter().next().map(|(_, deployment)| deployment)
     }
 
     /// Changes the pod's template. A list of objects with names is merged by them, so that the rest
     /// stays.
-    pub(crate) async fn change(
+    pub(crate) async fn patch_pod(
         &self,
         installation: &Installation,
         pod: Value,
@@ -70,19 +70,19 @@ impl ServerDeployment {
         let change = serde_json::json!({"spec": {"template": {"spec": pod}}});
         let (params, patch) = (PatchParams::default(), Patch::Strategic(change));
         let doing = format!("change Deployment `{}`", self.name);
-        installation.ask(&doing, api.patch(&self.name, &params, &patch)).await?;
+        installation.call_api(&doing, api.patch(&self.name, &params, &patch)).await?;
         Ok(())
     }
 }
 
 /// Deployments with Velero's server in them, with pods or without, by what they run: a release of the chart may
 /// give them any name. `fields` is a selector of fields.
-pub(crate) async fn veleros(
+pub(crate) async fn velero_deployments(
     installation: &Installation,
     api: &Api<Deployment>,
     fields: &str,
 ) -> anyhow::Result<Vec<Deployment>> {
-    list(installation, api, "list the Deployments of Velero", fields, has_velero).await
+    list(installation, api, "list the Deployments of Velero", fields, has_velero_server).await
 }
 
 /// Deployments of which something is so.
@@ -91,38 +91,38 @@ pub(crate) async fn list(
     api: &Api<Deployment>,
     doing: &str,
     fields: &str,
-    is_so: impl Fn(&Deployment) -> bool,
+    predicate: impl Fn(&Deployment) -> bool,
 ) -> anyhow::Result<Vec<Deployment>> {
-    let mut params = ListParams::default().fields(fields).limit(PAGE);
+    let mut params = ListParams::default().fields(fields).limit(PAGE_SIZE);
     let mut found = Vec::new();
-    for _ in 0..MOST_PAGES {
-        let page = installation.ask(doing, api.list(&params)).await?;
-        found.extend(page.items.into_iter().filter(&is_so));
+    for _ in 0..MAX_PAGES {
+        let page = installation.call_api(doing, api.list(&params)).await?;
+        found.extend(page.items.into_iter().filter(&predicate));
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
             return Ok(found);
         }
     }
     bail!(
-        "cannot {doing}: the cluster returned {MOST_PAGES} pages of {PAGE} Deployments, and has \
+        "cannot {doing}: the cluster returned {MAX_PAGES} pages of {PAGE_SIZE} Deployments, and has \
          more"
     )
 }
 
 /// Whether a Deployment is one of Velero's server, with pods or without.
-fn has_velero(deployment: &Deployment) -> bool {
+fn has_velero_server(deployment: &Deployment) -> bool {
     containers(deployment).any(is_velero_server)
 }
 
 /// Whether a Deployment runs Velero's server. One without pods is kept for the way back.
 pub(crate) fn runs_velero(deployment: &Deployment) -> bool {
     let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-    replicas > 0 && has_velero(deployment)
+    replicas > 0 && has_velero_server(deployment)
 }
 
 /// Whether a Deployment is one of a server, ours or Velero's, by what it runs or by its names.
 pub(crate) fn is_server(deployment: &Deployment) -> bool {
-    let is_ours_or_veleros = |name: &str| CONTAINERS.contains(&name);
+    let is_ours_or_veleros = |name: &str| SERVER_CONTAINERS.contains(&name);
     is_ours_or_veleros(&deployment.name_any())
         || containers(deployment).any(|one| is_velero_server(one) || is_ours_or_veleros(&one.name))
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_known_by_its_container_and_ours_comes_first() {
+    fn server_is_recognized_by_its_container_and_bowline_comes_first() {
         let deployment = |name: &str, containers: &[&str]| -> Deployment {
             let containers: Vec<Value> =
                 containers.iter().map(|name| json!({"name": name})).collect();
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn velero_is_known_by_what_it_runs_and_one_without_pods_does_not_run() {
+    fn velero_is_recognized_by_its_container_and_not_running_at_zero_replicas() {
         for (name, replicas, image, args, [runs, is_one]) in [
             ("velero", 1, "velero/velero:v1.18.3", "server", [true, true]),
             ("velero", 0, "velero/velero:v1.18.3", "server", [false, true]),

@@ -13,36 +13,40 @@ use crate::installation::{Installation, is_not_found, is_transient};
 use crate::listing;
 
 /// How often the answer is looked for.
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Who the server is, and which plugins it has. The request is gone afterwards.
-pub(crate) async fn ask(
+pub(crate) async fn request_status(
     installation: &Installation,
-    patience: Duration,
+    answer_timeout: Duration,
 ) -> anyhow::Result<ServerStatusRequest> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + answer_timeout;
     let mut request = ServerStatusRequest::default();
     request.metadata.generate_name = Some("bowline-cli-".to_owned());
     let api = installation.api::<ServerStatusRequest>();
     let params = PostParams::default();
-    let creating = installation.ask("request the server's status", api.create(&params, &request));
+    let creating =
+        installation.call_api("request the server's status", api.create(&params, &request));
     let Ok(created) = timeout_at(deadline, creating).await else {
-        bail!("no response from the cluster within {}", bowline_api::Duration::from(patience));
+        bail!(
+            "no response from the cluster within {}",
+            bowline_api::Duration::from(answer_timeout)
+        );
     };
     let name = created?.name_any();
-    let answered = answer(installation, &name, deadline).await;
+    let answer = wait_for_answer(installation, &name, deadline).await;
     // The server deletes it as well, after a while.
     let _ = listing::delete::<ServerStatusRequest>(installation, &name).await;
-    answered?.ok_or_else(|| {
+    answer?.ok_or_else(|| {
         anyhow!(
             "no response from a server within {}; check that one runs in namespace `{}`",
-            bowline_api::Duration::from(patience),
+            bowline_api::Duration::from(answer_timeout),
             installation.namespace(),
         )
     })
 }
 
-async fn answer(
+async fn wait_for_answer(
     installation: &Installation,
     name: &str,
     deadline: Instant,
@@ -55,15 +59,15 @@ async fn answer(
                 bail!("the request to the server was deleted before it was answered");
             }
             Ok(Err(error)) if !is_transient(&error) => {
-                return Err(installation.explain("read the server's response", error));
+                return Err(installation.explain_error("read the server's response", error));
             }
             Ok(_) => {}
             Err(_) => return Ok(None),
         }
-        if Instant::now() + PAUSE >= deadline {
+        if Instant::now() + POLL_INTERVAL >= deadline {
             return Ok(None);
         }
-        sleep(PAUSE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -8,13 +8,13 @@ use kube::ResourceExt as _;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Kind, ObjectFormat};
+use crate::key_value_page::NONE;
+use crate::listing::{self, ObjectFormat, ResourceKind};
 use crate::run::Run;
-use crate::sheet::NONE;
 use crate::{follow, output};
 
 /// The digits of the time in the name of a scheduled backup.
-const DIGITS: usize = 14;
+const TIMESTAMP_DIGITS: usize = 14;
 
 /// How objects are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -25,13 +25,13 @@ pub(crate) enum Format {
     Json,
     /// Objects as YAML
     Yaml,
-    /// One name per line, in the form that kubectl prints and accepts: backup.velero.io/nightly
+    /// One RESOURCE.GROUP/NAME per line, the form that kubectl prints and accepts
     Name,
 }
 
 impl Format {
     /// The format for programs, if it is one.
-    pub(crate) fn for_programs(self) -> Option<ObjectFormat> {
+    pub(crate) fn object_format(self) -> Option<ObjectFormat> {
         match self {
             Self::Table | Self::Name => None,
             Self::Json => Some(ObjectFormat::Json),
@@ -84,7 +84,7 @@ pub(crate) struct RunArgs {
 }
 
 /// What a table shows of a kind.
-pub(crate) trait Listed: Kind {
+pub(crate) trait Tabular: ResourceKind {
     /// The headings.
     const HEADER: &'static [&'static str];
 
@@ -92,13 +92,13 @@ pub(crate) trait Listed: Kind {
     fn row(&self, now: Timestamp) -> Vec<String>;
 
     /// What no column has room for, said below the table.
-    fn remark(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         None
     }
 }
 
 /// Lists objects.
-pub(crate) async fn run<K: Listed>(
+pub(crate) async fn run<K: Tabular>(
     args: &Args,
     installation: &InstallationArgs,
 ) -> anyhow::Result<Exit> {
@@ -107,7 +107,7 @@ pub(crate) async fn run<K: Listed>(
 }
 
 /// Lists runs, and goes on to if that is wanted.
-pub(crate) async fn run_runs<R: Run + Listed>(
+pub(crate) async fn run_runs<R: Run + Tabular>(
     args: &RunArgs,
     installation: &InstallationArgs,
 ) -> anyhow::Result<Exit> {
@@ -116,19 +116,21 @@ pub(crate) async fn run_runs<R: Run + Listed>(
         return run::<R>(list, installation).await;
     }
     let installation = Installation::connect(installation).await?;
-    let volumes = follow::Volumes::default();
+    let volumes = follow::WatchedVolumes::default();
     let find = async || {
         let found: Vec<R> = self::find(list, &installation).await?;
-        volumes.look(&installation, &found).await;
+        volumes.refresh(&installation, &found).await;
         Ok(found)
     };
-    let table = |runs: &[R]| watched(runs, &list.labels, Timestamp::now(), |run| volumes.of(run));
+    let table = |runs: &[R]| {
+        table_with_volumes(runs, &list.labels, Timestamp::now(), |run| volumes.column_text(run))
+    };
     let first = find().await?;
-    follow::changes(find, first, list.output, table).await
+    follow::watch_table(find, first, list.output, table).await
 }
 
 /// What is to be listed, in order.
-pub(crate) async fn find<K: Kind>(
+pub(crate) async fn find<K: ResourceKind>(
     args: &Args,
     installation: &Installation,
 ) -> anyhow::Result<Vec<K>> {
@@ -138,51 +140,51 @@ pub(crate) async fn find<K: Kind>(
 }
 
 /// Prints the objects that were found: one if one was named, else a list or a table.
-pub(crate) fn show<K: Listed>(
+pub(crate) fn show<K: Tabular>(
     installation: &Installation,
     mut objects: Vec<K>,
     args: &Args,
 ) -> anyhow::Result<Exit> {
     if args.output == Format::Name {
-        output::data(names(&objects))?;
+        output::print_data(names(&objects))?;
         return Ok(Exit::Success);
     }
-    let text = match args.output.for_programs() {
+    let text = match args.output.object_format() {
         Some(format) if args.names.len() == 1 && objects.len() == 1 => {
-            listing::print_one(objects.remove(0), format)?
+            listing::format_one(objects.remove(0), format)?
         }
-        Some(format) => listing::print_list(objects, format)?,
+        Some(format) => listing::format_list(objects, format)?,
         None if objects.is_empty() => {
             let namespace = installation.namespace();
-            output::say(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
+            output::print_message(format_args!("no {} in namespace `{namespace}`", K::PLURAL));
             return Ok(Exit::Success);
         }
         None => {
-            output::data(table(&objects, &args.labels, Timestamp::now()))?;
-            for remark in objects.iter().filter_map(Listed::remark) {
-                output::say(output::harmless(&remark));
+            output::print_data(table(&objects, &args.labels, Timestamp::now()))?;
+            for warning in objects.iter().filter_map(Tabular::warning) {
+                output::print_message(output::strip_control_chars(&warning));
             }
             return Ok(Exit::Success);
         }
     };
-    output::data(text)?;
+    output::print_data(text)?;
     Ok(Exit::Success)
 }
 
 /// The name of each object with its kind, a line each.
-pub(crate) fn names<K: Kind>(objects: &[K]) -> String {
+pub(crate) fn names<K: ResourceKind>(objects: &[K]) -> String {
     let kind = format!("{}.{}", K::kind(&()).to_lowercase(), K::group(&()));
     let line = |object: &K| [kind.as_str(), "/", &object.name_any(), "\n"].concat();
     objects.iter().map(line).collect()
 }
 
 /// Objects as rows under headings.
-pub(crate) fn table<K: Listed>(objects: &[K], labels: &LabelColumns, now: Timestamp) -> String {
+pub(crate) fn table<K: Tabular>(objects: &[K], labels: &LabelColumns, now: Timestamp) -> String {
     rows(objects, K::HEADER, |object| object.row(now), labels)
 }
 
 /// The same of runs, with how far their volumes are.
-pub(crate) fn watched<R: Run + Listed>(
+pub(crate) fn table_with_volumes<R: Run + Tabular>(
     runs: &[R],
     labels: &LabelColumns,
     now: Timestamp,
@@ -193,7 +195,7 @@ pub(crate) fn watched<R: Run + Listed>(
     rows(runs, &header, row, labels)
 }
 
-fn rows<K: Kind>(
+fn rows<K: ResourceKind>(
     objects: &[K],
     header: &[&str],
     row: impl Fn(&K) -> Vec<String>,
@@ -214,13 +216,13 @@ fn rows<K: Kind>(
             let all = all.collect::<Vec<_>>().join(",");
             cells.push(if all.is_empty() { none() } else { all });
         }
-        cells.iter().map(|cell| output::harmless(cell)).collect::<Vec<_>>()
+        cells.iter().map(|cell| output::strip_control_chars(cell)).collect::<Vec<_>>()
     };
-    output::rows_under(&header, objects.iter().map(row).collect())
+    output::render_rows(&header, objects.iter().map(row).collect())
 }
 
 /// Sorts by name; those that are named after their time from the newest to the oldest.
-pub(crate) fn sort<K: Kind>(objects: &mut [K]) {
+pub(crate) fn sort<K: ResourceKind>(objects: &mut [K]) {
     objects.sort_by_cached_key(|object| {
         let name = object.name_any();
         match series(&name) {
@@ -233,7 +235,7 @@ pub(crate) fn sort<K: Kind>(objects: &mut [K]) {
 /// The name of a series, and the time of one of it.
 fn series(name: &str) -> Option<(&str, &str)> {
     let (series, time) = name.rsplit_once('-')?;
-    let is_time = time.len() == DIGITS && time.bytes().all(|b| b.is_ascii_digit());
+    let is_time = time.len() == TIMESTAMP_DIGITS && time.bytes().all(|b| b.is_ascii_digit());
     is_time.then_some((series, time))
 }
 
@@ -244,14 +246,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_printed_as_kubectl_prints_and_takes_them() {
+    fn names_are_printed_in_kubectl_format() {
         let backups = ["a", "b"].map(|name| Backup::new(name, bowline_api::BackupSpec::default()));
         assert_eq!(names(&backups), "backup.velero.io/a\nbackup.velero.io/b\n");
         assert_eq!(names::<Backup>(&[]), "");
     }
 
     #[test]
-    fn a_series_is_listed_from_its_newest_member() {
+    fn scheduled_backups_are_listed_newest_first() {
         let mut backups: Vec<Backup> =
             ["b", "a-20260101000000", "a", "a-20260102000000", "a-2026", "a-b-20260103000000"]
                 .map(|name| Backup::new(name, bowline_api::BackupSpec::default()))

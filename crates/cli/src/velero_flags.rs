@@ -25,12 +25,12 @@ const ALL_VERSIONS: &str = "each resource is backed up in the version that the c
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flag {
     name: &'static str,
-    shape: Shape,
-    fate: Fate,
+    shape: FlagShape,
+    effect: FlagEffect,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum FlagShape {
     /// `--flag`, or `--flag=false`.
     Switch,
     /// `--flag VALUE`.
@@ -39,140 +39,152 @@ enum Shape {
 
 /// What becomes of a flag.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fate {
+pub(crate) enum FlagEffect {
     /// What it asks for is done in any case.
-    Done,
+    Implied,
     /// It changes nothing, for this reason.
-    Idle(&'static str),
+    NoEffect(&'static str),
     /// It is not taken, for this reason.
-    Refused(&'static str),
+    Unsupported(&'static str),
     /// That depends on its value.
-    Judged(fn(&str) -> Fate),
+    ByValue(fn(&str) -> FlagEffect),
 }
 
 impl Flag {
     /// A flag that is on, off or not there. Off is what we do in any case.
-    pub(crate) const fn switch(name: &'static str, fate: Fate) -> Self {
-        Self { name, shape: Shape::Switch, fate }
+    pub(crate) const fn switch(name: &'static str, effect: FlagEffect) -> Self {
+        Self { name, shape: FlagShape::Switch, effect }
     }
 
     /// A flag with a value.
-    pub(crate) const fn value(name: &'static str, fate: Fate) -> Self {
-        Self { name, shape: Shape::Value, fate }
+    pub(crate) const fn value(name: &'static str, effect: FlagEffect) -> Self {
+        Self { name, shape: FlagShape::Value, effect }
     }
 
     /// The run in which nothing is backed up.
-    pub(crate) const RESTORE_ONLY: Self = Self::switch("restore-only", Fate::Refused(RESTORE_ONLY));
+    pub(crate) const RESTORE_ONLY: Self =
+        Self::switch("restore-only", FlagEffect::Unsupported(RESTORE_ONLY));
     /// How files are copied.
     pub(crate) const UPLOADER: Self = Self::value(
         "uploader-type",
-        Fate::Judged(|value| if value == "kopia" { Fate::Done } else { Fate::Refused(ONLY_KOPIA) }),
+        FlagEffect::ByValue(|value| {
+            if value == "kopia" { FlagEffect::Implied } else { FlagEffect::Unsupported(ONLY_KOPIA) }
+        }),
     );
     /// What is tried out. CSI snapshots are taken in any case.
     pub(crate) const FEATURES: Self = Self::value(
         "features",
-        Fate::Judged(|value| {
+        FlagEffect::ByValue(|value| {
             let has_all_versions = value.split(',').any(|one| one == "EnableAPIGroupVersions");
-            if has_all_versions { Fate::Refused(ALL_VERSIONS) } else { Fate::Done }
+            if has_all_versions {
+                FlagEffect::Unsupported(ALL_VERSIONS)
+            } else {
+                FlagEffect::Implied
+            }
         }),
     );
     /// Whether objects are read from memory.
-    pub(crate) const CACHE: Self =
-        Self::switch("disable-informer-cache", Fate::Idle("this version has no informer cache"));
+    pub(crate) const CACHE: Self = Self::switch(
+        "disable-informer-cache",
+        FlagEffect::NoEffect("this version has no informer cache"),
+    );
     /// How repositories of files are looked after.
     pub(crate) const REPOSITORIES: [Self; 8] = [
-        Self::value("default-repo-maintain-frequency", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("backup-repository-configmap", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("repo-maintenance-job-configmap", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("keep-latest-maintenance-jobs", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("maintenance-job-cpu-request", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("maintenance-job-mem-request", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("maintenance-job-cpu-limit", Fate::Idle(NO_REPOSITORIES)),
-        Self::value("maintenance-job-mem-limit", Fate::Idle(NO_REPOSITORIES)),
+        Self::value("default-repo-maintain-frequency", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("backup-repository-configmap", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("repo-maintenance-job-configmap", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("keep-latest-maintenance-jobs", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("maintenance-job-cpu-request", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("maintenance-job-mem-request", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("maintenance-job-cpu-limit", FlagEffect::NoEffect(NO_REPOSITORIES)),
+        Self::value("maintenance-job-mem-limit", FlagEffect::NoEffect(NO_REPOSITORIES)),
     ];
 
     fn arg(self) -> Arg {
         let arg = Arg::new(self.name).long(self.name).hide(true);
         let arg = match self.shape {
-            Shape::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
-            Shape::Value => arg.num_args(1),
+            FlagShape::Switch => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+            }
+            FlagShape::Value => arg.num_args(1),
         };
         let flag = self;
-        arg.value_parser(StringValueParser::new().try_map(move |value| flag.judge(&value)))
+        arg.value_parser(StringValueParser::new().try_map(move |value| flag.evaluate(&value)))
     }
 
-    fn judge(self, value: &str) -> Result<Note, Refusal> {
-        if self.shape == Shape::Switch {
-            let is_on = flags::boolean(value).map_err(|why| Refusal::of(self, &why))?;
+    fn evaluate(self, value: &str) -> Result<IgnoredReason, UnsupportedFlag> {
+        if self.shape == FlagShape::Switch {
+            let is_on =
+                flags::boolean(value).map_err(|reason| UnsupportedFlag::new(self, &reason))?;
             if !is_on {
-                return Ok(Note(None));
+                return Ok(IgnoredReason(None));
             }
         }
-        let fate = match self.fate {
-            Fate::Judged(judge) => judge(value),
-            fate => fate,
+        let effect = match self.effect {
+            FlagEffect::ByValue(evaluate) => evaluate(value),
+            effect => effect,
         };
-        match fate {
-            Fate::Idle(why) => Ok(Note(Some(why))),
-            Fate::Refused(why) => Err(Refusal::of(self, why)),
-            Fate::Done | Fate::Judged(_) => Ok(Note(None)),
+        match effect {
+            FlagEffect::NoEffect(reason) => Ok(IgnoredReason(Some(reason))),
+            FlagEffect::Unsupported(reason) => Err(UnsupportedFlag::new(self, reason)),
+            FlagEffect::Implied | FlagEffect::ByValue(_) => Ok(IgnoredReason(None)),
         }
     }
 }
 
 /// Why a flag that was said changes nothing, if there is something to say about it.
 #[derive(Clone, Copy, Debug)]
-struct Note(Option<&'static str>);
+struct IgnoredReason(Option<&'static str>);
 
 /// Why a flag is not taken.
 #[derive(Debug)]
-pub(crate) struct Refusal(String);
+pub(crate) struct UnsupportedFlag(String);
 
-impl Refusal {
-    fn of(flag: Flag, why: &str) -> Self {
-        Self(format!("`--{}` is not supported: {why}", flag.name))
+impl UnsupportedFlag {
+    fn new(flag: Flag, reason: &str) -> Self {
+        Self(format!("`--{}` is not supported: {reason}", flag.name))
     }
 
     /// What is behind a mistake in a command line, if it is this.
-    pub(crate) fn behind(error: &clap::Error) -> Option<&Self> {
+    pub(crate) fn find_in(error: &clap::Error) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for UnsupportedFlag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for UnsupportedFlag {}
 
 /// The flags of Velero that a command has no use for.
-pub(crate) trait Unneeded: 'static {
+pub(crate) trait IgnoredFlagSet: 'static {
     /// All of them.
     fn flags() -> Vec<Flag>;
 }
 
 /// Those of them that were said, as arguments of a command.
-pub(crate) struct Unused<T> {
-    notes: Vec<String>,
+pub(crate) struct IgnoredFlags<T> {
+    warnings: Vec<String>,
     of: PhantomData<fn() -> T>,
 }
 
-impl<T> Unused<T> {
+impl<T> IgnoredFlags<T> {
     /// What is to be said about them.
-    pub(crate) fn notes(&self) -> &[String] {
-        &self.notes
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 }
 
-impl<T> fmt::Debug for Unused<T> {
+impl<T> fmt::Debug for IgnoredFlags<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.notes.fmt(f)
+        self.warnings.fmt(f)
     }
 }
 
-impl<T: Unneeded> clap::Args for Unused<T> {
+impl<T: IgnoredFlagSet> clap::Args for IgnoredFlags<T> {
     fn augment_args(command: Command) -> Command {
         command.args(T::flags().into_iter().map(Flag::arg))
     }
@@ -182,19 +194,19 @@ impl<T: Unneeded> clap::Args for Unused<T> {
     }
 }
 
-impl<T: Unneeded> FromArgMatches for Unused<T> {
+impl<T: IgnoredFlagSet> FromArgMatches for IgnoredFlags<T> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut unused = Self { notes: Vec::new(), of: PhantomData };
-        unused.update_from_arg_matches(matches)?;
-        Ok(unused)
+        let mut ignored = Self { warnings: Vec::new(), of: PhantomData };
+        ignored.update_from_arg_matches(matches)?;
+        Ok(ignored)
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        self.notes.clear();
+        self.warnings.clear();
         for flag in T::flags() {
-            let said = matches.try_get_one::<Note>(flag.name).ok().flatten();
-            if let Some(Note(Some(why))) = said {
-                self.notes.push(format!("`--{}` has no effect: {why}", flag.name));
+            let ignored = matches.try_get_one::<IgnoredReason>(flag.name).ok().flatten();
+            if let Some(IgnoredReason(Some(reason))) = ignored {
+                self.warnings.push(format!("`--{}` has no effect: {reason}", flag.name));
             }
         }
         Ok(())
@@ -207,13 +219,13 @@ mod tests {
 
     use super::*;
 
-    struct Few;
+    struct TestFlags;
 
-    impl Unneeded for Few {
+    impl IgnoredFlagSet for TestFlags {
         fn flags() -> Vec<Flag> {
             vec![
-                Flag::switch("no", Fate::Refused("do that instead")),
-                Flag::value("idle", Fate::Idle("there is nothing")),
+                Flag::switch("no", FlagEffect::Unsupported("do that instead")),
+                Flag::value("idle", FlagEffect::NoEffect("there is nothing")),
                 Flag::FEATURES,
                 Flag::UPLOADER,
             ]
@@ -221,38 +233,46 @@ mod tests {
     }
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
-        unused: Unused<Few>,
+        unused: IgnoredFlags<TestFlags>,
     }
 
-    fn notes(words: &[&str]) -> Result<Vec<String>, String> {
+    fn warnings_for(words: &[&str]) -> Result<Vec<String>, String> {
         let words = ["x"].iter().chain(words);
-        match Line::try_parse_from(words) {
-            Ok(line) => Ok(line.unused.notes().to_vec()),
-            Err(error) => Err(Refusal::behind(&error).map(ToString::to_string).unwrap_or_default()),
+        match TestCommand::try_parse_from(words) {
+            Ok(line) => Ok(line.unused.warnings().to_vec()),
+            Err(error) => {
+                Err(UnsupportedFlag::find_in(&error).map(ToString::to_string).unwrap_or_default())
+            }
         }
     }
 
     #[test]
-    fn a_flag_is_refused_with_a_reason_or_taken_with_a_note() {
-        assert_eq!(notes(&["--no"]), Err("`--no` is not supported: do that instead".to_owned()));
-        assert_eq!(notes(&["--no=false"]), Ok(Vec::new()));
+    fn flag_is_refused_with_a_reason_or_ignored_with_a_warning() {
         assert_eq!(
-            notes(&["--no=maybe"]),
+            warnings_for(&["--no"]),
+            Err("`--no` is not supported: do that instead".to_owned())
+        );
+        assert_eq!(warnings_for(&["--no=false"]), Ok(Vec::new()));
+        assert_eq!(
+            warnings_for(&["--no=maybe"]),
             Err("`--no` is not supported: expected true or false".into())
         );
-        let note = "`--idle` has no effect: there is nothing".to_owned();
-        assert_eq!(notes(&["--idle", "7"]), Ok(vec![note]));
-        assert_eq!(notes(&["--features=EnableCSI", "--uploader-type=kopia"]), Ok(Vec::new()));
-        assert!(notes(&["--features=EnableCSI,EnableAPIGroupVersions"]).is_err());
-        assert!(notes(&["--uploader-type=restic"]).is_err());
-        assert_eq!(notes(&["--other"]), Err(String::new()));
+        let warning = "`--idle` has no effect: there is nothing".to_owned();
+        assert_eq!(warnings_for(&["--idle", "7"]), Ok(vec![warning]));
+        assert_eq!(
+            warnings_for(&["--features=EnableCSI", "--uploader-type=kopia"]),
+            Ok(Vec::new())
+        );
+        assert!(warnings_for(&["--features=EnableCSI,EnableAPIGroupVersions"]).is_err());
+        assert!(warnings_for(&["--uploader-type=restic"]).is_err());
+        assert_eq!(warnings_for(&["--other"]), Err(String::new()));
     }
 
     #[test]
-    fn no_help_shows_them() {
-        let help = <Line as clap::CommandFactory>::command().render_long_help().to_string();
+    fn ignored_flags_are_hidden_in_help() {
+        let help = <TestCommand as clap::CommandFactory>::command().render_long_help().to_string();
         assert!(!help.contains("--idle") && !help.contains("--features"), "{help}");
     }
 }

@@ -4,10 +4,10 @@
 //! saying is decided by [`Narrator`], from what it is shown and nothing else.
 
 mod display;
-mod narrator;
+mod progress_messages;
+mod run_errors;
 #[cfg(test)]
 mod tests;
-mod told;
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use self::display::Display;
-use self::narrator::{Narrator, Remark};
-use crate::exit::{Exit, until_asked_to_end};
-use crate::installation::{ANSWER_LIMIT, Installation, brief, is_not_found, is_transient};
+use self::progress_messages::{ProgressMessage, ProgressMessages};
+use crate::exit::{Exit, shutdown_signal};
+use crate::installation::{API_TIMEOUT, Installation, is_not_found, is_transient, short_message};
 use crate::listing;
-use crate::output::{self, harmless};
+use crate::output::{self, strip_control_chars};
 use crate::run::{Run, Stage};
-use crate::transfer::{self, Transfer};
+use crate::volume_progress::{self, VolumeProgress};
 
 /// How often it is looked at.
-const PAUSE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often its volumes are, and how long that may take.
-const VOLUMES_PAUSE: Duration = Duration::from_secs(1);
-const VOLUMES_LIMIT: Duration = Duration::from_secs(5);
+const VOLUMES_POLL_INTERVAL: Duration = Duration::from_secs(1);
+const VOLUMES_TIMEOUT: Duration = Duration::from_secs(5);
 /// A server that runs has begun by then.
-const SERVER_LIMIT: Duration = Duration::from_secs(10);
+const NO_SERVER_HINT_DELAY: Duration = Duration::from_secs(10);
 /// How long the cluster may be away.
-const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
+const MAX_OUTAGE: Duration = Duration::from_mins(2);
 
 /// Why the end of a run is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reason {
+pub(crate) enum WaitReason {
     /// It was asked for, and what comes of it matters.
     #[default]
     Result,
@@ -49,92 +49,95 @@ pub(crate) enum Reason {
 pub(crate) async fn for_end<R: Run>(
     installation: &Installation,
     created: &R,
-    reason: Reason,
+    reason: WaitReason,
 ) -> anyhow::Result<Exit> {
     let (noun, name) = (R::NOUN, created.name_any());
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
-    let (_, mut no_asides) = mpsc::channel(1);
+    let (_, mut no_extra_lines) = mpsc::channel(1);
     let ended = tokio::select! {
         // Boxed, since what it asks for is large.
-        ended = Box::pin(until(installation, created, &mut no_asides, reason, is_over)) => ended?,
+        ended = Box::pin(until(installation, created, &mut no_extra_lines, reason, is_terminal)) => ended?,
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
-            let goes_on = match reason {
-                Reason::Result => "continues without this command",
-                Reason::Cancel => "remains canceled, and ends when a server processes the \
+            let state_text = match reason {
+                WaitReason::Result => "continues without this command",
+                WaitReason::Cancel => "remains canceled, and ends when a server processes the \
                                    cancellation",
             };
-            output::say(format_args!("the {noun} {goes_on}; see {hint}"));
+            output::print_message(format_args!("the {noun} {state_text}; see {hint}"));
             return Ok(exit);
         }
     };
-    for line in outcome(&ended) {
-        output::say(line);
+    for line in outcome_lines(&ended) {
+        output::print_message(line);
     }
     // Boxed, since what it asks for is large, too.
-    match Box::pin(told::told(installation, &ended, asked_to_end)).await {
-        Ok(lines) => lines.into_iter().for_each(output::say),
+    match Box::pin(run_errors::first_errors_and_warnings(installation, &ended, asked_to_end)).await
+    {
+        Ok(lines) => lines.into_iter().for_each(output::print_message),
         Err(exit) => return Ok(exit),
     }
-    output::say(where_to_look(&ended, installation));
-    Ok(exit_of(&ended))
+    output::print_message(describe_hint(&ended, installation));
+    Ok(exit_code(&ended))
 }
 
 /// Waits until a run is over, shows how it goes, and says besides what it is handed to say.
-pub(crate) async fn until_over<R: Run>(
+pub(crate) async fn until_ended<R: Run>(
     installation: &Installation,
     created: &R,
-    asides: &mut mpsc::Receiver<String>,
+    extra_lines: &mut mpsc::Receiver<String>,
 ) -> anyhow::Result<R> {
-    until(installation, created, asides, Reason::Result, is_over).await
+    until(installation, created, extra_lines, WaitReason::Result, is_terminal).await
 }
 
-fn is_over<R: Run>(run: &R) -> bool {
-    run.summary().stage.is_over()
+fn is_terminal<R: Run>(run: &R) -> bool {
+    run.summary().stage.is_terminal()
 }
 
 /// The first other run of the kind that a server works on. A run may be waiting for its end.
-async fn other_at_work<R: Run>(installation: &Installation, run: &R) -> Option<String> {
+async fn other_run_in_progress<R: Run>(installation: &Installation, run: &R) -> Option<String> {
     let all: Vec<R> = listing::find(installation, &[], None).await.ok()?;
-    let is_at_work =
-        |other: &&R| other.uid() != run.uid() && other.summary().stage == Stage::Working;
-    all.iter().find(is_at_work).map(kube::ResourceExt::name_any)
+    let is_in_progress =
+        |other: &&R| other.uid() != run.uid() && other.summary().stage == Stage::InProgress;
+    all.iter().find(is_in_progress).map(kube::ResourceExt::name_any)
 }
 
 /// The same, until a run is as far as is wanted.
 pub(crate) async fn until<R: Run>(
     installation: &Installation,
     created: &R,
-    asides: &mut mpsc::Receiver<String>,
-    reason: Reason,
-    is_enough: impl Fn(&R) -> bool,
+    extra_lines: &mut mpsc::Receiver<String>,
+    reason: WaitReason,
+    is_reached: impl Fn(&R) -> bool,
 ) -> anyhow::Result<R> {
     let (noun, api) = (R::NOUN, installation.api::<R>());
     let name = &created.name_any();
     let started = Instant::now();
-    let mut narrator = Narrator::new(reason);
-    let mut volumes = Volumes::default();
+    let mut progress_messages = ProgressMessages::new(reason);
+    let mut volumes = VolumePoller::default();
     let mut display = Display::new();
-    let mut away_since: Option<Instant> = None;
+    let mut unreachable_since: Option<Instant> = None;
     loop {
-        while let Ok(aside) = asides.try_recv() {
-            display.say(&aside);
+        while let Ok(line) = extra_lines.try_recv() {
+            display.print_line(&line);
         }
-        let error = match timeout(ANSWER_LIMIT, api.get(name)).await {
+        let error = match timeout(API_TIMEOUT, api.get(name)).await {
             Ok(Ok(run)) if run.uid() == created.uid() => {
-                away_since = None;
+                unreachable_since = None;
                 let stage = run.summary().stage;
-                volumes.look::<R>(installation, name, stage).await;
-                let mut remarks = narrator.observe(&run, &volumes.known, started.elapsed());
-                if reason == Reason::Result
-                    && let Some(remark) = remarks.iter_mut().find(|one| **one == Remark::NoServer)
-                    && let Some(other) = other_at_work(installation, &run).await
+                volumes.poll::<R>(installation, name, stage).await;
+                let mut messages =
+                    progress_messages.observe(&run, &volumes.progress, started.elapsed());
+                if reason == WaitReason::Result
+                    && let Some(message) =
+                        messages.iter_mut().find(|one| **one == ProgressMessage::NoServer)
+                    && let Some(other) = other_run_in_progress(installation, &run).await
                 {
-                    *remark = Remark::WaitsFor(other);
+                    *message = ProgressMessage::WaitsForRun(other);
                 }
-                display.show(&run, &volumes.known, &remarks, installation);
-                if is_enough(&run) {
+                display.show(&run, &volumes.progress, &messages, installation);
+                if is_reached(&run) {
                     return Ok(run);
                 }
                 None
@@ -146,59 +149,59 @@ pub(crate) async fn until<R: Run>(
                 bail!("{noun} `{name}` was deleted while waiting for it");
             }
             Ok(Err(error)) if !is_transient(&error) => {
-                return Err(installation.explain(&format!("wait for {noun} `{name}`"), error));
+                return Err(installation.explain_error(&format!("wait for {noun} `{name}`"), error));
             }
-            Ok(Err(error)) => Some(brief(&error)),
+            Ok(Err(error)) => Some(short_message(&error)),
             Err(_) => Some("no response".to_owned()),
         };
         if let Some(error) = error {
-            let since = *away_since.get_or_insert_with(|| {
-                display.say(&format!("the cluster is unreachable, retrying: {error}"));
+            let since = *unreachable_since.get_or_insert_with(|| {
+                display.print_line(&format!("the cluster is unreachable, retrying: {error}"));
                 Instant::now()
             });
-            if since.elapsed() > OUTAGE_LIMIT {
+            if since.elapsed() > MAX_OUTAGE {
                 bail!(
                     "the cluster has been unreachable for {} s: {error}; the {noun} may continue \
                      without this command",
-                    OUTAGE_LIMIT.as_secs()
+                    MAX_OUTAGE.as_secs()
                 );
             }
         }
-        sleep(PAUSE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// What is known of the volumes of a run.
 #[derive(Default)]
-struct Volumes {
-    known: Vec<Transfer>,
-    looked: Option<Instant>,
+struct VolumePoller {
+    progress: Vec<VolumeProgress>,
+    polled_at: Option<Instant>,
 }
 
-impl Volumes {
+impl VolumePoller {
     /// Looks again if it is time. What cannot be seen now is seen later.
-    async fn look<R: Run>(&mut self, installation: &Installation, name: &str, stage: Stage) {
-        let is_due = self.looked.is_none_or(|at| at.elapsed() >= VOLUMES_PAUSE);
-        if !is_due || !matches!(stage, Stage::Working | Stage::Closing) {
+    async fn poll<R: Run>(&mut self, installation: &Installation, name: &str, stage: Stage) {
+        let is_due = self.polled_at.is_none_or(|at| at.elapsed() >= VOLUMES_POLL_INTERVAL);
+        if !is_due || !matches!(stage, Stage::InProgress | Stage::Finalizing) {
             return;
         }
-        let found = transfer::of::<R>(installation, name);
-        if let Ok(Ok(found)) = timeout(VOLUMES_LIMIT, found).await {
-            self.known = found;
+        let found = volume_progress::list_for_run::<R>(installation, name);
+        if let Ok(Ok(found)) = timeout(VOLUMES_TIMEOUT, found).await {
+            self.progress = found;
         }
-        self.looked = Some(Instant::now());
+        self.polled_at = Some(Instant::now());
     }
 }
 
-fn exit_of(run: &impl Run) -> Exit {
-    if run.summary().stage == Stage::Complete { Exit::Success } else { Exit::Failed }
+fn exit_code(run: &impl Run) -> Exit {
+    if run.summary().stage == Stage::Completed { Exit::Success } else { Exit::Failed }
 }
 
-fn where_to_look<R: Run>(run: &R, installation: &Installation) -> String {
+fn describe_hint<R: Run>(run: &R, installation: &Installation) -> String {
     let (noun, name) = (R::NOUN, run.name_any());
     let describe = installation.hint(&format!("{noun} describe {name}"));
     // What was refused has no log.
-    if run.summary().stage == Stage::Refused {
+    if run.summary().stage == Stage::FailedValidation {
         format!("see {describe}")
     } else {
         let logs = installation.hint(&format!("{noun} logs {name}"));
@@ -207,20 +210,20 @@ fn where_to_look<R: Run>(run: &R, installation: &Installation) -> String {
 }
 
 /// How it ended.
-fn outcome<R: Run>(run: &R) -> Vec<String> {
+fn outcome_lines<R: Run>(run: &R) -> Vec<String> {
     let summary = run.summary();
     let counted = |number: i64, what: &str| match number {
         1 => format!("1 {what}"),
         number => format!("{number} {what}s"),
     };
-    let took = match (&summary.started, &summary.ended) {
+    let duration_text = match (&summary.started, &summary.ended) {
         (Some(start), Some(end)) => {
             format!(" in {} s", end.0.duration_since(start.0).as_secs())
         }
         _ => String::new(),
     };
     // What was refused did nothing that could be counted.
-    let counts = if summary.stage == Stage::Refused {
+    let counts = if summary.stage == Stage::FailedValidation {
         String::new()
     } else {
         let (done, total) = summary.items;
@@ -232,10 +235,10 @@ fn outcome<R: Run>(run: &R) -> Vec<String> {
         )
     };
     let (noun, name, state) = (R::NOUN, run.name_any(), run.state());
-    let mut lines = vec![format!("{noun} `{name}` {state}{took}{counts}")];
+    let mut lines = vec![format!("{noun} `{name}` {state}{duration_text}{counts}")];
     lines.extend(summary.validation_errors.iter().map(|error| format!("refused: {error}")));
     if !summary.failure_reason.is_empty() {
         lines.push(format!("reason: {}", summary.failure_reason));
     }
-    lines.iter().map(|line| harmless(line)).collect()
+    lines.iter().map(|line| strip_control_chars(line)).collect()
 }

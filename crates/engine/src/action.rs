@@ -42,7 +42,7 @@ use crate::resource::{GroupResource, Resource, Resources};
 pub(crate) use mounts::Mounts;
 
 /// An action and its name.
-pub struct Named<T: ?Sized> {
+pub struct NamedAction<T: ?Sized> {
     /// What it is called.
     pub name: Name,
     /// The action.
@@ -51,7 +51,7 @@ pub struct Named<T: ?Sized> {
     pub begins_operations: bool,
 }
 
-impl<T: ?Sized> Named<T> {
+impl<T: ?Sized> NamedAction<T> {
     /// An action that begins no operations.
     pub fn new(name: Name, plugin: Arc<T>) -> Self {
         Self { name, plugin, begins_operations: false }
@@ -63,7 +63,7 @@ impl<T: ?Sized> Named<T> {
     }
 }
 
-impl<T: ?Sized> Clone for Named<T> {
+impl<T: ?Sized> Clone for NamedAction<T> {
     fn clone(&self) -> Self {
         Self { name: self.name.clone(), plugin: Arc::clone(&self.plugin), ..*self }
     }
@@ -72,9 +72,9 @@ impl<T: ?Sized> Clone for Named<T> {
 /// The actions that are built in, in Velero's order.
 pub struct BuiltIn {
     /// Those that take part in the backup of items.
-    pub backup_item_actions: Vec<Named<dyn BackupItemAction>>,
+    pub backup_item_actions: Vec<NamedAction<dyn BackupItemAction>>,
     /// Those that say what belongs together.
-    pub item_block_actions: Vec<Named<dyn ItemBlockAction>>,
+    pub item_block_actions: Vec<NamedAction<dyn ItemBlockAction>>,
     /// The pods that mount claims, as these know them.
     pub(crate) mounts: Arc<Mounts>,
 }
@@ -88,16 +88,16 @@ pub fn built_in(
 ) -> BuiltIn {
     let reader = Reader::new(cluster, resources);
     let mounts = Arc::new(Mounts::new(reader.clone(), namespaces));
-    let (of_claims, label) = (Arc::clone(&mounts), volume_group_label_key);
-    let claims = claim_block::ClaimBlock::new(reader.clone(), of_claims, label);
+    let (claim_mounts, label) = (Arc::clone(&mounts), volume_group_label_key);
+    let claims = claim_block::ClaimBlock::new(reader.clone(), claim_mounts, label);
     let service_account = Arc::new(service_account::ServiceAccount::new(reader));
     BuiltIn {
-        backup_item_actions: named([
+        backup_item_actions: named_actions([
             ("velero.io/pod", Arc::new(pod::PodAction) as Arc<dyn BackupItemAction>),
             ("velero.io/pv", Arc::new(claim::ClaimAction)),
             ("velero.io/service-account", Arc::clone(&service_account) as _),
         ]),
-        item_block_actions: named([
+        item_block_actions: named_actions([
             ("velero.io/pod", Arc::new(pod::PodAction) as Arc<dyn ItemBlockAction>),
             ("velero.io/pvc", Arc::new(claims)),
             ("velero.io/service-account", service_account),
@@ -106,9 +106,10 @@ pub fn built_in(
     }
 }
 
-fn named<T: ?Sized, const N: usize>(actions: [(&str, Arc<T>); N]) -> Vec<Named<T>> {
+fn named_actions<T: ?Sized, const N: usize>(actions: [(&str, Arc<T>); N]) -> Vec<NamedAction<T>> {
     // None is lost: that these names are valid is tested.
-    let named = |(name, plugin): (&str, _)| name.parse().ok().map(|name| Named::new(name, plugin));
+    let named =
+        |(name, plugin): (&str, _)| name.parse().ok().map(|name| NamedAction::new(name, plugin));
     actions.into_iter().filter_map(named).collect()
 }
 
@@ -125,24 +126,24 @@ impl Reader {
     }
 
     /// Shows each object of a list, and keeps none. A resource that is not served has no objects.
-    async fn each(
+    async fn for_each_object(
         &self,
         group: &str,
         resource: &str,
         query: Query,
-        mut see: impl FnMut(&Object) -> serde_json::Result<()> + Send,
+        mut visit: impl FnMut(&Object) -> serde_json::Result<()> + Send,
     ) -> Result<()> {
         let id = GroupResource::new(group, resource);
         let Some(resource) = self.resources.find(&id) else { return Ok(()) };
         let mut objects = self.cluster.list(resource, query);
         while let Some(object) = objects.next().await {
-            let seen = match object {
-                Ok(object) => see(&object).map_err(|error| (object.name, error.to_string())),
+            let visited = match object {
+                Ok(object) => visit(&object).map_err(|error| (object.name, error.to_string())),
                 // An object that cannot be read is told where objects are collected.
                 Err(cluster::Error::Object(error)) => Err((String::new(), error.to_string())),
-                Err(error) => return Err(unlisted(resource, &error)),
+                Err(error) => return Err(list_error(resource, &error)),
             };
-            if let Err((name, error)) = seen {
+            if let Err((name, error)) = visited {
                 tracing::warn!("cannot tell what belongs to one of {id} {name:?}: {error}");
             }
         }
@@ -151,10 +152,10 @@ impl Reader {
 }
 
 /// The error of an action that needed a list and did not get it.
-fn unlisted(resource: &Resource, error: &cluster::Error) -> Error {
-    use cluster::Error::{Refused, Silent, Unreachable};
+fn list_error(resource: &Resource, error: &cluster::Error) -> Error {
+    use cluster::Error::{Refused, Timeout, Unreachable};
     let code = match error {
-        Unreachable(_) | Silent(_) | Refused { code: 429 | 500.., .. } => Code::Unavailable,
+        Unreachable(_) | Timeout(_) | Refused { code: 429 | 500.., .. } => Code::Unavailable,
         Refused { code: 401 | 403, .. } => Code::PermissionDenied,
         _ => Code::Unknown,
     };
@@ -171,6 +172,6 @@ fn id(group: &str, resource: &str, namespace: &str, name: &str) -> ResourceIdent
 }
 
 /// The error of an action that cannot read its item.
-fn unreadable(error: &serde_json::Error) -> Error {
+fn unreadable_item_error(error: &serde_json::Error) -> Error {
     Error::new(Code::InvalidArgument, format!("the item cannot be read: {error}"))
 }

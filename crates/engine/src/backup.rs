@@ -22,6 +22,7 @@
 
 pub mod archive;
 mod block;
+mod block_journal;
 mod collect;
 mod context;
 mod credentials;
@@ -33,20 +34,19 @@ pub mod finalize;
 pub mod hook;
 mod inventory;
 mod item;
-mod look;
+mod name_check;
 mod namespaces;
-mod note;
-mod outside;
+mod outcome;
+mod outside_pods;
 pub mod policy;
 mod progress;
 pub mod replace;
 pub mod request;
-mod seen;
 pub mod snapshot;
 mod spool;
-mod taken;
 mod thaw;
 pub mod upload;
+mod visited_items;
 pub mod volume;
 
 use std::io;
@@ -61,32 +61,35 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::Cluster;
+use crate::failpoint::{self, Point};
 use crate::journal::{Journal, Recovered};
-use crate::point::{self, Point};
 use crate::report::Report;
 use crate::snapshotter::Snapshotters;
 use archive::{Archive, Sealed};
-use collect::Turn;
+use collect::ListPhase;
 use context::{Context, assemble, prepare};
 pub use inventory::Inventory;
 use item::Sink;
-use look::Name;
+use name_check::NameAvailability;
+pub use outcome::BackupOutcome;
+use outcome::{
+    earlier_csi_snapshots, earlier_operations, earlier_snapshots, finish, into_owned_report,
+};
 pub use progress::Progress;
 use request::Request;
 pub use snapshot::SnapshotProgress;
-pub use taken::Taken;
-use taken::{begun_before, begun_by_csi_before, end, own, taken_before};
 pub use thaw::{
-    ThawError, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, give_up_if_canceled, thaw_left,
+    ThawContext, ThawError, ThawOutcome, ThawRetry, UnwrittenThaws, give_up_if_canceled,
+    thaw_leftover_pods,
 };
 use upload::UploadError;
 
 /// How many bytes of objects may be in flight.
-const IN_FLIGHT: usize = 16 << 20;
+const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 /// How long an upload, or a call of a plugin, may still take once the run was canceled.
-const AFTER_CANCEL: Duration = Duration::from_secs(10);
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
 /// What a run needs.
 pub struct Run {
@@ -97,9 +100,9 @@ pub struct Run {
     /// Into what.
     pub store: BackupStore,
     /// The BackupItemActions of plugins, in order. They come after those that are built in.
-    pub backup_item_actions: Vec<Named<dyn BackupItemAction>>,
+    pub backup_item_actions: Vec<NamedAction<dyn BackupItemAction>>,
     /// The ItemBlockActions of plugins, in order.
-    pub item_block_actions: Vec<Named<dyn ItemBlockAction>>,
+    pub item_block_actions: Vec<NamedAction<dyn ItemBlockAction>>,
     /// Where snapshots of volumes are taken.
     pub snapshotters: Arc<dyn Snapshotters>,
     /// How much at a time.
@@ -147,7 +150,7 @@ pub enum Fatal {
     Exists,
     /// The bucket did not say whether there is.
     #[error("cannot look into the bucket")]
-    Look(#[source] bowline_store::Error),
+    ReadBucket(#[source] bowline_store::Error),
     /// The API server did not say what it serves.
     #[error("cannot discover what the cluster has")]
     Discover(#[source] crate::cluster::Error),
@@ -171,7 +174,7 @@ pub enum Fatal {
     Upload(#[from] UploadError),
     /// It is not taken up again.
     #[error("{0}")]
-    GivenUp(String),
+    Abandoned(String),
     /// It was told to stop. Another process can take it up.
     #[error("stopped before it was done")]
     Stopped,
@@ -182,8 +185,8 @@ pub enum Fatal {
 
 impl Fatal {
     /// What happened and why, in one line.
-    pub fn told(&self) -> String {
-        bowline_plugin::one_line(self)
+    pub fn error_chain(&self) -> String {
+        bowline_plugin::error_chain(self)
     }
 }
 
@@ -194,45 +197,51 @@ impl Fatal {
 /// - The archive is in the bucket whole, or not at all.
 /// - Post-hooks of pods whose pre-hooks were started have run when this returns, so it must not be
 ///   dropped: use [`Run::stop`].
-pub async fn run(run: Run, now: Timestamp) -> Taken {
+pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     let report = Arc::new(Report::default());
     let progress = Arc::clone(&run.progress);
     let timeout = run.request.item_operation_timeout();
-    let begun = begun_before(&run.recovery.recovered, timeout, now);
-    let snapshots = taken_before(&run.recovery.recovered);
+    let earlier_operations = earlier_operations(&run.recovery.recovered, timeout, now);
+    let earlier_snapshots = earlier_snapshots(&run.recovery.recovered);
     let recovered = run.recovery.recovered.clone();
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
-            note::tell_left(&report, &recovered);
-            let nothing = Taken::nothing(fatal, own(report), &progress);
-            let (csi_snapshots, csi_left) = begun_by_csi_before(&recovered);
-            return Taken { operations: begun, snapshots, csi_snapshots, csi_left, ..nothing };
+            block_journal::report_abandoned(&report, &recovered);
+            let failed = BackupOutcome::failed(fatal, into_owned_report(report), &progress);
+            let (csi_snapshots, csi_leftovers) = earlier_csi_snapshots(&recovered);
+            return BackupOutcome {
+                operations: earlier_operations,
+                snapshots: earlier_snapshots,
+                csi_snapshots,
+                csi_leftovers,
+                ..failed
+            };
         }
     };
     // It is large, and there is one of it.
-    let archive = Box::pin(take(&context)).await;
-    Box::pin(end(context, archive, report, &progress)).await
+    let archive = Box::pin(write_archive(&context)).await;
+    Box::pin(finish(context, archive, report, &progress)).await
 }
 
 /// Fills the archive and uploads it meanwhile.
-async fn take(context: &Arc<Context>) -> Result<Sealed, Fatal> {
-    let (archive, stream, writing) = archive::start(context.started).map_err(Fatal::Archive)?;
+async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
+    let (archive, stream, writer) = archive::start(context.started).map_err(Fatal::Archive)?;
     let Context { store, request, options, cancel, .. } = &**context;
     let upload = upload::contents(store, &request.name, stream, &options.scratch);
     let uploaded = async {
         tokio::select! {
             uploaded = upload => uploaded,
             // A bucket that hangs does not hold a run that nobody wants any more.
-            () = canceled_for(cancel, AFTER_CANCEL) => Err(bowline_store::Error::GivenUp.into()),
+            () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
-    let (filled, uploaded) = join(fill(context, archive), uploaded).await;
+    let (filled, uploaded) = join(fill_archive(context, archive), uploaded).await;
     if uploaded.is_ok() {
-        point::pass(Point::ArchiveUploaded);
+        failpoint::hit(Point::ArchiveUploaded);
     }
-    let sealed = writing.end().await;
+    let sealed = writer.finish().await;
     filled?;
     uploaded?;
     sealed.map_err(Fatal::Archive)
@@ -245,49 +254,57 @@ async fn canceled_for(cancel: &CancellationToken, time: Duration) {
 }
 
 /// Puts everything into the archive. If that fails, the archive breaks off, and the upload with it.
-async fn fill(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
+async fn fill_archive(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
     let filled = collect_all(context, &archive).await;
     if filled.is_err() {
-        archive.break_off().await;
+        archive.abort().await;
     }
     filled
 }
 
 async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fatal> {
-    note::replay(context, &context.recovery, archive).await;
+    block_journal::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;
-    let listings = collect::plan(context, namespaces.len());
+    let listings = collect::plan_listings(context, namespaces.len());
     context.progress.plan_lists(listings.len());
-    let of = |turn| listings.iter().filter(|listing| listing.turn == turn).cloned().collect();
+    let listings_in =
+        |turn| listings.iter().filter(|listing| listing.phase == turn).cloned().collect();
     let connections = Arc::new(Semaphore::new(context.options.connections));
     let blocks = async {
-        let held = collect::items(context, of(Turn::First), archive, &connections).await;
-        let (of_blocks, others) = held.into_iter().partition(|held| held.is_of_block);
+        let spooled =
+            collect::items(context, listings_in(ListPhase::BeforeBlocks), archive, &connections)
+                .await;
+        let (of_blocks, deferred) = spooled.into_iter().partition(|held| held.is_of_block);
         block::process(context, of_blocks, archive).await;
-        collect::release(context, others, archive).await;
-        let held = collect::items(context, of(Turn::Last), archive, &connections).await;
-        debug_assert!(held.is_empty(), "what may be held is listed first");
+        collect::visit_spooled(context, deferred, archive).await;
+        let spooled =
+            collect::items(context, listings_in(ListPhase::AfterBlocks), archive, &connections)
+                .await;
+        debug_assert!(spooled.is_empty(), "what may be held is listed first");
     };
     let rest = async {
-        let held = collect::items(context, of(Turn::Any), archive, &connections).await;
-        debug_assert!(held.is_empty(), "what may be held is listed first");
+        let spooled =
+            collect::items(context, listings_in(ListPhase::Anytime), archive, &connections).await;
+        debug_assert!(spooled.is_empty(), "what may be held is listed first");
     };
     join(blocks, rest).await;
     let sink = Sink::archive(archive);
     namespaces::store(context, namespaces, &sink).await;
     definitions::store(context, &sink).await;
-    credentials::tell(context);
-    check_end(context)?;
+    credentials::warn_excluded(context);
+    check_not_stopped(context)?;
     // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
     // moment until the archive is there; the commit record cannot be taken over.
     let Context { store, request, stop, cancel, .. } = &**context;
-    match look::look(store, &request.name, look::PATIENTLY, stop, cancel).await {
-        Name::Taken => Err(Fatal::Exists),
-        Name::Free => Ok(()),
+    match name_check::check_name(store, &request.name, name_check::CHECK_RESUMED, stop, cancel)
+        .await
+    {
+        NameAvailability::Taken => Err(Fatal::Exists),
+        NameAvailability::Free => Ok(()),
         // Everything has been taken by now, so it is not thrown away for that.
-        Name::Unknown(error) => {
-            check_end(context)?;
-            let error = bowline_plugin::one_line(&error);
+        NameAvailability::Unknown(error) => {
+            check_not_stopped(context)?;
+            let error = bowline_plugin::error_chain(&error);
             tracing::warn!(
                 error,
                 "it is not known whether the name is still free; the commit will say"
@@ -298,7 +315,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
 }
 
 /// Whether the run is to end here.
-fn check_end(context: &Context) -> Result<(), Fatal> {
+fn check_not_stopped(context: &Context) -> Result<(), Fatal> {
     if context.cancel.is_cancelled() {
         return Err(Fatal::Canceled);
     }

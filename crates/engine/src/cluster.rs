@@ -4,7 +4,7 @@ pub mod api_server;
 pub mod drivers;
 pub mod events;
 pub mod fake;
-mod split;
+mod list_splitter;
 pub mod watch;
 
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub trait Cluster: Send + Sync {
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-        door: Door,
+        subresource: Subresource,
         patch: &Value,
     ) -> Result<Object>;
 
@@ -82,11 +82,15 @@ pub trait Cluster: Send + Sync {
     /// Follows objects: says that it has begun, then which are there, then each change as it comes. When
     /// the connection breaks it begins anew, and says so. An error ends the stream, unless it is
     /// [`Error::Object`], which is about one object.
-    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>>;
+    fn watch(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+    ) -> BoxStream<'static, Result<WatchEvent>>;
 
     /// Runs a command in a container and waits for its end, for a while. An error that
     /// [is out of reach](Error::is_out_of_reach) means that it may not have been started.
-    async fn exec(&self, exec: &Exec) -> Result<Executed>;
+    async fn exec(&self, exec: &Exec) -> Result<ExecOutcome>;
 }
 
 /// Hears how many objects of a list are to come.
@@ -94,20 +98,20 @@ pub type Announce = Box<dyn Fn(u64) + Send + Sync>;
 
 /// What somebody hears who follows objects.
 #[derive(Clone, Debug)]
-pub enum Change {
+pub enum WatchEvent {
     /// It has begun, maybe anew. What went away before is not told.
-    Began,
+    Started,
     /// An object is there, and like this.
-    There(Object),
+    Applied(Object),
     /// An object is gone, and was like this.
-    Gone(Object),
+    Deleted(Object),
 }
 
 /// Which part of an object a patch is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum Subresource {
     /// Everything but what has a door of its own.
-    Whole,
+    None,
     /// The status, where it is a subresource.
     Status,
 }
@@ -152,7 +156,7 @@ pub struct Exec {
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Executed {
+pub struct ExecOutcome {
     /// What it wrote, as far as it is kept.
     pub output: String,
     /// Why it failed, if it did.
@@ -177,7 +181,7 @@ pub enum Error {
     Unreachable(String),
     /// It did not answer in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
-    Silent(Duration),
+    Timeout(Duration),
     /// A list took longer than the API server remembers the past.
     #[error("the list took so long that the API server cannot continue it")]
     Expired {
@@ -197,7 +201,7 @@ pub enum Error {
 
 impl Error {
     /// Whether what was to be created is there already.
-    pub fn is_already_there(&self) -> bool {
+    pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
     }
 
@@ -207,16 +211,16 @@ impl Error {
     }
 
     /// Whether the API server has too much to do.
-    pub fn is_busy(&self) -> bool {
+    pub fn is_throttled(&self) -> bool {
         matches!(self, Self::Refused { code: 429, .. })
     }
 
     /// Whether the API server, or the node behind it, was not there or had too much to do. Another try
     /// may end better.
-    pub fn is_out_of_reach(&self) -> bool {
+    pub fn is_unavailable(&self) -> bool {
         matches!(
             self,
-            Self::Unreachable(_) | Self::Silent(_) | Self::Refused { code: 429 | 500..=599, .. }
+            Self::Unreachable(_) | Self::Timeout(_) | Self::Refused { code: 429 | 500..=599, .. }
         )
     }
 

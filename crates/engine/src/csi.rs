@@ -14,7 +14,7 @@ pub(crate) const CONTENTS: &str = "volumesnapshotcontents";
 pub(crate) const CLASSES: &str = "volumesnapshotclasses";
 
 /// The API group of VolumeGroupSnapshots.
-pub(crate) const GROUP_OF_GROUPS: &str = "groupsnapshot.storage.k8s.io";
+pub(crate) const GROUP_SNAPSHOT_API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 /// Its plural names.
 pub(crate) const GROUPS: &str = "volumegroupsnapshots";
 pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents";
@@ -46,10 +46,12 @@ pub(crate) const GROUP_DELETION_SECRET: [&str; 2] = [
 /// not mean that it is not served.
 pub(crate) async fn discover(cluster: &dyn Cluster) -> cluster::Result<Discovery> {
     let discovery = cluster.discover().await?;
-    let is_ours = |failed: &&String| {
-        [GROUP, GROUP_OF_GROUPS].into_iter().any(|group| failed.starts_with(&format!("{group}/")))
+    let is_snapshot_group = |failed: &&String| {
+        [GROUP, GROUP_SNAPSHOT_API_GROUP]
+            .into_iter()
+            .any(|group| failed.starts_with(&format!("{group}/")))
     };
-    match discovery.failed.iter().find(is_ours) {
+    match discovery.failed.iter().find(is_snapshot_group) {
         Some(failed) => Err(cluster::Error::Unreachable(failed.clone())),
         None => Ok(discovery),
     }
@@ -61,8 +63,8 @@ pub(crate) fn resource(plural: &str) -> GroupResource {
 }
 
 /// A resource of the API of groups.
-pub(crate) fn resource_of_groups(plural: &str) -> GroupResource {
-    GroupResource::new(GROUP_OF_GROUPS, plural)
+pub(crate) fn group_resource(plural: &str) -> GroupResource {
+    GroupResource::new(GROUP_SNAPSHOT_API_GROUP, plural)
 }
 
 /// An object of the snapshot API.
@@ -76,21 +78,21 @@ pub(crate) fn id(plural: &str, namespace: &str, name: &str) -> ResourceIdentifie
 }
 
 /// A change of the policy that says what becomes of a snapshot with its content.
-pub(crate) fn policy(policy: &str) -> Value {
+pub(crate) fn deletion_policy_patch(policy: &str) -> Value {
     json!({ "spec": { "deletionPolicy": policy } })
 }
 
 /// The mark by which the controller tells the snapshotter that a content may go.
-pub(crate) fn being_deleted() -> Value {
+pub(crate) fn being_deleted_patch() -> Value {
     json!({ "metadata": { "annotations": { BEING_DELETED: "yes" } } })
 }
 
 /// The same for the content of a group.
-pub(crate) fn group_being_deleted() -> Value {
+pub(crate) fn group_being_deleted_patch() -> Value {
     json!({ "metadata": { "annotations": { GROUP_BEING_DELETED: "yes" } } })
 }
 
 /// What the plugin of a CSI driver's snapshots is called, where plugins are named.
-pub fn plugin_of(driver: &str) -> String {
+pub fn plugin_name(driver: &str) -> String {
     format!("velero.io/csi/{driver}")
 }

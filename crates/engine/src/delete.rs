@@ -21,9 +21,9 @@
 //!   of them.
 
 mod actions;
+mod admission;
 mod csi;
-mod holdings;
-mod judge;
+mod inventory;
 mod plan;
 mod shared;
 mod snapshots;
@@ -34,27 +34,27 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_api::Backup;
-use bowline_plugin::{DeleteItemAction, one_line};
+use bowline_plugin::{DeleteItemAction, error_chain};
 use bowline_store::{BackupName, BackupStore};
 use tokio_util::sync::CancellationToken;
 
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::Cluster;
-use crate::point::{self, Point};
-use crate::report::{About, Message, Report};
+use crate::failpoint::{self, Point};
+use crate::report::{Message, Report, ReportSubject};
 
-pub use csi::{Content, ready};
-pub use holdings::{Holdings, LookError, look, look_for_csi};
-pub use judge::{Facts, Refusal, Scope, Verdict, judge};
-pub use plan::{Doomed, Files, Plan, plan};
+pub use admission::{DeletionFacts, DeletionVerdict, Refusal, Scope, check_deletion};
+pub use csi::{DeletableCsiSnapshot, check_csi_ready};
+pub use inventory::{BackupInventory, InventoryError, read_csi_inventory, read_inventory};
+pub use plan::{DeletableSnapshot, DeletionPlan, FileOwnership, plan_deletion};
 pub use shared::{
-    BackupPossessions, OtherBackups, Possession, SharedSnapshot, against_unreadable, keep_shared,
-    possessions,
+    BackupPossessions, OtherBackups, SharedSnapshot, SnapshotRef, against_unreadable,
+    exclude_shared, referenced_snapshots,
 };
-pub use snapshots::{Opened, open};
+pub use snapshots::{OpenSnapshotters, open_snapshotters};
 
 /// How many errors are told. More are in the log.
-const TOLD: usize = 50;
+const MAX_REPORTED_ERRORS: usize = 50;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,7 @@ impl Default for Deadlines {
 }
 
 /// A backup whose data is to be deleted, and what that takes.
-pub struct Job<'a> {
+pub struct DeletionJob<'a> {
     /// The backup, as plugins are shown it.
     pub backup: &'a Backup,
     /// Its name.
@@ -95,11 +95,11 @@ pub struct Job<'a> {
     /// Where its files are.
     pub store: &'a BackupStore,
     /// What is to be deleted.
-    pub plan: &'a Plan,
+    pub plan: &'a DeletionPlan,
     /// Who deletes snapshots.
-    pub snapshotters: &'a Opened,
+    pub snapshotters: &'a OpenSnapshotters,
     /// The actions that want to know, in order.
-    pub actions: Vec<Named<dyn DeleteItemAction>>,
+    pub actions: Vec<NamedAction<dyn DeleteItemAction>>,
     /// Who knows what their words for resources mean.
     pub cluster: &'a dyn Cluster,
     /// A folder for the archive while it is read.
@@ -112,7 +112,7 @@ pub struct Job<'a> {
 
 /// How a stage ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum DeletionResult {
     /// Well.
     Done,
     /// With these errors. The rest was done.
@@ -125,53 +125,53 @@ pub enum Ended {
 struct Stopped;
 
 /// Deletes what a backup holds outside of the bucket: what actions of plugins know of, and snapshots.
-pub async fn data(job: Job<'_>) -> Ended {
+pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {
     // From the first effect on, nobody must take the backup for whole.
     if let Err(error) = job.store.mark_deleting(job.name).await {
-        return Ended::Failed(vec![removal(&error)]);
+        return DeletionResult::Failed(vec![removal_error(&error)]);
     }
     let report = Report::default();
     // Actions first, as in Velero: they may want to see what a snapshot was of.
-    let ended = match actions::show(&job, &report).await {
+    let result = match actions::run_actions(&job, &report).await {
         Ok(()) => snapshots::delete(&job, &report).await,
         Err(Stopped) => Err(Stopped),
     };
-    let ended = match ended {
+    let result = match result {
         Ok(()) => csi::delete(&job, &report).await,
         Err(Stopped) => Err(Stopped),
     };
-    match ended {
-        Err(Stopped) => Ended::Stopped,
-        Ok(()) if report.errors() == 0 => Ended::Done,
-        Ok(()) => Ended::Failed(told(&report)),
+    match result {
+        Err(Stopped) => DeletionResult::Stopped,
+        Ok(()) if report.error_count() == 0 => DeletionResult::Done,
+        Ok(()) => DeletionResult::Failed(error_lines(&report)),
     }
 }
 
 /// Deletes the files of a backup that holds nothing any more.
-pub async fn files(store: &BackupStore, name: &BackupName) -> Ended {
-    point::pass(Point::DeleteFiles);
+pub async fn delete_files(store: &BackupStore, name: &BackupName) -> DeletionResult {
+    failpoint::hit(Point::DeleteFiles);
     let deleted = store.delete_backup(name).await;
-    point::pass(Point::FilesDeleted);
+    failpoint::hit(Point::FilesDeleted);
     match deleted {
-        Ok(()) => Ended::Done,
-        Err(error) => Ended::Failed(vec![removal(&error)]),
+        Ok(()) => DeletionResult::Done,
+        Err(error) => DeletionResult::Failed(vec![removal_error(&error)]),
     }
 }
 
 /// In Velero's words.
-fn removal(error: &bowline_store::Error) -> String {
-    format!("error removing backup from backup storage: {}", one_line(error))
+fn removal_error(error: &bowline_store::Error) -> String {
+    format!("error removing backup from backup storage: {}", error_chain(error))
 }
 
 /// The errors of a report, one line each.
-fn told(report: &Report) -> Vec<String> {
+fn error_lines(report: &Report) -> Vec<String> {
     let (errors, _) = report.messages();
     let line = |Message { item, text }: &Message| match item {
         Some(item) => format!("{item}: {text}"),
         None => text.clone(),
     };
-    let mut lines: Vec<String> = errors.iter().take(TOLD).map(line).collect();
-    let more = report.errors().saturating_sub(TOLD);
+    let mut lines: Vec<String> = errors.iter().take(MAX_REPORTED_ERRORS).map(line).collect();
+    let more = report.error_count().saturating_sub(MAX_REPORTED_ERRORS);
     if more > 0 {
         lines.push(format!("and {more} more, which are in the log of the server"));
     }
@@ -179,6 +179,6 @@ fn told(report: &Report) -> Vec<String> {
 }
 
 /// Notes an error that is not about an item.
-fn note(report: &Report, message: String) {
-    report.error(About::Run, message);
+fn report_error(report: &Report, message: String) {
+    report.error(ReportSubject::Run, message);
 }

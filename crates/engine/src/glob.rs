@@ -187,7 +187,7 @@ impl<'a> Walk<'a> {
             let places = std::mem::take(&mut self.places);
             let program = self.program;
             let consumes =
-                |place: &usize| program.get(*place).is_some_and(|op| op.takes(character));
+                |place: &usize| program.get(*place).is_some_and(|op| op.consumes(character));
             self.advance(places.into_iter().filter(consumes).map(|place| place + 1));
             if self.places.is_empty() {
                 return false;
@@ -214,7 +214,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Op {
-    fn takes(&self, character: char) -> bool {
+    fn consumes(&self, character: char) -> bool {
         match self {
             Self::Char(own) => *own == character,
             Self::Any => true,

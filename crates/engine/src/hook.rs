@@ -6,7 +6,7 @@ use std::time::Duration;
 use bowline_api::hook::HookErrorMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use crate::cluster::Executed;
+use crate::cluster::ExecOutcome;
 use crate::glob::Globs;
 use crate::item::Object;
 use crate::selector::Selector;
@@ -15,7 +15,7 @@ use crate::selector::Selector;
 pub(crate) const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How much of what a failed command wrote is told, from its end, in bytes.
-const TOLD: usize = 500;
+const MAX_REPORTED_OUTPUT: usize = 500;
 
 /// What the failure of a hook means for its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Pods {
     }
 
     /// Whether a pod is one of them.
-    pub(crate) fn have(&self, pod: &Object) -> bool {
+    pub(crate) fn contains(&self, pod: &Object) -> bool {
         let namespace = &pod.namespace;
         (self.included_namespaces.is_empty() || self.included_namespaces.matches(namespace))
             && !self.excluded_namespaces.matches(namespace)
@@ -170,14 +170,14 @@ pub(crate) fn timeout(
 }
 
 /// Why a command failed, with the end of what it wrote.
-pub(crate) fn failure(executed: Executed) -> Option<String> {
-    let Executed { failure, output } = executed;
+pub(crate) fn failure(executed: ExecOutcome) -> Option<String> {
+    let ExecOutcome { failure, output } = executed;
     let Some(failure) = failure else {
         tracing::debug!(bytes = output.len(), "the hook ended well");
         return None;
     };
     let output = output.trim();
-    let from = output.ceil_char_boundary(output.len().saturating_sub(TOLD));
+    let from = output.ceil_char_boundary(output.len().saturating_sub(MAX_REPORTED_OUTPUT));
     Some(match &output[from..] {
         "" => failure,
         end => format!("{failure}: {end}"),

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_lie_about_where_they_are_are_refused() {
+    fn objects_with_inconsistent_name_or_scope_are_refused() {
         for (is_namespaced, metadata) in [
             (true, r#"{"name":"a"}"#),
             (false, r#"{"name":"a","namespace":"n"}"#),

@@ -27,12 +27,12 @@ use sha2::{Digest as _, Sha256};
 use crate::backup::csi;
 use crate::phase::Stage;
 use crate::report::Message;
-pub use frozen::{Frozen, FrozenPods, apply_thaw};
+pub use frozen::{FrozenByBlock, FrozenPods, apply_thaw};
 pub use in_flight::InFlight;
 
 /// How often a stage of a run is attempted unless a server is told otherwise. A run that ends the server each
 /// time must not be resumed for ever.
-pub const ATTEMPTS: usize = 4;
+pub const MAX_ATTEMPTS: usize = 4;
 
 /// Why a record could not be appended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,26 +49,26 @@ pub enum Error {
 #[async_trait]
 pub trait Journal: Send + Sync {
     /// Adds a record. It is safe from a kill when this returns.
-    async fn append(&self, record: &Record) -> Result<(), Error>;
+    async fn append(&self, record: &JournalEntry) -> Result<(), Error>;
 }
 
 /// A journal that does not outlast its process, for tests.
 #[derive(Default)]
 pub struct InMemory {
-    records: Mutex<Vec<Record>>,
-    refuses: Option<Box<Refusal>>,
+    records: Mutex<Vec<JournalEntry>>,
+    refusal: Option<Box<Refusal>>,
 }
 
-type Refusal = dyn Fn(&Record) -> bool + Send + Sync;
+type Refusal = dyn Fn(&JournalEntry) -> bool + Send + Sync;
 
 impl InMemory {
     /// One that refuses some records, as an API server may that is away or has a quota.
-    pub fn refusing(refuses: impl Fn(&Record) -> bool + Send + Sync + 'static) -> Self {
-        Self { records: Mutex::default(), refuses: Some(Box::new(refuses)) }
+    pub fn refusing(refuses: impl Fn(&JournalEntry) -> bool + Send + Sync + 'static) -> Self {
+        Self { records: Mutex::default(), refusal: Some(Box::new(refuses)) }
     }
 
     /// What was noted, in order.
-    pub fn records(&self) -> Vec<Record> {
+    pub fn records(&self) -> Vec<JournalEntry> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -81,8 +81,8 @@ impl fmt::Debug for InMemory {
 
 #[async_trait]
 impl Journal for InMemory {
-    async fn append(&self, record: &Record) -> Result<(), Error> {
-        if self.refuses.as_ref().is_some_and(|refuses| refuses(record)) {
+    async fn append(&self, record: &JournalEntry) -> Result<(), Error> {
+        if self.refusal.as_ref().is_some_and(|refuses| refuses(record)) {
             return Err(Error::Failed("the journal refuses the record".to_owned()));
         }
         self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
@@ -93,7 +93,7 @@ impl Journal for InMemory {
 /// One note.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "what")]
-pub enum Record {
+pub enum JournalEntry {
     /// A process has taken the run up.
     Attempt {
         /// When.
@@ -105,7 +105,7 @@ pub enum Record {
         at: Timestamp,
     },
     /// A block is about to be touched.
-    Begun(Begun),
+    Begun(BlockStarted),
     /// More is asked of plugins in a block that was begun.
     Also {
         /// The block.
@@ -114,14 +114,14 @@ pub enum Record {
         intents: Vec<Intent>,
     },
     /// A block is over.
-    Ended(Box<Ended>),
+    Ended(Box<BlockEnded>),
     /// Later: the pods of a block have been thawed.
     Thawed {
         /// The block.
         block: u64,
         /// What went wrong with that.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        errors: Vec<Told>,
+        errors: Vec<JournaledMessage>,
     },
     /// Later: post-hooks of one pod of a block have been run.
     PostHooks {
@@ -137,7 +137,7 @@ pub enum Record {
         is_thawed: bool,
         /// What went wrong with that.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        errors: Vec<Told>,
+        errors: Vec<JournaledMessage>,
     },
     /// Of the snapshots that a block asked plugins for that is done again, these may yet come; the others are
     /// settled. Earlier servers wrote it before `Ended`, too.
@@ -153,9 +153,9 @@ pub enum Record {
         request: String,
     },
     /// A plugin is about to be asked for a volume, in a restore.
-    VolumeBegun(VolumeBegun),
+    VolumeBegun(VolumeRequested),
     /// It has answered.
-    VolumeEnded(VolumeEnded),
+    VolumeEnded(VolumeAnswered),
     /// A process has resumed the run at a stage behind the items. Undone by `Left`, as an `Attempt` is.
     StageAttempt {
         /// The stage.
@@ -186,7 +186,7 @@ pub enum Record {
 /// A volume that a plugin is about to make from a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct VolumeBegun {
+pub struct VolumeRequested {
     /// The number of the request in the run, among those of blocks.
     pub block: u64,
     /// The plugin.
@@ -202,7 +202,7 @@ pub struct VolumeBegun {
 /// What a plugin answered that was asked for a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct VolumeEnded {
+pub struct VolumeAnswered {
     /// The number of the request.
     pub block: u64,
     /// The volume, in the words of the plugin; none if it has made none.
@@ -213,7 +213,7 @@ pub struct VolumeEnded {
 /// A block that is about to be touched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Begun {
+pub struct BlockStarted {
     /// Its number in the run.
     pub block: u64,
     /// Pods that may be frozen from now on.
@@ -287,7 +287,7 @@ pub struct SnapshotIntent {
 /// What came of a block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Ended {
+pub struct BlockEnded {
     /// Its number in the run.
     pub block: u64,
     /// The items that were visited, stored or not.
@@ -298,7 +298,7 @@ pub struct Ended {
     pub additional: Vec<ResourceIdentifier>,
     /// Where the bytes of those that were stored are.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kept: Option<Kept>,
+    pub kept: Option<StoredBlock>,
     /// Why nothing is stored or restored, if that failed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
@@ -316,7 +316,7 @@ pub struct Ended {
     pub volume_operations: Vec<VolumeOperation>,
     /// The snapshots that CSI drivers were asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub csi_snapshots: Vec<csi::Record>,
+    pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
     /// Volumes that nobody was asked to snapshot, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking_volumes: BTreeMap<String, String>,
@@ -334,10 +334,10 @@ pub struct Ended {
     pub freeze_windows: Vec<FreezeWindow>,
     /// What could not be done.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<Told>,
+    pub errors: Vec<JournaledMessage>,
     /// What was not done as one might think.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<Told>,
+    pub warnings: Vec<JournaledMessage>,
     /// How many hooks were run.
     #[serde(skip_serializing_if = "is_zero")]
     pub hooks_attempted: u64,
@@ -354,22 +354,22 @@ fn is_zero(number: &u64) -> bool {
 /// Bytes in the bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct StoredBlock {
     /// The number of the object.
     pub number: u64,
     /// The SHA-256 of its bytes, in hex.
     pub sha256: String,
 }
 
-impl From<Message> for Told {
+impl From<Message> for JournaledMessage {
     fn from(message: Message) -> Self {
         Self { item: message.item.map(Into::into), text: message.text }
     }
 }
 
-impl From<Told> for Message {
-    fn from(told: Told) -> Self {
-        Self { item: told.item.map(Into::into), text: told.text }
+impl From<JournaledMessage> for Message {
+    fn from(message: JournaledMessage) -> Self {
+        Self { item: message.item.map(Into::into), text: message.text }
     }
 }
 
@@ -387,7 +387,7 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 /// A message of the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Told {
+pub struct JournaledMessage {
     /// The item that it is about; none for the run itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<ResourceIdentifier>,
@@ -407,20 +407,20 @@ pub struct Recovered {
     /// The stage at which the run has ended without its bucket, if it has.
     pub abandoned: Option<Stage>,
     /// Blocks that are over, in order.
-    pub finished: Vec<Ended>,
+    pub finished: Vec<BlockEnded>,
     /// Blocks that are not.
-    pub unfinished: Vec<Begun>,
+    pub unfinished: Vec<BlockStarted>,
     /// Pods that may be frozen at this moment, by block.
-    pub frozen: Frozen,
+    pub frozen: FrozenByBlock,
     /// Snapshots that plugins were asked for and that may have been taken, though nobody has heard of them.
     pub in_flight: Vec<Intent>,
     /// What went wrong when pods were thawed.
-    pub thaw_errors: Vec<Told>,
+    pub thaw_errors: Vec<JournaledMessage>,
     /// The number of the next block.
     pub next_block: u64,
     /// Volumes that plugins were asked for, in order. Those that nobody has heard of since may have
     /// been made.
-    pub volumes: Vec<Requested>,
+    pub volumes: Vec<VolumeRequest>,
 }
 
 impl Recovered {
@@ -435,68 +435,68 @@ impl Recovered {
 
 /// A volume that a plugin was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requested {
+pub struct VolumeRequest {
     /// What was asked.
-    pub begun: VolumeBegun,
+    pub started: VolumeRequested,
     /// The answer, if it is known.
-    pub ended: Option<VolumeEnded>,
+    pub ended: Option<VolumeAnswered>,
 }
 
 /// Reads a journal.
-pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
+pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
     let mut recovered = Recovered::default();
-    let mut begun: BTreeMap<u64, Begun> = BTreeMap::new();
+    let mut request: BTreeMap<u64, BlockStarted> = BTreeMap::new();
     let (mut frozen, mut in_flight) = (FrozenPods::default(), InFlight::default());
-    let mut over = BTreeSet::new();
-    let mut attempted = Stage::Items;
+    let mut ended_blocks = BTreeSet::new();
+    let mut current_stage = Stage::Items;
     for record in records {
-        frozen.see(&record);
-        in_flight.see(&record);
+        frozen.apply(&record);
+        in_flight.apply(&record);
         match record {
-            Record::Attempt { .. } => {
+            JournalEntry::Attempt { .. } => {
                 recovered.attempts += 1;
-                attempted = Stage::Items;
+                current_stage = Stage::Items;
             }
-            Record::StageAttempt { stage, .. } => {
+            JournalEntry::StageAttempt { stage, .. } => {
                 *recovered.stage_attempts.entry(stage).or_default() += 1;
-                attempted = stage;
+                current_stage = stage;
             }
-            Record::Left { .. } => match recovered.stage_attempts.get_mut(&attempted) {
+            JournalEntry::Left { .. } => match recovered.stage_attempts.get_mut(&current_stage) {
                 Some(attempts) => *attempts = attempts.saturating_sub(1),
                 None => recovered.attempts = recovered.attempts.saturating_sub(1),
             },
-            Record::BucketLost { at } => {
+            JournalEntry::BucketLost { at } => {
                 recovered.bucket_lost.get_or_insert(at);
             }
-            Record::BucketBack { .. } => recovered.bucket_lost = None,
-            Record::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
-            Record::Begun(block) => {
+            JournalEntry::BucketBack { .. } => recovered.bucket_lost = None,
+            JournalEntry::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
+            JournalEntry::Begun(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
-                begun.insert(block.block, block);
+                request.insert(block.block, block);
             }
-            Record::Also { block, intents } => {
-                if let Some(begun) = begun.get_mut(&block) {
+            JournalEntry::Also { block, intents } => {
+                if let Some(begun) = request.get_mut(&block) {
                     begun.intents.extend(intents);
                 }
             }
-            Record::Ended(ended) => {
-                recovered.next_block = recovered.next_block.max(ended.block.saturating_add(1));
-                begun.remove(&ended.block);
-                if over.insert(ended.block) {
-                    recovered.finished.push(*ended);
+            JournalEntry::Ended(answer) => {
+                recovered.next_block = recovered.next_block.max(answer.block.saturating_add(1));
+                request.remove(&answer.block);
+                if ended_blocks.insert(answer.block) {
+                    recovered.finished.push(*answer);
                 }
             }
-            Record::Thawed { errors, .. } | Record::PostHooks { errors, .. } => {
+            JournalEntry::Thawed { errors, .. } | JournalEntry::PostHooks { errors, .. } => {
                 recovered.thaw_errors.extend(errors);
             }
-            Record::InFlight { .. } | Record::Reclaimed { .. } => {}
-            Record::VolumeBegun(begun) => {
+            JournalEntry::InFlight { .. } | JournalEntry::Reclaimed { .. } => {}
+            JournalEntry::VolumeBegun(begun) => {
                 recovered.next_block = recovered.next_block.max(begun.block.saturating_add(1));
-                recovered.volumes.push(Requested { begun, ended: None });
+                recovered.volumes.push(VolumeRequest { started: begun, ended: None });
             }
-            Record::VolumeEnded(ended) => {
+            JournalEntry::VolumeEnded(ended) => {
                 let mut all = recovered.volumes.iter_mut();
-                if let Some(one) = all.find(|one| one.begun.block == ended.block) {
+                if let Some(one) = all.find(|one| one.started.block == ended.block) {
                     one.ended = Some(ended);
                 }
             }
@@ -504,7 +504,7 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
     }
     recovered.frozen = frozen.all();
     recovered.in_flight = in_flight.all();
-    recovered.unfinished = begun.into_values().collect();
+    recovered.unfinished = request.into_values().collect();
     recovered
 }
 
@@ -512,36 +512,41 @@ pub fn recover(records: impl IntoIterator<Item = Record>) -> Recovered {
 mod tests {
     use super::*;
 
-    fn begun(block: u64, pods: &[&str]) -> Record {
+    fn request(block: u64, pods: &[&str]) -> JournalEntry {
         let pod = |name: &&str| Pod {
             namespace: "shop".into(),
             name: (*name).into(),
             uid: format!("uid-{name}"),
             ..Pod::default()
         };
-        Record::Begun(Begun { block, pods: pods.iter().map(pod).collect(), ..Begun::default() })
+        JournalEntry::Begun(BlockStarted {
+            block,
+            pods: pods.iter().map(pod).collect(),
+            ..BlockStarted::default()
+        })
     }
 
-    fn ended(block: u64) -> Record {
-        Record::Ended(Box::new(Ended { block, ..Ended::default() }))
+    fn answer(block: u64) -> JournalEntry {
+        JournalEntry::Ended(Box::new(BlockEnded { block, ..BlockEnded::default() }))
     }
 
     #[test]
-    fn a_block_without_an_end_is_done_again_and_its_pods_are_frozen_until_they_are_thawed() {
-        let attempt = || Record::Attempt { at: Timestamp::UNIX_EPOCH };
+    fn block_without_end_is_redone_and_its_pods_stay_frozen_until_thawed() {
+        let attempt = || JournalEntry::Attempt { at: Timestamp::UNIX_EPOCH };
         let read = recover([
             attempt(),
-            begun(0, &["a"]),
-            begun(1, &["b"]),
-            ended(0),
-            begun(2, &[]),
-            begun(3, &["c"]),
+            request(0, &["a"]),
+            request(1, &["b"]),
+            answer(0),
+            request(2, &[]),
+            request(3, &["c"]),
             attempt(),
-            Record::Thawed { block: 1, errors: vec![Told::default()] },
+            JournalEntry::Thawed { block: 1, errors: vec![JournaledMessage::default()] },
             attempt(),
-            Record::Left { at: Timestamp::UNIX_EPOCH },
+            JournalEntry::Left { at: Timestamp::UNIX_EPOCH },
         ]);
-        let blocks = |list: &[Begun]| list.iter().map(|block| block.block).collect::<Vec<_>>();
+        let blocks =
+            |list: &[BlockStarted]| list.iter().map(|block| block.block).collect::<Vec<_>>();
         assert_eq!(read.attempts, 2, "what was left in good order does not count");
         assert_eq!(read.thaw_errors.len(), 1);
         assert_eq!(read.finished.iter().map(|ended| ended.block).collect::<Vec<_>>(), [0]);
@@ -552,32 +557,32 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_were_not_reached_when_their_block_ended_are_frozen_until_they_are_thawed() {
+    fn pods_not_reached_at_block_end_stay_frozen_until_thawed() {
         let pod = Pod { name: "a".into(), ..Pod::default() };
-        let not_reached = Record::Ended(Box::new(Ended {
+        let not_reached = JournalEntry::Ended(Box::new(BlockEnded {
             block: 0,
             frozen: vec![pod.clone()],
-            ..Ended::default()
+            ..BlockEnded::default()
         }));
         let text = serde_json::to_string(&not_reached).unwrap();
-        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), not_reached, "{text}");
-        let mut records = vec![begun(0, &["a", "b"]), not_reached];
+        assert_eq!(serde_json::from_str::<JournalEntry>(&text).unwrap(), not_reached, "{text}");
+        let mut records = vec![request(0, &["a", "b"]), not_reached];
         let read = recover(records.clone());
         assert_eq!(read.frozen, BTreeMap::from([(0, vec![pod])]));
         assert_eq!(read.unfinished, [], "it is over all the same");
-        records.push(Record::Thawed { block: 0, errors: Vec::new() });
+        records.push(JournalEntry::Thawed { block: 0, errors: Vec::new() });
         assert_eq!(recover(records).frozen, BTreeMap::new());
     }
 
     #[test]
-    fn attempts_are_counted_for_each_stage_and_one_that_was_left_in_order_is_not() {
+    fn attempts_are_counted_per_stage_and_clean_exits_are_not_counted() {
         let at = Timestamp::UNIX_EPOCH;
-        let stage = |stage| Record::StageAttempt { stage, at };
+        let stage = |stage| JournalEntry::StageAttempt { stage, at };
         let read = recover([
-            Record::Attempt { at },
+            JournalEntry::Attempt { at },
             stage(Stage::Waiting),
             stage(Stage::Waiting),
-            Record::Left { at },
+            JournalEntry::Left { at },
             stage(Stage::Finalizing),
         ]);
         assert_eq!(read.attempts, 1);
@@ -586,44 +591,50 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_the_bucket_begins_with_the_first_failure_and_ends_when_it_is_back() {
+    fn bucket_outage_starts_at_first_failure_and_ends_when_bucket_is_back() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let lost = |second| Record::BucketLost { at: at(second) };
-        assert_eq!(recover([lost(5), lost(9)]).bucket_lost, Some(at(5)));
-        let back = [lost(5), Record::BucketBack { at: at(7) }];
+        let bucket_lost = |second| JournalEntry::BucketLost { at: at(second) };
+        assert_eq!(recover([bucket_lost(5), bucket_lost(9)]).bucket_lost, Some(at(5)));
+        let back = [bucket_lost(5), JournalEntry::BucketBack { at: at(7) }];
         assert_eq!(recover(back.clone()).bucket_lost, None);
-        assert_eq!(recover(back.into_iter().chain([lost(9)])).bucket_lost, Some(at(9)));
-        let abandoned = Record::Abandoned { stage: Stage::Waiting, at: at(6) };
-        assert_eq!(recover([lost(5), abandoned]).abandoned, Some(Stage::Waiting));
-        assert_eq!(recover([lost(5)]).abandoned, None);
+        assert_eq!(recover(back.into_iter().chain([bucket_lost(9)])).bucket_lost, Some(at(9)));
+        let abandoned = JournalEntry::Abandoned { stage: Stage::Waiting, at: at(6) };
+        assert_eq!(recover([bucket_lost(5), abandoned]).abandoned, Some(Stage::Waiting));
+        assert_eq!(recover([bucket_lost(5)]).abandoned, None);
     }
 
     #[test]
-    fn an_end_that_was_noted_twice_counts_once() {
-        let read = recover([begun(0, &[]), ended(0), ended(0)]);
+    fn duplicate_block_end_counts_once() {
+        let read = recover([request(0, &[]), answer(0), answer(0)]);
         assert_eq!((read.finished.len(), read.unfinished.len()), (1, 0));
     }
 
     #[test]
-    fn a_volume_is_known_by_the_answer_to_its_own_request() {
-        let begun = |block, name: &str| {
-            Record::VolumeBegun(VolumeBegun { block, name: name.into(), ..VolumeBegun::default() })
+    fn volume_answers_are_matched_by_request_number() {
+        let volume_requested = |block, name: &str| {
+            JournalEntry::VolumeBegun(VolumeRequested {
+                block,
+                name: name.into(),
+                ..VolumeRequested::default()
+            })
         };
-        let ended = |block, volume: Option<&str>| {
-            Record::VolumeEnded(VolumeEnded { block, volume: volume.map(str::to_owned) })
+        let volume_answered = |block, volume: Option<&str>| {
+            JournalEntry::VolumeEnded(VolumeAnswered { block, volume: volume.map(str::to_owned) })
         };
         let read = recover([
-            begun(3, "pv-a"),
-            begun(4, "pv-b"),
-            begun(5, "pv-c"),
-            ended(5, None),
-            ended(3, Some("vol-1")),
-            ended(9, Some("of nobody")),
+            volume_requested(3, "pv-a"),
+            volume_requested(4, "pv-b"),
+            volume_requested(5, "pv-c"),
+            volume_answered(5, None),
+            volume_answered(3, Some("vol-1")),
+            volume_answered(9, Some("of nobody")),
         ]);
         let answers: Vec<_> = read
             .volumes
             .iter()
-            .map(|one| (one.begun.name.as_str(), one.ended.as_ref().map(|end| end.volume.clone())))
+            .map(|one| {
+                (one.started.name.as_str(), one.ended.as_ref().map(|end| end.volume.clone()))
+            })
             .collect();
         assert_eq!(
             answers,
@@ -634,54 +645,54 @@ mod tests {
     }
 
     #[test]
-    fn records_are_read_as_they_were_written() {
+    fn entries_round_trip_through_json() {
         let item = ResourceIdentifier { name: "db".into(), ..ResourceIdentifier::default() };
         let records = [
-            Record::Attempt { at: Timestamp::UNIX_EPOCH },
-            begun(7, &["a"]),
-            Record::Ended(Box::new(Ended {
+            JournalEntry::Attempt { at: Timestamp::UNIX_EPOCH },
+            request(7, &["a"]),
+            JournalEntry::Ended(Box::new(BlockEnded {
                 block: 7,
                 visited: vec![item.clone()],
-                kept: Some(Kept { number: 3, sha256: "00".into() }),
+                kept: Some(StoredBlock { number: 3, sha256: "00".into() }),
                 backup_operations: vec![BackupOperation::default()],
-                errors: vec![Told { item: Some(item), text: "no".into() }],
+                errors: vec![JournaledMessage { item: Some(item), text: "no".into() }],
                 hooks_attempted: 2,
-                ..Ended::default()
+                ..BlockEnded::default()
             })),
-            Record::Thawed { block: 7, errors: Vec::new() },
-            Record::PostHooks {
+            JournalEntry::Thawed { block: 7, errors: Vec::new() },
+            JournalEntry::PostHooks {
                 block: 7,
                 pod: "uid-a".into(),
                 ran: vec![0, 2],
                 is_thawed: false,
                 errors: Vec::new(),
             },
-            Record::InFlight {
+            JournalEntry::InFlight {
                 block: 7,
                 intents: vec![Intent {
                     snapshot: Some(SnapshotIntent::default()),
                     ..Intent::default()
                 }],
             },
-            Record::Reclaimed { request: "r".into() },
-            Record::Left { at: Timestamp::UNIX_EPOCH },
-            Record::VolumeBegun(VolumeBegun {
+            JournalEntry::Reclaimed { request: "r".into() },
+            JournalEntry::Left { at: Timestamp::UNIX_EPOCH },
+            JournalEntry::VolumeBegun(VolumeRequested {
                 block: 8,
                 plugin: "example.io/disk".into(),
                 snapshot: "snap-1".into(),
                 item: ResourceIdentifier::default(),
                 name: "pv".into(),
             }),
-            Record::VolumeEnded(VolumeEnded { block: 8, volume: Some("vol-1".into()) }),
-            Record::VolumeEnded(VolumeEnded { block: 8, volume: None }),
-            Record::StageAttempt { stage: Stage::Waiting, at: Timestamp::UNIX_EPOCH },
-            Record::BucketLost { at: Timestamp::UNIX_EPOCH },
-            Record::BucketBack { at: Timestamp::UNIX_EPOCH },
-            Record::Abandoned { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
+            JournalEntry::VolumeEnded(VolumeAnswered { block: 8, volume: Some("vol-1".into()) }),
+            JournalEntry::VolumeEnded(VolumeAnswered { block: 8, volume: None }),
+            JournalEntry::StageAttempt { stage: Stage::Waiting, at: Timestamp::UNIX_EPOCH },
+            JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH },
+            JournalEntry::BucketBack { at: Timestamp::UNIX_EPOCH },
+            JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
         ];
         for record in records {
             let text = serde_json::to_string(&record).unwrap();
-            assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record, "{text}");
+            assert_eq!(serde_json::from_str::<JournalEntry>(&text).unwrap(), record, "{text}");
         }
     }
 }

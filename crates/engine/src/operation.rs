@@ -12,7 +12,7 @@
 //! | `slots` | how many uploads run at a time |
 //! | `record` | the form in which Velero keeps operations in the bucket |
 
-mod rate;
+mod poll_limiter;
 pub mod record;
 mod slots;
 mod step;
@@ -24,10 +24,10 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Name, OperationId, Progress, ResourceIdentifier};
 use jiff::Timestamp;
 
-pub use rate::Rate;
+pub use poll_limiter::PollRateLimiter;
 pub use slots::UploadSlots;
-pub use step::{Effects, Observation, Why, step};
-pub use track::{Asker, Board, Counts, Deadlines, Tracker};
+pub use step::{Effects, Observation, StopCause, step};
+pub use track::{Counts, Deadlines, OperationClient, OperationTable, Tracker};
 
 /// What kind of work an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,25 +72,25 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// A plugin that is away or too slow.
-    pub patience: Duration,
+    pub transient_limit: Duration,
     /// Errors of which nobody can say whether they pass: so many, or for so long.
-    pub unclear: (u32, Duration),
+    pub unclear_limit: (u32, Duration),
     /// An operation that was asked to stop, until it says that it has.
-    pub stopping: Duration,
+    pub stop_timeout: Duration,
 }
 
 impl Policy {
     const ITEM: Self = Self {
-        patience: Duration::from_mins(10),
-        unclear: (5, Duration::from_mins(2)),
-        stopping: Duration::from_secs(30),
+        transient_limit: Duration::from_mins(10),
+        unclear_limit: (5, Duration::from_mins(2)),
+        stop_timeout: Duration::from_secs(30),
     };
 
     /// An upload is begun anew after it has failed, and may have run for hours before.
     const UPLOAD: Self = Self {
-        patience: Duration::from_mins(30),
-        unclear: (3, Duration::from_hours(4)),
-        stopping: Duration::from_secs(30),
+        transient_limit: Duration::from_mins(30),
+        unclear_limit: (3, Duration::from_hours(4)),
+        stop_timeout: Duration::from_secs(30),
     };
 }
 
@@ -106,7 +106,7 @@ pub struct Operation {
     /// The plugin's name for it. That of a snapshot is the snapshot's.
     pub id: OperationId,
     /// What only operations on the snapshots of volumes have.
-    pub volume: Option<OfVolume>,
+    pub volume: Option<VolumeDetails>,
     /// Items to store again when it has ended.
     pub post_operation_items: Vec<ResourceIdentifier>,
     /// When it was begun.
@@ -118,14 +118,14 @@ pub struct Operation {
     /// Where it is.
     pub state: State,
     /// Why it was asked to stop, if it was.
-    pub stopping: Option<Stopping>,
+    pub stop_request: Option<StopRequest>,
     /// Polls that failed one after the other, since the last that did not.
-    pub trouble: Option<Trouble>,
+    pub poll_failures: Option<PollFailures>,
 }
 
 /// What an operation on the snapshot of a volume has besides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OfVolume {
+pub struct VolumeDetails {
     /// The VolumeSnapshotLocation.
     pub location: String,
     /// Whether the snapshot is to be uploaded.
@@ -170,9 +170,9 @@ impl State {
 
 /// An operation that was asked to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stopping {
+pub struct StopRequest {
     /// Why.
-    pub why: Why,
+    pub cause: StopCause,
     /// When.
     pub since: Timestamp,
     /// What came of asking, once that is known.
@@ -181,7 +181,7 @@ pub struct Stopping {
 
 /// Polls that failed one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct PollFailures {
     /// How many.
     pub count: u32,
     /// Of those, the ones of which nobody can say whether they pass.
@@ -194,7 +194,7 @@ pub struct Trouble {
 
 impl Operation {
     /// One that was begun a moment ago.
-    pub fn begun(
+    pub fn started(
         kind: Kind,
         plugin: Name,
         item: ResourceIdentifier,
@@ -210,20 +210,20 @@ impl Operation {
             volume: None,
             post_operation_items: Vec::new(),
             created,
-            deadline: after(created, timeout),
+            deadline: saturating_add(created, timeout),
             progress: Progress::default(),
             state: State::New,
-            stopping: None,
-            trouble: None,
+            stop_request: None,
+            poll_failures: None,
         }
     }
 }
 
 impl Operation {
     /// Whether it is an upload that was not begun, because its snapshot was not completed.
-    pub fn was_not_begun(&self) -> bool {
-        let reason = track::NO_SNAPSHOT;
-        matches!(&self.state, State::Failed(why) if self.kind == Kind::SnapshotUpload && why == reason)
+    pub fn was_not_started(&self) -> bool {
+        let reason = track::SNAPSHOT_NOT_COMPLETED;
+        matches!(&self.state, State::Failed(failure) if self.kind == Kind::SnapshotUpload && failure == reason)
     }
 
     /// Whether it is an upload by a plugin that has no upload stage.
@@ -235,11 +235,11 @@ impl Operation {
 }
 
 /// The time that is so much later.
-fn after(time: Timestamp, pause: Duration) -> Timestamp {
+fn saturating_add(time: Timestamp, pause: Duration) -> Timestamp {
     time.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
 /// How much later than another a time is; nothing if it is not.
-fn since(earlier: Timestamp, now: Timestamp) -> Duration {
+fn duration_between(earlier: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(earlier).try_into().unwrap_or_default()
 }

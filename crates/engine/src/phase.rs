@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_stage_is_read_from_what_it_is_called_until_it_is_over() {
+    fn stage_and_phase_round_trip_until_the_run_is_over() {
         for stage in [Stage::Items, Stage::Waiting, Stage::Finalizing, Stage::Over] {
             for is_tainted in [false, true] {
                 let expected = Some(stage).filter(|stage| *stage != Stage::Over);

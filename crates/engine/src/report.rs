@@ -9,18 +9,18 @@ use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::{Messages, Results};
 
 /// How many messages of each severity are kept. More are counted, and in the log.
-const KEPT: usize = 10_000;
+const MAX_KEPT_MESSAGES: usize = 10_000;
 
 /// What a message is about.
 #[derive(Clone, Copy, Debug)]
-pub enum About<'a> {
+pub enum ReportSubject<'a> {
     /// The run itself: plugins, the bucket, a kind of objects.
     Run,
     /// One object.
     Item(&'a ResourceIdentifier),
 }
 
-impl<'a> From<&'a ResourceIdentifier> for About<'a> {
+impl<'a> From<&'a ResourceIdentifier> for ReportSubject<'a> {
     fn from(id: &'a ResourceIdentifier) -> Self {
         Self::Item(id)
     }
@@ -34,13 +34,13 @@ pub struct Report {
 
 #[derive(Debug, Default)]
 struct Inner {
-    errors: Counted,
-    warnings: Counted,
+    errors: CountedMessages,
+    warnings: CountedMessages,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
-    kept: Vec<Message>,
+struct CountedMessages {
+    messages: Vec<Message>,
     count: usize,
 }
 
@@ -55,50 +55,50 @@ pub struct Message {
 
 impl Report {
     /// Notes that something could not be done.
-    pub fn error<'a>(&self, about: impl Into<About<'a>>, message: impl Into<String>) {
+    pub fn error<'a>(&self, about: impl Into<ReportSubject<'a>>, message: impl Into<String>) {
         let (about, message) = (about.into(), message.into());
         match about {
-            About::Run => tracing::error!("{message}"),
-            About::Item(id) => tracing::error!(item = %id, "{message}"),
+            ReportSubject::Run => tracing::error!("{message}"),
+            ReportSubject::Item(id) => tracing::error!(item = %id, "{message}"),
         }
         self.lock().errors.add(Message::new(about, message));
     }
 
     /// Notes that something was not done as one might think.
-    pub fn warning<'a>(&self, about: impl Into<About<'a>>, message: impl Into<String>) {
+    pub fn warn<'a>(&self, about: impl Into<ReportSubject<'a>>, message: impl Into<String>) {
         let (about, message) = (about.into(), message.into());
         match about {
-            About::Run => tracing::warn!("{message}"),
-            About::Item(id) => tracing::warn!(item = %id, "{message}"),
+            ReportSubject::Run => tracing::warn!("{message}"),
+            ReportSubject::Item(id) => tracing::warn!(item = %id, "{message}"),
         }
         self.lock().warnings.add(Message::new(about, message));
     }
 
     /// How many errors there are.
-    pub fn errors(&self) -> usize {
+    pub fn error_count(&self) -> usize {
         self.lock().errors.count
     }
 
     /// How many warnings there are.
-    pub fn warnings(&self) -> usize {
+    pub fn warning_count(&self) -> usize {
         self.lock().warnings.count
     }
 
     /// The errors and the warnings that are kept.
     pub fn messages(&self) -> (Vec<Message>, Vec<Message>) {
         let inner = self.lock();
-        (inner.errors.kept.clone(), inner.warnings.kept.clone())
+        (inner.errors.messages.clone(), inner.warnings.messages.clone())
     }
 
     /// All that was told so far, as a report of its own. It is taken out of this one, which others may
     /// still hold: nothing must be lost because somebody does.
     #[must_use]
-    pub fn take(&self) -> Self {
+    pub fn take_all(&self) -> Self {
         Self { inner: Mutex::new(std::mem::take(&mut *self.lock())) }
     }
 
     /// Takes over what was told elsewhere, and is in the log already.
-    pub fn take_over(
+    pub fn append(
         &self,
         errors: impl IntoIterator<Item = Message>,
         warnings: impl IntoIterator<Item = Message>,
@@ -111,7 +111,7 @@ impl Report {
     /// The results file.
     pub fn results(&self) -> Results {
         let inner = self.lock();
-        Results { errors: inner.errors.told(), warnings: inner.warnings.told() }
+        Results { errors: inner.errors.to_messages(), warnings: inner.warnings.to_messages() }
     }
 
     /// Adds itself to results that were written before. What is in them already is not said twice,
@@ -128,33 +128,33 @@ impl Report {
 }
 
 impl Message {
-    fn new(about: About<'_>, text: String) -> Self {
+    fn new(about: ReportSubject<'_>, text: String) -> Self {
         let item = match about {
-            About::Run => None,
-            About::Item(id) => Some(id.clone()),
+            ReportSubject::Run => None,
+            ReportSubject::Item(id) => Some(id.clone()),
         };
         Self { item, text }
     }
 }
 
-impl Counted {
+impl CountedMessages {
     fn add(&mut self, message: Message) {
         self.count += 1;
-        if self.count <= KEPT {
-            self.kept.push(message);
+        if self.count <= MAX_KEPT_MESSAGES {
+            self.messages.push(message);
         }
     }
 
-    fn told(&self) -> Messages {
+    fn to_messages(&self) -> Messages {
         let mut messages = Messages::default();
-        for Message { item, text } in &self.kept {
+        for Message { item, text } in &self.messages {
             match item {
                 None => messages.velero.push(text.clone()),
-                Some(id) => messages.add(&id.namespace, format!("{}: {text}", Short(id))),
+                Some(id) => messages.add(&id.namespace, format!("{}: {text}", ItemInNamespace(id))),
             }
         }
-        if self.count > KEPT {
-            let more = self.count - KEPT;
+        if self.count > MAX_KEPT_MESSAGES {
+            let more = self.count - MAX_KEPT_MESSAGES;
             messages.velero.push(format!("and {more} more, which are in the log"));
         }
         messages
@@ -162,9 +162,9 @@ impl Counted {
 }
 
 /// An item within its namespace: `deployments.apps/name`.
-struct Short<'a>(&'a ResourceIdentifier);
+struct ItemInNamespace<'a>(&'a ResourceIdentifier);
 
-impl std::fmt::Display for Short<'_> {
+impl std::fmt::Display for ItemInNamespace<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let ResourceIdentifier { group, resource, name, .. } = self.0;
         let dot = if group.is_empty() { "" } else { "." };
@@ -186,14 +186,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_there_once_and_whole() {
+    fn taken_report_is_complete_and_leaves_nothing_behind() {
         let report = Report::default();
-        for _ in 0..=KEPT {
-            report.warning(&pod("web"), "slow");
+        for _ in 0..=MAX_KEPT_MESSAGES {
+            report.warn(&pod("web"), "slow");
         }
-        let taken = report.take();
-        assert_eq!((taken.warnings(), report.warnings()), (KEPT + 1, 0));
-        assert_eq!(taken.results().warnings.namespaces["web"].len(), KEPT);
+        let taken_report = report.take_all();
+        assert_eq!(
+            (taken_report.warning_count(), report.warning_count()),
+            (MAX_KEPT_MESSAGES + 1, 0)
+        );
+        assert_eq!(taken_report.results().warnings.namespaces["web"].len(), MAX_KEPT_MESSAGES);
         assert_eq!(report.results(), Results::default());
     }
 
@@ -202,34 +205,34 @@ mod tests {
         let report = Report::default();
         report.error(&pod("web"), "the hook failed");
         report.error(&pod(""), "it is gone");
-        report.warning(About::Run, "a group does not answer");
+        report.warn(ReportSubject::Run, "a group does not answer");
         let results = report.results();
-        assert_eq!((report.errors(), report.warnings()), (2, 1));
+        assert_eq!((report.error_count(), report.warning_count()), (2, 1));
         assert_eq!(results.errors.namespaces["web"], ["pods/p: the hook failed"]);
         assert_eq!(results.errors.cluster, ["pods/p: it is gone"]);
         assert_eq!(results.warnings.velero, ["a group does not answer"]);
     }
 
     #[test]
-    fn what_was_told_elsewhere_counts_as_if_it_were_told_here() {
+    fn appended_messages_count_like_own_messages() {
         let (part, whole) = (Report::default(), Report::default());
         part.error(&pod("web"), "the hook failed");
-        part.warning(About::Run, "slow");
+        part.warn(ReportSubject::Run, "slow");
         let (errors, warnings) = part.messages();
-        whole.take_over(errors, warnings);
+        whole.append(errors, warnings);
         assert_eq!(whole.results(), part.results());
-        assert_eq!((whole.errors(), whole.warnings()), (1, 1));
+        assert_eq!((whole.error_count(), whole.warning_count()), (1, 1));
     }
 
     #[test]
     fn too_many_messages_are_counted_and_not_kept() {
         let report = Report::default();
-        for _ in 0..KEPT + 5 {
-            report.error(About::Run, "no");
+        for _ in 0..MAX_KEPT_MESSAGES + 5 {
+            report.error(ReportSubject::Run, "no");
         }
-        assert_eq!(report.errors(), KEPT + 5);
+        assert_eq!(report.error_count(), MAX_KEPT_MESSAGES + 5);
         let results = report.results();
-        assert_eq!(results.errors.velero.len(), KEPT + 1);
+        assert_eq!(results.errors.velero.len(), MAX_KEPT_MESSAGES + 1);
         assert_eq!(results.errors.velero.last().unwrap(), "and 5 more, which are in the log");
     }
 }

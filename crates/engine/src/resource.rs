@@ -65,7 +65,7 @@ impl Resource {
         self.id.group.is_empty() && self.id.resource == resource
     }
 
-    fn answers_to(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         self.id.resource == name
             || self.singular == name
             || self.short_names.iter().any(|short| short == name)
@@ -121,7 +121,7 @@ impl Resources {
                 } else {
                     known.id.group.starts_with(group)
                 };
-                fits && known.answers_to(resource)
+                fits && known.has_name(resource)
             })
         };
         in_group(group, true).or_else(|| in_group(group, false))

@@ -21,21 +21,21 @@
 
 pub mod action;
 mod apply;
+mod collision;
 pub mod difference;
 pub mod download;
 pub mod filter;
 pub mod finalize;
 pub mod hook;
 mod item;
+mod item_claims;
+mod item_journal;
 pub mod modifier;
 mod namespace;
-mod note;
-mod once;
 pub mod order;
-mod origin;
 pub mod outcome;
-mod pace;
 pub mod plan;
+mod rate_limiter;
 pub mod request;
 pub mod reset;
 mod stack;
@@ -60,31 +60,31 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::{Cluster, Discovery};
 use crate::journal::{Journal, Recovered};
 use crate::operation::{Operation, record};
-use crate::report::{About, Report};
+use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resources};
 use crate::selection::{self, Action};
 use crate::snapshotter::Snapshotters;
-use action::csi::{self, Csi};
-use download::{DownloadError, Volumes};
+use action::csi::{self, CsiRestoreContext};
+use collision::NamespaceCollisions;
+use download::{BackupVolumes, DownloadError};
 use filter::Filter;
-use item::{Visitor, Why};
-use namespace::Namespaces;
-use note::Notes;
-use once::Once;
+use item::{VisitReason, Visitor};
+use item_claims::ClaimedItems;
+use item_journal::ItemJournal;
+use namespace::NamespaceCache;
 use order::{Priorities, Stage, Step};
-use origin::Shared;
-use outcome::Outcomes;
-use pace::Pace;
+use outcome::ItemOutcomes;
+use rate_limiter::RateLimiter;
 use request::Request;
 use unpack::Contents;
 use version::Versions;
-use volume::{Maker, Witness};
+use volume::{VolumeCreator, VolumeProgressReporter};
 
-pub use note::volumes_left;
+pub use item_journal::leftover_volumes;
 
 /// How long a call of a plugin may still take once the run was canceled.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
@@ -98,11 +98,11 @@ pub struct Run {
     /// From where.
     pub store: BackupStore,
     /// The RestoreItemActions of plugins, in order. They come after those that are built in.
-    pub actions: Vec<Named<dyn RestoreItemAction>>,
+    pub actions: Vec<NamedAction<dyn RestoreItemAction>>,
     /// The plugins that make volumes from their snapshots.
     pub snapshotters: Arc<dyn Snapshotters>,
     /// Who is told how they make them.
-    pub witness: Arc<dyn Witness>,
+    pub volume_reporter: Arc<dyn VolumeProgressReporter>,
     /// How much at a time.
     pub options: Options,
     /// How far it is, for whoever wants to know.
@@ -144,7 +144,7 @@ pub struct Progress {
     /// Items that a damaged archive does not give.
     lost: AtomicU64,
     /// Namespaces that are being deleted, and waited for.
-    waiting: watch::Sender<BTreeSet<String>>,
+    terminating_namespaces: watch::Sender<BTreeSet<String>>,
 }
 
 impl Progress {
@@ -166,9 +166,12 @@ impl Progress {
 
     /// Waits until other namespaces than before are waited for, and says which. They must be gone before
     /// anything is restored there.
-    pub async fn waiting(&self, before: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut waiting = self.waiting.subscribe();
-        let now = waiting.wait_for(|now| now != before).await.map(|now| now.clone());
+    pub async fn changed_terminating_namespaces(
+        &self,
+        previous: &BTreeSet<String>,
+    ) -> BTreeSet<String> {
+        let mut waiting = self.terminating_namespaces.subscribe();
+        let now = waiting.wait_for(|now| now != previous).await.map(|now| now.clone());
         match now {
             Ok(now) => now,
             // Nobody is left who could say it.
@@ -176,12 +179,13 @@ impl Progress {
         }
     }
 
-    fn wait_for(&self, namespace: &str) {
-        self.waiting.send_if_modified(|waiting| waiting.insert(namespace.to_owned()));
+    fn add_terminating_namespace(&self, namespace: &str) {
+        self.terminating_namespaces
+            .send_if_modified(|waiting| waiting.insert(namespace.to_owned()));
     }
 
-    fn waited_for(&self, namespace: &str) {
-        self.waiting.send_if_modified(|waiting| waiting.remove(namespace));
+    fn remove_terminating_namespace(&self, namespace: &str) {
+        self.terminating_namespaces.send_if_modified(|waiting| waiting.remove(namespace));
     }
 
     /// Plans other items instead of some that were planned.
@@ -190,22 +194,22 @@ impl Progress {
         self.total.fetch_sub(before as u64, Ordering::Relaxed);
     }
 
-    fn expect(&self, items: usize) {
+    fn add_expected(&self, items: usize) {
         self.total.fetch_add(items as u64, Ordering::Relaxed);
     }
 
-    fn done(&self) {
+    fn add_done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn lose(&self, items: usize) {
+    fn add_lost(&self, items: usize) {
         self.lost.fetch_add(items as u64, Ordering::Relaxed);
     }
 }
 
 /// What a restore came to.
 #[derive(Debug)]
-pub struct Restored {
+pub struct RestoreOutcome {
     /// Why it could not go on, if it could not.
     pub fatal: Option<Fatal>,
     /// What went wrong.
@@ -259,13 +263,13 @@ pub enum Fatal {
 
 impl Fatal {
     /// What happened and why, in one line.
-    pub fn told(&self) -> String {
-        bowline_plugin::one_line(self)
+    pub fn error_chain(&self) -> String {
+        bowline_plugin::error_chain(self)
     }
 }
 
 /// What the cluster serves, which grows when definitions are restored.
-struct World {
+struct ServedApi {
     resources: Arc<Resources>,
     versions: Versions,
     filter: Filter,
@@ -278,28 +282,28 @@ struct Context {
     request: Request,
     cluster: Arc<dyn Cluster>,
     contents: Arc<Contents>,
-    volumes: Arc<Volumes>,
+    volumes: Arc<BackupVolumes>,
     /// What is known of the snapshots of CSI drivers.
-    csi: Arc<Csi>,
-    world: RwLock<Arc<World>>,
+    csi: Arc<CsiRestoreContext>,
+    served_api: RwLock<Arc<ServedApi>>,
     actions: Vec<Action<dyn RestoreItemAction>>,
-    once: Once,
-    pace: Pace,
-    namespaces: Namespaces,
-    shared: Shared,
-    outcomes: Outcomes,
-    volume_outcomes: volume::Outcomes,
+    claimed_items: ClaimedItems,
+    rate_limiter: RateLimiter,
+    namespaces: NamespaceCache,
+    collisions: NamespaceCollisions,
+    outcomes: ItemOutcomes,
+    volume_outcomes: volume::VolumeOutcomes,
     operations: Mutex<Vec<Operation>>,
     /// None in a dry run.
-    notes: Option<Notes>,
+    item_journal: Option<ItemJournal>,
     /// None in a dry run.
-    maker: Option<Maker>,
-    hooks: hook::Watch,
+    volume_creator: Option<VolumeCreator>,
+    hooks: hook::HookRunner,
     report: Arc<Report>,
     progress: Arc<Progress>,
     options: Options,
     /// When the restore first started, maybe in another process.
-    began: Timestamp,
+    started_at: Timestamp,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
@@ -330,12 +334,12 @@ impl Context {
     }
 
     /// Notes an operation.
-    fn begun(&self, operation: Operation) {
+    fn record_operation(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
-    fn world(&self) -> Arc<World> {
-        Arc::clone(&self.world.read().unwrap_or_else(PoisonError::into_inner))
+    fn served_api(&self) -> Arc<ServedApi> {
+        Arc::clone(&self.served_api.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -343,19 +347,22 @@ impl Context {
 ///
 /// It may be run again after a process died in the middle: what this restore has created is
 /// recognised and left as it is.
-pub async fn run(run: Run, now: Timestamp) -> Restored {
+pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     let report = Arc::new(Report::default());
     let timeout = run.request.timeouts.item_operation;
-    let begun = begun_before(&run.recovered, timeout, now);
-    let left = volumes_left(&run.recovered);
+    let earlier_operations = operations_before_restart(&run.recovered, timeout, now);
+    let leftover_volumes = leftover_volumes(&run.recovered);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => Arc::new(context),
         // What an earlier process has begun goes on all the same.
         Err(fatal) => {
-            for (id, text) in left {
-                report.warning(&id, text);
+            for (id, text) in leftover_volumes {
+                report.warn(&id, text);
             }
-            return Restored { operations: begun, ..Restored::nothing(fatal, own(report)) };
+            return RestoreOutcome {
+                operations: earlier_operations,
+                ..RestoreOutcome::without_items(fatal, unwrap_report(report))
+            };
         }
     };
     // What is cancelled is stopped as well.
@@ -374,14 +381,14 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
         never = canceled => never,
     };
     // Hooks that were given up are run by the process that goes on.
-    let is_left = context.stop.is_cancelled() && !context.cancel.is_cancelled();
-    let fatal = fatal.or(is_left.then_some(Fatal::Stopped));
+    let is_unfinished = context.stop.is_cancelled() && !context.cancel.is_cancelled();
+    let fatal = fatal.or(is_unfinished.then_some(Fatal::Stopped));
     if fatal.is_some() {
-        note::tell_left_over(&context);
+        item_journal::warn_leftover_volumes(&context);
     }
     match Arc::into_inner(context) {
         Some(context) => conclude(context, fatal, hooks, report),
-        None => Restored::nothing(Fatal::Stopped, own(report)),
+        None => RestoreOutcome::without_items(Fatal::Stopped, unwrap_report(report)),
     }
 }
 
@@ -389,83 +396,91 @@ pub async fn run(run: Run, now: Timestamp) -> Restored {
 async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
     let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
         run;
-    let maker = Some(Maker::new(run.snapshotters, run.witness));
-    let contents = download::contents(&store, &request.backup_name, &options.scratch).await?;
-    let volumes = Arc::new(download::volumes(&store, &request.backup_name).await?);
+    let volume_creator = Some(VolumeCreator::new(run.snapshotters, run.volume_reporter));
+    let contents = download::fetch_contents(&store, &request.backup_name, &options.scratch).await?;
+    let volumes = Arc::new(download::read_volumes(&store, &request.backup_name).await?);
     let contents = Arc::new(contents);
-    let world = discover(&*cluster, &request, &report).await?;
-    let (resources, namespace) = (&world.resources, &options.namespace);
+    let served_api = discover(&*cluster, &request, &report).await?;
+    let (resources, namespace) = (&served_api.resources, &options.namespace);
     let built_in = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
-    let csi = Arc::new(Csi::new(&cluster, resources, &contents, &volumes, &request, &report));
+    let csi = Arc::new(CsiRestoreContext::new(
+        &cluster, resources, &contents, &volumes, &request, &report,
+    ));
     let actions = built_in.into_iter().chain(csi::actions(&csi)).chain(actions).collect();
     let visitor = Arc::new(item::Restorer);
-    let notes = Some(Notes::new(journal, store, &request, &run.recovered));
-    let parts = Parts {
+    let item_journal = Some(ItemJournal::new(journal, store, &request, &run.recovered));
+    let parts = ContextParts {
         visitor,
         request,
         cluster,
         contents,
         volumes,
         csi,
-        world,
+        served_api,
         actions,
         options,
         progress,
-        notes,
-        maker,
+        item_journal,
+        volume_creator,
         stop: stop.child_token(),
         cancel,
     };
     let context = assemble(parts, report, now).await?;
-    note::replay(&context, &run.recovered);
+    item_journal::replay(&context, &run.recovered);
     Ok(context)
 }
 
 /// What differs between a restore and its dry run.
-struct Parts {
+struct ContextParts {
     visitor: Arc<dyn Visitor>,
     request: Request,
     cluster: Arc<dyn Cluster>,
     contents: Arc<Contents>,
-    volumes: Arc<Volumes>,
-    csi: Arc<Csi>,
-    world: World,
-    actions: Vec<Named<dyn RestoreItemAction>>,
+    volumes: Arc<BackupVolumes>,
+    csi: Arc<CsiRestoreContext>,
+    served_api: ServedApi,
+    actions: Vec<NamedAction<dyn RestoreItemAction>>,
     options: Options,
     progress: Arc<Progress>,
-    notes: Option<Notes>,
-    maker: Option<Maker>,
+    item_journal: Option<ItemJournal>,
+    volume_creator: Option<VolumeCreator>,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
 
 /// Compiles whatever the stages need, and tells what is wrong with it.
-async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
-    let Parts { request, contents, world, options, .. } = parts;
+async fn assemble(
+    parts: ContextParts,
+    report: Arc<Report>,
+    now: Timestamp,
+) -> Result<Context, Fatal> {
+    let ContextParts { request, contents, served_api: world, options, .. } = parts;
     let lost = check_damage(&request, &contents)?;
-    parts.progress.lose(lost);
+    parts.progress.add_lost(lost);
     for refusal in &contents.refusals {
-        report.error(About::Run, format!("in the archive: {refusal}"));
+        report.error(ReportSubject::Run, format!("in the archive: {refusal}"));
     }
     for warning in request.namespaces(&contents).warnings {
-        report.warning(About::Run, warning);
+        report.warn(ReportSubject::Run, warning);
     }
-    let shared = match &request.namespace_mapping {
-        mapping if mapping.is_empty() => Shared::default(),
+    let collisions = match &request.namespace_mapping {
+        mapping if mapping.is_empty() => NamespaceCollisions::default(),
         mapping => {
             let mut names = contents.namespaces();
             let own = contents.kind(&GroupResource::new("", "namespaces"));
             names.extend(own.into_iter().flat_map(unpack::Kind::items).map(|(_, name)| name));
             names.sort_unstable();
             names.dedup();
-            Shared::new(mapping, &names)
+            NamespaceCollisions::new(mapping, &names)
         }
     };
-    let hooks = hook::Watch::new(&request.restore).map_err(Fatal::Hooks)?;
+    let hooks = hook::HookRunner::new(&request.restore).map_err(Fatal::Hooks)?;
     let (named, resources) = (parts.actions, &world.resources);
-    let actions = selection::ask(named, |plugin| plugin.applies_to(), resources, &report).await;
-    let began = request.restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
-    let began = began.map_or(now, |began| began.0);
+    let actions =
+        selection::resolve_selectors(named, |plugin| plugin.applies_to(), resources, &report).await;
+    let started_at =
+        request.restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
+    let started_at = started_at.map_or(now, |began| began.0);
     Ok(Context {
         visitor: parts.visitor,
         request,
@@ -473,35 +488,35 @@ async fn assemble(parts: Parts, report: Arc<Report>, now: Timestamp) -> Result<C
         contents,
         volumes: parts.volumes,
         csi: parts.csi,
-        world: RwLock::new(Arc::new(world)),
+        served_api: RwLock::new(Arc::new(world)),
         actions,
-        once: Once::default(),
-        pace: Pace::new(options.requests),
-        namespaces: Namespaces::default(),
-        shared,
-        outcomes: Outcomes::default(),
-        volume_outcomes: volume::Outcomes::default(),
+        claimed_items: ClaimedItems::default(),
+        rate_limiter: RateLimiter::new(options.requests),
+        namespaces: NamespaceCache::default(),
+        collisions,
+        outcomes: ItemOutcomes::default(),
+        volume_outcomes: volume::VolumeOutcomes::default(),
         operations: Mutex::default(),
-        notes: parts.notes,
-        maker: parts.maker,
+        item_journal: parts.item_journal,
+        volume_creator: parts.volume_creator,
         hooks,
         report,
         progress: parts.progress,
         options,
-        began,
+        started_at,
         stop: parts.stop,
         cancel: parts.cancel,
     })
 }
 
 /// How much of the damage of an archive a status tells.
-const DAMAGE_TOLD: usize = 3;
+const MAX_DAMAGE_REPORTED: usize = 3;
 
 /// Refuses a damaged archive, unless it is to be restored all the same. Returns how many items are lost then.
 fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> {
     let damage = &contents.damage;
     if !damage.is_empty() && !request.allow_damaged {
-        let first: Vec<String> = damage.iter().take(DAMAGE_TOLD).cloned().collect();
+        let first: Vec<String> = damage.iter().take(MAX_DAMAGE_REPORTED).cloned().collect();
         return Err(Fatal::Damaged { more: damage.len() - first.len(), first });
     }
     if contents.broken.is_none() {
@@ -518,26 +533,26 @@ async fn discover(
     cluster: &dyn Cluster,
     request: &Request,
     report: &Report,
-) -> Result<World, Fatal> {
+) -> Result<ServedApi, Fatal> {
     let Discovery { resources, failed } = cluster.discover().await.map_err(Fatal::Discover)?;
     for failed in failed {
-        report.warning(About::Run, format!("the API group {failed}"));
+        report.warn(ReportSubject::Run, format!("the API group {failed}"));
     }
     let served = resources.iter().filter(|resource| !resource.id.resource.contains('/'));
     let versions = Versions::new(served.clone().cloned());
     let resources = Arc::new(Resources::new(served.cloned()));
     let filter = Filter::new(&request.filter, &resources);
-    Ok(World { resources, versions, filter })
+    Ok(ServedApi { resources, versions, filter })
 }
 
 /// Visits the archive, step by step.
 async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
     let mut planned = plan_steps(context, |_| true);
     if planned.is_empty() {
-        context.report.warning(About::Run, "there are zero items to be restored");
+        context.report.warn(ReportSubject::Run, "there are zero items to be restored");
     }
     let count = |planned: &Steps| planned.iter().map(|(_, items)| items.len()).sum();
-    context.progress.expect(count(&planned));
+    context.progress.add_expected(count(&planned));
     while let Some((stage, items)) = planned.pop_front() {
         tracing::debug!(?stage, items = items.len(), "next step");
         visit_step(context, items).await;
@@ -549,8 +564,9 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
         }
         if stage == Stage::Definitions && context.outcomes.has_written("CustomResourceDefinition") {
             let Context { cluster, request, report, .. } = &**context;
-            let world = discover(&**cluster, request, report).await?;
-            *context.world.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(world);
+            let served_api = discover(&**cluster, request, report).await?;
+            *context.served_api.write().unwrap_or_else(PoisonError::into_inner) =
+                Arc::new(served_api);
             // Only now it is known which kinds are meant by short names and singulars.
             let before = count(&planned);
             planned = plan_steps(context, |step| step.stage != Stage::Definitions);
@@ -565,21 +581,21 @@ type Steps = VecDeque<(Stage, Vec<ResourceIdentifier>)>;
 
 /// Puts the kinds of the archive into steps, by what the cluster serves now.
 fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
-    let world = context.world();
+    let served_api = context.served_api();
     let kinds = context.contents.kinds().map(|(kind, _)| kind);
-    let kinds = kinds.filter(|kind| world.filter.kind(kind).is_restore());
-    let steps = order::steps(kinds, &context.options.priorities, &world.resources);
+    let kinds = kinds.filter(|kind| served_api.filter.kind(kind).is_restore());
+    let steps = order::steps(kinds, &context.options.priorities, &served_api.resources);
     let open = steps.iter().filter(|step| is_open(step));
-    open.map(|step| items_of(context, &world, step)).collect()
+    open.map(|step| items_of(context, &served_api, step)).collect()
 }
 
 /// The items of a step, as far as their place tells.
-fn items_of(context: &Context, world: &World, step: &Step) -> (Stage, Vec<ResourceIdentifier>) {
+fn items_of(context: &Context, world: &ServedApi, step: &Step) -> (Stage, Vec<ResourceIdentifier>) {
     let mut items = Vec::new();
     for kind in &step.kinds {
         let Some(stored) = context.contents.kind(kind) else { continue };
         for (namespace, name) in stored.items() {
-            if world.filter.place(kind, namespace, name).is_restore() {
+            if world.filter.location(kind, namespace, name).is_restore() {
                 items.push(ResourceIdentifier {
                     group: kind.group.clone(),
                     resource: kind.resource.clone(),
@@ -594,32 +610,34 @@ fn items_of(context: &Context, world: &World, step: &Step) -> (Stage, Vec<Resour
 
 /// Visits items side by side.
 async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
-    let places = Arc::new(Semaphore::new(context.options.items.max(1)));
-    let world = context.world();
+    let permits = Arc::new(Semaphore::new(context.options.items.max(1)));
+    let served_api = context.served_api();
     let mut tasks = JoinSet::new();
     for id in items {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let Ok(place) = Arc::clone(&permits).acquire_owned().await else { break };
         if context.has_stopped() {
             break;
         }
-        let (shared, world) = (Arc::clone(context), Arc::clone(&world));
+        let (shared, world) = (Arc::clone(context), Arc::clone(&served_api));
         let task = async move {
-            item::visit(&shared, &world, id, Why::Turn).await;
+            item::visit(&shared, &world, id, VisitReason::Scheduled).await;
             drop(place);
         };
         tasks.spawn(task.in_current_span());
         while let Some(ended) = tasks.try_join_next() {
-            tell_broken(context, ended);
+            report_task_failure(context, ended);
         }
     }
     while let Some(ended) = tasks.join_next().await {
-        tell_broken(context, ended);
+        report_task_failure(context, ended);
     }
 }
 
-fn tell_broken(context: &Context, ended: Result<(), tokio::task::JoinError>) {
+fn report_task_failure(context: &Context, ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
-        context.report.error(About::Run, format!("the restore of an item broke off: {error}"));
+        context
+            .report
+            .error(ReportSubject::Run, format!("the restore of an item broke off: {error}"));
     }
 }
 
@@ -629,7 +647,7 @@ fn conclude(
     fatal: Option<Fatal>,
     hooks: (u64, u64),
     report: Arc<Report>,
-) -> Restored {
+) -> RestoreOutcome {
     let (resources, items) = (context.outcomes.list(), context.outcomes.count());
     let lost = usize::try_from(context.progress.lost()).unwrap_or(usize::MAX);
     let total = match &fatal {
@@ -641,11 +659,20 @@ fn conclude(
     let volumes = context.volume_outcomes.infos();
     drop(context.report);
     let total = total.max(items);
-    Restored { fatal, report: own(report), resources, items, total, operations, hooks, volumes }
+    RestoreOutcome {
+        fatal,
+        report: unwrap_report(report),
+        resources,
+        items,
+        total,
+        operations,
+        hooks,
+        volumes,
+    }
 }
 
-impl Restored {
-    fn nothing(fatal: Fatal, report: Report) -> Self {
+impl RestoreOutcome {
+    fn without_items(fatal: Fatal, report: Report) -> Self {
         Self {
             fatal: Some(fatal),
             report,
@@ -660,12 +687,16 @@ impl Restored {
 }
 
 /// The operations that an earlier process has begun.
-pub fn begun_before(recovered: &Recovered, timeout: Duration, began: Timestamp) -> Vec<Operation> {
+pub fn operations_before_restart(
+    recovered: &Recovered,
+    timeout: Duration,
+    began: Timestamp,
+) -> Vec<Operation> {
     let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
     records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
 }
 
 /// The report, whether or not somebody else still holds it.
-fn own(report: Arc<Report>) -> Report {
-    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take())
+fn unwrap_report(report: Arc<Report>) -> Report {
+    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take_all())
 }

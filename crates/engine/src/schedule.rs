@@ -28,43 +28,48 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// What is to be done with a Schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ScheduleDecision {
     /// Nothing: it is paused, or on its way out.
-    Rest,
+    Idle,
     /// Nothing, and it says why.
     Refuse(String),
     /// Write down whether the time until now is left out, which is asked for once.
-    Settle {
+    RecordSkip {
         /// Whether it is.
         skip: bool,
     },
     /// Look again then.
     Wait(Timestamp),
     /// Make the backup of this time.
-    Make(Timestamp),
+    CreateBackup(Timestamp),
 }
 
 /// Decides about a Schedule. Where it does not name a time zone it means `local`; where it does not say
 /// whether the time until now is left out, `skips` says it.
-pub fn decide(schedule: &Schedule, local: &TimeZone, skips: bool, now: Timestamp) -> Verdict {
+pub fn decide(
+    schedule: &Schedule,
+    local: &TimeZone,
+    skips: bool,
+    now: Timestamp,
+) -> ScheduleDecision {
     let spec = &schedule.spec;
     if spec.paused || schedule.metadata.deletion_timestamp.is_some() {
-        return Verdict::Rest;
+        return ScheduleDecision::Idle;
     }
     let cron = match parse(&spec.schedule) {
         Ok(cron) => cron,
-        Err(reason) => return Verdict::Refuse(reason),
+        Err(reason) => return ScheduleDecision::Refuse(reason),
     };
     match spec.skip_immediately {
-        None => return Verdict::Settle { skip: skips },
-        Some(true) => return Verdict::Settle { skip: true },
+        None => return ScheduleDecision::RecordSkip { skip: skips },
+        Some(true) => return ScheduleDecision::RecordSkip { skip: true },
         Some(false) => {}
     }
-    let last = last(schedule, now);
+    let last = last_run(schedule, now);
     match (cron.last_before(now, last, local), cron.next(last, local)) {
-        (Some(time), _) => Verdict::Make(time),
-        (None, Some(next)) => Verdict::Wait(next),
-        (None, None) => Verdict::Refuse(refusal(&cron::Error::Never)),
+        (Some(time), _) => ScheduleDecision::CreateBackup(time),
+        (None, Some(next)) => ScheduleDecision::Wait(next),
+        (None, None) => ScheduleDecision::Refuse(refusal(&cron::Error::Never)),
     }
 }
 
@@ -81,7 +86,7 @@ fn refusal(error: &cron::Error) -> String {
 }
 
 /// How far ahead of ours the clock may be that wrote a time.
-const SKEW: Duration = Duration::from_mins(5);
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 const DAY: Duration = Duration::from_hours(24);
 
 /// Up to when a Schedule has done its work.
@@ -89,12 +94,12 @@ const DAY: Duration = Duration::from_hours(24);
 /// A time in the future was written by a clock that was ahead. It would stop the Schedule until then, without a word.
 /// So it counts for nothing: the backup of the last time that has passed is there, or is made again, and with it a
 /// new time is noted.
-fn last(schedule: &Schedule, now: Timestamp) -> Timestamp {
+fn last_run(schedule: &Schedule, now: Timestamp) -> Timestamp {
     let status = schedule.status.as_ref();
     let backup = status.and_then(|status| status.last_backup.as_ref()).map(|time| time.0);
     let created = schedule.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let skipped = status.and_then(|status| status.last_skipped.as_ref()).map(|time| time.0);
-    let latest = now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
+    let latest = now.checked_add(MAX_CLOCK_SKEW).unwrap_or(Timestamp::MAX);
     let day_ago = now.checked_sub(DAY).unwrap_or(Timestamp::MIN);
     let last = backup.or(created).max(skipped).unwrap_or(now);
     if last <= latest { last } else { created.filter(|at| *at <= now).unwrap_or(day_ago) }
@@ -107,20 +112,20 @@ pub fn backup_name(schedule: &Schedule, time: Timestamp) -> String {
 
 /// What is known of the backup of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Naming {
+pub enum BackupNaming {
     /// It is there.
-    Made,
+    Exists,
     /// It is to be made under this name.
-    Make(String),
+    Create(String),
     /// The same, since a backup that was taken in has the usual name.
-    MakeInstead {
+    CreateRenamed {
         /// The name that it gets.
         name: String,
         /// The usual one.
-        taken: String,
+        usual_name: String,
     },
     /// There is no name for it: this one was the last.
-    Taken(String),
+    NoFreeName(String),
 }
 
 /// What is known of the backup of a time; `backups` are those with the label of the Schedule.
@@ -128,26 +133,28 @@ pub enum Naming {
 /// Where two clusters share a bucket, the same Schedule in both comes to the same name. Whoever finds that the
 /// other was first appends a part of the uid of its Schedule. That also follows from the time alone, so that it
 /// is found after a crash, and it is another one in each cluster.
-pub fn naming(schedule: &Schedule, time: Timestamp, backups: &[Backup]) -> Naming {
+pub fn naming(schedule: &Schedule, time: Timestamp, backups: &[Backup]) -> BackupNaming {
     let usual = backup_name(schedule, time);
     let uid = schedule.uid().unwrap_or_default();
     let part = uid.split('-').next().filter(|part| !part.is_empty());
     let other = part.map(|part| format!("{usual}-{part}"));
     let find = |name: &str| backups.iter().find(|backup| backup.name_any() == name);
-    let is_made = |name: &String| find(name).is_some_and(|backup| !is_taken_in(backup));
-    if is_made(&usual) || other.as_ref().is_some_and(is_made) {
-        return Naming::Made;
+    let exists = |name: &String| find(name).is_some_and(|backup| !is_imported(backup));
+    if exists(&usual) || other.as_ref().is_some_and(exists) {
+        return BackupNaming::Exists;
     }
     match other {
-        _ if find(&usual).is_none() => Naming::Make(usual),
-        Some(name) if find(&name).is_none() => Naming::MakeInstead { name, taken: usual },
-        Some(name) => Naming::Taken(name),
-        None => Naming::Taken(usual),
+        _ if find(&usual).is_none() => BackupNaming::Create(usual),
+        Some(name) if find(&name).is_none() => {
+            BackupNaming::CreateRenamed { name, usual_name: usual }
+        }
+        Some(name) => BackupNaming::NoFreeName(name),
+        None => BackupNaming::NoFreeName(usual),
     }
 }
 
 /// Whether a Backup was taken in from a bucket, so that no Schedule here has made it.
-pub fn is_taken_in(backup: &Backup) -> bool {
+pub fn is_imported(backup: &Backup) -> bool {
     backup.annotations().contains_key(annotation::RECORD_UID)
 }
 
@@ -190,7 +197,7 @@ pub fn schedule_label(schedule: &Schedule) -> String {
 ///
 /// Velero lets it wait for those that are new or in progress. In between they can be queued: those count
 /// here as well, or a queue that does not move would grow for ever.
-pub fn holds(backup: &Backup) -> bool {
+pub fn blocks_next(backup: &Backup) -> bool {
     use BackupPhase as Phase;
     match backup.status.as_ref().and_then(|status| status.phase.as_ref()) {
         None | Some(Phase::New | Phase::Queued | Phase::ReadyToStart | Phase::InProgress) => true,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use bowline_plugin::{Name, ResourceSelector};
 use futures::future::{BoxFuture, join_all};
 
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::glob::{Glob, Globs, InvalidGlob};
 use crate::item::Object;
-use crate::report::{About, Report};
+use crate::report::{Report, ReportSubject};
 use crate::resource::{Resource, Resources};
 use crate::selector::{InvalidSelector, Selector};
 
@@ -27,14 +27,14 @@ impl<T: ?Sized> Action<T> {
     }
 
     /// Whether it may select objects of a resource.
-    pub(crate) fn looks_at(&self, resource: &Resource) -> bool {
+    pub(crate) fn may_select(&self, resource: &Resource) -> bool {
         self.selection.selects_kind(resource)
     }
 }
 
 /// Asks actions what they want to see. One that does not answer is told and left out.
-pub(crate) async fn ask<T: ?Sized>(
-    named: Vec<Named<T>>,
+pub(crate) async fn resolve_selectors<T: ?Sized>(
+    named: Vec<NamedAction<T>>,
     applies_to: impl for<'a> Fn(&'a T) -> BoxFuture<'a, bowline_plugin::Result<ResourceSelector>>,
     resources: &Resources,
     report: &Report,
@@ -44,13 +44,13 @@ pub(crate) async fn ask<T: ?Sized>(
 }
 
 fn select<T: ?Sized>(
-    asked: Vec<(Named<T>, bowline_plugin::Result<ResourceSelector>)>,
+    answers: Vec<(NamedAction<T>, bowline_plugin::Result<ResourceSelector>)>,
     resources: &Resources,
     report: &Report,
 ) -> Vec<Action<T>> {
     let mut actions = Vec::new();
-    for (Named { name, plugin, begins_operations }, selector) in asked {
-        let why_not = match selector {
+    for (NamedAction { name, plugin, begins_operations }, selector) in answers {
+        let reason = match selector {
             Ok(selector) => match Selection::new(&selector, resources) {
                 Ok(selection) => {
                     actions.push(Action { name, plugin, begins_operations, selection });
@@ -61,8 +61,8 @@ fn select<T: ?Sized>(
             Err(error) => error.to_string(),
         };
         report.error(
-            About::Run,
-            format!("the action {name} takes no part: what it applies to is not known: {why_not}"),
+            ReportSubject::Run,
+            format!("the action {name} takes no part: what it applies to is not known: {reason}"),
         );
     }
     actions
@@ -187,11 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn an_action_that_cannot_say_what_it_selects_is_told_and_left_out() {
+    fn action_without_a_usable_selector_is_reported_and_excluded() {
         let report = Report::default();
-        let named = Named::new("example.io/a".parse().unwrap(), Arc::new(()));
-        let asked = vec![(named, Err(bowline_plugin::Error::unknown("it died")))];
-        assert!(select(asked, &Resources::default(), &report).is_empty());
+        let named = NamedAction::new("example.io/a".parse().unwrap(), Arc::new(()));
+        let answers = vec![(named, Err(bowline_plugin::Error::unknown("it died")))];
+        assert!(select(answers, &Resources::default(), &report).is_empty());
         let errors = report.results().errors.velero;
         assert!(errors[0].contains("example.io/a") && errors[0].contains("it died"), "{errors:?}");
     }

@@ -112,12 +112,12 @@ impl Selector {
         for expression in selector.match_expressions.iter().flatten() {
             requirements.push(requirement(expression)?);
         }
-        Ok(Self::of(requirements))
+        Ok(Self::from_requirements(requirements))
     }
 
     /// Compiles a text as Kubernetes writes it: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`.
     pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
-        parse::requirements(text).map(Self::of)
+        parse::requirements(text).map(Self::from_requirements)
     }
 
     /// Whether an object with these labels is selected.
@@ -130,7 +130,7 @@ impl Selector {
         self.requirements.is_empty()
     }
 
-    fn of(mut requirements: Vec<Requirement>) -> Self {
+    fn from_requirements(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort();
         requirements.dedup();
         Self { requirements }

@@ -9,8 +9,8 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Code, Name, ResourceIdentifier, SnapshotId, VolumeSnapshotter};
 use tokio::time::timeout;
 
+use crate::failpoint::{self, Point};
 use crate::journal::digest;
-use crate::point::{self, Point};
 
 /// The longest name that an object can have.
 const LONGEST_NAME: usize = 253;
@@ -76,9 +76,9 @@ pub(crate) async fn delete(
     id: &SnapshotId,
     limit: Duration,
 ) -> Result<(), String> {
-    point::pass(Point::DeleteSnapshot);
+    failpoint::hit(Point::DeleteSnapshot);
     let deleted = timeout(limit, snapshotter.calls.delete_snapshot(id)).await;
-    point::pass(Point::SnapshotDeleted);
+    failpoint::hit(Point::SnapshotDeleted);
     match deleted {
         Ok(Err(error)) if error.code() == Code::NotFound => {
             tracing::info!(snapshot = %id, "it was gone already");

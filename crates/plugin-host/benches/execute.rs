@@ -55,7 +55,7 @@ async fn main() {
         let run = fixture.host.run();
         let action = pick(run.backup_item_actions(), "bia-v2").plugin;
         measure(name, &action, &item).await;
-        run.end().await;
+        run.shut_down().await;
         fixture.host.shut_down().await;
     }
     let built_in: Arc<dyn BackupItemAction> = Arc::new(BuiltIn);
@@ -64,9 +64,9 @@ async fn main() {
 
 async fn measure(name: &str, action: &Arc<dyn BackupItemAction>, item: &Arc<Item>) {
     for in_flight in [1, 32] {
-        calls(action, item, in_flight, CALLS / 10).await;
+        run_calls(action, item, in_flight, CALLS / 10).await;
         let started = Instant::now();
-        let mut latencies = calls(action, item, in_flight, CALLS).await;
+        let mut latencies = run_calls(action, item, in_flight, CALLS).await;
         let rate = f64::from(CALLS) / started.elapsed().as_secs_f64();
         latencies.sort_unstable();
         let at = |share: usize| format!("{:.0?}", latencies[latencies.len() * share / 100]);
@@ -75,21 +75,21 @@ async fn measure(name: &str, action: &Arc<dyn BackupItemAction>, item: &Arc<Item
 }
 
 /// Makes calls with so many in flight at a time; how long each took.
-async fn calls(
+async fn run_calls(
     action: &Arc<dyn BackupItemAction>,
     item: &Arc<Item>,
     in_flight: usize,
     count: u32,
 ) -> Vec<Duration> {
     let backup = Arc::new(backup());
-    let left = Arc::new(AtomicU32::new(count));
+    let remaining = Arc::new(AtomicU32::new(count));
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..in_flight {
         let (action, item) = (Arc::clone(action), Arc::clone(item));
-        let (backup, left) = (Arc::clone(&backup), Arc::clone(&left));
+        let (backup, remaining) = (Arc::clone(&backup), Arc::clone(&remaining));
         callers.spawn(async move {
             let mut latencies = Vec::new();
-            while left
+            while remaining
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
                 .is_ok()
             {

@@ -16,14 +16,14 @@
 
 mod action;
 mod binary;
-mod configured;
+mod configured_plugin;
 mod item_action;
 mod object_store;
 mod operation;
 mod rule;
-#[cfg(test)]
-mod sabotage;
 mod sample;
+#[cfg(test)]
+mod test_support;
 mod volume_snapshotter;
 
 use std::path::Path;
@@ -37,9 +37,9 @@ use futures::FutureExt as _;
 use crate::inspect::{registry, trait_and_version};
 use crate::slot::Slot;
 use crate::{Limits, Options, Plugin, Problem};
-use object_store::Objects;
-use rule::Judge;
-use volume_snapshotter::Snapshots;
+use object_store::CreatedObjects;
+use rule::RuleRunner;
+use volume_snapshotter::CreatedSnapshots;
 
 /// What was found out about a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,14 +49,14 @@ pub struct Finding {
     /// The rule, in words that follow on "the plugin".
     pub rule: &'static str,
     /// Whether it is kept.
-    pub verdict: Verdict,
+    pub verdict: RuleVerdict,
     /// What the check made and could not remove, or may not have removed.
-    pub left: Vec<String>,
+    pub leftovers: Vec<String>,
 }
 
 /// Whether a rule is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// It is, and maybe there is something to say about it.
     Holds(Option<String>),
     /// It is not, for this reason.
@@ -126,7 +126,8 @@ pub async fn run(
     interrupt: impl Future<Output = ()> + Send,
     mut on_finding: impl FnMut(&Finding) + Send,
 ) -> Result<Vec<Finding>, Problem> {
-    let options = Arc::new(Options { limits: limits(input.timeout, options.limits), ..options });
+    let options =
+        Arc::new(Options { limits: limits_for_check(input.timeout, options.limits), ..options });
     let input = Arc::new(input);
     let interrupt = interrupt.boxed().shared();
     let registry = tokio::select! {
@@ -137,32 +138,35 @@ pub async fn run(
         let reason = format!("it has no {kind}");
         return Err(Problem { command: command.to_owned(), reason });
     }
-    let mut judge = Judge::new(command, input.timeout, interrupt, &mut on_finding);
-    binary::check(&mut judge, command, &options, &registry).await;
+    let mut runner = RuleRunner::new(command, input.timeout, interrupt, &mut on_finding);
+    binary::check(&mut runner, command, &options, &registry).await;
     let is_meant = |plugin: &&Plugin| input.kinds.is_empty() || input.kinds.contains(&plugin.kind);
     for plugin in registry.plugins().iter().filter(is_meant) {
         let bench =
-            Bench { plugin: plugin.clone(), options: options.clone(), input: input.clone() };
+            CheckContext { plugin: plugin.clone(), options: options.clone(), input: input.clone() };
         match plugin.kind {
-            Kind::ObjectStore => configured::check::<Objects>(&mut judge, bench).await,
+            Kind::ObjectStore => {
+                configured_plugin::check::<CreatedObjects>(&mut runner, bench).await;
+            }
             Kind::VolumeSnapshotter | Kind::VolumeSnapshotterV2 => {
-                configured::check::<Snapshots>(&mut judge, bench).await;
+                configured_plugin::check::<CreatedSnapshots>(&mut runner, bench).await;
             }
             Kind::BackupItemAction
             | Kind::BackupItemActionV2
             | Kind::RestoreItemAction
             | Kind::RestoreItemActionV2
             | Kind::DeleteItemAction
-            | Kind::ItemBlockAction => item_action::check(&mut judge, bench).await,
+            | Kind::ItemBlockAction => item_action::check(&mut runner, bench).await,
         }
     }
-    Ok(judge.into_findings())
+    Ok(runner.into_findings())
 }
 
 /// The first trait that is asked for and that no plugin serves, in whatever version.
-fn missing_kind(asked_for: &[Kind], plugins: &[Plugin]) -> Option<&'static str> {
-    let has = |word| plugins.iter().any(|plugin| trait_and_version(plugin.kind).0 == word);
-    asked_for.iter().map(|kind| trait_and_version(*kind).0).find(|word| !has(*word))
+fn missing_kind(requested: &[Kind], plugins: &[Plugin]) -> Option<&'static str> {
+    let has =
+        |trait_name| plugins.iter().any(|plugin| trait_and_version(plugin.kind).0 == trait_name);
+    requested.iter().map(|kind| trait_and_version(*kind).0).find(|trait_name| !has(*trait_name))
 }
 
 /// A process that can be ended, so that the next call finds another.
@@ -179,19 +183,19 @@ impl Restart for Slot {
 }
 
 /// What the check of one plugin starts from.
-struct Bench {
+struct CheckContext {
     plugin: Plugin,
     options: Arc<Options>,
     input: Arc<Input>,
 }
 
 /// Whether the outcome of a call is not known: the plugin did not answer.
-fn is_unclear(error: &Error) -> bool {
+fn is_outcome_unknown(error: &Error) -> bool {
     error.class() == Class::Transient
 }
 
 /// No call may take longer than a rule: its error says more than that the rule took too long.
-fn limits(timeout: Duration, limits: Limits) -> Limits {
+fn limits_for_check(timeout: Duration, limits: Limits) -> Limits {
     Limits {
         start: timeout,
         metadata: timeout,

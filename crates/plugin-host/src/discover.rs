@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 /// How deep folders may be nested.
-const DEPTH_LIMIT: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// What a walk through the plugin folder found.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct PluginFiles {
     /// The executables, in the order in which their plugins run.
     pub(crate) executables: Vec<PathBuf>,
     /// Files that are not executable, and what is neither file nor folder.
@@ -22,15 +22,15 @@ pub(crate) struct Found {
 /// Walks through `folder` and the folders in it, in the order of names. Links to files count as the
 /// files; links to folders are not followed, as in Velero. A folder that is not there holds no
 /// plugins.
-pub(crate) fn walk(folder: &Path) -> Found {
-    let mut found = Found::default();
+pub(crate) fn walk(folder: &Path) -> PluginFiles {
+    let mut found = PluginFiles::default();
     if folder.exists() {
-        visit(folder, DEPTH_LIMIT, &mut found);
+        visit(folder, MAX_DEPTH, &mut found);
     }
     found
 }
 
-fn visit(folder: &Path, depth: usize, found: &mut Found) {
+fn visit(folder: &Path, depth: usize, found: &mut PluginFiles) {
     let entries: io::Result<Vec<DirEntry>> = std::fs::read_dir(folder).and_then(Iterator::collect);
     let mut entries = match entries {
         Ok(entries) => entries,
@@ -97,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_holds_no_plugins() {
+    fn missing_folder_holds_no_plugins() {
         let found = walk(Path::new("/no/such/folder"));
         assert!(found.executables.is_empty() && found.unreadable.is_empty());
     }
 
     #[test]
-    fn binaries_and_scripts_are_programs_and_texts_are_not() {
+    fn binaries_and_scripts_are_programs_and_text_files_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         for (content, expected) in [
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_and_the_rest_is_found() {
+    fn unreadable_folder_is_reported_and_the_rest_is_found() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         write(root.join("a"), "").unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 /// What plugins get by default: what Velero, its plugins and the libraries of their providers read. A `*` stands for
 /// anything.
-const DEFAULT: &[&str] = &[
+const DEFAULT_PATTERNS: &[&str] = &[
     // The system, and the runtimes of languages.
     "PATH",
     "HOME",
@@ -79,30 +79,31 @@ pub enum InheritedEnvironment {
     /// All of them, as in Velero.
     All,
     /// Those that plugins are known to read, and these: names, with a `*` at one end or none.
-    Known(Vec<String>),
+    Patterns(Vec<String>),
 }
 
 impl Default for InheritedEnvironment {
     fn default() -> Self {
-        Self::Known(Vec::new())
+        Self::Patterns(Vec::new())
     }
 }
 
 impl InheritedEnvironment {
     /// What these words ask for: `all`, or names beyond those that are known.
-    pub fn of(words: &[String]) -> Self {
-        if words.iter().any(|word| word == "all") {
+    pub fn from_patterns(patterns: &[String]) -> Self {
+        if patterns.iter().any(|pattern| pattern == "all") {
             return Self::All;
         }
-        Self::Known(words.to_vec())
+        Self::Patterns(patterns.to_vec())
     }
 
     /// Whether a variable of this name is handed on.
     pub fn allows(&self, name: &OsStr) -> bool {
         match self {
             Self::All => true,
-            Self::Known(added) => {
-                let mut patterns = DEFAULT.iter().copied().chain(added.iter().map(String::as_str));
+            Self::Patterns(added) => {
+                let mut patterns =
+                    DEFAULT_PATTERNS.iter().copied().chain(added.iter().map(String::as_str));
                 patterns.any(|pattern| matches(pattern, name.as_bytes()))
             }
         }
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn plugins_get_what_they_are_known_to_read_and_nothing_else_unless_it_is_named() {
+    fn plugins_inherit_known_variables_and_others_only_when_named() {
         let inherited = InheritedEnvironment::default();
         for name in [
             "PATH",
@@ -172,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn the_way_out_is_all_of_it_or_names() {
-        let of = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-            InheritedEnvironment::of(&words)
+    fn inherited_environment_can_be_everything_or_named_variables() {
+        let of = |names: &[&str]| {
+            let patterns: Vec<String> = names.iter().map(|&word| word.to_owned()).collect();
+            InheritedEnvironment::from_patterns(&patterns)
         };
         assert_eq!(of(&[]), InheritedEnvironment::default());
         assert!(allows(&of(&["all"]), "OTEL_EXPORTER_OTLP_HEADERS"));

@@ -33,23 +33,23 @@ impl Handle {
     }
 
     /// A call that looks something up or notes something.
-    fn question(&self, method: &'static str) -> Call {
+    fn metadata_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().metadata, is_work: false }
     }
 
     /// The question which items an action wants to see.
-    fn selection(&self) -> Call {
+    fn applies_to_call(&self) -> Call {
         Call { method: "AppliesTo", limit: self.limits().applies_to, is_work: false }
     }
 
     /// A call that does something with an item.
-    fn work(&self, method: &'static str) -> Call {
+    fn execute_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().execute, is_work: true }
     }
 
     /// A call that may move the data of a volume. How many go on is decided by whoever makes them: one
     /// that takes hours must never keep a snapshot from being taken while an application is frozen.
-    fn volume_work(&self, method: &'static str) -> Call {
+    fn volume_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().volume, is_work: false }
     }
 

@@ -35,12 +35,12 @@ pub struct Host {
 struct Inner {
     options: Arc<Options>,
     registry: Registry,
-    configured: Mutex<HashMap<Key, Arc<Slot>>>,
+    configured: Mutex<HashMap<ConfiguredKey, Arc<Slot>>>,
 }
 
 /// What a configured process is known by. Credentials are part of it by their content, so that
 /// rotated ones are read.
-type Key = (PathBuf, Kind, Name, [u8; 32]);
+type ConfiguredKey = (PathBuf, Kind, Name, [u8; 32]);
 
 impl Host {
     /// Looks for plugins and asks each binary what it has, again if that failed in a way that may pass. Binaries
@@ -48,12 +48,12 @@ impl Host {
     /// others.
     pub async fn discover(options: Options) -> Self {
         let options = Arc::new(options);
-        let registry = list::all(&options).await;
+        let registry = list::list_all(&options).await;
         for problem in registry.problems() {
             tracing::error!("{problem}");
         }
         let inner = Arc::new(Inner { options, registry, configured: Mutex::default() });
-        let reaper = tokio::spawn(end_idle_processes(Arc::downgrade(&inner))).abort_handle();
+        let reaper = tokio::spawn(stop_idle_processes(Arc::downgrade(&inner))).abort_handle();
         Self { inner, reaper }
     }
 
@@ -63,8 +63,8 @@ impl Host {
     }
 
     /// The item actions for one backup, restore or deletion.
-    pub fn run(&self) -> Run {
-        Run { inner: Arc::clone(&self.inner), slots: Mutex::default() }
+    pub fn run(&self) -> PluginRun {
+        PluginRun { inner: Arc::clone(&self.inner), slots: Mutex::default() }
     }
 
     /// The object store of a provider, with the configuration of a location. `None` if there is no
@@ -74,7 +74,7 @@ impl Host {
         provider: &str,
         config: Config,
     ) -> Result<Option<Arc<dyn ObjectStore>>, Error> {
-        let handle = self.inner.configured(Family::ObjectStore, provider, config).await?;
+        let handle = self.inner.open_configured(Family::ObjectStore, provider, config).await?;
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn ObjectStore>))
     }
 
@@ -85,7 +85,8 @@ impl Host {
         provider: &str,
         config: Config,
     ) -> Result<Option<Arc<dyn VolumeSnapshotter>>, Error> {
-        let handle = self.inner.configured(Family::VolumeSnapshotter, provider, config).await?;
+        let handle =
+            self.inner.open_configured(Family::VolumeSnapshotter, provider, config).await?;
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn VolumeSnapshotter>))
     }
 
@@ -98,7 +99,7 @@ impl Host {
 
     /// Ends all processes of stores and snapshotters, and waits for their end.
     pub async fn shut_down(self) {
-        let slots = self.inner.take_configured();
+        let slots = self.inner.drain_configured();
         join_all(slots.iter().map(|slot| slot.close())).await;
     }
 }
@@ -110,7 +111,7 @@ impl Drop for Host {
 }
 
 impl Inner {
-    async fn configured(
+    async fn open_configured(
         &self,
         family: Family,
         provider: &str,
@@ -131,12 +132,12 @@ impl Inner {
 
     /// Forgets processes that have ended and that nobody can call any more, as after a change of
     /// credentials.
-    fn forget_unused(&self) {
+    fn remove_unused(&self) {
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         configured.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.is_alive());
     }
 
-    fn take_configured(&self) -> Vec<Arc<Slot>> {
+    fn drain_configured(&self) -> Vec<Arc<Slot>> {
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
         configured.drain().map(|(_, slot)| slot).collect()
     }
@@ -147,7 +148,7 @@ impl Inner {
 /// [`end`](Self::end) it when the run is over. Dropping it ends the processes as well, without the
 /// courtesy.
 #[derive(Debug)]
-pub struct Run {
+pub struct PluginRun {
     inner: Arc<Inner>,
     slots: Mutex<HashMap<PathBuf, Arc<Slot>>>,
 }
@@ -163,7 +164,7 @@ pub struct Named<T: ?Sized> {
     pub plugin: Arc<T>,
 }
 
-impl Run {
+impl PluginRun {
     /// The actions that take part in backups, in order.
     pub fn backup_item_actions(&self) -> Vec<Named<dyn BackupItemAction>> {
         self.family(Family::BackupItemAction, |handle| Arc::new(handle) as _)
@@ -185,7 +186,7 @@ impl Run {
     }
 
     /// Ends its processes, and waits for their end.
-    pub async fn end(self) {
+    pub async fn shut_down(self) {
         let slots: Vec<Arc<Slot>> = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
             slots.drain().map(|(_, slot)| slot).collect()
@@ -242,7 +243,7 @@ async fn fingerprint(config: &Config) -> Result<[u8; 32], Error> {
 }
 
 /// Ends the processes of stores and snapshotters that nobody uses.
-async fn end_idle_processes(inner: Weak<Inner>) {
+async fn stop_idle_processes(inner: Weak<Inner>) {
     loop {
         let Some(pause) = inner.upgrade().map(|inner| inner.options.limits.idle / 4) else {
             return;
@@ -256,6 +257,6 @@ async fn end_idle_processes(inner: Weak<Inner>) {
         for slot in slots {
             slot.stop_if_idle().await;
         }
-        inner.forget_unused();
+        inner.remove_unused();
     }
 }

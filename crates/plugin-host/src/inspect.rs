@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bowline_plugin::{Error, Kind, ResourceSelector};
 
-use crate::list::list;
+use crate::list::list_plugins_of;
 use crate::registry::{Plugin, Problem, Registry};
 use crate::slot::{Call, Purpose, Slot};
 use crate::{Options, warm_up};
@@ -15,14 +15,14 @@ use crate::{Options, warm_up};
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The plugins that can be used, in the order in which they are listed.
-    pub plugins: Vec<Inspected>,
+    pub plugins: Vec<InspectedPlugin>,
     /// What is wrong with the others.
     pub problems: Vec<Problem>,
 }
 
 /// A plugin and what it applies to.
 #[derive(Clone, Debug)]
-pub struct Inspected {
+pub struct InspectedPlugin {
     /// The plugin.
     pub plugin: Plugin,
     /// What it applies to.
@@ -57,7 +57,7 @@ pub async fn inspect(command: &Path, options: &Options) -> Result<Inspection, Pr
                 Err(error) => AppliesTo::Unknown(error),
             }
         };
-        plugins.push(Inspected { plugin: plugin.clone(), applies_to });
+        plugins.push(InspectedPlugin { plugin: plugin.clone(), applies_to });
     }
     slot.close().await;
     Ok(Inspection { plugins, problems: registry.problems().to_owned() })
@@ -74,17 +74,18 @@ pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
 /// What a binary lists.
 pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
     let problem = |reason| Problem { command: command.to_owned(), reason };
-    if let Some(reason) = is_no_program(command) {
+    if let Some(reason) = not_a_program_reason(command) {
         return Err(problem(reason.to_owned()));
     }
-    let listing = list(command, options).await.map_err(|why_not| problem(why_not.reason))?;
+    let listing =
+        list_plugins_of(command, options).await.map_err(|failure| problem(failure.reason))?;
     let mut registry = Registry::default();
     registry.add(command, &listing);
     Ok(registry)
 }
 
 /// Why a file is no program. A start would say "Permission denied", whatever the reason.
-fn is_no_program(command: &Path) -> Option<&'static str> {
+fn not_a_program_reason(command: &Path) -> Option<&'static str> {
     let metadata = command.metadata().ok()?;
     if metadata.is_dir() {
         return Some("it is a directory");
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_is_a_trait_in_a_version() {
+    fn kind_is_a_trait_and_a_version() {
         let shown = Kind::ALL.map(|kind| {
             let (of_trait, version) = trait_and_version(kind);
             format!("{of_trait} {version}")

@@ -32,6 +32,6 @@ mod spawn;
 mod warm_up;
 
 pub use environment::InheritedEnvironment;
-pub use host::{Host, Named, Run};
+pub use host::{Host, Named, PluginRun};
 pub use options::{Limits, Options};
-pub use registry::{Family, Listed, Plugin, Problem, Registry};
+pub use registry::{Family, ListedEntry, Plugin, Problem, Registry};

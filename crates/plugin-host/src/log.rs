@@ -22,7 +22,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Whether it may tell why the plugin ended: what it does in peace does not.
-    pub(crate) fn explains_an_end(&self) -> bool {
+    pub(crate) fn may_explain_exit(&self) -> bool {
         self.is_text || self.level <= Level::WARN
     }
 }
@@ -30,11 +30,11 @@ impl Entry {
 /// Reads lines one after the other; it remembers whether the plugin is panicking, since the lines
 /// that follow belong to the panic.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct LogLineReader {
     panicking: bool,
 }
 
-impl Reader {
+impl LogLineReader {
     pub(crate) fn read(&mut self, line: &str) -> Entry {
         let line = line.trim_end();
         if let Ok(Value::Object(object)) = serde_json::from_str(line)
@@ -50,7 +50,7 @@ impl Reader {
 
 fn structured(mut object: Map<String, Value>) -> Option<Entry> {
     let message = object.remove("@message")?.as_str()?.to_owned();
-    let level = level(object.remove("@level")?.as_str()?)?;
+    let level = parse_level(object.remove("@level")?.as_str()?)?;
     // Said once already, or only of use to the framework itself.
     for key in ["@timestamp", "level", "time", "timestamp", "@logSourceSetBy"] {
         object.remove(key);
@@ -59,8 +59,8 @@ fn structured(mut object: Map<String, Value>) -> Option<Entry> {
     Some(Entry { level, message, fields, is_text: false })
 }
 
-fn level(word: &str) -> Option<Level> {
-    match word.to_lowercase().as_str() {
+fn parse_level(name: &str) -> Option<Level> {
+    match name.to_lowercase().as_str() {
         "trace" => Some(Level::TRACE),
         "debug" => Some(Level::DEBUG),
         "info" => Some(Level::INFO),
@@ -74,7 +74,7 @@ fn level(word: &str) -> Option<Level> {
 fn level_of_prefix(line: &str) -> Level {
     line.strip_prefix('[')
         .and_then(|rest| rest.split_once(']'))
-        .and_then(|(word, _)| level(word))
+        .and_then(|(word, _)| parse_level(word))
         .unwrap_or(Level::DEBUG)
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_become_events_at_the_level_that_the_plugin_meant() {
+    fn lines_are_logged_at_the_plugins_level() {
         let json = |level, message: &str, fields: &str| Entry {
             level,
             message: message.into(),
@@ -122,13 +122,13 @@ mod tests {
             ("plain\n", text(Level::DEBUG, "plain")),
             ("", text(Level::DEBUG, "")),
         ] {
-            assert_eq!(Reader::default().read(line), expected, "{line}");
+            assert_eq!(LogLineReader::default().read(line), expected, "{line}");
         }
     }
 
     #[test]
-    fn an_end_is_explained_by_warnings_and_by_what_is_no_log() {
-        let explains = |line| Reader::default().read(line).explains_an_end();
+    fn exit_is_explained_by_warnings_and_plain_text() {
+        let explains = |line| LogLineReader::default().read(line).may_explain_exit();
         assert!(!explains(r#"{"@message":"plugin address","@level":"debug"}"#));
         assert!(explains(r#"{"@message":"no disk","@level":"error"}"#));
         assert!(explains("panic: oh"));
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn all_lines_of_a_panic_are_errors() {
-        let mut reader = Reader::default();
+        let mut reader = LogLineReader::default();
         assert_eq!(reader.read("about to").level, Level::DEBUG);
         assert_eq!(reader.read("panic: oh").level, Level::ERROR);
         assert_eq!(reader.read("goroutine 1 [running]:").level, Level::ERROR);

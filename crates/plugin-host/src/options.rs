@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_serial_by_its_name_that_of_its_binary_or_a_star() {
+    fn plugin_is_serial_by_name_binary_or_wildcard() {
         let command = Path::new("/plugins/some-binary");
         let name = Name::of_provider("example.io/action").unwrap();
         let plugin = Plugin { kind: Kind::BackupItemAction, name, command: command.to_owned() };

@@ -32,7 +32,7 @@ use crate::{Options, log, spawn};
 const HANDSHAKE_MAX: u64 = 4 * 1024;
 
 /// How many of the last lines of a plugin are kept to explain its end.
-const LAST_WORDS: usize = 8;
+const LAST_LINES: usize = 8;
 
 /// How long the pipes of a process that has ended are read.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
@@ -90,12 +90,12 @@ fn said(words: &str) -> String {
 
 /// How far the end of a process has come.
 #[derive(Clone, Debug)]
-enum End {
+enum ProcessEnd {
     NotYet,
     /// It is gone, and no call can reach it any more.
     Exited,
     /// What it wrote last has been read, too. Says how it ended.
-    Over(String),
+    Reaped(String),
 }
 
 /// A running plugin process, connected to. Dropping it kills it.
@@ -103,10 +103,10 @@ enum End {
 pub(crate) struct Process {
     command: PathBuf,
     connection: Connection,
-    end: watch::Receiver<End>,
+    end: watch::Receiver<ProcessEnd>,
     kill: Arc<Notify>,
     keeper: AbortHandle,
-    words: LastWords,
+    last_lines: LastLines,
     stop_limit: Duration,
 }
 
@@ -114,18 +114,22 @@ impl Process {
     /// Starts `command` and connects to it. Where that fails, nothing of it runs any more.
     pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
         let limit = options.limits.start;
-        let words = LastWords::default();
-        let mut child = spawn::spawn(prepare(command, options)).await.map_err(StartError::Spawn)?;
+        let last_lines = LastLines::default();
+        let mut child =
+            spawn::spawn(build_command(command, options)).await.map_err(StartError::Spawn)?;
         // From here on whatever happens ends all of it.
         let group = child.id().map(GroupKilledWhenDropped);
         let mut drains = JoinSet::new();
         if let Some(stderr) = child.stderr.take() {
-            let lines = log_lines(stderr, name_of(command), words.clone());
+            let lines = log_lines(stderr, name_of(command), last_lines.clone());
             drains.spawn(lines.in_current_span());
         }
-        let met = tokio::time::timeout(limit, meet(&mut child, &words, &mut drains, options)).await;
-        let silent = |_| StartError::Silent { waited: limit, words: words.quote() };
-        let (socket, connection) = match met.map_err(silent).flatten() {
+        let handshake =
+            tokio::time::timeout(limit, connect(&mut child, &last_lines, &mut drains, options))
+                .await;
+        let silent =
+            |_| StartError::Silent { waited: limit, words: last_lines.most_informative_line() };
+        let (socket, connection) = match handshake.map_err(silent).flatten() {
             Ok(met) => met,
             Err(error) => {
                 drop(group);
@@ -133,17 +137,17 @@ impl Process {
                 return Err(error);
             }
         };
-        let (note_end, end) = watch::channel(End::NotYet);
+        let (note_end, end) = watch::channel(ProcessEnd::NotYet);
         let kill = Arc::new(Notify::new());
-        let kept = keep(child, Arc::clone(&kill), note_end, drains, (socket, group));
-        let keeper = tokio::spawn(kept).abort_handle();
+        let supervision = supervise(child, Arc::clone(&kill), note_end, drains, (socket, group));
+        let keeper = tokio::spawn(supervision).abort_handle();
         Ok(Self {
             command: command.to_owned(),
             connection,
             end,
             kill,
             keeper,
-            words,
+            last_lines,
             stop_limit: options.limits.stop,
         })
     }
@@ -155,34 +159,34 @@ impl Process {
 
     /// Whether it has ended.
     pub(crate) fn has_ended(&self) -> bool {
-        !matches!(*self.end.borrow(), End::NotYet)
+        !matches!(*self.end.borrow(), ProcessEnd::NotYet)
     }
 
     /// Waits for its end and its last words, for a while. Returns how it ended.
-    pub(crate) async fn ends_within(&self, limit: Duration) -> Option<String> {
+    pub(crate) async fn wait_for_end(&self, limit: Duration) -> Option<String> {
         let mut end = self.end.clone();
-        let is_over = |end: &End| matches!(end, End::Over(_));
+        let is_over = |end: &ProcessEnd| matches!(end, ProcessEnd::Reaped(_));
         let end = tokio::time::timeout(limit, end.wait_for(is_over)).await.ok()?.ok()?;
         match &*end {
-            End::Over(status) => Some(status.clone()),
-            End::NotYet | End::Exited => None,
+            ProcessEnd::Reaped(status) => Some(status.clone()),
+            ProcessEnd::NotYet | ProcessEnd::Exited => None,
         }
     }
 
     /// The most telling of its last lines.
-    pub(crate) fn last_words(&self) -> String {
-        self.words.quote()
+    pub(crate) fn last_error_line(&self) -> String {
+        self.last_lines.most_informative_line()
     }
 
     /// Asks it to end, and kills it if it does not.
     pub(crate) async fn stop(&self) {
         // Go plugins end before they answer, so an error is no failure.
-        let asked = client::shutdown(&self.connection);
-        let _ = tokio::time::timeout(self.stop_limit, asked).await;
-        if self.ends_within(self.stop_limit).await.is_none() {
+        let request = client::shutdown(&self.connection);
+        let _ = tokio::time::timeout(self.stop_limit, request).await;
+        if self.wait_for_end(self.stop_limit).await.is_none() {
             tracing::warn!(command = %self.command.display(), "plugin does not stop, killing it");
             self.kill.notify_one();
-            self.ends_within(self.stop_limit).await;
+            self.wait_for_end(self.stop_limit).await;
         }
     }
 }
@@ -201,10 +205,10 @@ fn name_of(command: &Path) -> String {
     command.file_name().unwrap_or(command.as_os_str()).display().to_string()
 }
 
-fn prepare(command: &Path, options: &Options) -> Command {
+fn build_command(command: &Path, options: &Options) -> Command {
     let mut prepared = Command::new(command);
     prepared.env_clear().envs(options.inherited_environment.filter(std::env::vars_os()));
-    for name in handshake::NOT_IN_ENVIRONMENT {
+    for name in handshake::REMOVED_FROM_ENVIRONMENT {
         prepared.env_remove(name);
     }
     prepared
@@ -224,25 +228,25 @@ fn prepare(command: &Path, options: &Options) -> Command {
 }
 
 /// Waits until it can be called.
-async fn meet(
+async fn connect(
     child: &mut Child,
-    words: &LastWords,
+    last_lines: &LastLines,
     drains: &mut JoinSet<()>,
     options: &Options,
 ) -> Result<(RemovedWhenDropped, Connection), StartError> {
-    let socket = shake_hands(child, words, drains).await?;
+    let socket = read_handshake(child, last_lines, drains).await?;
     let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
     let connection = connection.with_message_limit(options.message_limit);
     // Go answers this call only with the first data, so it is never waited for.
-    let stdio = client::stdio(&connection);
+    let stdio = client::output_stream(&connection);
     drains.spawn(stdio.for_each(|_| std::future::ready(())));
     Ok((socket, connection))
 }
 
 /// Waits for the handshake; what follows it on standard output is drained.
-async fn shake_hands(
+async fn read_handshake(
     child: &mut Child,
-    words: &LastWords,
+    last_lines: &LastLines,
     drains: &mut JoinSet<()>,
 ) -> Result<RemovedWhenDropped, StartError> {
     let Some(stdout) = child.stdout.take() else {
@@ -253,8 +257,11 @@ async fn shake_hands(
     if line.is_empty() {
         // It closed its output, and so is about to end, or stays without ever having spoken.
         let status = child.wait().await.map_err(StartError::Spawn)?;
-        finish(drains).await;
-        return Err(StartError::Ended { status: status.to_string(), words: words.quote() });
+        drain_pipes(drains).await;
+        return Err(StartError::Ended {
+            status: status.to_string(),
+            words: last_lines.most_informative_line(),
+        });
     }
     let address = handshake::parse(&line).map_err(StartError::Handshake)?;
     drains.spawn(drain(stdout));
@@ -273,9 +280,9 @@ async fn drain(mut output: impl AsyncRead + Unpin) {
 }
 
 /// Turns what comes on standard error into events, line by line.
-async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, words: LastWords) {
+async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, last_lines: LastLines) {
     let mut stderr = BufReader::new(stderr);
-    let mut reader = log::Reader::default();
+    let mut reader = log::LogLineReader::default();
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -285,20 +292,20 @@ async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, words: LastWo
             Ok(_) => {}
         }
         let entry = reader.read(&String::from_utf8_lossy(&line));
-        if entry.explains_an_end() {
-            words.add(&entry.message);
+        if entry.may_explain_exit() {
+            last_lines.add(&entry.message);
         }
         log::emit(&plugin, &entry);
     }
 }
 
 /// Owns the child until it has ended.
-async fn keep(
+async fn supervise(
     mut child: Child,
     kill: Arc<Notify>,
-    note_end: watch::Sender<End>,
+    end_sender: watch::Sender<ProcessEnd>,
     mut drains: JoinSet<()>,
-    _left: (RemovedWhenDropped, Option<GroupKilledWhenDropped>),
+    _cleanup_guards: (RemovedWhenDropped, Option<GroupKilledWhenDropped>),
 ) {
     let status = tokio::select! {
         status = child.wait() => status,
@@ -307,14 +314,14 @@ async fn keep(
             child.wait().await
         }
     };
-    note_end.send_replace(End::Exited);
-    finish(&mut drains).await;
-    let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-    note_end.send_replace(End::Over(how));
+    end_sender.send_replace(ProcessEnd::Exited);
+    drain_pipes(&mut drains).await;
+    let exit_text = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    end_sender.send_replace(ProcessEnd::Reaped(exit_text));
 }
 
 /// Reads what a process that has ended left in its pipes. A grandchild may hold them open for ever.
-async fn finish(drains: &mut JoinSet<()>) {
+async fn drain_pipes(drains: &mut JoinSet<()>) {
     let rest = async { while drains.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(DRAIN_LIMIT, rest).await;
 }
@@ -346,22 +353,22 @@ impl Drop for RemovedWhenDropped {
 
 /// The last lines that a plugin wrote.
 #[derive(Clone, Debug, Default)]
-struct LastWords(Arc<Mutex<VecDeque<String>>>);
+struct LastLines(Arc<Mutex<VecDeque<String>>>);
 
-impl LastWords {
+impl LastLines {
     fn add(&self, line: &str) {
         if line.trim().is_empty() {
             return;
         }
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if lines.len() == LAST_WORDS {
+        if lines.len() == LAST_LINES {
             lines.pop_front();
         }
         lines.push_back(line.chars().take(QUOTE_CHARS).collect());
     }
 
     /// The last line that speaks of a failure, else the last one.
-    fn quote(&self) -> String {
+    fn most_informative_line(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = |line: &&String| {
             ["panic: ", "fatal error: ", "rror"].iter().any(|word| line.contains(word))

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use bowline_plugin::{Kind, Name};
 
 /// One entry of a listing: a kind and a name, or what is wrong with them.
-pub type Listed = Result<(Kind, Name), String>;
+pub type ListedEntry = Result<(Kind, Name), String>;
 
 /// A plugin that can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,12 +70,13 @@ pub struct Registry {
 
 impl Registry {
     /// Takes in what a binary listed.
-    pub fn add(&mut self, command: &Path, listing: &[Listed]) {
+    pub fn add(&mut self, command: &Path, listing: &[ListedEntry]) {
         if listing.is_empty() {
             self.report(command, "it lists no plugins".to_owned());
         }
         for listed in listing {
-            let added = listed.clone().and_then(|(kind, name)| self.add_one(command, kind, name));
+            let added =
+                listed.clone().and_then(|(kind, name)| self.add_plugin(command, kind, name));
             if let Err(reason) = added {
                 self.report(command, reason);
             }
@@ -93,7 +94,7 @@ impl Registry {
         self.report(command, reason);
     }
 
-    fn add_one(&mut self, command: &Path, kind: Kind, name: Name) -> Result<(), String> {
+    fn add_plugin(&mut self, command: &Path, kind: Kind, name: Name) -> Result<(), String> {
         if let Some(other) = self.plugins.iter().find(|p| p.kind == kind && p.name == name) {
             let first = if other.command == command {
                 "twice".to_owned()
@@ -132,10 +133,12 @@ impl Registry {
 
     /// The plugins of a family in the order in which they run, each name once.
     pub fn family(&self, family: Family) -> Vec<&Plugin> {
-        let mut seen = HashSet::new();
+        let mut seen_names = HashSet::new();
         self.plugins
             .iter()
-            .filter(|plugin| family.kinds().contains(&plugin.kind) && seen.insert(&plugin.name))
+            .filter(|plugin| {
+                family.kinds().contains(&plugin.kind) && seen_names.insert(&plugin.name)
+            })
             .filter_map(|plugin| self.find(family, &plugin.name))
             .collect()
     }
@@ -148,7 +151,7 @@ mod tests {
     fn registry(listings: &[(&str, &[(&str, &str)])]) -> Registry {
         let mut registry = Registry::default();
         for (command, listing) in listings {
-            let listed = |(kind, name): &(&str, &str)| -> Listed {
+            let listed = |(kind, name): &(&str, &str)| -> ListedEntry {
                 let kind = kind.parse().map_err(|error| format!("{name}: {error}"))?;
                 Ok((kind, name.parse().map_err(|error| format!("{kind}: {error}"))?))
             };
@@ -157,12 +160,12 @@ mod tests {
         registry
     }
 
-    fn shown(plugins: &[&Plugin]) -> Vec<String> {
+    fn describe(plugins: &[&Plugin]) -> Vec<String> {
         plugins.iter().map(|p| format!("{} {} {}", p.kind, p.name, p.command.display())).collect()
     }
 
     #[test]
-    fn plugins_run_in_the_order_of_binaries_and_a_name_in_two_versions_once_as_the_newest() {
+    fn plugins_run_in_binary_order_and_only_in_their_newest_version() {
         let registry = registry(&[
             (
                 "/b",
@@ -176,7 +179,7 @@ mod tests {
             ("/a", &[("BackupItemActionV2", "x.io/three")]),
         ]);
         assert_eq!(
-            shown(&registry.family(Family::BackupItemAction)),
+            describe(&registry.family(Family::BackupItemAction)),
             [
                 "BackupItemAction x.io/one /b",
                 "BackupItemActionV2 x.io/two /b",
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_binary_and_reason_and_the_rest_works() {
+    fn problems_name_binary_and_reason_and_do_not_affect_others() {
         let registry = registry(&[
             ("/good", &[("ObjectStore", "x.io/store")]),
             (
@@ -214,11 +217,14 @@ mod tests {
             ]
         );
         let all: Vec<&Plugin> = registry.plugins().iter().collect();
-        assert_eq!(shown(&all), ["ObjectStore x.io/store /good", "DeleteItemAction x.io/del /bad"]);
+        assert_eq!(
+            describe(&all),
+            ["ObjectStore x.io/store /good", "DeleteItemAction x.io/del /bad"]
+        );
     }
 
     #[test]
-    fn the_newest_version_of_a_name_is_found() {
+    fn newest_version_of_a_name_is_found() {
         let registry = registry(&[(
             "/a",
             &[("VolumeSnapshotter", "x.io/vs"), ("VolumeSnapshotterV2", "x.io/vs")],

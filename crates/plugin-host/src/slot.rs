@@ -14,7 +14,7 @@
 //! - A limited number of calls that do work go on at the same time. Questions are never held up
 //!   behind them: progress can be asked for, and work cancelled, whatever else goes on.
 
-mod life;
+mod lifecycle;
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -27,13 +27,13 @@ use bowline_plugin_wire::{Connection, client};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use self::life::{Life, Running};
+use self::lifecycle::{ProcessLifecycle, RunningProcess};
 use crate::Options;
 use crate::registry::Plugin;
 
 /// How long a connection error waits for the end of the process that would explain it, and a
 /// process for a sign of life.
-const GRACE: Duration = Duration::from_millis(500);
+const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// What a process is for, and so what it is told after each start.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(crate) struct Slot {
     options: Arc<Options>,
     purpose: Purpose,
     permits: Arc<Semaphore>,
-    life: Life,
+    lifecycle: ProcessLifecycle,
     in_use: AtomicUsize,
     /// Counted in milliseconds since `created`.
     last_used: AtomicU64,
@@ -66,9 +66,9 @@ pub(crate) struct Slot {
 }
 
 /// Why a call failed.
-enum Failure {
+enum CallFailure {
     /// The plugin said so, or the way to it broke.
-    Told(Error),
+    Returned(Error),
     /// There was no answer in time.
     NoAnswer,
 }
@@ -84,7 +84,7 @@ impl Slot {
             command: command.to_owned(),
             purpose,
             permits: Arc::new(Semaphore::new(calls)),
-            life: Life::default(),
+            lifecycle: ProcessLifecycle::default(),
             in_use: AtomicUsize::new(0),
             last_used: AtomicU64::new(0),
             created: Instant::now(),
@@ -113,43 +113,43 @@ impl Slot {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        let session = self.enter(call.is_work).await?;
-        match session.attempt(call.limit, work(session.connection())).await {
+        let session = self.open_session(call.is_work).await?;
+        match session.attempt_call(call.limit, work(session.connection())).await {
             // The process had died unnoticed since the last call.
-            Err(Failure::Told(error)) if error.is_undelivered() => {
-                session.running.cut_off();
+            Err(CallFailure::Returned(error)) if error.is_undelivered() => {
+                session.running.mark_unreachable();
                 drop(session);
-                self.enter(call.is_work).await?.call(call, &work).await
+                self.open_session(call.is_work).await?.call(call, &work).await
             }
-            Err(failure) => Err(session.explain(call, failure).await),
+            Err(failure) => Err(session.explain_failure(call, failure).await),
             Ok(value) => Ok(value),
         }
     }
 
     /// Waits for a process to call and, for work, for a place among those that do some.
-    pub(crate) async fn enter(self: &Arc<Self>, for_work: bool) -> Result<Session, Error> {
-        let in_use = InUse::new(self);
+    pub(crate) async fn open_session(self: &Arc<Self>, for_work: bool) -> Result<Session, Error> {
+        let in_use = UseGuard::new(self);
         let permit = if for_work {
             let permits = Arc::clone(&self.permits);
-            Some(permits.acquire_owned().await.map_err(|_| self.closed())?)
+            Some(permits.acquire_owned().await.map_err(|_| self.closed_error())?)
         } else {
             None
         };
-        let running = self.running().await?;
+        let running = self.running_process().await?;
         Ok(Session { running, permit, in_use })
     }
 
     /// Ends the process for good. Calls that come later fail.
     pub(crate) async fn close(&self) {
         self.permits.close();
-        if let Some(running) = self.life.close() {
+        if let Some(running) = self.lifecycle.close() {
             running.process().stop().await;
         }
     }
 
     /// Ends the process, if there is one; the next call starts another.
     pub(crate) async fn stop(&self) {
-        if let Some(running) = self.life.take_if(|| true) {
+        if let Some(running) = self.lifecycle.take_running_if(|| true) {
             running.process().stop().await;
         }
     }
@@ -161,74 +161,85 @@ impl Slot {
             let idle = self.created.elapsed().saturating_sub(last_used);
             self.in_use.load(Ordering::Acquire) == 0 && idle >= self.options.limits.idle
         };
-        if let Some(running) = self.life.take_if(is_idle) {
+        if let Some(running) = self.lifecycle.take_running_if(is_idle) {
             running.process().stop().await;
         }
     }
 
     /// Whether there is a process, or will be in a moment.
     pub(crate) fn is_alive(&self) -> bool {
-        self.life.is_alive()
+        self.lifecycle.is_alive()
     }
 
-    fn what(&self) -> String {
+    fn plugin_label(&self) -> String {
         format!("plugin {}", self.command.display())
     }
 
-    fn closed(&self) -> Error {
-        Error::new(Code::FailedPrecondition, format!("{} is no longer used", self.what()))
+    fn closed_error(&self) -> Error {
+        Error::new(Code::FailedPrecondition, format!("{} is no longer used", self.plugin_label()))
     }
 
     /// What an error of a call means. A connection that broke is explained by the end of the
     /// process, which shows a moment later.
-    async fn explain(&self, running: &Running, call: Call, failure: Failure) -> Error {
+    async fn explain_failure(
+        &self,
+        running: &RunningProcess,
+        call: Call,
+        failure: CallFailure,
+    ) -> Error {
         let error = match failure {
-            Failure::NoAnswer => {
-                if !running.shows_life().await {
-                    running.cut_off();
+            CallFailure::NoAnswer => {
+                if !running.is_responsive().await {
+                    running.mark_unreachable();
                 }
-                return self.no_answer(call);
+                return self.no_answer_error(call);
             }
-            Failure::Told(error) if !may_be_gone(&error) => {
-                running.note_answer();
+            CallFailure::Returned(error) if !may_mean_process_ended(&error) => {
+                running.mark_answered();
                 return error;
             }
-            Failure::Told(error) => error,
+            CallFailure::Returned(error) => error,
         };
-        if let Some(status) = running.process().ends_within(GRACE).await {
-            let words = running.process().last_words();
-            let words = if words.is_empty() { words } else { format!(": {words}") };
-            let text = format!("{} ended in {} ({status}){words}", self.what(), call.method);
+        if let Some(status) = running.process().wait_for_end(EXIT_GRACE).await {
+            let last_line = running.process().last_error_line();
+            let detail = if last_line.is_empty() { last_line } else { format!(": {last_line}") };
+            let text =
+                format!("{} ended in {} ({status}){detail}", self.plugin_label(), call.method);
             return Error::new(Code::Unavailable, text);
         }
         // It runs. Either it said so itself, or there is no way to it any more.
-        if running.shows_life().await {
+        if running.is_responsive().await {
             return error;
         }
-        running.cut_off();
-        error.context(format_args!("{}: the connection broke in {}", self.what(), call.method))
+        running.mark_unreachable();
+        error.context(format_args!(
+            "{}: the connection broke in {}",
+            self.plugin_label(),
+            call.method
+        ))
     }
 
-    fn no_answer(&self, call: Call) -> Error {
+    fn no_answer_error(&self, call: Call) -> Error {
         let limit = call.limit.as_secs_f32();
-        let text = format!("{}: no answer to {} within {limit} s", self.what(), call.method);
+        let text =
+            format!("{}: no answer to {} within {limit} s", self.plugin_label(), call.method);
         Error::new(Code::DeadlineExceeded, text)
     }
 }
 
 /// Whether an error may mean that the process has ended.
-pub(crate) fn may_be_gone(error: &Error) -> bool {
+pub(crate) fn may_mean_process_ended(error: &Error) -> bool {
     matches!(error.code(), Code::Unavailable | Code::Cancelled)
 }
 
-impl Running {
+impl RunningProcess {
     /// Whether the process answers anything at all.
-    async fn shows_life(&self) -> bool {
+    async fn is_responsive(&self) -> bool {
         let health = client::check_health(self.process().connection());
-        match tokio::time::timeout(GRACE, health).await {
+        match tokio::time::timeout(EXIT_GRACE, health).await {
             Ok(Ok(())) => true,
             // It may have no such service; then it has said so.
-            Ok(Err(error)) => !may_be_gone(&error),
+            Ok(Err(error)) => !may_mean_process_ended(&error),
             Err(_) => false,
         }
     }
@@ -236,18 +247,18 @@ impl Running {
 
 /// While it lasts, the process is not idle.
 #[derive(Debug)]
-struct InUse {
+struct UseGuard {
     slot: Arc<Slot>,
 }
 
-impl InUse {
+impl UseGuard {
     fn new(slot: &Arc<Slot>) -> Self {
         slot.in_use.fetch_add(1, Ordering::AcqRel);
         Self { slot: Arc::clone(slot) }
     }
 }
 
-impl Drop for InUse {
+impl Drop for UseGuard {
     fn drop(&mut self) {
         let now = u64::try_from(self.slot.created.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.slot.last_used.store(now, Ordering::Release);
@@ -258,9 +269,9 @@ impl Drop for InUse {
 /// A process that is ready to be called, kept from being idle.
 #[derive(Debug)]
 pub(crate) struct Session {
-    running: Arc<Running>,
+    running: Arc<RunningProcess>,
     permit: Option<OwnedSemaphorePermit>,
-    in_use: InUse,
+    in_use: UseGuard,
 }
 
 impl Session {
@@ -273,44 +284,44 @@ impl Session {
     where
         F: Future<Output = Result<T, Error>>,
     {
-        match self.attempt(call.limit, work(self.connection())).await {
-            Err(failure) => Err(self.explain(call, failure).await),
+        match self.attempt_call(call.limit, work(self.connection())).await {
+            Err(failure) => Err(self.explain_failure(call, failure).await),
             Ok(value) => Ok(value),
         }
     }
 
     /// Gives the place among those that do work to others. A stream that is read slowly must not
     /// hold up what its reader does with it.
-    pub(crate) fn let_others_work(&mut self) {
+    pub(crate) fn release_permit(&mut self) {
         self.permit = None;
     }
 
     /// What an error that came in a stream means.
     pub(crate) async fn explain_error(&self, call: Call, error: Error) -> Error {
-        self.explain(call, Failure::Told(error)).await
+        self.explain_failure(call, CallFailure::Returned(error)).await
     }
 
     /// The error of a call that took too long.
-    pub(crate) fn no_answer(&self, call: Call) -> Error {
-        self.in_use.slot.no_answer(call)
+    pub(crate) fn no_answer_error(&self, call: Call) -> Error {
+        self.in_use.slot.no_answer_error(call)
     }
 
-    async fn explain(&self, call: Call, failure: Failure) -> Error {
-        self.in_use.slot.explain(&self.running, call, failure).await
+    async fn explain_failure(&self, call: Call, failure: CallFailure) -> Error {
+        self.in_use.slot.explain_failure(&self.running, call, failure).await
     }
 
     fn connection(&self) -> Connection {
         self.running.process().connection().clone()
     }
 
-    async fn attempt<T>(
+    async fn attempt_call<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Failure> {
-        let answer = tokio::time::timeout(limit, call).await.map_err(|_| Failure::NoAnswer)?;
-        let value = answer.map_err(Failure::Told)?;
-        self.running.note_answer();
+    ) -> Result<T, CallFailure> {
+        let answer = tokio::time::timeout(limit, call).await.map_err(|_| CallFailure::NoAnswer)?;
+        let value = answer.map_err(CallFailure::Returned)?;
+        self.running.mark_answered();
         Ok(value)
     }
 }

@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-struct Job {
+struct SpawnJob {
     command: Command,
     runtime: Handle,
     reply: oneshot::Sender<io::Result<Child>>,
@@ -25,21 +25,21 @@ struct Job {
 pub(crate) async fn spawn(mut command: Command) -> io::Result<Child> {
     die_with_parent(&mut command);
     let (reply, started) = oneshot::channel();
-    let job = Job { command, runtime: Handle::current(), reply };
-    let gone = || io::Error::other("the thread that starts plugins has ended");
-    starter()?.send(job).map_err(|_| gone())?;
-    started.await.map_err(|_| gone())?
+    let job = SpawnJob { command, runtime: Handle::current(), reply };
+    let thread_ended = || io::Error::other("the thread that starts plugins has ended");
+    spawn_thread()?.send(job).map_err(|_| thread_ended())?;
+    started.await.map_err(|_| thread_ended())?
 }
 
 /// The thread that starts them. It never ends.
-fn starter() -> io::Result<&'static mpsc::Sender<Job>> {
-    static STARTER: OnceLock<mpsc::Sender<Job>> = OnceLock::new();
+fn spawn_thread() -> io::Result<&'static mpsc::Sender<SpawnJob>> {
+    static STARTER: OnceLock<mpsc::Sender<SpawnJob>> = OnceLock::new();
     if let Some(starter) = STARTER.get() {
         return Ok(starter);
     }
-    let (jobs, inbox) = mpsc::channel::<Job>();
+    let (jobs, inbox) = mpsc::channel::<SpawnJob>();
     thread::Builder::new().name("plugin-starter".to_owned()).spawn(move || {
-        while let Ok(Job { mut command, runtime, reply }) = inbox.recv() {
+        while let Ok(SpawnJob { mut command, runtime, reply }) = inbox.recv() {
             // The child's end is watched by the runtime that asked for it.
             let _runtime = runtime.enter();
             // A reply that nobody waits for is dropped, and with it the child, which kills it.

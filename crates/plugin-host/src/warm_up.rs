@@ -10,13 +10,13 @@ use bowline_plugin_wire::{Connection, client};
 
 use crate::process::Process;
 use crate::registry::Plugin;
-use crate::slot::{Purpose, may_be_gone};
+use crate::slot::{Purpose, may_mean_process_ended};
 
 /// How long an error waits for the end of the process that would explain it.
-const END_GRACE: Duration = Duration::from_millis(500);
+const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The warm-up as a whole took too long.
-pub(crate) struct TooLong;
+pub(crate) struct WarmUpTimeout;
 
 /// Calls each plugin of the process once, one after the other, within `limit` in all. Returns the
 /// method, and how it went.
@@ -27,14 +27,17 @@ pub(crate) async fn run(
     process: &Process,
     purpose: &Purpose,
     limit: Duration,
-) -> (&'static str, Result<Result<(), Error>, TooLong>) {
+) -> (&'static str, Result<Result<(), Error>, WarmUpTimeout>) {
     let connection = process.connection();
     match purpose {
         Purpose::ItemActions(plugins) => {
             let all = async {
                 for plugin in plugins {
                     match applies_to(connection.clone(), plugin).await {
-                        Err(error) if may_be_gone(&error) && is_gone(process).await => {
+                        Err(error)
+                            if may_mean_process_ended(&error)
+                                && has_process_ended(process).await =>
+                        {
                             return Err(error);
                         }
                         _ => {}
@@ -42,18 +45,18 @@ pub(crate) async fn run(
                 }
                 Ok(())
             };
-            ("AppliesTo", tokio::time::timeout(limit, all).await.map_err(|_| TooLong))
+            ("AppliesTo", tokio::time::timeout(limit, all).await.map_err(|_| WarmUpTimeout))
         }
         Purpose::Configured { plugin, config } => {
             let init = init(connection.clone(), plugin, config);
-            ("Init", tokio::time::timeout(limit, init).await.map_err(|_| TooLong))
+            ("Init", tokio::time::timeout(limit, init).await.map_err(|_| WarmUpTimeout))
         }
     }
 }
 
 /// Whether the process has ended: a plugin may also say by itself that something is unavailable.
-async fn is_gone(process: &Process) -> bool {
-    process.ends_within(END_GRACE).await.is_some()
+async fn has_process_ended(process: &Process) -> bool {
+    process.wait_for_end(EXIT_GRACE).await.is_some()
 }
 
 /// What an action applies to.

@@ -63,18 +63,18 @@ impl BackupItemAction for Export {
             return Err(Error::invalid_operation(operation));
         };
         let now = Timestamp::now();
-        let gone = now.duration_since(export.started).as_secs();
-        let total = EXPORT_TAKES.as_secs();
+        let elapsed = now.duration_since(export.started).as_secs();
+        let total = EXPORT_DURATION.as_secs();
         let state = if export.canceled {
             State::Failed("canceled".to_owned())
-        } else if gone >= total {
+        } else if elapsed >= total {
             State::Succeeded
         } else {
             State::Running
         };
         Ok(Progress {
             state,
-            done: gone.clamp(0, total),
+            done: elapsed.clamp(0, total),
             total,
             units: "Seconds".to_owned(),
             description: "exporting".to_owned(),
@@ -120,7 +120,7 @@ impl RestoreItemAction for Origin {
 }
 
 /// How long an export takes.
-const EXPORT_TAKES: SignedDuration = SignedDuration::from_secs(10);
+const EXPORT_DURATION: SignedDuration = SignedDuration::from_secs(10);
 
 /// Stands for the system that does the work. Put its API here. What it knows outlives this process;
 /// that is the point of it, and the reason why this one has a folder.

@@ -15,21 +15,21 @@ pub(crate) fn log_level(arguments: impl IntoIterator<Item = OsString>) -> LevelF
     while let Some(argument) = arguments.next() {
         let argument = argument.to_string_lossy();
         let Some(rest) = argument.strip_prefix(LOG_LEVEL) else { continue };
-        let word = match rest.strip_prefix('=') {
-            Some(word) => word.to_owned(),
+        let level_name = match rest.strip_prefix('=') {
+            Some(level_name) => level_name.to_owned(),
             None if rest.is_empty() => {
                 arguments.next().unwrap_or_default().to_string_lossy().into_owned()
             }
             None => continue,
         };
-        level = parse(&word);
+        level = parse_level(&level_name);
     }
     level
 }
 
 /// The words are Velero's.
-fn parse(word: &str) -> LevelFilter {
-    match word.to_lowercase().as_str() {
+fn parse_level(level_name: &str) -> LevelFilter {
+    match level_name.to_lowercase().as_str() {
         "trace" => LevelFilter::TRACE,
         "debug" => LevelFilter::DEBUG,
         "warn" | "warning" => LevelFilter::WARN,
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_level_is_found_among_whatever_the_server_was_given() {
+    fn log_level_is_found_among_other_server_arguments() {
         for (line, expected) in [
             ("", LevelFilter::INFO),
             ("--log-level debug", LevelFilter::DEBUG),
@@ -55,8 +55,8 @@ mod tests {
             ("--log-level", LevelFilter::INFO),
             ("--log-level-x=debug --log-format=json debug", LevelFilter::INFO),
         ] {
-            let words = line.split_whitespace().map(OsString::from);
-            assert_eq!(log_level(words), expected, "{line}");
+            let arguments = line.split_whitespace().map(OsString::from);
+            assert_eq!(log_level(arguments), expected, "{line}");
         }
     }
 }

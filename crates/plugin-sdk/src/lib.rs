@@ -108,11 +108,11 @@
 //!   Velero as version 1, which uploads within `create_snapshot`: see [`Plugin::volume_snapshotter`].
 
 mod arguments;
-mod by_hand;
 mod log;
 mod plugin;
 mod process;
 mod socket;
+mod usage;
 
 pub use async_trait::async_trait;
 pub use bowline_api::{self as api, Backup, Restore};

@@ -25,24 +25,24 @@ const LINE_MAX: usize = 64 * 1024;
 const TEXT_MIN: usize = 64;
 
 /// What speaks of each call at low levels, and is ours, not the author's.
-const LOUD: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
+const NOISY_LIBRARIES: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
 /// Has all events from `level` on, and all panics, written as lines. An author who has set a
 /// subscriber before knows better, and keeps it.
 pub(crate) fn install(level: LevelFilter) {
-    let lines = tracing_subscriber::registry().with(targets(level)).with(Lines(write));
+    let lines = tracing_subscriber::registry().with(targets(level)).with(JsonLinesLayer(write));
     let _ = tracing::subscriber::set_global_default(lines);
-    std::panic::set_hook(Box::new(|info| write(&of_panic(info))));
+    std::panic::set_hook(Box::new(|info| write(&panic_line(info))));
 }
 
 /// Writes an error without any subscriber.
 pub(crate) fn error(message: &str) {
-    write(&line(Level::ERROR, message.to_owned(), None, Fields::default()));
+    write(&json_line(Level::ERROR, message.to_owned(), None, Fields::default()));
 }
 
 fn targets(level: LevelFilter) -> Targets {
     let quiet = level.min(LevelFilter::WARN);
-    Targets::new().with_default(level).with_targets(LOUD.map(|target| (target, quiet)))
+    Targets::new().with_default(level).with_targets(NOISY_LIBRARIES.map(|target| (target, quiet)))
 }
 
 fn write(line: &str) {
@@ -50,7 +50,7 @@ fn write(line: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-fn of_panic(info: &PanicHookInfo<'_>) -> String {
+fn panic_line(info: &PanicHookInfo<'_>) -> String {
     let message = format!("panic: {}", info.payload_as_str().unwrap_or("without a text"));
     let source = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
     let mut fields = Fields::default();
@@ -59,11 +59,11 @@ fn of_panic(info: &PanicHookInfo<'_>) -> String {
     if backtrace.status() == BacktraceStatus::Captured {
         fields.0.insert("backtrace".to_owned(), backtrace.to_string().into());
     }
-    line(Level::ERROR, message, source, fields)
+    json_line(Level::ERROR, message, source, fields)
 }
 
 /// One line with its end.
-fn line(level: Level, message: String, source: Option<String>, fields: Fields) -> String {
+fn json_line(level: Level, message: String, source: Option<String>, fields: Fields) -> String {
     let Fields(mut object) = fields;
     // Go's host panics on what it does not expect in its own keys.
     object.retain(|key, _| !key.starts_with('@'));
@@ -78,14 +78,14 @@ fn line(level: Level, message: String, source: Option<String>, fields: Fields) -
         text.push('\n');
         match text.len().checked_sub(LINE_MAX) {
             None | Some(0) => return text,
-            Some(excess) if shorten(&mut object, excess) => {}
+            Some(excess) if truncate_longest_text(&mut object, excess) => {}
             Some(_) => object.retain(|key, _| key.starts_with('@')),
         }
     }
 }
 
 /// Cuts the longest text, by what is too much or by half: signs that are escaped count more.
-fn shorten(object: &mut Map<String, Value>, excess: usize) -> bool {
+fn truncate_longest_text(object: &mut Map<String, Value>, excess: usize) -> bool {
     let texts = object.values_mut().filter_map(|value| match value {
         Value::String(text) => Some(text),
         _ => None,
@@ -102,9 +102,9 @@ fn shorten(object: &mut Map<String, Value>, excess: usize) -> bool {
 }
 
 /// A layer that writes events with the fields of their spans.
-struct Lines<W>(W);
+struct JsonLinesLayer<W>(W);
 
-impl<S, W> Layer<S> for Lines<W>
+impl<S, W> Layer<S> for JsonLinesLayer<W>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     W: Fn(&str) + 'static,
@@ -141,7 +141,7 @@ where
         let metadata = event.metadata();
         let source = metadata.file().zip(metadata.line());
         let source = source.map(|(file, line)| format!("{file}:{line}"));
-        (self.0)(&line(*metadata.level(), message, source, fields));
+        (self.0)(&json_line(*metadata.level(), message, source, fields));
     }
 }
 

@@ -12,7 +12,7 @@ use bowline_plugin::{
 use bowline_plugin_wire::handshake::{COOKIE, COOKIE_ENV, KINDS_ENV, host_knows};
 use bowline_plugin_wire::server::{AlreadyRegistered, Plugins, v1_with_upload};
 
-use crate::{arguments, by_hand, log, process};
+use crate::{arguments, log, process, usage};
 
 /// The plugins of a binary: add them, then [`serve`](Self::serve).
 ///
@@ -25,12 +25,12 @@ pub struct Plugin {
     command: String,
     plugins: Plugins,
     snapshotters: BTreeMap<Name, Arc<dyn VolumeSnapshotter>>,
-    mistakes: Vec<Mistake>,
+    mistakes: Vec<RegistrationError>,
 }
 
 /// What its author did wrong. Told at the start, so that it is seen at once.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-enum Mistake {
+enum RegistrationError {
     #[error(transparent)]
     Name(#[from] InvalidName),
     #[error(transparent)]
@@ -41,7 +41,7 @@ enum Mistake {
     )]
     BothVersions(Name),
     #[error("no plugin is registered")]
-    Nothing,
+    NoPlugins,
     #[error("the path of this program cannot be told to servers, since it is no UTF-8: {}", .0.display())]
     Command(PathBuf),
 }
@@ -53,7 +53,7 @@ impl Plugin {
         let command = std::env::args_os().next().unwrap_or_default();
         let (command, mistakes) = match command.into_string() {
             Ok(command) => (command, Vec::new()),
-            Err(command) => (String::new(), vec![Mistake::Command(command.into())]),
+            Err(command) => (String::new(), vec![RegistrationError::Command(command.into())]),
         };
         let plugins = Plugins::new(command.clone());
         Self { command, plugins, snapshotters: BTreeMap::new(), mistakes }
@@ -115,7 +115,7 @@ impl Plugin {
             Ok(name) => {
                 self.snapshotters.insert(name, Arc::new(snapshotter));
             }
-            Err(invalid) => self.mistakes.push(Mistake::Name(invalid)),
+            Err(invalid) => self.mistakes.push(RegistrationError::Name(invalid)),
         }
         self
     }
@@ -146,31 +146,31 @@ impl Plugin {
     /// once, however it was started.
     pub fn serve(self) -> ExitCode {
         let by_host = std::env::var_os(COOKIE_ENV).is_some_and(|cookie| cookie == COOKIE);
-        let tell = if by_host { log::error } else { tell_a_person };
+        let report = if by_host { log::error } else { print_to_stderr };
         let kinds = match std::env::var(KINDS_ENV) {
             Ok(kinds) if by_host => Some(kinds),
             _ if by_host => None,
             _ => Some(Kind::VolumeSnapshotterV2.to_string()),
         };
         let command = self.command.clone();
-        let plugins = match self.for_host(kinds.as_deref()) {
+        let plugins = match self.plugins_for_host(kinds.as_deref()) {
             Ok(plugins) => plugins,
             Err(mistakes) => {
                 for mistake in mistakes {
-                    tell(&format!("error: {mistake}"));
+                    report(&format!("error: {mistake}"));
                 }
                 return ExitCode::FAILURE;
             }
         };
         if !by_host {
-            tell(by_hand::introduction(&command, &plugins.list()).trim_end());
+            report(usage::usage_text(&command, &plugins.list()).trim_end());
             return ExitCode::FAILURE;
         }
         log::install(arguments::log_level(std::env::args_os().skip(1)));
         match process::run(plugins) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                tell(&format!("error: {error}"));
+                report(&format!("error: {error}"));
                 ExitCode::FAILURE
             }
         }
@@ -181,23 +181,22 @@ impl Plugin {
         name: &str,
         register: impl FnOnce(&mut Plugins, Name) -> Result<(), AlreadyRegistered>,
     ) -> Self {
-        let added = name
-            .parse()
-            .map_err(Mistake::Name)
-            .and_then(|name| register(&mut self.plugins, name).map_err(Mistake::Repeated));
+        let added = name.parse().map_err(RegistrationError::Name).and_then(|name| {
+            register(&mut self.plugins, name).map_err(RegistrationError::Repeated)
+        });
         self.mistakes.extend(added.err());
         self
     }
 
     /// What there is for a host that knows these kinds, or all that is wrong, whatever the host.
-    fn for_host(mut self, kinds: Option<&str>) -> Result<Plugins, Vec<Mistake>> {
+    fn plugins_for_host(mut self, kinds: Option<&str>) -> Result<Plugins, Vec<RegistrationError>> {
         let listed = self.plugins.list();
         if listed.is_empty() && self.snapshotters.is_empty() && self.mistakes.is_empty() {
-            self.mistakes.push(Mistake::Nothing);
+            self.mistakes.push(RegistrationError::NoPlugins);
         }
         for (name, snapshotter) in self.snapshotters {
             if listed.contains(&(Kind::VolumeSnapshotter, name.clone())) {
-                self.mistakes.push(Mistake::BothVersions(name));
+                self.mistakes.push(RegistrationError::BothVersions(name));
                 continue;
             }
             let registered = if host_knows(Kind::VolumeSnapshotterV2, kinds) {
@@ -205,7 +204,7 @@ impl Plugin {
             } else {
                 self.plugins.volume_snapshotter_v1(name, v1_with_upload(snapshotter))
             };
-            self.mistakes.extend(registered.err().map(Mistake::from));
+            self.mistakes.extend(registered.err().map(RegistrationError::from));
         }
         if self.mistakes.is_empty() { Ok(self.plugins) } else { Err(self.mistakes) }
     }
@@ -218,7 +217,7 @@ impl Default for Plugin {
 }
 
 #[expect(clippy::print_stderr, reason = "a person has started us and reads it")]
-fn tell_a_person(text: &str) {
+fn print_to_stderr(text: &str) {
     eprintln!("{text}");
 }
 

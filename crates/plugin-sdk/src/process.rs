@@ -46,7 +46,7 @@ async fn serve(plugins: Plugins) -> Result<(), Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
     let _ignored = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let (socket, listener) = Socket::listen(&socket::folder(|name| std::env::var_os(name)))?;
-    let mut output = take_output().map_err(Error::Handshake)?;
+    let mut output = claim_stdout().map_err(Error::Handshake)?;
     writeln!(output, "{}", handshake::format(socket.path())).map_err(Error::Handshake)?;
     let terminated = async {
         terminate.recv().await;
@@ -56,7 +56,7 @@ async fn serve(plugins: Plugins) -> Result<(), Error> {
 }
 
 /// Standard output, for us alone: what others print goes to standard error from now on.
-fn take_output() -> io::Result<File> {
+fn claim_stdout() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdout(io::stderr())?;
     Ok(output.into())

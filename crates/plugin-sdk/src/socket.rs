@@ -13,7 +13,7 @@ use tokio::net::{UnixListener, UnixSocket};
 const BACKLOG: u32 = 64;
 
 /// How many names are tried. One is enough unless somebody else knows them.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +57,7 @@ impl Socket {
             tries += 1;
             match listen(&path) {
                 Ok(listening) => return Ok(listening),
-                Err(taken) if taken.kind() == io::ErrorKind::AddrInUse && tries < TRIES => {}
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries < MAX_ATTEMPTS => {}
                 Err(source) => return Err(Error::Listen { path, source }),
             }
         }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_the_hosts_choice_then_the_users_then_the_systems() {
+    fn socket_folder_is_the_hosts_then_the_users_then_the_systems() {
         for (host, user, expected) in [
             (Some("/a"), Some("/b"), "/a"),
             (None, Some("/b"), "/b"),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_socket_is_ours_alone_and_removed_in_the_end() {
+    async fn socket_is_private_and_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let (one, _listener) = Socket::listen(folder.path()).unwrap();
         let (other, _other) = Socket::listen(folder.path()).unwrap();
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_folder_that_cannot_hold_a_socket_is_named_with_the_way_out() {
-        for (folder, words) in [
+    async fn unusable_socket_folder_is_named_with_a_hint() {
+        for (folder, expected_text) in [
             ("/none/such", "listening at /none/such/plugin"),
             (&*format!("/{}", "x".repeat(100)), "more than 107; set PLUGIN_UNIX_SOCKET_DIR"),
             ("/a|b", "set PLUGIN_UNIX_SOCKET_DIR"),
         ] {
             let error = Socket::listen(Path::new(folder)).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            assert!(error.contains(expected_text), "{error}");
         }
     }
 }

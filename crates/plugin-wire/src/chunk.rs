@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _, stream};
 
 /// The largest piece that is sent. Larger ones are no faster and cost memory on both sides.
-pub(crate) const MAX: usize = 256 << 10;
+pub(crate) const MAX_CHUNK: usize = 256 << 10;
 
 /// The same bytes, in pieces of at most [`MAX`] and none empty.
 pub(crate) fn chunks(body: ByteStream) -> impl Stream<Item = io::Result<Bytes>> + Send {
@@ -16,7 +16,7 @@ pub(crate) fn chunks(body: ByteStream) -> impl Stream<Item = io::Result<Bytes>> 
 
 fn split(mut bytes: Bytes) -> impl Iterator<Item = Bytes> {
     std::iter::from_fn(move || {
-        let length = bytes.len().min(MAX);
+        let length = bytes.len().min(MAX_CHUNK);
         (length > 0).then(|| bytes.split_to(length))
     })
 }
@@ -43,11 +43,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn large_pieces_are_split_and_empty_ones_left_out() {
+    async fn large_pieces_are_split_and_empty_ones_dropped() {
         for (pieces, expected) in [
             (vec![], vec![]),
             (vec![0, 3, 0], vec![3]),
-            (vec![MAX, MAX + 1, 2 * MAX, 5], vec![MAX, MAX, 1, MAX, MAX, 5]),
+            (
+                vec![MAX_CHUNK, MAX_CHUNK + 1, 2 * MAX_CHUNK, 5],
+                vec![MAX_CHUNK, MAX_CHUNK, 1, MAX_CHUNK, MAX_CHUNK, 5],
+            ),
         ] {
             let body = pieces.into_iter().map(|length| Ok(Bytes::from(vec![7; length])));
             let body: ByteStream = Box::pin(stream::iter(body.collect::<Vec<_>>()));
@@ -57,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_a_plugin_survives_the_way_through_a_stream() {
+    fn plugin_error_survives_a_stream() {
         let error = Error::new(Code::DataLoss, "half of it is gone");
         assert_eq!(from_io(to_io(error.clone())), error);
         let error = io::Error::new(io::ErrorKind::NotFound, "no file");

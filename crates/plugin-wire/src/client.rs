@@ -27,7 +27,8 @@ pub use delete_item_action::DeleteItemAction;
 pub use item_block_action::ItemBlockAction;
 pub use object_store::ObjectStore;
 pub use process::{
-    Channel, InvalidListing, Listed, Output, check_health, list_plugins, shutdown, stdio,
+    InvalidListing, ListedPlugin, OutputChannel, ProcessOutput, check_health, list_plugins,
+    output_stream, shutdown,
 };
 pub use restore_item_action::{RestoreItemActionV1, RestoreItemActionV2};
 pub use volume_snapshotter::{VolumeSnapshotterV1, VolumeSnapshotterV2};

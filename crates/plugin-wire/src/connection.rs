@@ -19,7 +19,7 @@ const HEADER_LIST_MAX: u32 = 16 << 20;
 /// What a call on a connection that is lost already fails with: it has not been sent.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection to the plugin at {} is lost", path.display())]
-pub(crate) struct Lost {
+pub(crate) struct ConnectionLost {
     path: PathBuf,
 }
 
@@ -50,7 +50,7 @@ impl Connection {
             Error::new(Code::Unavailable, text)
         };
         let stream = UnixStream::connect(path).await.map_err(|error| cannot(&error))?;
-        let once = Once { path: path.to_owned(), stream: Some(stream) };
+        let once = SingleUseConnector { path: path.to_owned(), stream: Some(stream) };
         // Go's host sends this authority; a socket has none.
         let channel = Endpoint::from_static("http://unused")
             .http2_max_header_list_size(HEADER_LIST_MAX)
@@ -78,12 +78,12 @@ impl Connection {
 }
 
 /// A connector that gives away one stream and has no other.
-struct Once {
+struct SingleUseConnector {
     path: PathBuf,
     stream: Option<UnixStream>,
 }
 
-impl Service<Uri> for Once {
+impl Service<Uri> for SingleUseConnector {
     type Response = TokioIo<UnixStream>;
     type Error = io::Error;
     type Future = Ready<io::Result<Self::Response>>;
@@ -93,7 +93,9 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let lost = || io::Error::new(io::ErrorKind::NotConnected, Lost { path: self.path.clone() });
-        ready(self.stream.take().map(TokioIo::new).ok_or_else(lost))
+        let connection_lost = || {
+            io::Error::new(io::ErrorKind::NotConnected, ConnectionLost { path: self.path.clone() })
+        };
+        ready(self.stream.take().map(TokioIo::new).ok_or_else(connection_lost))
     }
 }

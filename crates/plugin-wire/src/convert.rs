@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use crate::proto::generated as wire;
 
 /// The first second of year 1, Go's time that is not set.
-const NEVER: i64 = -62_135_596_800;
+const GO_ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
 /// Waits are cut off here, so that whoever adds them to a time does not have to fear the result.
-const LONGEST_WAIT: Duration = Duration::from_hours(366 * 24);
+const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
 
 pub(crate) fn identifiers(items: Vec<wire::ResourceIdentifier>) -> Vec<ResourceIdentifier> {
     let convert = |item: wire::ResourceIdentifier| ResourceIdentifier {
@@ -100,12 +100,15 @@ pub(crate) fn to_progress(progress: Progress) -> Option<wire::OperationProgress>
 
 /// A time, if it is one: not Go's zero, nor out of range.
 fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
-    let in_range = time.seconds > NEVER && (0..NANOS_PER_SECOND).contains(&time.nanos);
+    let in_range =
+        time.seconds > GO_ZERO_TIME_SECONDS && (0..NANOS_PER_SECOND).contains(&time.nanos);
     in_range.then(|| Timestamp::new(time.seconds, time.nanos).ok()).flatten()
 }
 
 fn to_timestamp(time: Option<Timestamp>) -> prost_types::Timestamp {
-    let Some(time) = time else { return prost_types::Timestamp { seconds: NEVER, nanos: 0 } };
+    let Some(time) = time else {
+        return prost_types::Timestamp { seconds: GO_ZERO_TIME_SECONDS, nanos: 0 };
+    };
     let (seconds, nanos) = (time.as_second(), time.subsec_nanosecond());
     // Before 1970 jiff counts both backwards; protobuf counts nanoseconds forwards always.
     if nanos < 0 {
@@ -121,11 +124,11 @@ pub(crate) fn wait(duration: Option<prost_types::Duration>) -> Option<Duration> 
     let seconds = u64::try_from(duration.seconds).ok()?;
     let nanos = u32::try_from(duration.nanos).ok().filter(|_| duration.nanos < NANOS_PER_SECOND)?;
     let wait = Duration::new(seconds, nanos);
-    (!wait.is_zero()).then(|| wait.min(LONGEST_WAIT))
+    (!wait.is_zero()).then(|| wait.min(MAX_WAIT))
 }
 
 pub(crate) fn to_wait(wait: Option<Duration>) -> Option<prost_types::Duration> {
-    let wait = wait?.min(LONGEST_WAIT);
+    let wait = wait?.min(MAX_WAIT);
     let seconds = wait.as_secs().try_into().ok()?;
     Some(prost_types::Duration { seconds, nanos: wait.subsec_nanos().try_into().ok()? })
 }

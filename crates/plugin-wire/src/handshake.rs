@@ -49,7 +49,7 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
 
 /// What must not be in the environment of a plugin: it would ask for TLS, or for many connections in
 /// one.
-pub const NOT_IN_ENVIRONMENT: [&str; 2] = ["PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC"];
+pub const REMOVED_FROM_ENVIRONMENT: [&str; 2] = ["PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC"];
 
 /// The longest path of a socket: the system's 108 bytes with their final zero.
 const PATH_MAX: usize = 107;
@@ -73,7 +73,7 @@ impl Address {
 pub enum HandshakeError {
     /// Something else was printed.
     #[error("the first line on standard output is no handshake: `{0}`")]
-    NotOne(Excerpt),
+    NotAHandshake(Excerpt),
     /// The line is of another version.
     #[error("the plugin speaks version {0} of go-plugin, not {CORE_VERSION}")]
     CoreVersion(u32),
@@ -132,7 +132,7 @@ impl fmt::Display for Excerpt {
 
 /// Reads the first line that a plugin printed.
 pub fn parse(line: &str) -> Result<Address, HandshakeError> {
-    let not_one = || HandshakeError::NotOne(Excerpt::of(line));
+    let not_one = || HandshakeError::NotAHandshake(Excerpt::of(line));
     let fields: Vec<&str> = line.trim().split('|').collect();
     let [core, app, network, path, rest @ ..] = fields.as_slice() else { return Err(not_one()) };
     let version = |text: &str| text.parse::<u32>().map_err(|_| not_one());
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_an_address_or_tells_what_is_wrong_with_it() {
+    fn handshake_line_is_an_address_or_a_clear_error() {
         let long = "x".repeat(108);
         let certificate = "A".repeat(51);
         for (line, expected) in [
@@ -212,8 +212,8 @@ mod tests {
         ] {
             match (parse(line), expected) {
                 (Ok(address), Ok(path)) => assert_eq!(address.path(), Path::new(path)),
-                (Err(error), Err(words)) => {
-                    assert!(error.to_string().contains(words), "{line}: {error}");
+                (Err(error), Err(expected_text)) => {
+                    assert!(error.to_string().contains(expected_text), "{line}: {error}");
                 }
                 (got, _) => panic!("{line}: {got:?}"),
             }
@@ -221,20 +221,20 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_read_as_it_is_written() {
+    fn handshake_line_round_trips() {
         let line = format(Path::new("/tmp/plugin1"));
         assert_eq!(line, "1|2|unix|/tmp/plugin1|grpc|", "six fields, as from Go");
         assert_eq!(parse(&line).unwrap().path(), Path::new("/tmp/plugin1"));
     }
 
     #[test]
-    fn a_message_never_repeats_more_than_the_beginning_of_what_was_printed() {
+    fn error_quotes_only_the_beginning_of_the_output() {
         let error = parse(&"x".repeat(1 << 20)).unwrap_err();
         assert!(error.to_string().len() < 300);
     }
 
     #[test]
-    fn only_a_host_that_says_so_knows_the_second_snapshotter() {
+    fn snapshotter_v2_is_known_only_to_hosts_that_announce_it() {
         for (kinds, expected) in [
             (None, false),
             (Some(""), false),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_sets_our_environment_knows_the_second_snapshotter() {
+    fn host_that_sets_the_environment_knows_snapshotter_v2() {
         let (_, kinds) = ENVIRONMENT.iter().find(|(name, _)| *name == KINDS_ENV).unwrap();
         assert!(host_knows(Kind::VolumeSnapshotterV2, Some(kinds)));
     }

@@ -14,6 +14,7 @@
 
 mod backup_item_action;
 mod bridge;
+mod cancel_aware;
 mod delete_item_action;
 mod item_block_action;
 mod object_store;
@@ -22,7 +23,6 @@ mod process;
 mod registry;
 mod restore_item_action;
 mod volume_snapshotter;
-mod whole;
 
 use bowline_plugin::{Code, Encoded, Error, Item, OperationId, Result, SnapshotId, VolumeId};
 use bytes::Bytes;
@@ -62,8 +62,9 @@ fn volume(id: String) -> Result<VolumeId> {
 }
 
 /// Version 1 has no place for something, and to leave it out would be to forget it.
-fn needs_version_2(what: &str) -> Error {
-    let text = format!("the action {what}, which only version 2 can tell: register it as that");
+fn needs_version_2(action_does: &str) -> Error {
+    let text =
+        format!("the action {action_does}, which only version 2 can tell: register it as that");
     Error::new(Code::FailedPrecondition, text)
 }
 

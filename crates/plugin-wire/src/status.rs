@@ -8,15 +8,15 @@ use prost::Message;
 use prost_types::Any;
 use tonic::Status;
 
-use crate::connection::Lost;
+use crate::connection::ConnectionLost;
 use crate::proto::generated::{Stack, StackFrame};
 use crate::proto::rpc;
 
 /// How much of a plugin's text is kept: stacks of usual length, and not a plugin's idea of a joke.
-const TEXT_MAX: usize = 64 << 10;
+const MAX_TEXT: usize = 64 << 10;
 
 /// The type of the one detail that plugins send.
-const STACK: &str = "type.googleapis.com/generated.Stack";
+const STACK_TYPE_URL: &str = "type.googleapis.com/generated.Stack";
 
 /// What went wrong, as the caller sees it: code and text of the plugin, and the place it names.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
@@ -34,15 +34,15 @@ pub(crate) fn to_error(status: Status) -> Error {
     }
     let mut is_undelivered = false;
     while let Some(error) = source {
-        is_undelivered |= is_lost(error);
+        is_undelivered |= is_connection_lost(error);
         let text = error.to_string();
         if !message.contains(&text) {
             let _ = write!(message, ": {text}");
         }
         source = error.source();
     }
-    if message.len() > TEXT_MAX {
-        message.truncate(message.floor_char_boundary(TEXT_MAX));
+    if message.len() > MAX_TEXT {
+        message.truncate(message.floor_char_boundary(MAX_TEXT));
         message.push('…');
     }
     let error = Error::new(code, message).from_origin(details.details.iter().find_map(origin));
@@ -51,9 +51,10 @@ pub(crate) fn to_error(status: Status) -> Error {
 
 /// Whether the connection was lost before the call was sent. An `io::Error` hides what it wraps from
 /// the chain of causes.
-fn is_lost(error: &(dyn std::error::Error + 'static)) -> bool {
+fn is_connection_lost(error: &(dyn std::error::Error + 'static)) -> bool {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    error.is::<Lost>() || wrapped.and_then(|inner| inner.downcast_ref::<Lost>()).is_some()
+    error.is::<ConnectionLost>()
+        || wrapped.and_then(|inner| inner.downcast_ref::<ConnectionLost>()).is_some()
 }
 
 /// An error as it is sent.
@@ -65,14 +66,14 @@ pub(crate) fn from_error(error: Error) -> Status {
     let details = rpc::Status {
         code: code.into(),
         message: error.message().to_owned(),
-        details: vec![Any { type_url: STACK.to_owned(), value: stack.encode_to_vec() }],
+        details: vec![Any { type_url: STACK_TYPE_URL.to_owned(), value: stack.encode_to_vec() }],
     };
     Status::with_details(code, error.message(), details.encode_to_vec().into())
 }
 
 /// The innermost frame of a stack.
 fn origin(detail: &Any) -> Option<Origin> {
-    if detail.type_url != STACK {
+    if detail.type_url != STACK_TYPE_URL {
         return None;
     }
     let frame = Stack::decode(detail.value.as_slice()).ok()?.frames.into_iter().next()?;
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_keeps_its_code_text_and_origin() {
+    fn error_keeps_code_text_and_origin() {
         for sent in [
             Error::unknown("näh\n100 %"),
             Error::unimplemented("Progress"),
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_details_repeat_code_and_text_since_go_believes_them_only_then() {
+    fn details_repeat_code_and_text_as_go_requires() {
         let status = from_error(error("a.go:1"));
         let details = rpc::Status::decode(status.details()).unwrap();
         assert_eq!(details.code, 5);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_are_damaged_or_of_another_type_leave_the_text_alone() {
+    fn invalid_details_leave_the_text_unchanged() {
         let other = rpc::Status {
             code: 2,
             message: "inner".into(),

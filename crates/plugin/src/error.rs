@@ -106,8 +106,8 @@ impl Error {
 
     /// The same error, its text led in by what was being done.
     #[must_use]
-    pub fn context(mut self, what: impl fmt::Display) -> Self {
-        self.message = format!("{what}: {}", self.message);
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.message = format!("{context}: {}", self.message);
         self
     }
 
@@ -145,7 +145,7 @@ impl Error {
             | Code::OutOfRange
             | Code::DataLoss
             | Code::Unauthenticated => Class::Permanent,
-            Code::Unknown if says_permanent(&self.message) => Class::Permanent,
+            Code::Unknown if is_permanent_message(&self.message) => Class::Permanent,
             Code::Unknown | Code::ResourceExhausted | Code::Aborted | Code::Internal => {
                 Class::Unclear
             }
@@ -156,7 +156,7 @@ impl Error {
 /// An error and its causes in one line. A cause that the text before quotes already is left out:
 /// some libraries put theirs into their own message. So are the query strings of addresses, which may
 /// be signed.
-pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = String::new();
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -176,26 +176,26 @@ pub fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
 /// some plugins quote theirs when they fail.
 fn without_queries(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '<' | '>');
-    let mut kept = String::with_capacity(text.len());
+    let mut cleaned = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(scheme) = rest.find("://") {
         let end = rest[scheme..].find(is_end).map_or(rest.len(), |at| scheme + at);
         let (address, after) = rest.split_at(end);
         match address[scheme..].find('?') {
             Some(query) => {
-                kept.push_str(&address[..=scheme + query]);
-                kept.push('…');
+                cleaned.push_str(&address[..=scheme + query]);
+                cleaned.push('…');
             }
-            None => kept.push_str(address),
+            None => cleaned.push_str(address),
         }
         rest = after;
     }
-    kept.push_str(rest);
-    kept
+    cleaned.push_str(rest);
+    cleaned
 }
 
 /// Whether a text is one of the two by which Velero's framework says "never".
-fn says_permanent(message: &str) -> bool {
+fn is_permanent_message(message: &str) -> bool {
     let (before, after) = INVALID_OPERATION;
     let invalid = message.find(before).is_some_and(|at| {
         message.get(at + before.len()..).is_some_and(|rest| rest.contains(after))
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_class_of_an_error_follows_from_its_code_and_where_go_has_none_from_its_text() {
+    fn error_class_follows_from_code_or_for_go_plugins_from_text() {
         let go = |text: &str| Error::unknown(text);
         for (error, class) in [
             (Error::new(Code::Unavailable, "gone"), Class::Transient),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_joined_and_none_is_said_twice() {
+    fn error_chain_joins_causes_without_repeats() {
         #[derive(Debug, thiserror::Error)]
         #[error("{text}")]
         struct Cause {
@@ -238,11 +238,11 @@ mod tests {
         let chain = ["no route", "cannot dial: no\n  route", "it failed"]
             .into_iter()
             .fold(None, |source, text| Some(Box::new(Cause { text, source })));
-        assert_eq!(one_line(&*chain.unwrap()), "it failed: cannot dial: no route");
+        assert_eq!(error_chain(&*chain.unwrap()), "it failed: cannot dial: no route");
     }
 
     #[test]
-    fn what_signs_an_address_is_left_out() {
+    fn url_queries_are_removed() {
         for (text, expected) in [
             ("GET https://a/b?sig=hunter2&x=1 failed?", "GET https://a/b?… failed?"),
             ("\"https://a/b?sig=hunter2\": no", "\"https://a/b?…\": no"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_that_tell_permanent_errors_are_those_of_veleros_framework() {
+    fn permanent_error_texts_are_those_of_veleros_framework() {
         assert_eq!(Error::invalid_operation("op-1").message(), "operation ID op-1 is invalid");
         assert_eq!(
             Error::not_asynchronous().message(),

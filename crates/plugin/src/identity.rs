@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_a_dns_name_a_slash_and_anything_without_one() {
+    fn plugin_name_is_a_dns_name_a_slash_and_a_word() {
         for good in ["velero.io/aws", "a/b", "example.io/My Plugin!", "x-1.y/z"] {
             assert_eq!(good.parse::<Name>().map(|name| name.to_string()), Ok(good.to_owned()));
         }
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_without_a_slash_is_veleros() {
+    fn provider_without_a_slash_belongs_to_velero() {
         assert_eq!(
             Name::of_provider("aws").map(|name| name.to_string()),
             Ok("velero.io/aws".into())
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_read_as_it_is_written() {
+    fn every_kind_round_trips() {
         for kind in Kind::ALL {
             assert_eq!(kind.as_str().parse(), Ok(kind));
         }

@@ -48,7 +48,7 @@ impl Item {
             kind: Option<std::borrow::Cow<'a, str>>,
         }
         let json = json.into();
-        check_form(&json)?;
+        check_json_object(&json)?;
         let envelope: Envelope<'_> = serde_json::from_slice(&json)?;
         let kind = envelope.kind.unwrap_or_default();
         Self::from_read_json(json.clone(), &kind)
@@ -57,7 +57,7 @@ impl Item {
     /// Takes JSON that the caller has gone through already, with the kind that it found in it. For
     /// those who read many items, so that each is read once.
     pub fn from_read_json(json: Bytes, kind: &str) -> Result<Self, InvalidItem> {
-        check_form(&json)?;
+        check_json_object(&json)?;
         if kind.is_empty() { Err(InvalidItem::NoKind) } else { Ok(Self { json }) }
     }
 
@@ -70,7 +70,10 @@ impl Item {
     /// read only where the stack has room for whoever works with it ([`nesting`]).
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, InvalidItem> {
         match serde_json::from_slice(&self.json) {
-            Err(error) if error.is_syntax() && nesting::levels(&self.json) > nesting::SHALLOW => {
+            Err(error)
+                if error.is_syntax()
+                    && nesting::count_levels(&self.json) > nesting::SERDE_MAX_LEVELS =>
+            {
                 nesting::read(&self.json)
             }
             read => Ok(read?),
@@ -125,7 +128,7 @@ impl<T> Deref for Encoded<T> {
 }
 
 /// Whether it can be an object at all. Serde would read the fields of one from an array, too.
-fn check_form(json: &Bytes) -> Result<(), InvalidItem> {
+fn check_json_object(json: &Bytes) -> Result<(), InvalidItem> {
     match json.trim_ascii_start().first() {
         Some(b'{') => Ok(()),
         Some(_) => Err(InvalidItem::NotAnObject),
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_is_an_object_with_a_kind() {
+    fn item_is_an_object_with_a_kind() {
         for (json, expected) in [
             (r#"{"kind":"Pod"}"#, Ok(())),
             (r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#, Ok(())),
@@ -154,8 +157,8 @@ mod tests {
         ] {
             match (Item::from_json(json.as_bytes().to_vec()), expected) {
                 (Ok(item), Ok(())) => assert_eq!(item.json(), json.as_bytes()),
-                (Err(error), Err(words)) => {
-                    assert!(error.to_string().contains(words), "{json}: {error}");
+                (Err(error), Err(expected_text)) => {
+                    assert!(error.to_string().contains(expected_text), "{json}: {error}");
                 }
                 (got, _) => panic!("{json}: {got:?}"),
             }
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_that_was_read_is_written_as_it_came() {
+    fn encoded_backup_keeps_its_original_bytes() {
         let json = Bytes::from_static(br#"{"metadata":{"name":"b"},"spec":{"ttl":"720h0m0s"}}"#);
         let backup: Encoded<bowline_api::Backup> = Encoded::from_json(json.clone()).unwrap();
         assert_eq!(backup.spec.ttl.to_string(), "720h0m0s");

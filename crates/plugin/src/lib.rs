@@ -33,7 +33,7 @@ mod progress;
 mod resource;
 mod volume;
 
-pub use error::{Class, Code, Error, Origin, one_line};
+pub use error::{Class, Code, Error, Origin, error_chain};
 pub use identity::{InvalidName, Kind, Name, UnknownKind};
 pub use item::{Encoded, InvalidItem, Item};
 pub use item_action::{

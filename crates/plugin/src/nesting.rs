@@ -10,22 +10,22 @@ use serde_json::{Map, Value};
 use crate::InvalidItem;
 
 /// As many levels as are read without further ado.
-pub const SHALLOW: usize = 127;
+pub const SERDE_MAX_LEVELS: usize = 127;
 
 /// As many levels as an object can have. The API server's own reader gives up there (`maxNestingDepth` in
 /// Go's `encoding/json`).
-pub const DEEPEST: usize = 10_000;
+pub const MAX_LEVELS: usize = 10_000;
 
 /// What a level takes of the stack, for whoever walks through an object: more than was seen of anybody.
-const LEVEL: usize = if cfg!(debug_assertions) { 24 << 10 } else { 6 << 10 };
+const STACK_PER_LEVEL: usize = if cfg!(debug_assertions) { 24 << 10 } else { 6 << 10 };
 
 /// How much stack it takes to work with an object of so many levels.
 pub const fn stack_for(levels: usize) -> usize {
-    levels.saturating_mul(LEVEL)
+    levels.saturating_mul(STACK_PER_LEVEL)
 }
 
 /// How many levels JSON has. It need not be valid.
-pub fn levels(json: &[u8]) -> usize {
+pub fn count_levels(json: &[u8]) -> usize {
     let (mut now, mut most) = (0_usize, 0_usize);
     let mut rest = json;
     while let Some((&byte, after)) = rest.split_first() {
@@ -36,7 +36,7 @@ pub fn levels(json: &[u8]) -> usize {
                 most = most.max(now);
             }
             b'}' | b']' => now = now.saturating_sub(1),
-            b'"' => rest = &after[text_length(after)..],
+            b'"' => rest = &after[string_length(after)..],
             _ => {}
         }
     }
@@ -44,7 +44,7 @@ pub fn levels(json: &[u8]) -> usize {
 }
 
 /// How long a text is whose opening quote has been read, its closing one included.
-fn text_length(json: &[u8]) -> usize {
+fn string_length(json: &[u8]) -> usize {
     let mut at = 0;
     while let Some(byte) = json.get(at) {
         at += match byte {
@@ -58,25 +58,25 @@ fn text_length(json: &[u8]) -> usize {
 
 /// Reads JSON that is nested deeply, if there is room to work with it.
 pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, InvalidItem> {
-    let levels = levels(json);
+    let levels = count_levels(json);
     let room = stacker::remaining_stack().unwrap_or(0);
-    if levels > DEEPEST || room < stack_for(levels) {
+    if levels > MAX_LEVELS || room < stack_for(levels) {
         return Err(InvalidItem::TooDeep(levels));
     }
-    Ok(serde_json::from_value(value(json)?)?)
+    Ok(serde_json::from_value(parse_without_recursion(json)?)?)
 }
 
 /// An object or list that is not closed yet.
-enum Open {
+enum OpenContainer {
     List(Vec<Value>),
     Object { fields: Map<String, Value>, key: Option<String> },
 }
 
 /// Reads JSON into a value, without recursion.
-fn value(json: &[u8]) -> Result<Value, serde_json::Error> {
+fn parse_without_recursion(json: &[u8]) -> Result<Value, serde_json::Error> {
     // This tells what is wrong with it, if anything is, and does not recurse. What follows relies on it.
     serde_json::from_slice::<IgnoredAny>(json)?;
-    let mut open: Vec<Open> = Vec::new();
+    let mut open: Vec<OpenContainer> = Vec::new();
     let mut rest = json;
     while let Some((&byte, after)) = rest.split_first() {
         let done = match byte {
@@ -85,29 +85,29 @@ fn value(json: &[u8]) -> Result<Value, serde_json::Error> {
                 continue;
             }
             b'{' => {
-                open.push(Open::Object { fields: Map::new(), key: None });
+                open.push(OpenContainer::Object { fields: Map::new(), key: None });
                 rest = after;
                 continue;
             }
             b'[' => {
-                open.push(Open::List(Vec::new()));
+                open.push(OpenContainer::List(Vec::new()));
                 rest = after;
                 continue;
             }
             b'}' | b']' => {
                 rest = after;
                 match open.pop() {
-                    Some(Open::List(list)) => Value::Array(list),
-                    Some(Open::Object { fields, .. }) => Value::Object(fields),
+                    Some(OpenContainer::List(list)) => Value::Array(list),
+                    Some(OpenContainer::Object { fields, .. }) => Value::Object(fields),
                     None => break,
                 }
             }
             b'"' => {
-                let (text, after) = rest.split_at(1 + text_length(after));
+                let (text, after) = rest.split_at(1 + string_length(after));
                 rest = after;
                 let text: String = serde_json::from_slice(text)?;
                 match open.last_mut() {
-                    Some(Open::Object { key: key @ None, .. }) => {
+                    Some(OpenContainer::Object { key: key @ None, .. }) => {
                         *key = Some(text);
                         continue;
                     }
@@ -123,8 +123,8 @@ fn value(json: &[u8]) -> Result<Value, serde_json::Error> {
             }
         };
         match open.last_mut() {
-            Some(Open::List(list)) => list.push(done),
-            Some(Open::Object { fields, key }) => {
+            Some(OpenContainer::List(list)) => list.push(done),
+            Some(OpenContainer::Object { fields, key }) => {
                 if let Some(key) = key.take() {
                     fields.insert(key, done);
                 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_counted_outside_of_texts() {
+    fn levels_are_counted_outside_of_strings() {
         for (json, expected) in [
             ("1", 0),
             ("{}", 1),
@@ -159,13 +159,13 @@ mod tests {
             ("]]]]", 0),
             (r#"{"a":"["#, 1),
         ] {
-            assert_eq!(levels(json.as_bytes()), expected, "{json}");
+            assert_eq!(count_levels(json.as_bytes()), expected, "{json}");
         }
-        assert_eq!(levels(nested(400).as_bytes()), 400);
+        assert_eq!(count_levels(nested(400).as_bytes()), 400);
     }
 
     #[test]
-    fn what_is_read_without_recursion_is_what_serde_reads() {
+    fn non_recursive_parser_agrees_with_serde() {
         for json in [
             r#"{"a":[1,-2.5e3,true,false,null,"x\n\u00e9\"}",{}],"b":{"c":[],"d":[[],[0]]}}"#,
             " [ 1 , { \"k\" : \"v\" } ] ",
@@ -181,12 +181,12 @@ mod tests {
             "",
         ] {
             let expected = serde_json::from_str::<Value>(json).ok();
-            assert_eq!(value(json.as_bytes()).ok(), expected, "{json}");
+            assert_eq!(parse_without_recursion(json.as_bytes()).ok(), expected, "{json}");
         }
     }
 
     #[test]
-    fn an_object_of_many_levels_is_read_where_there_is_room() {
+    fn deeply_nested_object_is_read_when_the_stack_allows() {
         let item = Item::from_json(nested(400)).unwrap();
         let read = || item.parse::<Value>();
         stacker::grow(stack_for(401), || {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_api_server_accepts_is_refused() {
+    fn nesting_beyond_the_api_servers_limit_is_refused() {
         let item = Item::from_json(nested(100_000)).unwrap();
         let error = stacker::grow(64 << 20, || item.parse::<Value>().unwrap_err());
         assert!(matches!(error, InvalidItem::TooDeep(100_000)), "{error}");

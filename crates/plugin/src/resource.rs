@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identifier_reads_like_kubectl() {
+    fn identifier_is_displayed_like_kubectl() {
         let id = |group: &str, namespace: &str| ResourceIdentifier {
             group: group.into(),
             resource: "things".into(),

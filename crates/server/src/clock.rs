@@ -14,15 +14,15 @@ use kube::client::Body;
 use tokio::time::{Instant, timeout};
 
 /// How far two clocks may be apart.
-const SKEW: SignedDuration = SignedDuration::from_mins(5);
+const MAX_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// For how long an answer counts.
-const FRESH: Duration = Duration::from_secs(30);
+const CACHE_TTL: Duration = Duration::from_secs(30);
 /// How long the API server may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is known of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clocks {
+pub(crate) enum ClockComparison {
     /// They are close enough.
     Agree,
     /// They differ by so much; positive if ours is ahead.
@@ -34,7 +34,7 @@ pub(crate) enum Clocks {
 /// The clock of the API server.
 pub(crate) struct ClusterClock {
     client: Client,
-    last: Mutex<Option<(Instant, Clocks)>>,
+    last: Mutex<Option<(Instant, ClockComparison)>>,
 }
 
 impl ClusterClock {
@@ -43,39 +43,39 @@ impl ClusterClock {
     }
 
     /// Compares the clocks. Asks only now and then.
-    pub(crate) async fn compare(&self) -> Clocks {
+    pub(crate) async fn compare(&self) -> ClockComparison {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, clocks)) = last
-            && at.elapsed() < FRESH
+            && at.elapsed() < CACHE_TTL
         {
             return clocks;
         }
-        let clocks = self.ask().await;
+        let clocks = self.compare_uncached().await;
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Some((Instant::now(), clocks));
         clocks
     }
 
-    async fn ask(&self) -> Clocks {
+    async fn compare_uncached(&self) -> ClockComparison {
         let Ok(request) = Request::get("/version").body(Body::empty()) else {
-            return Clocks::Unknown;
+            return ClockComparison::Unknown;
         };
-        match timeout(LIMIT, self.client.send(request)).await {
+        match timeout(REQUEST_TIMEOUT, self.client.send(request)).await {
             Ok(Ok(answer)) => {
                 let date = answer.headers().get(header::DATE).and_then(|date| date.to_str().ok());
                 compare(date, Timestamp::now())
             }
-            _ => Clocks::Unknown,
+            _ => ClockComparison::Unknown,
         }
     }
 }
 
 /// Compares our time with what an answer says.
-fn compare(date: Option<&str>, now: Timestamp) -> Clocks {
-    let theirs = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
-    let Some(theirs) = theirs else { return Clocks::Unknown };
-    let ahead = now.duration_since(theirs.timestamp());
-    if ahead.abs() > SKEW { Clocks::Differ(ahead) } else { Clocks::Agree }
+fn compare(date: Option<&str>, now: Timestamp) -> ClockComparison {
+    let api_server_time = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
+    let Some(api_server_time) = api_server_time else { return ClockComparison::Unknown };
+    let ahead = now.duration_since(api_server_time.timestamp());
+    if ahead.abs() > MAX_SKEW { ClockComparison::Differ(ahead) } else { ClockComparison::Agree }
 }
 
 #[cfg(test)]
@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_are_compared_by_the_date_of_an_answer() {
+    fn clocks_are_compared_by_the_date_header() {
         let now: Timestamp = "2026-11-16T14:00:00Z".parse().unwrap();
         let hour = SignedDuration::from_hours(1);
         for (date, expected) in [
-            (Some("Mon, 16 Nov 2026 14:00:00 GMT"), Clocks::Agree),
-            (Some("Mon, 16 Nov 2026 13:56:00 GMT"), Clocks::Agree),
-            (Some("Mon, 16 Nov 2026 13:00:00 GMT"), Clocks::Differ(hour)),
-            (Some("Mon, 16 Nov 2026 15:00:00 GMT"), Clocks::Differ(-hour)),
-            (Some("some day"), Clocks::Unknown),
-            (None, Clocks::Unknown),
+            (Some("Mon, 16 Nov 2026 14:00:00 GMT"), ClockComparison::Agree),
+            (Some("Mon, 16 Nov 2026 13:56:00 GMT"), ClockComparison::Agree),
+            (Some("Mon, 16 Nov 2026 13:00:00 GMT"), ClockComparison::Differ(hour)),
+            (Some("Mon, 16 Nov 2026 15:00:00 GMT"), ClockComparison::Differ(-hour)),
+            (Some("some day"), ClockComparison::Unknown),
+            (None, ClockComparison::Unknown),
         ] {
             assert_eq!(compare(date, now), expected, "{date:?}");
         }

@@ -25,7 +25,7 @@ use axum::routing::get;
 use bowline_plugin::{Code, Config, ObjectStore as _};
 use bowline_store::backend::Filesystem;
 use bowline_store::backend::filesystem;
-use bowline_store::download::{KeyTooShort, Refused, SigningKey, verify};
+use bowline_store::download::{KeyTooShort, RefusedToken, SigningKey, verify};
 use futures::StreamExt as _;
 use http::{StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -37,7 +37,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 /// How many connections are open at a time.
-const CONNECTIONS: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 /// The most that a request may be long.
 const REQUEST_MAX: usize = 16 << 10;
 /// Where files are.
@@ -45,16 +45,16 @@ const PATH: &str = "/download";
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct Timeouts {
     /// Until a client has asked.
     request: Duration,
     /// A download of which nothing is taken.
-    silence: Duration,
+    idle: Duration,
 }
 
-impl Default for Limits {
+impl Default for Timeouts {
     fn default() -> Self {
-        Self { request: Duration::from_secs(10), silence: Duration::from_mins(2) }
+        Self { request: Duration::from_secs(10), idle: Duration::from_mins(2) }
     }
 }
 
@@ -88,7 +88,7 @@ pub enum Error {
         "downloads at {0} would be sent in plain text, with all Secrets of the backups: serve them behind TLS, \
          and say with `--download-url https://…` where, or on a loopback address"
     )]
-    Plain(SocketAddr),
+    PlainText(SocketAddr),
     /// The address of the user is none.
     #[error("`--download-url` must begin with http:// or https://, and be without `?` and `#`")]
     Url,
@@ -103,7 +103,7 @@ pub struct Server {
     address: SocketAddr,
     root: PathBuf,
     key: SigningKey,
-    limits: Limits,
+    limits: Timeouts,
 }
 
 impl Server {
@@ -124,7 +124,7 @@ impl Server {
         };
         let failed = |source| Error::Bind { address: *address, source };
         let (listener, address) = bound.await.map_err(failed)?;
-        Ok(Self { listener, address, root, key, limits: Limits::default() })
+        Ok(Self { listener, address, root, key, limits: Timeouts::default() })
     }
 
     /// Where it is.
@@ -168,10 +168,14 @@ impl Server {
                         continue;
                     }
                     let (store, key) = (Arc::clone(&store), self.key.clone());
-                    let files =
-                        Files { store, key, taken: Arc::default(), is_granted: Arc::default() };
+                    let files = DownloadState {
+                        store,
+                        key,
+                        chunks_sent: Arc::default(),
+                        is_granted: Arc::default(),
+                    };
                     let (limits, is_granted) = (self.limits, Arc::clone(&files.is_granted));
-                    let handle = connections.spawn(converse(stream, files, limits));
+                    let handle = connections.spawn(serve_connection(stream, files, limits));
                     open.push_back(Connection { handle, is_granted });
                 }
                 // No more files, say. It may pass; asking at once would only burn time.
@@ -197,7 +201,7 @@ struct Connection {
 /// whoever has none must not keep out those who have. Returns whether there is room.
 fn make_room(open: &mut VecDeque<Connection>) -> bool {
     open.retain(|connection| !connection.handle.is_finished());
-    if open.len() < CONNECTIONS {
+    if open.len() < MAX_CONNECTIONS {
         return true;
     }
     let idle = open.iter().position(|one| !one.is_granted.load(Ordering::Relaxed));
@@ -213,13 +217,13 @@ fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
             return Err(Error::NoUrl(address));
         }
         if !address.ip().is_loopback() {
-            return Err(Error::Plain(address));
+            return Err(Error::PlainText(address));
         }
         return Ok(format!("http://{address}{PATH}"));
     };
     // Only whoever runs beside the server reaches that.
     if !address.ip().is_loopback() && url.starts_with("http://") {
-        return Err(Error::Plain(address));
+        return Err(Error::PlainText(address));
     }
     let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     match host {
@@ -232,19 +236,20 @@ fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
 
 /// What a connection can ask for.
 #[derive(Clone)]
-struct Files {
+struct DownloadState {
     store: Arc<Filesystem>,
     key: SigningKey,
     /// How many pieces the client took.
-    taken: Arc<AtomicU64>,
+    chunks_sent: Arc<AtomicU64>,
     /// Whether the client has shown a link.
     is_granted: Arc<AtomicBool>,
 }
 
 /// Answers the one request of a connection.
-async fn converse(stream: TcpStream, files: Files, limits: Limits) {
-    let taken = Arc::clone(&files.taken);
-    let router = Router::new().route(&format!("{PATH}/{{token}}"), get(send)).with_state(files);
+async fn serve_connection(stream: TcpStream, files: DownloadState, limits: Timeouts) {
+    let chunks_sent = Arc::clone(&files.chunks_sent);
+    let router =
+        Router::new().route(&format!("{PATH}/{{token}}"), get(send_file)).with_state(files);
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server
         .http1()
@@ -257,29 +262,29 @@ async fn converse(stream: TcpStream, files: Files, limits: Limits) {
     tokio::select! {
         // A client that went away is its own business.
         _ = connection => {}
-        () = until_silent(&taken, limits.silence) => {
+        () = wait_until_idle(&chunks_sent, limits.idle) => {
             tracing::debug!("a download was given up, since nothing of it was taken");
         }
     }
 }
 
 /// Waits until nothing was taken for so long.
-async fn until_silent(taken: &AtomicU64, silence: Duration) {
-    let mut seen = taken.load(Ordering::Relaxed);
+async fn wait_until_idle(chunks_sent: &AtomicU64, silence: Duration) {
+    let mut last_count = chunks_sent.load(Ordering::Relaxed);
     loop {
         tokio::time::sleep(silence).await;
-        let now = taken.load(Ordering::Relaxed);
-        if now == seen {
+        let now = chunks_sent.load(Ordering::Relaxed);
+        if now == last_count {
             return;
         }
-        seen = now;
+        last_count = now;
     }
 }
 
-async fn send(State(files): State<Files>, Path(token): Path<String>) -> Response {
+async fn send_file(State(files): State<DownloadState>, Path(token): Path<String>) -> Response {
     let grant = match verify(&files.key, &token, Timestamp::now()) {
         Ok(grant) => grant,
-        Err(refused @ Refused::Malformed) => return refuse(StatusCode::NOT_FOUND, &refused),
+        Err(refused @ RefusedToken::Malformed) => return refuse(StatusCode::NOT_FOUND, &refused),
         Err(refused) => return refuse(StatusCode::FORBIDDEN, &refused),
     };
     files.is_granted.store(true, Ordering::Relaxed);
@@ -293,7 +298,7 @@ async fn send(State(files): State<Files>, Path(token): Path<String>) -> Response
             return refuse(StatusCode::INTERNAL_SERVER_ERROR, &"the file cannot be read");
         }
     };
-    let count = files.taken;
+    let count = files.chunks_sent;
     let counted = stream.inspect(move |_| {
         count.fetch_add(1, Ordering::Relaxed);
     });

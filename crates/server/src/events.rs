@@ -16,13 +16,13 @@ use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Client, Resource};
 
 use crate::controllers::CANCELED_PREFIX;
-use crate::end::End;
-use crate::story::one_line;
+use crate::error_text::status_message;
+use crate::run_state::TerminalPhase;
 
 /// Who Events are from.
 const CONTROLLER: &str = "bowline";
 /// How long writing one may take.
-const LIMIT: Duration = Duration::from_secs(5);
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The progress that is worth an Event, in percent.
 const QUARTERS: [u8; 3] = [75, 50, 25];
 
@@ -55,7 +55,7 @@ pub enum Milestone {
     /// It is over.
     Ended {
         /// How it ended.
-        phase: End,
+        phase: TerminalPhase,
     },
     /// It waits for namespaces that are being deleted.
     WaitingForNamespaces {
@@ -85,8 +85,8 @@ pub enum Milestone {
 
 /// The quarter that has been passed since `told` percent were told, if one has: 25, 50 or 75. That
 /// all is through is told by what comes next.
-pub fn passed(told: u8, done: u64, total: u64) -> Option<u8> {
-    (done < total).then(|| quarter(done, total)).filter(|quarter| *quarter > told)
+pub fn newly_passed_quarter(last_reported: u8, done: u64, total: u64) -> Option<u8> {
+    (done < total).then(|| quarter(done, total)).filter(|quarter| *quarter > last_reported)
 }
 
 /// The last quarter that was passed; 0 if none was.
@@ -99,8 +99,8 @@ fn quarter(done: u64, total: u64) -> u8 {
 
 impl Milestone {
     /// The end of a run that failed for a reason, if it did.
-    pub(crate) fn of_end(phase: End, failure_reason: &str) -> Self {
-        if phase == End::Failed && failure_reason.starts_with(CANCELED_PREFIX) {
+    pub(crate) fn from_terminal_phase(phase: TerminalPhase, failure_reason: &str) -> Self {
+        if phase == TerminalPhase::Failed && failure_reason.starts_with(CANCELED_PREFIX) {
             Self::Canceled
         } else {
             Self::Ended { phase }
@@ -114,13 +114,13 @@ impl Milestone {
     pub fn event(self) -> Event {
         let normal = |reason: &str, note: String| (EventType::Normal, reason.to_owned(), note);
         let mut action = None;
-        let mut apart = |what: &str, number: &dyn fmt::Display| {
+        let mut set_distinct_action = |what: &str, number: &dyn fmt::Display| {
             action = Some(format!("{what}{number}"));
         };
         let (type_, reason, note) = match self {
             Self::Started => normal("Started", "it has started".to_owned()),
             Self::Progress { percent, items_done, items_total } => {
-                apart("Progress", &percent);
+                set_distinct_action("Progress", &percent);
                 let note =
                     format!("past {percent} %: {items_done} of {items_total} items known so far");
                 normal("Progress", note)
@@ -131,11 +131,11 @@ impl Milestone {
                 normal("OperationsStarted", note)
             }
             Self::OperationsProgress { ended, total } => {
-                apart("OperationsProgress", &quarter(ended as u64, total as u64));
+                set_distinct_action("OperationsProgress", &quarter(ended as u64, total as u64));
                 let note = format!("{ended} of {total} operations of plugins have ended");
                 normal("OperationsProgress", note)
             }
-            Self::Ended { phase: End::Completed } => {
+            Self::Ended { phase: TerminalPhase::Completed } => {
                 normal("Completed", "it has ended as Completed".to_owned())
             }
             Self::Ended { phase } => {
@@ -143,7 +143,7 @@ impl Milestone {
                 (EventType::Warning, phase.as_str().to_owned(), note)
             }
             Self::WaitingForNamespaces { count } => {
-                apart("WaitingForNamespaces", &count);
+                set_distinct_action("WaitingForNamespaces", &count);
                 let (namespaces, are, them) = match count {
                     1 => ("namespace", "is", "it"),
                     _ => ("namespaces", "are", "them"),
@@ -183,7 +183,7 @@ impl Milestone {
                 (EventType::Warning, "BucketLost".to_owned(), note.to_owned())
             }
             Self::Resumed { attempt } => {
-                apart("Resumed", &attempt);
+                set_distinct_action("Resumed", &attempt);
                 normal("Resumed", format!("it goes on after an interruption, attempt {attempt}"))
             }
         };
@@ -205,20 +205,21 @@ impl Events {
     }
 
     /// Tells a milestone of a Backup or Restore, as far as that can be done.
-    pub async fn tell<K>(&self, run: &K, milestone: Milestone)
+    pub async fn publish<K>(&self, run: &K, milestone: Milestone)
     where
         K: Resource<DynamicType = ()>,
     {
         let (event, reference) = (milestone.event(), run.object_ref(&()));
         let reason = &event.reason;
-        match tokio::time::timeout(LIMIT, self.recorder.publish(&event, &reference)).await {
+        match tokio::time::timeout(PUBLISH_TIMEOUT, self.recorder.publish(&event, &reference)).await
+        {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let error = one_line(&error);
+                let error = status_message(&error);
                 tracing::debug!(reason, error, "an Event could not be written");
             }
             Err(_) => {
-                let limit = LIMIT.as_secs();
+                let limit = PUBLISH_TIMEOUT.as_secs();
                 tracing::debug!(reason, "an Event could not be written within {limit} s");
             }
         }

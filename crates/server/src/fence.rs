@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bowline_store::backend::{Backend, Denied, Permit};
+use bowline_store::backend::{Backend, Permit, PermitDenied};
 use kube::Client;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ pub struct Fence {
 /// The fence is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server does not hold the lease any more, so it may not do that")]
-pub struct Closed;
+pub struct FenceClosed;
 
 impl Default for Fence {
     fn default() -> Self {
@@ -59,25 +59,25 @@ impl Fence {
     }
 
     /// Fails if it is closed.
-    pub fn check(&self) -> Result<(), Closed> {
+    pub fn check(&self) -> Result<(), FenceClosed> {
         let open_for = Duration::from_nanos(self.open_for.load(Ordering::SeqCst));
-        if self.begin.elapsed() < open_for { Ok(()) } else { Err(Closed) }
+        if self.begin.elapsed() < open_for { Ok(()) } else { Err(FenceClosed) }
     }
 
     /// A client that changes nothing when closed.
     pub fn client(&self, client: Client) -> Client {
-        client::fenced(client, self.clone())
+        client::fenced_client(client, self.clone())
     }
 
     /// For built-in stores, which ask until the last moment.
     pub fn permit(&self) -> Permit {
         let fence = self.clone();
-        Permit::new(move || fence.check().map_err(|closed| Denied(closed.to_string())))
+        Permit::new(move || fence.check().map_err(|closed| PermitDenied(closed.to_string())))
     }
 
     /// A store that changes nothing when closed.
     pub fn store(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        Arc::new(store::Fenced::new(backend, self.clone()))
+        Arc::new(store::FencedStore::new(backend, self.clone()))
     }
 }
 
@@ -88,19 +88,19 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_open_until_its_time_is_over_for_all_who_share_it() {
+    async fn fence_is_open_until_its_deadline_for_all_clones() {
         let fence = Fence::default();
         let shared = fence.clone();
-        assert_eq!(shared.check(), Err(Closed), "nobody has opened it");
+        assert_eq!(shared.check(), Err(FenceClosed), "nobody has opened it");
         fence.open_until(Instant::now() + SECOND);
         assert_eq!(shared.check(), Ok(()));
         tokio::time::advance(SECOND).await;
-        assert_eq!(shared.check(), Err(Closed));
+        assert_eq!(shared.check(), Err(FenceClosed));
         fence.open_until(Instant::now() + SECOND);
         assert_eq!(shared.check(), Ok(()), "a lease that was renewed after all");
         shared.close();
-        assert_eq!(fence.check(), Err(Closed));
+        assert_eq!(fence.check(), Err(FenceClosed));
         fence.open_until(fence.begin);
-        assert_eq!(fence.check(), Err(Closed));
+        assert_eq!(fence.check(), Err(FenceClosed));
     }
 }

@@ -19,13 +19,13 @@
 //! # Caveats
 //! - An append is tried for 18 seconds, after what was being written when it came.
 
+mod attempts;
 mod hooks;
 mod pack;
 mod page;
 mod state;
 #[cfg(test)]
 mod tests;
-mod tries;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _, RandomState};
@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use bowline_api::label;
-use bowline_engine::journal::{self, Journal, Record};
+use bowline_engine::journal::{self, Journal, JournalEntry};
 use bowline_engine::phase::Stage;
 use bowline_store::name::RunUid;
 use jiff::Timestamp;
@@ -45,19 +45,19 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::error_text::status_message;
 use crate::patch;
-use crate::story::one_line;
-pub(crate) use hooks::KeptHooks;
-use page::{Contents, Owner, Place};
-use state::State;
+use attempts::Attempts;
+pub(crate) use hooks::SavedHooks;
+use page::{JournalContents, JournalOwner, WritePosition};
+use state::JournalState;
 pub(crate) use state::ThawClaim;
-use tries::Tries;
 
 /// How many pages are asked for at once, and how many descriptions of pages.
-const PAGES_AT_ONCE: u32 = 32;
-const DESCRIPTIONS_AT_ONCE: u32 = 250;
+const PAGES_PER_LIST: u32 = 32;
+const METADATA_PER_LIST: u32 = 250;
 /// How many journals are listed at once. More are left for the next time, and that is told.
-const MOST_JOURNALS: usize = 100_000;
+const MAX_JOURNALS: usize = 100_000;
 
 /// Why a journal could not be read, written or removed.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum Error {
     /// A record is too large.
     #[error(
         "a record of {bytes} bytes is too large: a journal takes {} at most",
-        page::LARGEST_RECORD
+        page::MAX_RECORD_BYTES
     )]
     TooLarge {
         /// How large it is.
@@ -77,12 +77,12 @@ pub enum Error {
     /// No record fits any more.
     #[error(
         "the journal is full: it takes {} MiB at most, packed {}",
-        page::MOST_UNPACKED >> 20,
-        page::MOST_BYTES >> 20
+        page::MAX_UNPACKED_BYTES >> 20,
+        page::MAX_BYTES >> 20
     )]
     Full,
     /// There are more pages than were ever written.
-    #[error("run {run} has a journal of more than {} ConfigMaps", page::MOST_PAGES)]
+    #[error("run {run} has a journal of more than {} ConfigMaps", page::MAX_PAGES)]
     TooMany {
         /// Whose journal it is.
         run: RunUid,
@@ -91,7 +91,7 @@ pub enum Error {
     #[error(
         "ConfigMap {page} is not a page of the journal: {reason}; if it is of no use, delete it"
     )]
-    Foreign {
+    InvalidPage {
         /// The ConfigMap.
         page: String,
         /// What is wrong with it.
@@ -117,7 +117,7 @@ pub enum Error {
     },
     /// The API server did not answer.
     #[error("the API server did not answer in time")]
-    Silent,
+    Timeout,
     /// The API server did not let us read.
     #[error("the ConfigMaps of the journal cannot be read")]
     Read(#[source] kube::Error),
@@ -143,17 +143,17 @@ impl Error {
     /// Whether it may be otherwise the next time, though nobody changed anything.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::Changed { .. } | Self::Silent => true,
+            Self::Changed { .. } | Self::Timeout => true,
             // A list that took too long is begun anew.
             Self::Read(kube::Error::Api(status)) if status.code == 410 => true,
             Self::Read(source) | Self::Write { source, .. } | Self::Remove { source, .. } => {
-                !patch::is_refused(source)
+                !patch::is_permanent(source)
             }
             Self::TooLarge { .. }
             | Self::Encode(_)
             | Self::Full
             | Self::TooMany { .. }
-            | Self::Foreign { .. }
+            | Self::InvalidPage { .. }
             | Self::Missing { .. }
             | Self::TakenOver { .. } => false,
         }
@@ -162,7 +162,7 @@ impl Error {
 
 impl From<Error> for journal::Error {
     fn from(error: Error) -> Self {
-        let reason = one_line(&error);
+        let reason = status_message(&error);
         match error {
             Error::Full => Self::Full(reason),
             _ => Self::Failed(reason),
@@ -171,24 +171,24 @@ impl From<Error> for journal::Error {
 }
 
 /// The journal of a run.
-pub struct ConfigMaps {
+pub struct ConfigMapJournal {
     api: Api<ConfigMap>,
-    owner: Owner,
+    owner: JournalOwner,
     /// Our name among those who ever opened the journal.
     writer: String,
     /// The storage location of the run, if somebody said so, and the bucket that it names.
     location: Option<String>,
     bucket: Option<String>,
     /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
-    waiting: Mutex<VecDeque<Waiting>>,
-    pen: tokio::sync::Mutex<Pen>,
+    waiting: Mutex<VecDeque<PendingRecord>>,
+    page_writer: tokio::sync::Mutex<PageWriter>,
     /// Which pods may be frozen and which snapshots are in flight, as the records say, written or not.
-    state: State,
+    state: JournalState,
 }
 
 /// A journal in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
+pub(crate) struct ListedJournal {
     /// Whose it is.
     pub(crate) orphan: Orphan,
     /// What changes with each record.
@@ -197,9 +197,9 @@ pub(crate) struct Listed {
 
 /// What can be read of a journal, damaged or not.
 #[derive(Debug, Default)]
-pub(crate) struct Salvaged {
+pub(crate) struct SalvagedJournal {
     /// The records that can be read, in order.
-    pub(crate) records: Vec<Record>,
+    pub(crate) records: Vec<JournalEntry>,
     /// Whether the pods that a damaged one names have been thawed, and that could not be noted in it.
     pub(crate) is_thawed: bool,
 }
@@ -222,33 +222,33 @@ pub struct Orphan {
 }
 
 /// What came of an append.
-type Outcome = Result<(), journal::Error>;
+type AppendResult = Result<(), journal::Error>;
 
 /// A record, and who waits for it.
-struct Waiting {
+struct PendingRecord {
     text: String,
     /// Whether it may be packed.
     is_packable: bool,
-    done: oneshot::Sender<Outcome>,
+    done: oneshot::Sender<AppendResult>,
 }
 
 /// What one needs in order to write; only one has it.
 #[derive(Default)]
-struct Pen {
-    place: Place,
+struct PageWriter {
+    place: WritePosition,
     /// The resource version of the page; none if it may not be there yet.
     version: Option<String>,
     /// What is on the page for sure.
-    written: Written,
+    written: WrittenRecords,
     /// What is packed together with what is written next.
-    packed: Option<Packed>,
+    packed: Option<PackedRecords>,
     /// What is being written. It stays here until its outcome is known, whoever writes it.
     batch: Option<Batch>,
 }
 
-impl Written {
+impl WrittenRecords {
     /// Packs what can be packed, if that is worth while. Returns as well how much room the page takes then.
-    fn pack(&self) -> Option<(Packed, usize)> {
+    fn pack(&self) -> Option<(PackedRecords, usize)> {
         if self.plain.is_empty() {
             return None;
         }
@@ -259,13 +259,13 @@ impl Written {
                 return None;
             }
         };
-        let used = self.readable + page::cost(bytes.len());
-        let packed = Packed { bytes: ByteString(bytes), keys: self.plain.clone() };
-        (used <= page::WELL_PACKED).then_some((packed, used))
+        let used = self.readable + page::record_cost(bytes.len());
+        let packed = PackedRecords { bytes: ByteString(bytes), keys: self.plain.clone() };
+        (used <= page::MAX_PACKED_BYTES).then_some((packed, used))
     }
 
     /// Takes note of what was written.
-    fn add(&mut self, batch: &Batch) {
+    fn record_batch(&mut self, batch: &Batch) {
         for key in batch.packed.iter().flat_map(|packed| &packed.keys) {
             self.plain.remove(key);
         }
@@ -274,7 +274,7 @@ impl Written {
                 self.plain.insert(key.clone());
                 self.packable.insert(key.clone(), text.clone());
             } else {
-                self.readable += page::cost(text.len());
+                self.readable += page::record_cost(text.len());
             }
         }
     }
@@ -283,19 +283,19 @@ impl Written {
 impl Batch {
     /// What is changed on the page.
     fn as_patch(&self) -> Value {
-        let Some(Packed { bytes, keys }) = &self.packed else {
+        let Some(PackedRecords { bytes, keys }) = &self.packed else {
             return json!({ "data": self.records });
         };
-        let gone = keys.iter().map(|key| (key.clone(), Value::Null));
+        let removed = keys.iter().map(|key| (key.clone(), Value::Null));
         let new = self.records.iter().map(|(key, text)| (key.clone(), json!(text)));
-        let data: serde_json::Map<String, Value> = gone.chain(new).collect();
+        let data: serde_json::Map<String, Value> = removed.chain(new).collect();
         json!({ "data": data, "binaryData": { pack::KEY: bytes } })
     }
 }
 
 /// What somebody has written on a page.
 #[derive(Default)]
-struct Written {
+struct WrittenRecords {
     /// Records that may be packed, packed or not.
     packable: BTreeMap<String, String>,
     /// Those of them that are not.
@@ -305,7 +305,7 @@ struct Written {
 }
 
 /// Records that are packed together with what is written, and so are not on the page for themselves any more.
-struct Packed {
+struct PackedRecords {
     bytes: ByteString,
     keys: BTreeSet<String>,
 }
@@ -316,11 +316,11 @@ struct Batch {
     records: BTreeMap<String, String>,
     /// The keys of those that may be packed later.
     packable: BTreeSet<String>,
-    packed: Option<Packed>,
-    done: Vec<oneshot::Sender<Outcome>>,
+    packed: Option<PackedRecords>,
+    done: Vec<oneshot::Sender<AppendResult>>,
 }
 
-impl ConfigMaps {
+impl ConfigMapJournal {
     /// Opens the journal of a run and takes it over: whoever had it open before cannot write it any
     /// more. Returns also what is in it, in order. Nothing is created before the first append.
     pub async fn open(
@@ -329,28 +329,31 @@ impl ConfigMaps {
         run: &RunUid,
         kind: &str,
         name: &str,
-    ) -> Result<(Self, Vec<Record>), Error> {
+    ) -> Result<(Self, Vec<JournalEntry>), Error> {
         let api = Api::namespaced(client, namespace);
-        let owner = Owner { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() };
+        let owner = JournalOwner { run: run.clone(), kind: kind.to_owned(), name: name.to_owned() };
         let writer = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
-        let mut tries = Tries::new(tries::WHOLE);
+        let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         let contents = loop {
-            match tries.one(take_over(&api, &owner, &writer)).await {
+            match attempts.attempt(take_over(&api, &owner, &writer)).await {
                 Ok(contents) => break contents,
-                Err(error) => tries.again(error).await?,
+                Err(error) => attempts.wait_before_retry(error).await?,
             }
         };
-        let pen = Pen { place: contents.place, ..Pen::default() };
-        let (waiting, pen) = (Mutex::default(), tokio::sync::Mutex::new(pen));
-        let state = State::recover(&contents.records);
+        let page_writer = PageWriter { place: contents.position, ..PageWriter::default() };
+        let (waiting, page_writer) = (Mutex::default(), tokio::sync::Mutex::new(page_writer));
+        let state = JournalState::recover(&contents.records);
         let (location, bucket) = (None, None);
-        Ok((Self { api, owner, writer, location, bucket, waiting, pen, state }, contents.records))
+        Ok((
+            Self { api, owner, writer, location, bucket, waiting, page_writer, state },
+            contents.records,
+        ))
     }
 
     /// Whether something is left of the run that only the journal knows of: pods that may be frozen, or
     /// snapshots that may yet come.
-    pub(crate) fn is_needed(&self) -> bool {
-        self.state.is_needed()
+    pub(crate) fn has_unfinished_work(&self) -> bool {
+        self.state.has_unfinished_work()
     }
 
     /// Takes on those pods that may be frozen and that nobody is about to thaw. No block with one of them is
@@ -381,59 +384,59 @@ impl ConfigMaps {
 
     /// Appends that the run ends at a stage without its bucket. If it cannot be appended, the first page is marked.
     pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
-        let record = Record::Abandoned { stage, at: Timestamp::now() };
+        let record = JournalEntry::Abandoned { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
         tracing::warn!("{error}; the first page is marked instead");
         let page = self.owner.page_name(0);
         let mark = json!({ "metadata": { "annotations": { page::ABANDONED: stage } } });
-        let mut tries = Tries::new(tries::WHOLE);
+        let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
             let marking = async {
-                let marked = change(&self.api, &page, None, mark.clone()).await;
+                let marked = patch_page(&self.api, &page, None, mark.clone()).await;
                 marked.map_err(|source| Error::Write { page: page.clone(), source })
             };
-            match tries.one(marking).await {
+            match attempts.attempt(marking).await {
                 Ok(_) => return Ok(()),
-                Err(error) => tries.again(error).await?,
+                Err(error) => attempts.wait_before_retry(error).await?,
             }
         }
     }
 
     /// Removes it: the run has ended and nothing of it may be needed.
     pub async fn remove(&self) -> Result<(), Error> {
-        let mut tries = Tries::new(tries::WHOLE);
+        let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
-            match tries.one(erase(&self.api, &self.owner)).await {
+            match attempts.attempt(delete_pages(&self.api, &self.owner)).await {
                 Ok(()) => return Ok(()),
-                Err(error) => tries.again(error).await?,
+                Err(error) => attempts.wait_before_retry(error).await?,
             }
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn pending(&self) -> MutexGuard<'_, VecDeque<PendingRecord>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes what was begun, else what waits and fits on a page, and tells those who wait.
-    async fn write(&self, pen: &mut Pen) {
-        if pen.batch.is_none() {
-            pen.take(&mut self.waiting());
+    async fn write(&self, page_writer: &mut PageWriter) {
+        if page_writer.batch.is_none() {
+            page_writer.begin_batch(&mut self.pending());
         }
-        let mut tries = Tries::new(tries::WRITING);
+        let mut tries = Attempts::new(attempts::WRITE_LIMITS);
         let outcome = loop {
-            match tries.one(self.write_once(pen)).await {
+            match tries.attempt(self.write_once(page_writer)).await {
                 Ok(()) => break Ok(()),
                 Err(error) => {
-                    if let Err(error) = tries.again(error).await {
-                        pen.take_back();
+                    if let Err(error) = tries.wait_before_retry(error).await {
+                        page_writer.abandon_batch();
                         break Err(error.into());
                     }
                 }
             }
         };
-        let batch = pen.batch.take().unwrap_or_default();
+        let batch = page_writer.batch.take().unwrap_or_default();
         if outcome.is_ok() {
-            pen.written.add(&batch);
+            page_writer.written.record_batch(&batch);
         }
         for done in batch.done {
             // Who is gone does not want to know.
@@ -443,26 +446,27 @@ impl ConfigMaps {
 
     /// One try. That of another before may have been carried out, or may yet be: both would change
     /// the resource version, so only one of them ever is.
-    async fn write_once(&self, pen: &mut Pen) -> Result<(), Error> {
-        let Some(batch) = &pen.batch else { return Ok(()) };
-        let name = self.owner.page_name(pen.place.page);
-        let written = if let Some(version) = &pen.version {
-            change(&self.api, &name, Some(version), batch.as_patch()).await
+    async fn write_once(&self, page_writer: &mut PageWriter) -> Result<(), Error> {
+        let Some(batch) = &page_writer.batch else { return Ok(()) };
+        let name = self.owner.page_name(page_writer.place.page);
+        let written = if let Some(version) = &page_writer.version {
+            patch_page(&self.api, &name, Some(version), batch.as_patch()).await
         } else {
-            let mut new = self.owner.page(pen.place.page, &self.writer, batch.records.clone());
+            let mut new =
+                self.owner.page(page_writer.place.page, &self.writer, batch.records.clone());
             let places = [(page::LOCATION, &self.location), (page::BUCKET, &self.bucket)];
             for (key, value) in places {
-                let place = value.iter().map(|value| (key.to_owned(), value.clone()));
-                new.annotations_mut().extend(place);
+                let position = value.iter().map(|value| (key.to_owned(), value.clone()));
+                new.annotations_mut().extend(position);
             }
             self.api.create(&patch::post_params(), &new).await.map(|page| page.metadata)
         };
         match written {
             Ok(meta) => {
-                pen.version = meta.resource_version;
+                page_writer.version = meta.resource_version;
                 return Ok(());
             }
-            Err(error) if patch::is_conflict(&error) || patch::is_taken(&error) => {}
+            Err(error) if patch::is_conflict(&error) || patch::is_already_exists(&error) => {}
             Err(source) => return Err(Error::Write { page: name, source }),
         }
         let found = self.api.get(&name).await.map_err(Error::Read)?;
@@ -471,53 +475,53 @@ impl ConfigMaps {
         }
         let has = |(key, text)| found.data.as_ref().and_then(|data| data.get(key)) == Some(text);
         let is_written = batch.records.iter().all(has);
-        pen.version = found.metadata.resource_version;
+        page_writer.version = found.metadata.resource_version;
         if is_written { Ok(()) } else { Err(Error::Changed { page: name }) }
     }
 }
 
 #[async_trait]
-impl Journal for ConfigMaps {
-    async fn append(&self, record: &Record) -> Result<(), journal::Error> {
-        self.state.see(record).await;
-        let written = self.put(record).await;
+impl Journal for ConfigMapJournal {
+    async fn append(&self, record: &JournalEntry) -> Result<(), journal::Error> {
+        self.state.apply(record).await;
+        let written = self.enqueue_and_write(record).await;
         if written.is_err() {
-            self.state.not_written(record);
+            self.state.revert(record);
         }
         written
     }
 }
 
-impl ConfigMaps {
-    async fn put(&self, record: &Record) -> Result<(), journal::Error> {
+impl ConfigMapJournal {
+    async fn enqueue_and_write(&self, record: &JournalEntry) -> Result<(), journal::Error> {
         let text = page::encode(record)?;
-        let is_packable = !pack::stays_readable(record);
+        let is_packable = !pack::must_stay_readable(record);
         let (done, mut outcome) = oneshot::channel();
-        self.waiting().push_back(Waiting { text, is_packable, done });
-        let mut pen = tokio::select! {
+        self.pending().push_back(PendingRecord { text, is_packable, done });
+        let mut page_writer = tokio::select! {
             biased;
-            outcome = &mut outcome => return told(outcome.ok()),
-            pen = self.pen.lock() => pen,
+            outcome = &mut outcome => return append_result(outcome.ok()),
+            page_writer = self.page_writer.lock() => page_writer,
         };
         // Ours is written after what was begun, and after what waited before it.
         loop {
             match outcome.try_recv() {
-                Ok(outcome) => return told(Some(outcome)),
-                Err(oneshot::error::TryRecvError::Empty) => self.write(&mut pen).await,
-                Err(oneshot::error::TryRecvError::Closed) => return told(None),
+                Ok(outcome) => return append_result(Some(outcome)),
+                Err(oneshot::error::TryRecvError::Empty) => self.write(&mut page_writer).await,
+                Err(oneshot::error::TryRecvError::Closed) => return append_result(None),
             }
         }
     }
 }
 
-impl Pen {
+impl PageWriter {
     /// Takes what waits and fits on the page, or on the next one if nothing fits.
-    fn take(&mut self, waiting: &mut VecDeque<Waiting>) {
+    fn begin_batch(&mut self, waiting: &mut VecDeque<PendingRecord>) {
         // Nobody was told that these are written, and nobody will ask.
         waiting.retain(|waiting| !waiting.done.is_closed());
         let mut batch = Batch::default();
         while let Some(first) = waiting.pop_front() {
-            match self.key(first.text.len(), batch.records.is_empty()) {
+            match self.next_key(first.text.len(), batch.records.is_empty()) {
                 Ok(Some(key)) => {
                     if first.is_packable {
                         batch.packable.insert(key.clone());
@@ -540,29 +544,29 @@ impl Pen {
 
     /// Records could not be written. If their page may not be there, the next ones go to the same page: no
     /// page may be missing. Their numbers are not given again, since they may be there after all.
-    fn take_back(&mut self) {
+    fn abandon_batch(&mut self) {
         if self.version.is_none() {
             self.place.clear();
         }
     }
 
     /// The key for a record, if it fits. The page is turned only if nothing was put on it just now.
-    fn key(&mut self, bytes: usize, may_turn: bool) -> Result<Option<String>, Error> {
-        let key = self.place.key(bytes)?;
+    fn next_key(&mut self, bytes: usize, may_turn: bool) -> Result<Option<String>, Error> {
+        let key = self.place.next_key(bytes)?;
         if key.is_some() || !may_turn {
             return Ok(key);
         }
         if let Some((packed, used)) = self.written.pack() {
             self.place.resize(used);
-            if let Some(key) = self.place.key(bytes)? {
+            if let Some(key) = self.place.next_key(bytes)? {
                 self.packed = Some(packed);
                 return Ok(Some(key));
             }
         }
-        self.place.turn()?;
+        self.place.next_page()?;
         self.version = None;
-        self.written = Written::default();
-        self.place.key(bytes)
+        self.written = WrittenRecords::default();
+        self.place.next_key(bytes)
     }
 }
 
@@ -578,22 +582,22 @@ pub async fn orphans(
 }
 
 /// All journals.
-pub(crate) async fn list(client: Client, namespace: &str) -> Result<Vec<Listed>, Error> {
+pub(crate) async fn list(client: Client, namespace: &str) -> Result<Vec<ListedJournal>, Error> {
     let api = Api::namespaced(client, namespace);
-    let mut tries = Tries::new(tries::WHOLE);
+    let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match tries.one(find_all(&api)).await {
+        match attempts.attempt(list_all(&api)).await {
             Ok(found) => return Ok(found),
-            Err(error) => tries.again(error).await?,
+            Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
 }
 
-async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
+async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
     let mut found: BTreeMap<String, (Orphan, DefaultHasher)> = BTreeMap::new();
-    let mut is_more = false;
-    let params = ListParams::default().labels(label::JOURNAL).limit(DESCRIPTIONS_AT_ONCE);
-    let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
+    let mut is_truncated = false;
+    let params = ListParams::default().labels(label::JOURNAL).limit(METADATA_PER_LIST);
+    let visit = |page: kube::core::PartialObjectMeta<ConfigMap>| {
         let value = |values: &BTreeMap<String, String>, key| values.get(key).cloned();
         let uid = value(page.labels(), label::JOURNAL).unwrap_or_default();
         let location = value(page.annotations(), page::LOCATION);
@@ -611,8 +615,8 @@ async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
             version.hash(hasher);
             return Ok(());
         }
-        if found.len() >= MOST_JOURNALS {
-            is_more = true;
+        if found.len() >= MAX_JOURNALS {
+            is_truncated = true;
             return Ok(());
         }
         let Ok(run) = RunUid::new(uid.clone()) else {
@@ -629,12 +633,15 @@ async fn find_all(api: &Api<ConfigMap>) -> Result<Vec<Listed>, Error> {
         found.insert(uid, (Orphan { run, kind, name, location, bucket, abandoned }, hasher));
         Ok(())
     };
-    each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
-    if is_more {
-        tracing::error!("more than {MOST_JOURNALS} journals are in the namespace: some wait");
+    for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
+        .await?;
+    if is_truncated {
+        tracing::error!("more than {MAX_JOURNALS} journals are in the namespace: some wait");
     }
-    let listed =
-        |(orphan, hasher): (Orphan, DefaultHasher)| Listed { orphan, fingerprint: hasher.finish() };
+    let listed = |(orphan, hasher): (Orphan, DefaultHasher)| ListedJournal {
+        orphan,
+        fingerprint: hasher.finish(),
+    };
     Ok(found.into_values().map(listed).collect())
 }
 
@@ -643,14 +650,14 @@ pub(crate) async fn read(
     client: Client,
     namespace: &str,
     orphan: &Orphan,
-) -> Result<Vec<Record>, Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
-    let mut tries = Tries::new(tries::WHOLE);
+) -> Result<Vec<JournalEntry>, Error> {
+    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match tries.one(all_pages(&api, &owner)).await {
+        match attempts.attempt(all_pages(&api, &owner)).await {
             Ok(pages) if pages.iter().any(|page| owner.is_removed(page)) => return Ok(Vec::new()),
             Ok(pages) => return Ok(owner.read(pages)?.records),
-            Err(error) => tries.again(error).await?,
+            Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
 }
@@ -660,13 +667,13 @@ pub(crate) async fn salvage(
     client: Client,
     namespace: &str,
     orphan: &Orphan,
-) -> Result<Salvaged, Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
-    let mut tries = Tries::new(tries::WHOLE);
+) -> Result<SalvagedJournal, Error> {
+    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
-        match tries.one(some_pages(&api, &owner)).await {
+        match attempts.attempt(pages_up_to_limit(&api, &owner)).await {
             Ok(pages) => return Ok(owner.salvage(pages)),
-            Err(error) => tries.again(error).await?,
+            Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
 }
@@ -677,70 +684,78 @@ pub(crate) async fn mark_thawed(
     namespace: &str,
     orphan: &Orphan,
 ) -> Result<(), Error> {
-    let (api, owner) = (Api::namespaced(client, namespace), Owner::of(orphan));
-    let mut tries = Tries::new(tries::WHOLE);
+    let (api, owner) = (Api::namespaced(client, namespace), JournalOwner::of(orphan));
+    let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
     loop {
         let mark = async {
-            let Some(page) = some_pages(&api, &owner).await?.first().map(ResourceExt::name_any)
+            let Some(page) =
+                pages_up_to_limit(&api, &owner).await?.first().map(ResourceExt::name_any)
             else {
                 return Ok(());
             };
             let mark = json!({ "metadata": { "annotations": { page::THAWED: "true" } } });
-            match change(&api, &page, None, mark).await {
-                Err(source) if !patch::is_missing(&source) => Err(Error::Write { page, source }),
+            match patch_page(&api, &page, None, mark).await {
+                Err(source) if !patch::is_not_found(&source) => Err(Error::Write { page, source }),
                 _ => Ok(()),
             }
         };
-        match tries.one(mark).await {
+        match attempts.attempt(mark).await {
             Ok(()) => return Ok(()),
-            Err(error) => tries.again(error).await?,
+            Err(error) => attempts.wait_before_retry(error).await?,
         }
     }
 }
 
 /// All pages, if they are not too many.
-async fn all_pages(api: &Api<ConfigMap>, owner: &Owner) -> Result<Vec<ConfigMap>, Error> {
+async fn all_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<Vec<ConfigMap>, Error> {
     let (mut pages, mut bytes) = (Vec::new(), 0);
-    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
-    let see = |page: ConfigMap| {
-        bytes += page::used(&page);
+    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_PER_LIST);
+    let visit = |page: ConfigMap| {
+        bytes += page::page_cost(&page);
         pages.push(page);
-        let most = page::MOST_BYTES + page::SLACK;
-        let is_too_many = pages.len() > page::MOST_PAGES || bytes > most;
+        let max_bytes = page::MAX_BYTES + page::READ_SLACK;
+        let is_too_many = pages.len() > page::MAX_PAGES || bytes > max_bytes;
         if is_too_many { Err(Error::TooMany { run: owner.run.clone() }) } else { Ok(()) }
     };
-    each(params, |params| async move { api.list(&params).await }, see).await?;
+    for_each_listed(params, |params| async move { api.list(&params).await }, visit).await?;
     Ok(pages)
 }
 
 /// The pages, or the first of too many.
-async fn some_pages(api: &Api<ConfigMap>, owner: &Owner) -> Result<Vec<ConfigMap>, Error> {
+async fn pages_up_to_limit(
+    api: &Api<ConfigMap>,
+    owner: &JournalOwner,
+) -> Result<Vec<ConfigMap>, Error> {
     let (mut pages, mut bytes) = (Vec::new(), 0);
-    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_AT_ONCE);
-    let see = |page: ConfigMap| {
-        bytes += page::used(&page);
-        if pages.len() < page::MOST_PAGES && bytes <= page::MOST_BYTES + page::SLACK {
+    let params = ListParams::default().labels(&owner.selector()).limit(PAGES_PER_LIST);
+    let visit = |page: ConfigMap| {
+        bytes += page::page_cost(&page);
+        if pages.len() < page::MAX_PAGES && bytes <= page::MAX_BYTES + page::READ_SLACK {
             pages.push(page);
         }
         Ok(())
     };
-    each(params, |params| async move { api.list(&params).await }, see).await?;
+    for_each_listed(params, |params| async move { api.list(&params).await }, visit).await?;
     Ok(pages)
 }
 
 /// Reads all pages, and signs the last one. What was sent to be written on it before that names an
 /// older resource version, and is refused from then on.
-async fn take_over(api: &Api<ConfigMap>, owner: &Owner, writer: &str) -> Result<Contents, Error> {
+async fn take_over(
+    api: &Api<ConfigMap>,
+    owner: &JournalOwner,
+    writer: &str,
+) -> Result<JournalContents, Error> {
     let pages = all_pages(api, owner).await?;
     if pages.iter().any(|page| owner.is_removed(page)) {
-        erase(api, owner).await?;
-        return Ok(Contents::default());
+        delete_pages(api, owner).await?;
+        return Ok(JournalContents::default());
     }
     let contents = owner.read(pages)?;
     let Some(last) = &contents.last else { return Ok(contents) };
     let page = last.name.clone();
     let signature = json!({ "metadata": { "annotations": { page::WRITER: writer } } });
-    match change(api, &page, last.version.as_deref(), signature).await {
+    match patch_page(api, &page, last.version.as_deref(), signature).await {
         Ok(_) => Ok(contents),
         Err(error) if patch::is_conflict(&error) => Err(Error::Changed { page }),
         Err(source) => Err(Error::Write { page, source }),
@@ -749,19 +764,20 @@ async fn take_over(api: &Api<ConfigMap>, owner: &Owner, writer: &str) -> Result<
 
 /// Deletes all pages, the first one last. It is marked before, so that the beginning of a journal
 /// that somebody did not delete to its end is never taken for a whole one.
-async fn erase(api: &Api<ConfigMap>, owner: &Owner) -> Result<(), Error> {
+async fn delete_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<(), Error> {
     let mut pages = BTreeSet::new();
-    let params = ListParams::default().labels(&owner.selector()).limit(DESCRIPTIONS_AT_ONCE);
-    let see = |page: kube::core::PartialObjectMeta<ConfigMap>| {
+    let params = ListParams::default().labels(&owner.selector()).limit(METADATA_PER_LIST);
+    let visit = |page: kube::core::PartialObjectMeta<ConfigMap>| {
         pages.extend(owner.page_number(&page.name_any()));
         Ok(())
     };
-    each(params, |params| async move { api.list_metadata(&params).await }, see).await?;
+    for_each_listed(params, |params| async move { api.list_metadata(&params).await }, visit)
+        .await?;
     if pages.len() > 1 {
         let page = owner.page_name(0);
         let mark = json!({ "metadata": { "annotations": { page::REMOVED: "true" } } });
-        match change(api, &page, None, mark).await {
-            Err(source) if !patch::is_missing(&source) => {
+        match patch_page(api, &page, None, mark).await {
+            Err(source) if !patch::is_not_found(&source) => {
                 return Err(Error::Write { page, source });
             }
             _ => {}
@@ -770,7 +786,7 @@ async fn erase(api: &Api<ConfigMap>, owner: &Owner) -> Result<(), Error> {
     for number in pages.into_iter().rev() {
         let page = owner.page_name(number);
         match api.delete(&page, &DeleteParams::default()).await {
-            Err(source) if !patch::is_missing(&source) => {
+            Err(source) if !patch::is_not_found(&source) => {
                 return Err(Error::Remove { page, source });
             }
             _ => {}
@@ -780,7 +796,7 @@ async fn erase(api: &Api<ConfigMap>, owner: &Owner) -> Result<(), Error> {
 }
 
 /// Changes a page. The answer is asked to leave out what is on it, which may be much.
-async fn change(
+async fn patch_page(
     api: &Api<ConfigMap>,
     name: &str,
     resource_version: Option<&str>,
@@ -795,7 +811,7 @@ async fn change(
 }
 
 /// Shows each object of a list that comes in parts.
-async fn each<T, F>(
+async fn for_each_listed<T, F>(
     mut params: ListParams,
     ask: impl Fn(ListParams) -> F,
     mut see: impl FnMut(T) -> Result<(), Error>,
@@ -814,7 +830,7 @@ where
     }
 }
 
-fn told(outcome: Option<Outcome>) -> Result<(), journal::Error> {
+fn append_result(outcome: Option<AppendResult>) -> Result<(), journal::Error> {
     let unknown = || journal::Error::Failed("nobody knows what came of it".to_owned());
     outcome.unwrap_or_else(|| Err(unknown()))
 }

@@ -20,9 +20,9 @@
 //! - The clock of Linux stands still while a machine sleeps. A server that wakes up finds out at its
 //!   next renewal.
 
-mod keep;
 mod object;
 mod record;
+mod renew;
 #[cfg(test)]
 mod tests;
 
@@ -33,59 +33,61 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::error_text::status_message;
 use crate::fence::Fence;
-use crate::story::one_line;
-use keep::Keeper;
-use object::{Object, Trouble};
-use record::{Herald, Record, Sight, Term, Verdict, Why, decide};
+use object::{LeaseObject, RequestError};
+use record::{
+    AcquireReason, LeaseDecision, LeaseObservation, LeaseRecord, LeaseTerm, LogThrottle, decide,
+};
+use renew::LeaseRenewer;
 
 /// The name of the Lease.
 pub const NAME: &str = "bowline-server";
 
 /// The longest that a lease may last: after a server has died nobody works for that long.
-pub const LONGEST: Duration = Duration::from_mins(10);
+pub const MAX_DURATION: Duration = Duration::from_mins(10);
 
 /// How long giving back may take.
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after somebody else was faster.
-const AFTER_CONFLICT: Duration = Duration::from_millis(50);
+const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
 /// How long a lease lasts, and when it is renewed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTimings {
     /// How long others must wait after they have seen a renewal. Whole seconds; a part counts as one.
     /// At most [`LONGEST`].
     pub duration: Duration,
     /// How long after a renewal the next one follows.
-    pub renew: Duration,
+    pub renew_interval: Duration,
     /// How long after the last renewal the guard is lost. The rest of the duration is for stopping
     /// what is under way, before another server begins.
-    pub give_up: Duration,
+    pub renew_deadline: Duration,
 }
 
-impl Default for Terms {
+impl Default for LeaseTimings {
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
-            renew: Duration::from_secs(2),
-            give_up: Duration::from_secs(10),
+            renew_interval: Duration::from_secs(2),
+            renew_deadline: Duration::from_secs(10),
         }
     }
 }
 
-impl Terms {
+impl LeaseTimings {
     /// How long one request may take. Half, so that one that hangs leaves time for another.
-    fn patience(&self) -> Duration {
-        self.give_up / 2
+    fn request_timeout(&self) -> Duration {
+        self.renew_deadline / 2
     }
 
     /// Whether a lease can be kept by them.
     pub fn check(self) -> Result<(), Error> {
-        let ordered = [Duration::ZERO, self.renew, self.give_up, self.duration];
+        let ordered = [Duration::ZERO, self.renew_interval, self.renew_deadline, self.duration];
         if !ordered.is_sorted_by(|shorter, longer| shorter < longer) {
-            return Err(Error::Terms(self));
+            return Err(Error::Timings(self));
         }
-        if self.duration > LONGEST {
+        if self.duration > MAX_DURATION {
             return Err(Error::TooLong(self.duration));
         }
         Ok(())
@@ -99,13 +101,13 @@ pub enum Error {
     #[error(
         "a lease that is renewed each {:?}, given up after {:?} and lasts {:?} cannot be kept: each \
          must be longer than the one before",
-        .0.renew, .0.give_up, .0.duration
+        .0.renew_interval, .0.renew_deadline, .0.duration
     )]
-    Terms(Terms),
+    Timings(LeaseTimings),
     /// It lasts longer than others can be asked to wait.
     #[error(
         "a lease that lasts {0:?} leaves nobody at work for that long after a server has died: let it \
-         last at most {LONGEST:?}"
+         last at most {MAX_DURATION:?}"
     )]
     TooLong(Duration),
     /// The server has no name.
@@ -135,23 +137,23 @@ pub enum Error {
 /// The lease, as long as it is ours. Dropping it ends the renewals; others then wait as if this
 /// server had died. See [`Guard::release`].
 #[derive(Debug)]
-pub struct Guard {
-    object: Object,
-    term: Term,
+pub struct LeaseGuard {
+    object: LeaseObject,
+    term: LeaseTerm,
     lost: CancellationToken,
-    keeper: JoinSet<()>,
+    renewer: JoinSet<()>,
 }
 
 /// Closes a fence when it is dropped.
-struct Closing(Fence);
+struct CloseFenceOnDrop(Fence);
 
-impl Drop for Closing {
+impl Drop for CloseFenceOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }
 }
 
-impl Guard {
+impl LeaseGuard {
     /// Waits until the lease is ours, or until asked to stop, for which there is no guard. The log
     /// says who has it. An API server that does not answer is asked again; one that refuses is an
     /// error. The fence is open as long as the lease is ours.
@@ -159,7 +161,7 @@ impl Guard {
         client: Client,
         namespace: &str,
         identity: &str,
-        terms: Terms,
+        terms: LeaseTimings,
         fence: &Fence,
         stop: &CancellationToken,
     ) -> Result<Option<Self>, Error> {
@@ -167,30 +169,36 @@ impl Guard {
         if identity.is_empty() {
             return Err(Error::NoIdentity);
         }
-        let object = Object::new(client, namespace, terms.duration);
-        let mut applicant = Applicant::new(object, identity, terms);
-        let mut troubles = Herald::default();
+        let object = LeaseObject::new(client, namespace, terms.duration);
+        let mut candidate = LeaseCandidate::new(object, identity, terms);
+        let mut error_log = LogThrottle::default();
         loop {
-            let Some(read) = stop.run_until_cancelled(applicant.look()).await else {
+            let Some(read) = stop.run_until_cancelled(candidate.read()).await else {
                 return Ok(None);
             };
             // Not ended half-way when asked to stop: the lease could be taken, and nobody would know.
-            let applied = match read {
-                Ok(record) => applicant.apply(record.as_ref()).await,
+            let attempt = match read {
+                Ok(record) => candidate.acquire_if_free(record.as_ref()).await,
                 Err(trouble) => Err(trouble),
             };
-            let pause = match applied {
-                Ok(Step::Held(record, sent)) => {
-                    return Ok(Some(Self::keep(applicant.object, record, sent, terms, fence)));
+            let pause = match attempt {
+                Ok(AcquireStep::Acquired(record, sent)) => {
+                    return Ok(Some(Self::start_renewing(
+                        candidate.object,
+                        record,
+                        sent,
+                        terms,
+                        fence,
+                    )));
                 }
-                Ok(Step::Again(pause)) => pause,
+                Ok(AcquireStep::Retry(pause)) => pause,
                 Err(trouble) => {
-                    let trouble = trouble.unless_refused(namespace)?;
-                    if troubles.is_due("", Instant::now()) {
-                        let error = one_line(&trouble);
+                    let trouble = trouble.retryable_or_error(namespace)?;
+                    if error_log.is_due("", Instant::now()) {
+                        let error = status_message(&trouble);
                         tracing::warn!(error, "cannot get the lease `{NAME}`, trying again");
                     }
-                    terms.renew
+                    terms.renew_interval
                 }
             };
             if stop.run_until_cancelled(sleep(pause)).await.is_none() {
@@ -209,87 +217,106 @@ impl Guard {
     /// and the log says so.
     pub async fn release(mut self) {
         // A renewal after this would take it again.
-        self.keeper.shutdown().await;
-        let given_back = timeout(RELEASE_LIMIT, self.object.give_back(&self.term)).await;
-        match object::answer(given_back, RELEASE_LIMIT) {
+        self.renewer.shutdown().await;
+        let released = timeout(RELEASE_TIMEOUT, self.object.release(&self.term)).await;
+        match object::flatten_timeout(released, RELEASE_TIMEOUT) {
             Ok(true) => tracing::info!("gave back the lease `{NAME}`"),
             Ok(false) => tracing::info!("the lease `{NAME}` is no longer ours to give back"),
             Err(trouble) => tracing::warn!(
-                error = one_line(&trouble),
+                error = status_message(&trouble),
                 "cannot give back the lease `{NAME}`, so the next server has to wait for its end"
             ),
         }
     }
 
-    fn keep(object: Object, record: Record, sent: Instant, terms: Terms, fence: &Fence) -> Self {
+    fn start_renewing(
+        object: LeaseObject,
+        record: LeaseRecord,
+        sent: Instant,
+        terms: LeaseTimings,
+        fence: &Fence,
+    ) -> Self {
         let lost = CancellationToken::new();
         let term = record.term.clone();
-        fence.open_until(sent + terms.give_up);
-        let closing = Closing(fence.clone());
-        let renewing = Keeper::new(object.clone(), record, terms, fence.clone()).run(sent);
+        fence.open_until(sent + terms.renew_deadline);
+        let closing = CloseFenceOnDrop(fence.clone());
+        let renewing = LeaseRenewer::new(object.clone(), record, terms, fence.clone()).run(sent);
         let mut keeper = JoinSet::new();
         let at_the_end = lost.clone().drop_guard();
         keeper.spawn(async move {
             // Cancels however this task ends.
             let _at_the_end = (closing, at_the_end);
-            let why = renewing.await;
-            tracing::error!("lost the lease `{NAME}`: {why}");
+            let loss = renewing.await;
+            tracing::error!("lost the lease `{NAME}`: {loss}");
         });
-        Self { object, term, lost, keeper }
+        Self { object, term, lost, renewer: keeper }
     }
 }
 
 /// What came of applying.
-enum Step {
+enum AcquireStep {
     /// It is ours, by a request sent then.
-    Held(Record, Instant),
+    Acquired(LeaseRecord, Instant),
     /// Look again after this long.
-    Again(Duration),
+    Retry(Duration),
 }
 
 /// A server that wants the lease.
-struct Applicant<'a> {
-    object: Object,
+struct LeaseCandidate<'a> {
+    object: LeaseObject,
     identity: &'a str,
-    terms: Terms,
-    sight: Sight,
-    holders: Herald,
+    terms: LeaseTimings,
+    observation: LeaseObservation,
+    holder_log: LogThrottle,
 }
 
-impl<'a> Applicant<'a> {
-    fn new(object: Object, identity: &'a str, terms: Terms) -> Self {
-        Self { object, identity, terms, sight: Sight::default(), holders: Herald::default() }
+impl<'a> LeaseCandidate<'a> {
+    fn new(object: LeaseObject, identity: &'a str, terms: LeaseTimings) -> Self {
+        Self {
+            object,
+            identity,
+            terms,
+            observation: LeaseObservation::default(),
+            holder_log: LogThrottle::default(),
+        }
     }
 
-    async fn look(&self) -> Result<Option<Record>, Trouble> {
-        let limit = self.terms.patience();
-        object::answer(timeout(limit, self.object.read()).await, limit)
+    async fn read(&self) -> Result<Option<LeaseRecord>, RequestError> {
+        let limit = self.terms.request_timeout();
+        object::flatten_timeout(timeout(limit, self.object.read()).await, limit)
     }
 
     /// Takes the lease that has just been read, if that may be.
-    async fn apply(&mut self, record: Option<&Record>) -> Result<Step, Trouble> {
+    async fn acquire_if_free(
+        &mut self,
+        record: Option<&LeaseRecord>,
+    ) -> Result<AcquireStep, RequestError> {
         let now = Instant::now();
-        let since = self.sight.since(record, now);
+        let since = self.observation.unchanged_since(record, now);
         match decide(record, self.identity, since, now) {
-            Verdict::Take(why) => self.take(record, why).await,
-            Verdict::Wait { holder, left } => {
-                if self.holders.is_due(holder, now) {
+            LeaseDecision::Acquire(reason) => self.acquire(record, reason).await,
+            LeaseDecision::Wait { holder, remaining: left } => {
+                if self.holder_log.is_due(holder, now) {
                     tracing::info!(holder, "waiting for the lease `{NAME}`");
                 }
-                Ok(Step::Again(left.min(self.terms.renew)))
+                Ok(AcquireStep::Retry(left.min(self.terms.renew_interval)))
             }
         }
     }
 
-    async fn take(&self, record: Option<&Record>, why: Why) -> Result<Step, Trouble> {
-        let term = Term::after(record, self.identity, jiff::Timestamp::now());
-        let limit = self.terms.patience();
+    async fn acquire(
+        &self,
+        record: Option<&LeaseRecord>,
+        reason: AcquireReason,
+    ) -> Result<AcquireStep, RequestError> {
+        let term = LeaseTerm::after(record, self.identity, jiff::Timestamp::now());
+        let limit = self.terms.request_timeout();
         let sent = Instant::now();
         let written = timeout(limit, self.object.write(record, &term)).await;
-        let Some(record) = object::answer(written, limit)? else {
-            return Ok(Step::Again(AFTER_CONFLICT));
+        let Some(record) = object::flatten_timeout(written, limit)? else {
+            return Ok(AcquireStep::Retry(CONFLICT_PAUSE));
         };
-        tracing::info!(identity = self.identity, "took the lease `{NAME}`: {why}");
-        Ok(Step::Held(record, sent))
+        tracing::info!(identity = self.identity, "took the lease `{NAME}`: {reason}");
+        Ok(AcquireStep::Acquired(record, sent))
     }
 }

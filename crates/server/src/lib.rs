@@ -29,13 +29,11 @@
 //! - **Secrets stay where they are**: in the Secret, in a private file for plugins, in memory.
 //!   Neither errors nor logs have them.
 
-pub mod check;
 mod clock;
 pub mod conditions;
 pub mod controllers;
-mod crew;
 pub mod download;
-pub mod end;
+mod error_text;
 pub mod events;
 pub mod fence;
 pub mod journal;
@@ -45,16 +43,18 @@ pub mod log;
 pub mod metrics;
 pub mod options;
 pub mod patch;
+pub mod preflight;
 pub mod queue;
+pub mod run_state;
 mod runs;
 pub mod server;
 pub mod snapshotters;
-mod story;
-mod unlisted;
+mod supervisor;
+mod unlisted_plugins;
 pub mod watch;
 
 pub use bowline_engine::restore::order::Priorities;
+pub use error_text::error_chain;
 pub use locations::Locations;
 pub use options::Options;
 pub use server::{Context, Error, run};
-pub use story::in_words;

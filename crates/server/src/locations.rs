@@ -32,14 +32,14 @@ use tokio::time::Instant;
 use credentials::CredentialFiles;
 
 use crate::fence::Fence;
-use crate::{patch, unlisted};
+use crate::{patch, unlisted_plugins};
 
 /// How long a store is kept.
-const KEPT: Duration = Duration::from_mins(10);
+const CACHE_TTL: Duration = Duration::from_mins(10);
 /// How many stores are kept.
-const MAX_KEPT: usize = 64;
+const MAX_CACHED_STORES: usize = 64;
 /// How long opening one may take.
-const LIMIT: Duration = Duration::from_mins(1);
+const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Why a location cannot be opened. Never says what a Secret holds.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +79,7 @@ pub enum Error {
     #[error(transparent)]
     Backend(#[from] bowline_plugin::Error),
     /// It does not answer.
-    #[error("the location could not be opened within {} s", LIMIT.as_secs())]
+    #[error("the location could not be opened within {} s", OPEN_TIMEOUT.as_secs())]
     TooSlow,
 }
 
@@ -87,7 +87,7 @@ impl Error {
     /// Whether it may be otherwise the next time, though nobody changed anything.
     pub fn is_retryable(&self) -> bool {
         match self {
-            Self::ReadSecret { source, .. } => !patch::is_refused(source),
+            Self::ReadSecret { source, .. } => !patch::is_permanent(source),
             Self::WriteCredentials(_) | Self::TooSlow => true,
             Self::Backend(error) => matches!(error.class(), Class::Transient | Class::Unclear),
             Self::TwoCertificates
@@ -107,17 +107,17 @@ pub struct Locations {
     files: CredentialFiles,
     /// What lets something be written.
     fence: Fence,
-    opened: Mutex<HashMap<Fingerprint, Opened>>,
+    cache: Mutex<HashMap<Fingerprint, CachedStore>>,
 }
 
 /// A hash over everything that makes a store what it is.
 type Fingerprint = [u8; 32];
 
-struct Opened {
+struct CachedStore {
     location: String,
     store: BackupStore,
-    since: Instant,
-    used: Instant,
+    opened_at: Instant,
+    last_used: Instant,
 }
 
 impl Locations {
@@ -132,13 +132,13 @@ impl Locations {
         fence: Fence,
     ) -> io::Result<Self> {
         let secrets = Api::namespaced(client, namespace);
-        let files = CredentialFiles::below(scratch)?;
-        Ok(Self { secrets, host, built_in, files, fence, opened: Mutex::default() })
+        let files = CredentialFiles::create_in(scratch)?;
+        Ok(Self { secrets, host, built_in, files, fence, cache: Mutex::default() })
     }
 
     /// The store of a location. It is not asked anything yet.
     pub async fn open(&self, location: &BackupStorageLocation) -> Result<BackupStore, Error> {
-        let opening = tokio::time::timeout(LIMIT, self.open_without_limit(location));
+        let opening = tokio::time::timeout(OPEN_TIMEOUT, self.open_without_limit(location));
         opening.await.unwrap_or(Err(Error::TooSlow))
     }
 
@@ -148,12 +148,12 @@ impl Locations {
     ) -> Result<BackupStore, Error> {
         let (name, spec) = (location.name_any(), &location.spec);
         let certificates = match &spec.object_storage {
-            Some(storage) => self.certificates(storage).await?,
+            Some(storage) => self.read_certificates(storage).await?,
             None => None,
         };
         let credentials = match &spec.credential {
             Some(selector) => {
-                let bytes = self.secret(selector).await?;
+                let bytes = self.read_secret(selector).await?;
                 Some(self.files.write(&name, &bytes).map_err(Error::WriteCredentials)?)
             }
             None => None,
@@ -161,27 +161,28 @@ impl Locations {
         let config =
             backend::location_config(spec, certificates.as_deref(), credentials.as_deref())?;
         let fingerprint = fingerprint(&spec.provider, &config);
-        if let Some(store) = self.kept(&fingerprint) {
+        if let Some(store) = self.cached(&fingerprint) {
             return Ok(store);
         }
         // The private file tells nobody whose credentials are meant.
         let named = |error| match (&spec.credential, &credentials) {
-            (Some(selector), Some(file)) => name_secret(&error, selector, file),
+            (Some(selector), Some(file)) => name_secret_instead_of_file(&error, selector, file),
             _ => error,
         };
         let plugin = self.host.object_store(&spec.provider, config.clone()).await.map_err(named)?;
         let is_missing = plugin.is_none();
         let backend = backend::open(&spec.provider, &config, plugin, &self.built_in);
         let backend = backend.await.map_err(|error| match error.code() {
-            Code::NotFound if is_missing => {
-                unlisted::missing(self.host.registry().unlisted(), error.message())
-            }
+            Code::NotFound if is_missing => unlisted_plugins::missing_plugin_error(
+                self.host.registry().unlisted(),
+                error.message(),
+            ),
             _ => named(error),
         })?;
         let setting = |key: &str| config.get(key).map(String::as_str).unwrap_or_default();
         let prefix = Prefix::new(setting(PREFIX)).map_err(InvalidLocation::from)?;
         let store = BackupStore::new(self.fence.store(backend), setting(BUCKET), &prefix);
-        self.keep(fingerprint, name, store.clone());
+        self.insert_cached(fingerprint, name, store.clone());
         Ok(store)
     }
 
@@ -195,8 +196,9 @@ impl Locations {
             return Err(InvalidLocation::CredentialsFile.into());
         }
         if let Some(selector) = &location.spec.credential {
-            let bytes = self.secret(selector).await?;
-            let file = self.files.write(&credentials::of_snapshots(&location.name_any()), &bytes);
+            let bytes = self.read_secret(selector).await?;
+            let file =
+                self.files.write(&credentials::snapshot_location_key(&location.name_any()), &bytes);
             let file = file.map_err(Error::WriteCredentials)?;
             config.insert(CREDENTIALS_FILE.to_owned(), file.display().to_string());
         }
@@ -204,28 +206,31 @@ impl Locations {
     }
 
     /// Opens a location anew the next time, since it failed.
-    pub fn forget(&self, location: &BackupStorageLocation) {
+    pub fn evict(&self, location: &BackupStorageLocation) {
         let name = location.name_any();
-        self.opened().retain(|_, opened| opened.location != name);
+        self.cache().retain(|_, opened| opened.location != name);
     }
 
     /// Lets go of everything that belongs to locations that are not among these.
-    pub fn keep_only(&self, locations: &[String]) {
-        self.opened().retain(|_, opened| locations.contains(&opened.location));
-        self.files.keep_only(locations);
+    pub fn retain_locations(&self, locations: &[String]) {
+        self.cache().retain(|_, opened| locations.contains(&opened.location));
+        self.files.retain_locations(locations);
     }
 
-    async fn certificates(&self, storage: &ObjectStorageLocation) -> Result<Option<String>, Error> {
+    async fn read_certificates(
+        &self,
+        storage: &ObjectStorageLocation,
+    ) -> Result<Option<String>, Error> {
         let bytes = match (&storage.ca_cert, &storage.ca_cert_ref) {
             (Some(_), Some(_)) => return Err(Error::TwoCertificates),
             (Some(bytes), None) => bytes.0.clone(),
-            (None, Some(selector)) => self.secret(selector).await?,
+            (None, Some(selector)) => self.read_secret(selector).await?,
             (None, None) => return Ok(None),
         };
         String::from_utf8(bytes).map(Some).map_err(|_| Error::Certificates)
     }
 
-    async fn secret(&self, selector: &SecretKeySelector) -> Result<Vec<u8>, Error> {
+    async fn read_secret(&self, selector: &SecretKeySelector) -> Result<Vec<u8>, Error> {
         let name = selector.name.clone();
         let read = self.secrets.get_opt(&name).await;
         let read = read.map_err(|source| Error::ReadSecret { name: name.clone(), source })?;
@@ -235,35 +240,35 @@ impl Locations {
         value.map(|value| value.0).ok_or(Error::NoKey { name, key })
     }
 
-    fn kept(&self, fingerprint: &Fingerprint) -> Option<BackupStore> {
+    fn cached(&self, fingerprint: &Fingerprint) -> Option<BackupStore> {
         let now = Instant::now();
-        let mut opened = self.opened();
-        opened.retain(|_, opened| now.duration_since(opened.since) < KEPT);
+        let mut opened = self.cache();
+        opened.retain(|_, opened| now.duration_since(opened.opened_at) < CACHE_TTL);
         let found = opened.get_mut(fingerprint)?;
-        found.used = now;
+        found.last_used = now;
         Some(found.store.clone())
     }
 
-    fn keep(&self, fingerprint: Fingerprint, location: String, store: BackupStore) {
+    fn insert_cached(&self, fingerprint: Fingerprint, location: String, store: BackupStore) {
         let now = Instant::now();
-        let mut opened = self.opened();
-        while opened.len() >= MAX_KEPT {
-            let longest_unused = opened.iter().min_by_key(|(_, opened)| opened.used);
+        let mut opened = self.cache();
+        while opened.len() >= MAX_CACHED_STORES {
+            let longest_unused = opened.iter().min_by_key(|(_, opened)| opened.last_used);
             let Some(fingerprint) = longest_unused.map(|(fingerprint, _)| *fingerprint) else {
                 break;
             };
             opened.remove(&fingerprint);
         }
-        opened.insert(fingerprint, Opened { location, store, since: now, used: now });
+        opened.insert(fingerprint, CachedStore { location, store, opened_at: now, last_used: now });
     }
 
-    fn opened(&self) -> MutexGuard<'_, HashMap<Fingerprint, Opened>> {
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, HashMap<Fingerprint, CachedStore>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The same error, with the Secret in place of the private file that its key was written to.
-fn name_secret(
+fn name_secret_instead_of_file(
     error: &bowline_plugin::Error,
     selector: &SecretKeySelector,
     file: &Path,
@@ -297,19 +302,23 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_secret_and_not_the_private_file() {
+    fn error_names_the_secret_instead_of_the_credentials_file() {
         let file = Path::new("/scratch/bowline-credentials-x/default-00");
         let selector =
             SecretKeySelector { name: "s3".to_owned(), key: "cloud".to_owned(), optional: None };
         let code = bowline_plugin::Code::FailedPrecondition;
         let message = format!("{}: there is no profile `default`", file.display());
-        let error = name_secret(&bowline_plugin::Error::new(code, message), &selector, file);
+        let error = name_secret_instead_of_file(
+            &bowline_plugin::Error::new(code, message),
+            &selector,
+            file,
+        );
         let expected = "the key `cloud` of the Secret `s3`: there is no profile `default`";
         assert_eq!((error.code(), error.message()), (code, expected));
     }
 
     #[test]
-    fn every_setting_makes_another_store() {
+    fn every_setting_changes_the_store_fingerprint() {
         let all = [
             fingerprint("aws", &config(&[])),
             fingerprint("gcp", &config(&[])),

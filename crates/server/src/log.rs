@@ -60,7 +60,7 @@ pub enum Format {
 /// A word that is no level or format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it must be one of {0}")]
-pub struct UnknownWord(&'static str);
+pub struct InvalidChoice(&'static str);
 
 impl Default for Level {
     fn default() -> Self {
@@ -69,9 +69,9 @@ impl Default for Level {
 }
 
 impl FromStr for Level {
-    type Err = UnknownWord;
+    type Err = InvalidChoice;
 
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+    fn from_str(word: &str) -> Result<Self, InvalidChoice> {
         Ok(Self(match word.to_ascii_lowercase().as_str() {
             "trace" => LevelFilter::TRACE,
             "debug" => LevelFilter::DEBUG,
@@ -79,7 +79,7 @@ impl FromStr for Level {
             "warning" | "warn" => LevelFilter::WARN,
             // Velero's other two end its process; ours are errors.
             "error" | "fatal" | "panic" => LevelFilter::ERROR,
-            _ => return Err(UnknownWord("trace, debug, info, warning, error, fatal, panic")),
+            _ => return Err(InvalidChoice("trace, debug, info, warning, error, fatal, panic")),
         }))
     }
 }
@@ -97,13 +97,13 @@ impl fmt::Display for Level {
 }
 
 impl FromStr for Format {
-    type Err = UnknownWord;
+    type Err = InvalidChoice;
 
-    fn from_str(word: &str) -> Result<Self, UnknownWord> {
+    fn from_str(word: &str) -> Result<Self, InvalidChoice> {
         match word.to_ascii_lowercase().as_str() {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(UnknownWord("text, json")),
+            _ => Err(InvalidChoice("text, json")),
         }
     }
 }
@@ -113,7 +113,7 @@ impl FromStr for Format {
 pub enum Error {
     /// Something else has claimed the events of this process.
     #[error("something else logs already")]
-    Taken(#[from] SetGlobalDefaultError),
+    AlreadyInitialized(#[from] SetGlobalDefaultError),
     /// Traces are to be sent, and cannot be.
     #[error("traces cannot be sent; look at the variables OTEL_EXPORTER_OTLP_*")]
     Traces(#[from] opentelemetry_otlp::ExporterBuildError),

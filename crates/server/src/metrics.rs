@@ -42,14 +42,14 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 pub use address::{Address, InvalidAddress};
-pub(crate) use gauges::Source;
-pub use label::{Method, Outcome, RunKind};
+pub(crate) use gauges::ObjectSource;
+pub use label::{CallOutcome, Method, RunKind};
 pub use server::{Error, Readiness, Server};
 
-use crate::end::End;
-use gauges::{Intervals, Sources, gauges, schedule_of};
-use label::{CallLabels, Names, OperationLabels, Row, RunLabels};
-use velero::{Count, Velero};
+use crate::run_state::TerminalPhase;
+use gauges::{Intervals, ObjectSources, compute_gauges, schedule_of};
+use label::{BoundedNames, CallLabels, OperationGroup, OperationLabels, RunLabels};
+use velero::{Count, VeleroMetrics};
 
 /// The upper bounds of histograms, in seconds: 5 ms to 10 min.
 const BUCKETS: [f64; 16] = [
@@ -72,37 +72,37 @@ pub enum Deletion {
 pub struct Metrics {
     registry: Registry,
     /// Those that Velero has.
-    velero: Velero,
+    velero: VeleroMetrics,
     operations: Family<OperationLabels, Gauge>,
-    oldest: Family<Row, Gauge<f64, AtomicU64>>,
+    oldest: Family<OperationGroup, Gauge<f64, AtomicU64>>,
     operations_ended: Family<OperationLabels, Counter>,
     calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     runs_ended: Family<RunLabels, Counter>,
     freezes: Histogram,
-    names: Names,
+    names: BoundedNames,
     hashes: RandomState,
-    shown: Mutex<Shown>,
-    sources: Mutex<Sources>,
+    tracked: Mutex<TrackedRuns>,
+    sources: Mutex<ObjectSources>,
     /// Held by whoever renders; and what is remembered from one time to the next.
     rendering: Mutex<Intervals>,
 }
 
 /// What runs show.
 #[derive(Debug, Default)]
-struct Shown {
-    runs: HashMap<String, Run>,
+struct TrackedRuns {
+    runs: HashMap<String, TrackedRun>,
     /// All that was ever under way: a gauge falls to zero rather than vanish.
-    seen: BTreeSet<OperationLabels>,
+    known_labels: BTreeSet<OperationLabels>,
 }
 
 /// What one run shows.
 #[derive(Debug, Default)]
-struct Run {
+struct TrackedRun {
     under_way: BTreeMap<OperationLabels, i64>,
-    oldest: BTreeMap<Row, Timestamp>,
+    oldest: BTreeMap<OperationGroup, Timestamp>,
     /// Hashes of the operations that are counted as ended. Among a million operations of a run, two
     /// share one with a probability of one to thirty million.
-    counted: HashSet<u64>,
+    counted_ended: HashSet<u64>,
 }
 
 impl Default for Metrics {
@@ -149,7 +149,12 @@ impl Metrics {
         );
         // From the start, so that the first one that fails shows as an increase.
         for kind in [RunKind::Backup, RunKind::Restore] {
-            for end in [End::Completed, End::PartiallyFailed, End::Failed, End::FailedValidation] {
+            for end in [
+                TerminalPhase::Completed,
+                TerminalPhase::PartiallyFailed,
+                TerminalPhase::Failed,
+                TerminalPhase::FailedValidation,
+            ] {
                 let labels = RunLabels { kind, phase: end.as_str() };
                 drop(runs_ended.get_or_create(&labels));
             }
@@ -163,16 +168,16 @@ impl Metrics {
         );
         Self {
             registry,
-            velero: Velero::new(),
+            velero: VeleroMetrics::new(),
             operations,
             oldest,
             operations_ended,
             calls,
             runs_ended,
             freezes,
-            names: Names::default(),
+            names: BoundedNames::default(),
             hashes: RandomState::new(),
-            shown: Mutex::default(),
+            tracked: Mutex::default(),
             sources: Mutex::default(),
             rendering: Mutex::default(),
         }
@@ -180,25 +185,31 @@ impl Metrics {
 
     /// Shows the operations of a run in place of those that it showed before, and counts those that
     /// have ended since. A run is remembered until it is [forgotten](Self::forget).
-    pub fn show(&self, run_uid: &str, operations: &[Operation]) {
-        self.replace(run_uid, operations, |ended| {
+    pub fn set_operations(&self, run_uid: &str, operations: &[Operation]) {
+        self.replace_operations(run_uid, operations, |ended| {
             self.operations_ended.get_or_create(ended).inc();
         });
     }
 
     /// The same for a run that another process has begun: what had ended then was counted then.
-    pub fn adopt(&self, run_uid: &str, operations: &[Operation]) {
-        self.replace(run_uid, operations, |_| {});
+    pub fn adopt_operations(&self, run_uid: &str, operations: &[Operation]) {
+        self.replace_operations(run_uid, operations, |_| {});
     }
 
     /// Shows a run no longer. To be called when it is over: what is shown of it later counts anew.
-    pub fn forget(&self, run_uid: &str) {
+    pub fn remove_run(&self, run_uid: &str) {
         self.lock().runs.remove(run_uid);
     }
 
     /// Notes a call of a plugin.
-    pub fn plugin_called(&self, plugin: &Name, method: Method, outcome: Outcome, took: Duration) {
-        let labels = CallLabels { plugin: self.names.label(plugin), method, outcome };
+    pub fn observe_plugin_call(
+        &self,
+        plugin: &Name,
+        method: Method,
+        outcome: CallOutcome,
+        took: Duration,
+    ) {
+        let labels = CallLabels { plugin: self.names.plugin_label(plugin), method, outcome };
         self.calls.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
@@ -208,7 +219,7 @@ impl Metrics {
     }
 
     /// Notes how a backup has ended, with which status.
-    pub fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: End) {
+    pub fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: TerminalPhase) {
         self.run_ended(RunKind::Backup, end);
         self.velero.backup_ended(backup, status, end);
     }
@@ -224,28 +235,28 @@ impl Metrics {
     }
 
     /// Notes how a restore has ended.
-    pub fn restore_ended(&self, restore: &Restore, end: End) {
+    pub fn restore_ended(&self, restore: &Restore, end: TerminalPhase) {
         self.run_ended(RunKind::Restore, end);
         let count = match end {
-            End::Completed => Count::RestoreSuccess,
-            End::PartiallyFailed => Count::RestorePartialFailure,
-            End::Failed => Count::RestoreFailed,
-            End::FailedValidation => Count::RestoreValidationFailed,
+            TerminalPhase::Completed => Count::RestoreSuccess,
+            TerminalPhase::PartiallyFailed => Count::RestorePartialFailure,
+            TerminalPhase::Failed => Count::RestoreFailed,
+            TerminalPhase::FailedValidation => Count::RestoreValidationFailed,
         };
         self.velero.count(count, &value(&restore.spec.schedule_name), 1);
     }
 
-    fn run_ended(&self, kind: RunKind, end: End) {
+    fn run_ended(&self, kind: RunKind, end: TerminalPhase) {
         self.runs_ended.get_or_create(&RunLabels { kind, phase: end.as_str() }).inc();
     }
 
     /// Notes for how long a pod was held still.
-    pub fn froze(&self, window: Duration) {
+    pub fn observe_freeze(&self, window: Duration) {
         self.freezes.observe(window.as_secs_f64());
     }
 
     /// Notes what became of the deletion of a backup; of no schedule if that is empty.
-    pub fn deletion(&self, schedule: &str, deletion: Deletion) {
+    pub fn count_deletion(&self, schedule: &str, deletion: Deletion) {
         let count = match deletion {
             Deletion::Attempt => Count::BackupDeletionAttempt,
             Deletion::Success => Count::BackupDeletionSuccess,
@@ -255,7 +266,7 @@ impl Metrics {
     }
 
     /// Shows from now on what these objects say.
-    pub(crate) fn see(&self, source: Source) {
+    pub(crate) fn add_source(&self, source: ObjectSource) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).add(source);
     }
 
@@ -263,39 +274,46 @@ impl Metrics {
     pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
         // Held until all is written: another who renders would change the gauges meanwhile. Runs do not wait for it.
         let mut intervals = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = self.lock();
-        for labels in &shown.seen {
-            let counts = shown.runs.values().filter_map(|run| run.under_way.get(labels));
+        let tracked = self.lock();
+        for labels in &tracked.known_labels {
+            let counts = tracked.runs.values().filter_map(|run| run.under_way.get(labels));
             self.operations.get_or_create(labels).set(counts.sum());
-            let row = labels.row();
-            let oldest = shown.runs.values().filter_map(|run| run.oldest.get(&row)).min();
+            let row = labels.group();
+            let oldest = tracked.runs.values().filter_map(|run| run.oldest.get(&row)).min();
             let age = oldest.map_or(0.0, |oldest| now.duration_since(*oldest).as_secs_f64());
             // A clock that was set back makes nobody younger than new.
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
-        drop(shown);
-        let seen = self.sources.lock().unwrap_or_else(PoisonError::into_inner).look();
+        drop(tracked);
+        let objects = self.sources.lock().unwrap_or_else(PoisonError::into_inner).snapshot();
         let local = TimeZone::system();
-        let told = seen.as_ref().map(|seen| gauges(seen, &mut intervals, &local, now));
-        self.velero.show(told.as_ref(), seen.as_ref().map_or(&[], |seen| &seen.backups));
+        let current =
+            objects.as_ref().map(|seen| compute_gauges(seen, &mut intervals, &local, now));
+        self.velero
+            .update_gauges(current.as_ref(), objects.as_ref().map_or(&[], |seen| &seen.backups));
         let mut text = String::new();
         self.velero.render(&mut text)?;
         text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
-    fn replace(&self, run_uid: &str, operations: &[Operation], ended: impl Fn(&OperationLabels)) {
-        let mut shown = self.lock();
-        let Shown { runs, seen } = &mut *shown;
+    fn replace_operations(
+        &self,
+        run_uid: &str,
+        operations: &[Operation],
+        ended: impl Fn(&OperationLabels),
+    ) {
+        let mut tracked = self.lock();
+        let TrackedRuns { runs, known_labels: seen } = &mut *tracked;
         let run = runs.entry(run_uid.to_owned()).or_default();
         run.under_way.clear();
         run.oldest.clear();
         for operation in operations {
-            let row = Row::of(operation, &self.names);
-            let labels = row.with(&operation.state);
+            let row = OperationGroup::of(operation, &self.names);
+            let labels = row.with_state(&operation.state);
             if operation.state.is_terminal() {
                 let Operation { kind, plugin, item, id, .. } = operation;
-                if run.counted.insert(self.hashes.hash_one((kind, plugin, item, id))) {
+                if run.counted_ended.insert(self.hashes.hash_one((kind, plugin, item, id))) {
                     ended(&labels);
                 }
                 continue;
@@ -307,8 +325,8 @@ impl Metrics {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shown> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TrackedRuns> {
+        self.tracked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

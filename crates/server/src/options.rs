@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::journal::ATTEMPTS;
+use bowline_engine::journal::MAX_ATTEMPTS;
 use bowline_engine::restore::order::Priorities;
 use bowline_plugin_host::InheritedEnvironment;
 
@@ -49,7 +49,7 @@ pub struct Options {
     /// again under the same name goes on at once; two must not have the same.
     pub identity: String,
     /// How long the lease lasts by which one server at a time works.
-    pub lease: lease::Terms,
+    pub lease: lease::LeaseTimings,
     /// Where private files may lie while the server runs.
     pub scratch_dir: PathBuf,
     /// How many backups run at a time.
@@ -127,7 +127,7 @@ impl Default for Options {
             download_url: None,
             metrics_address: metrics::Address::Off,
             identity: identity(),
-            lease: lease::Terms::default(),
+            lease: lease::LeaseTimings::default(),
             scratch_dir: std::env::temp_dir(),
             concurrent_backups: 1,
             concurrent_restores: 1,
@@ -136,7 +136,7 @@ impl Default for Options {
             default_backup_ttl: Duration::from_hours(720),
             default_backup_storage_location: "default".to_owned(),
             bucket_wait_timeout: Duration::from_hours(4),
-            run_attempts: ATTEMPTS,
+            run_attempts: MAX_ATTEMPTS,
             default_item_operation_timeout: Duration::from_hours(4),
             item_operation_sync_frequency: Duration::from_secs(10),
             default_volumes_to_fs_backup: false,

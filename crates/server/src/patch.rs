@@ -55,7 +55,7 @@ where
     let change = json!({ "metadata": { "uid": uid }, "status": status });
     let error = match patch(api, name, None, change).await {
         Ok(changed) => return Ok(Some(changed)),
-        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => error,
     };
     // API servers have more than one way to say that the uid is another.
@@ -70,7 +70,7 @@ where
 
 /// Deletes this very object, as it was read. One that is gone already, or is another by now, is no
 /// error; one that changed since is a conflict.
-pub async fn delete<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+pub async fn delete_unchanged<K>(api: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -80,14 +80,14 @@ where
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
         Ok(_) => Ok(()),
-        Err(error) if is_missing(&error) => Ok(()),
+        Err(error) if is_not_found(&error) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// Deletes this very object, whatever changed of it since it was read. One that is gone already, or is
 /// another by now, is no error.
-pub async fn remove<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+pub async fn delete_by_uid<K>(api: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
@@ -97,7 +97,7 @@ where
     match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
         Ok(_) => Ok(()),
         // The only thing that can be in conflict is the uid.
-        Err(error) if is_missing(&error) || is_conflict(&error) => Ok(()),
+        Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
         Err(error) => Err(error),
     }
 }
@@ -113,7 +113,7 @@ pub fn is_conflict(error: &kube::Error) -> bool {
 }
 
 /// Whether there is an object of this name already.
-pub fn is_taken(error: &kube::Error) -> bool {
+pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(
         error,
         kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists"
@@ -121,20 +121,20 @@ pub fn is_taken(error: &kube::Error) -> bool {
 }
 
 /// Whether there is no such object, or no such kind.
-pub fn is_missing(error: &kube::Error) -> bool {
+pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
 /// Whether the answer will be the same the next time, if nobody changes anything: the API server was
 /// there, and did not like the request.
-pub fn is_refused(error: &kube::Error) -> bool {
+pub fn is_permanent(error: &kube::Error) -> bool {
     // Who is asking may be known again soon, and a list that has expired between two pages is begun anew; the
     // others ask for patience.
-    let may_pass = [401, 408, 409, 410, 429];
+    let retryable_codes = [401, 408, 409, 410, 429];
     matches!(
         error,
         kube::Error::Api(status)
-            if (400..500).contains(&status.code) && !may_pass.contains(&status.code)
+            if (400..500).contains(&status.code) && !retryable_codes.contains(&status.code)
     )
 }
 
@@ -144,7 +144,7 @@ pub fn is_forbidden(error: &kube::Error) -> bool {
 }
 
 /// A time as Velero writes it: to the second.
-pub fn to_the_second(time: Timestamp) -> Time {
+pub fn truncate_to_second(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_answer_that_stays_the_same_is_a_refusal() {
+    fn only_unretryable_api_errors_are_permanent() {
         for (code, expected) in [
             (400, true),
             (401, false),
@@ -167,7 +167,7 @@ mod tests {
         ] {
             let mut status = kube::core::Status::failure("no", "reason");
             status.code = code;
-            assert_eq!(is_refused(&kube::Error::Api(Box::new(status))), expected, "{code}");
+            assert_eq!(is_permanent(&kube::Error::Api(Box::new(status))), expected, "{code}");
         }
     }
 }

@@ -11,15 +11,15 @@ use bowline_api::BackupPhase;
 
 /// The namespaces that a backup reaches into.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum NamespaceScope {
     /// All there are.
     All,
     /// These.
     Only(BTreeSet<String>),
 }
 
-impl Reach {
-    pub(crate) fn meets(&self, other: &Self) -> bool {
+impl NamespaceScope {
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::All, Self::All) => true,
             (Self::All, Self::Only(some)) | (Self::Only(some), Self::All) => !some.is_empty(),
@@ -34,7 +34,7 @@ pub struct Entry {
     /// Where it is.
     pub stage: Stage,
     /// What it reaches into.
-    pub reach: Reach,
+    pub scope: NamespaceScope,
 }
 
 /// Where a backup is, as far as the queue is concerned.
@@ -47,7 +47,7 @@ pub enum Stage {
     /// It may start, or has.
     Running,
     /// The queue has nothing to do with it.
-    Past,
+    NotQueued,
 }
 
 impl Stage {
@@ -57,7 +57,7 @@ impl Stage {
             None | Some(BackupPhase::New) => Self::New,
             Some(BackupPhase::Queued) => Self::Queued(position),
             Some(BackupPhase::ReadyToStart | BackupPhase::InProgress) => Self::Running,
-            Some(_) => Self::Past,
+            Some(_) => Self::NotQueued,
         }
     }
 }
@@ -75,7 +75,7 @@ pub enum Decision {
 
 /// How many positions are kept exact. Whoever waits further behind keeps the one that they were given, which is too
 /// high by as many as have left since: otherwise each start would cost a write for each that waits.
-pub const EXACT: i64 = 100;
+pub const EXACT_POSITIONS: i64 = 100;
 
 /// Decides for each backup, which come in the order in which they were made.
 pub fn decide(entries: &[Entry], limit: usize) -> Vec<Decision> {
@@ -85,10 +85,10 @@ pub fn decide(entries: &[Entry], limit: usize) -> Vec<Decision> {
 /// The same, and how many namespaces were looked at.
 fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
     // Those that run, and those that wait further ahead.
-    let mut reached = Reached::default();
+    let mut reserved = ReservedNamespaces::default();
     let mut running = 0;
     for entry in entries.iter().filter(|entry| entry.stage == Stage::Running) {
-        reached.add(&entry.reach);
+        reserved.reserve(&entry.scope);
         running += 1;
     }
     let mut decisions = vec![Decision::Stay; entries.len()];
@@ -102,9 +102,9 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
     });
     let (mut exact, mut last) = (0, 0);
     for index in waiting {
-        let Entry { stage, reach } = &entries[index];
-        let is_free = running < limit && !reached.meets(reach);
-        reached.add(reach);
+        let Entry { stage, scope: reach } = &entries[index];
+        let is_free = running < limit && !reserved.overlaps(reach);
+        reserved.reserve(reach);
         // Velero's phases go through Queued, so a new one is queued first.
         if is_free && matches!(stage, Stage::Queued(_)) {
             decisions[index] = Decision::Start;
@@ -113,7 +113,7 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
         }
         exact += 1;
         let position = match *stage {
-            Stage::Queued(position) if exact > EXACT && position > last => position,
+            Stage::Queued(position) if exact > EXACT_POSITIONS && position > last => position,
             // Behind all that are ahead, exact or not.
             _ => exact.max(last + 1),
         };
@@ -122,43 +122,43 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
             decisions[index] = Decision::Wait(position);
         }
     }
-    (decisions, reached.looked.into_inner())
+    (decisions, reserved.examined.into_inner())
 }
 
 /// The namespaces that several backups reach into.
 #[derive(Debug, Default)]
-struct Reached<'a> {
+struct ReservedNamespaces<'a> {
     /// Whether one of them reaches into all.
-    has_all: bool,
-    some: HashSet<&'a str>,
+    covers_all: bool,
+    names: HashSet<&'a str>,
     /// How many namespaces were looked at.
-    looked: Cell<usize>,
+    examined: Cell<usize>,
 }
 
-impl<'a> Reached<'a> {
-    fn add(&mut self, reach: &'a Reach) {
-        match reach {
-            Reach::All => self.has_all = true,
-            Reach::Only(some) => {
-                self.count(some.len());
-                self.some.extend(some.iter().map(String::as_str));
+impl<'a> ReservedNamespaces<'a> {
+    fn reserve(&mut self, scope: &'a NamespaceScope) {
+        match scope {
+            NamespaceScope::All => self.covers_all = true,
+            NamespaceScope::Only(some) => {
+                self.count_examined(some.len());
+                self.names.extend(some.iter().map(String::as_str));
             }
         }
     }
 
-    fn meets(&self, reach: &Reach) -> bool {
-        match reach {
-            Reach::All => self.has_all || !self.some.is_empty(),
-            Reach::Only(some) if self.has_all => !some.is_empty(),
-            Reach::Only(some) => {
-                self.count(some.len());
-                some.iter().any(|name| self.some.contains(name.as_str()))
+    fn overlaps(&self, scope: &NamespaceScope) -> bool {
+        match scope {
+            NamespaceScope::All => self.covers_all || !self.names.is_empty(),
+            NamespaceScope::Only(some) if self.covers_all => !some.is_empty(),
+            NamespaceScope::Only(some) => {
+                self.count_examined(some.len());
+                some.iter().any(|name| self.names.contains(name.as_str()))
             }
         }
     }
 
-    fn count(&self, looked: usize) {
-        self.looked.set(self.looked.get() + looked);
+    fn count_examined(&self, examined: usize) {
+        self.examined.set(self.examined.get() + examined);
     }
 }
 
@@ -172,9 +172,9 @@ mod tests {
             .iter()
             .map(|(stage, reach)| Entry {
                 stage: *stage,
-                reach: match *reach {
-                    "*" => Reach::All,
-                    some => Reach::Only(
+                scope: match *reach {
+                    "*" => NamespaceScope::All,
+                    some => NamespaceScope::Only(
                         some.split(',')
                             .filter(|name| !name.is_empty())
                             .map(str::to_owned)
@@ -191,11 +191,11 @@ mod tests {
         assert_eq!(decided(1, &[(Stage::New, "*")]), [Wait(1)]);
         assert_eq!(decided(1, &[(Stage::Queued(1), "*")]), [Start]);
         assert_eq!(decided(1, &[(Stage::Running, "*")]), [Stay]);
-        assert_eq!(decided(1, &[(Stage::Past, "*")]), [Stay]);
+        assert_eq!(decided(1, &[(Stage::NotQueued, "*")]), [Stay]);
     }
 
     #[test]
-    fn no_more_run_than_the_limit_says() {
+    fn running_backups_never_exceed_the_limit() {
         let queued = [(Stage::Queued(1), "a"), (Stage::Queued(2), "b"), (Stage::Queued(3), "c")];
         assert_eq!(decided(2, &queued), [Start, Start, Wait(1)]);
         let running = [(Stage::Running, "x"), (Stage::Running, "y"), (Stage::Queued(1), "a")];
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_backup_overtakes_only_those_that_it_does_not_meet() {
+    fn later_backup_overtakes_only_backups_of_other_namespaces() {
         let queue = [
             (Stage::Running, "a"),
             (Stage::Queued(1), "a,b"),
@@ -222,29 +222,29 @@ mod tests {
     }
 
     #[test]
-    fn positions_are_closed_up_and_new_ones_come_last() {
+    fn queue_positions_have_no_gaps_and_new_backups_come_last() {
         let queue = [(Stage::New, "a"), (Stage::Queued(4), "a"), (Stage::Running, "a")];
         assert_eq!(decided(4, &queue), [Wait(2), Wait(1), Stay]);
     }
 
     #[test]
-    fn the_work_grows_with_the_number_of_backups_and_not_with_its_square() {
-        let looked = |count: usize| {
+    fn queue_decisions_cost_linear_time() {
+        let examined = |count: usize| {
             let entry = |number: usize| Entry {
                 stage: Stage::Queued(i64::try_from(number).unwrap() + 1),
-                reach: Reach::Only([format!("ns-{number}")].into()),
+                scope: NamespaceScope::Only([format!("ns-{number}")].into()),
             };
             let entries: Vec<Entry> = (0..count).map(entry).collect();
-            let (decisions, looked) = decide_counted(&entries, count);
+            let (decisions, examined) = decide_counted(&entries, count);
             assert!(decisions.iter().all(|decision| *decision == Start));
-            looked
+            examined
         };
         // Each is compared with the namespaces of all others at once.
-        assert_eq!([looked(1000), looked(5000)], [2 * 1000, 2 * 5000]);
+        assert_eq!([examined(1000), examined(5000)], [2 * 1000, 2 * 5000]);
     }
 
     #[test]
-    fn a_start_moves_up_so_many_and_leaves_the_others_where_they_are() {
+    fn start_updates_only_the_exact_positions() {
         let count = 5000;
         let queue: Vec<_> = (1..=count).map(|position| (Stage::Queued(position), "a")).collect();
         let decisions = decided(1, &queue);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_last_has_the_last_position_also_where_others_are_not_exact() {
+    fn newest_backup_has_the_last_position_behind_inexact_positions() {
         let mut queue: Vec<_> =
             (1..=150).map(|position| (Stage::Queued(position + 50), "a")).collect();
         queue.push((Stage::Running, "a"));

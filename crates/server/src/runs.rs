@@ -13,20 +13,20 @@ use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
 use tokio::sync::{Notify, watch};
 
-use crate::journal::ConfigMaps;
-use crate::queue::Reach;
+use crate::journal::ConfigMapJournal;
+use crate::queue::NamespaceScope;
 
 /// The runs of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
-    held: Mutex<Vec<Run>>,
+pub(crate) struct ActiveRuns {
+    active: Mutex<Vec<Run>>,
     /// Whose journals this process works with.
     journals: watch::Sender<Journals>,
     /// Since when runs wait for their buckets, by uid.
-    waiting: Mutex<HashMap<String, Timestamp>>,
+    waiting_for_bucket: Mutex<HashMap<String, Timestamp>>,
     /// The stages behind the items that this process has resumed runs at, by uid.
     attempts: Mutex<HashMap<String, StageAttempt>>,
-    ended: Notify,
+    run_ended: Notify,
     /// Told when a run has left something for whoever cleans up.
     leftovers: Notify,
     /// Which pods were thawed though their journals do not say so.
@@ -36,21 +36,21 @@ pub(crate) struct Runs {
 #[derive(Debug, Default)]
 struct Journals {
     /// Those of runs, at whatever stage they are.
-    open: Vec<Open>,
+    open: Vec<OpenJournalEntry>,
     /// The uids of runs whose journals somebody else has in hand, to thaw or to clean up.
     claimed: BTreeSet<String>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenJournalEntry {
     uid: String,
-    journal: Weak<ConfigMaps>,
+    journal: Weak<ConfigMapJournal>,
 }
 
 /// The journal of a run that nobody has open, for as long as it is not dropped: nobody opens it meanwhile.
 #[derive(Debug)]
 pub(crate) struct JournalClaim {
-    runs: Arc<Runs>,
+    runs: Arc<ActiveRuns>,
     uid: String,
 }
 
@@ -59,7 +59,7 @@ struct Run {
     uid: String,
     name: String,
     /// What a backup reaches into; none for a restore.
-    reach: Option<Reach>,
+    scope: Option<NamespaceScope>,
 }
 
 /// An attempt of this process at a stage behind the items.
@@ -67,28 +67,28 @@ struct Run {
 struct StageAttempt {
     stage: Stage,
     /// Whether it has ended in good order.
-    is_left: bool,
+    ended_cleanly: bool,
 }
 
 /// A run, for as long as it is not dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
-    runs: Arc<Runs>,
+pub(crate) struct RunGuard {
+    runs: Arc<ActiveRuns>,
     uid: String,
 }
 
 /// The journal of a run, for as long as it is open.
 #[derive(Debug)]
 pub(crate) struct OpenJournal {
-    runs: Arc<Runs>,
+    runs: Arc<ActiveRuns>,
     uid: String,
 }
 
-impl Runs {
+impl ActiveRuns {
     /// Notes that the journal of a run is about to be opened here. Waits until nobody else has it in hand.
     pub(crate) async fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
         self.journals.send_modify(|journals| {
-            journals.open.push(Open { uid: uid.to_owned(), journal: Weak::new() });
+            journals.open.push(OpenJournalEntry { uid: uid.to_owned(), journal: Weak::new() });
         });
         let open = OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() };
         let is_free = |journals: &Journals| !journals.claimed.contains(uid);
@@ -103,7 +103,7 @@ impl Runs {
     }
 
     /// The journal of a run, if it is open here.
-    pub(crate) fn journal_of(&self, uid: &str) -> Option<Arc<ConfigMaps>> {
+    pub(crate) fn journal_of(&self, uid: &str) -> Option<Arc<ConfigMapJournal>> {
         let journals = self.journals.borrow();
         let mut of_run = journals.open.iter().filter(|open| open.uid == uid);
         of_run.find_map(|open| open.journal.upgrade())
@@ -111,15 +111,18 @@ impl Runs {
 
     /// Takes the journal of a run in hand that nobody has open. None if somebody has.
     pub(crate) fn claim_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
-        let is_taken = self.journals.send_if_modified(|journals| {
+        let is_claimed = self.journals.send_if_modified(|journals| {
             let is_open = journals.open.iter().any(|open| open.uid == uid);
             !is_open && journals.claimed.insert(uid.to_owned())
         });
-        is_taken.then(|| JournalClaim { runs: Arc::clone(self), uid: uid.to_owned() })
+        is_claimed.then(|| JournalClaim { runs: Arc::clone(self), uid: uid.to_owned() })
     }
 
     /// The same, when nobody else has it in hand any more.
-    pub(crate) async fn await_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
+    pub(crate) async fn claim_journal_when_free(
+        self: &Arc<Self>,
+        uid: &str,
+    ) -> Option<JournalClaim> {
         let mut changes = self.journals.subscribe();
         loop {
             if let Some(claim) = self.claim_journal(uid) {
@@ -134,73 +137,77 @@ impl Runs {
     }
 
     /// Tells whoever cleans up that there is something to do.
-    pub(crate) fn tell_leftovers(&self) {
+    pub(crate) fn notify_leftovers(&self) {
         self.leftovers.notify_one();
     }
 
     /// Waits until there is something to clean up.
-    pub(crate) async fn leftovers(&self) {
+    pub(crate) async fn wait_for_leftovers(&self) {
         self.leftovers.notified().await;
     }
 
     /// Notes that an object is run. A backup says what it reaches into.
-    pub(crate) fn hold<K>(self: &Arc<Self>, object: &K, reach: Option<Reach>) -> Held
+    pub(crate) fn register<K>(
+        self: &Arc<Self>,
+        object: &K,
+        scope: Option<NamespaceScope>,
+    ) -> RunGuard
     where
         K: Resource<DynamicType = ()>,
     {
         let uid = object.uid().unwrap_or_default();
         let name = format!("{} {}", K::kind(&()), object.name_any());
-        self.held().push(Run { uid: uid.clone(), name, reach });
-        Held { runs: Arc::clone(self), uid }
+        self.active().push(Run { uid: uid.clone(), name, scope });
+        RunGuard { runs: Arc::clone(self), uid }
     }
 
     /// The same for a backup, unless as many run as may, or one that reaches into the same namespaces does.
-    pub(crate) fn hold_apart<K>(
+    pub(crate) fn try_register<K>(
         self: &Arc<Self>,
         object: &K,
-        reach: &Reach,
+        scope: &NamespaceScope,
         limit: usize,
-    ) -> Option<Held>
+    ) -> Option<RunGuard>
     where
         K: Resource<DynamicType = ()>,
     {
-        let mut held = self.held();
+        let mut active = self.active();
         let uid = object.uid().unwrap_or_default();
-        let mut others = held.iter().filter_map(|run| run.reach.as_ref());
-        if others.clone().count() >= limit || others.any(|other| other.meets(reach)) {
+        let mut others = active.iter().filter_map(|run| run.scope.as_ref());
+        if others.clone().count() >= limit || others.any(|other| other.overlaps(scope)) {
             return None;
         }
         let name = format!("{} {}", K::kind(&()), object.name_any());
-        held.push(Run { uid: uid.clone(), name, reach: Some(reach.clone()) });
-        Some(Held { runs: Arc::clone(self), uid })
+        active.push(Run { uid: uid.clone(), name, scope: Some(scope.clone()) });
+        Some(RunGuard { runs: Arc::clone(self), uid })
     }
 
     /// Notes since when a run waits for its bucket.
-    pub(crate) fn wait_for_bucket(&self, uid: &str, since: Timestamp) {
-        if lock(&self.waiting).insert(uid.to_owned(), since).is_none() {
+    pub(crate) fn mark_waiting_for_bucket(&self, uid: &str, since: Timestamp) {
+        if lock(&self.waiting_for_bucket).insert(uid.to_owned(), since).is_none() {
             // Others need not wait for it any more.
-            self.ended.notify_one();
+            self.run_ended.notify_one();
         }
     }
 
     /// Since when a run waits for its bucket, if it does.
-    pub(crate) fn bucket_lost(&self, uid: &str) -> Option<Timestamp> {
-        lock(&self.waiting).get(uid).copied()
+    pub(crate) fn bucket_lost_since(&self, uid: &str) -> Option<Timestamp> {
+        lock(&self.waiting_for_bucket).get(uid).copied()
     }
 
     /// The uids of the runs that wait for their buckets.
-    pub(crate) fn waiting(&self) -> HashSet<String> {
-        lock(&self.waiting).keys().cloned().collect()
+    pub(crate) fn waiting_for_bucket(&self) -> HashSet<String> {
+        lock(&self.waiting_for_bucket).keys().cloned().collect()
     }
 
     /// Notes that a run does not wait for its bucket.
-    pub(crate) fn stop_waiting(&self, uid: &str) {
-        lock(&self.waiting).remove(uid);
+    pub(crate) fn clear_waiting_for_bucket(&self, uid: &str) {
+        lock(&self.waiting_for_bucket).remove(uid);
     }
 
     /// Notes an attempt at a stage behind the items. Says whether it is the first of this process.
-    pub(crate) fn attempts(&self, uid: &str, stage: Stage) -> bool {
-        let attempt = StageAttempt { stage, is_left: false };
+    pub(crate) fn record_stage_attempt(&self, uid: &str, stage: Stage) -> bool {
+        let attempt = StageAttempt { stage, ended_cleanly: false };
         let before = lock(&self.attempts).get(uid).copied();
         if before.is_some_and(|before| before.stage == stage) {
             return false;
@@ -210,10 +217,10 @@ impl Runs {
     }
 
     /// Notes that such an attempt has ended in good order. Says whether that is news.
-    pub(crate) fn leaves(&self, uid: &str, stage: Stage) -> bool {
+    pub(crate) fn end_stage_attempt_cleanly(&self, uid: &str, stage: Stage) -> bool {
         match lock(&self.attempts).get_mut(uid) {
-            Some(attempt) if attempt.stage == stage && !attempt.is_left => {
-                attempt.is_left = true;
+            Some(attempt) if attempt.stage == stage && !attempt.ended_cleanly => {
+                attempt.ended_cleanly = true;
                 true
             }
             _ => false,
@@ -221,37 +228,37 @@ impl Runs {
     }
 
     /// Forgets a run that is over.
-    pub(crate) fn forget(&self, uid: &str) {
-        self.stop_waiting(uid);
+    pub(crate) fn remove(&self, uid: &str) {
+        self.clear_waiting_for_bucket(uid);
         lock(&self.attempts).remove(uid);
     }
 
     /// The uids of the backups that run, and what they reach into.
-    pub(crate) fn backups(&self) -> Vec<(String, Reach)> {
-        let reach = |run: &Run| Some((run.uid.clone(), run.reach.clone()?));
-        self.held().iter().filter_map(reach).collect()
+    pub(crate) fn backup_scopes(&self) -> Vec<(String, NamespaceScope)> {
+        let reach = |run: &Run| Some((run.uid.clone(), run.scope.clone()?));
+        self.active().iter().filter_map(reach).collect()
     }
 
     /// The uids of what runs.
     pub(crate) fn uids(&self) -> Vec<String> {
-        self.held().iter().map(|run| run.uid.clone()).collect()
+        self.active().iter().map(|run| run.uid.clone()).collect()
     }
 
     /// What runs, for a log.
     pub(crate) fn names(&self) -> Vec<String> {
-        self.held().iter().map(|run| run.name.clone()).collect()
+        self.active().iter().map(|run| run.name.clone()).collect()
     }
 
     /// Yields after runs have ended.
-    pub(crate) fn ends(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + 'static {
+    pub(crate) fn end_notifications(self: &Arc<Self>) -> impl Stream<Item = ()> + Send + 'static {
         stream::unfold(Arc::clone(self), async |runs| {
-            runs.ended.notified().await;
+            runs.run_ended.notified().await;
             Some(((), runs))
         })
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Run>> {
-        lock(&self.held)
+    fn active(&self) -> MutexGuard<'_, Vec<Run>> {
+        lock(&self.active)
     }
 }
 
@@ -259,16 +266,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Held {
+impl Drop for RunGuard {
     fn drop(&mut self) {
-        self.runs.held().retain(|run| run.uid != self.uid);
-        self.runs.ended.notify_one();
+        self.runs.active().retain(|run| run.uid != self.uid);
+        self.runs.run_ended.notify_one();
     }
 }
 
 impl OpenJournal {
     /// Says which it is, so that pods can be thawed that it names.
-    pub(crate) fn set(&self, journal: &Arc<ConfigMaps>) {
+    pub(crate) fn set(&self, journal: &Arc<ConfigMapJournal>) {
         self.runs.journals.send_modify(|journals| {
             let mut of_run = journals.open.iter_mut().filter(|open| open.uid == self.uid);
             if let Some(open) = of_run.find(|open| open.journal.strong_count() == 0) {
@@ -307,19 +314,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_known_until_it_is_dropped_and_its_end_is_told() {
-        let runs = Arc::new(Runs::default());
-        let mut ends = std::pin::pin!(runs.ends());
+    fn run_is_active_until_its_guard_is_dropped() {
+        let runs = Arc::new(ActiveRuns::default());
+        let mut ends = std::pin::pin!(runs.end_notifications());
         let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
         backup.metadata.uid = Some("1".to_owned());
         let mut restore = Restore::new("r", bowline_api::RestoreSpec::default());
         restore.metadata.uid = Some("2".to_owned());
-        let held = runs.hold(&backup, Some(Reach::All));
-        let other = runs.hold(&restore, None);
+        let guard = runs.register(&backup, Some(NamespaceScope::All));
+        let other = runs.register(&restore, None);
         assert_eq!(runs.names(), ["Backup b", "Restore r"]);
-        assert_eq!(runs.backups(), [("1".to_owned(), Reach::All)]);
+        assert_eq!(runs.backup_scopes(), [("1".to_owned(), NamespaceScope::All)]);
         assert_eq!(ends.next().now_or_never(), None);
-        drop(held);
+        drop(guard);
         assert_eq!(ends.next().now_or_never(), Some(Some(())));
         assert_eq!(runs.names(), ["Restore r"]);
         drop(other);
@@ -327,18 +334,18 @@ mod tests {
     }
 
     #[test]
-    fn backups_that_meet_are_not_held_at_a_time_nor_more_than_may_be() {
-        let runs = Arc::new(Runs::default());
+    fn overlapping_backups_and_backups_over_the_limit_are_not_registered() {
+        let runs = Arc::new(ActiveRuns::default());
         let backup = |uid: &str| {
             let mut backup = Backup::new(uid, bowline_api::BackupSpec::default());
             backup.metadata.uid = Some(uid.to_owned());
             backup
         };
-        let only = |name: &str| Reach::Only([name.to_owned()].into());
-        let hold = |uid: &str, reach: &Reach| runs.hold_apart(&backup(uid), reach, 2);
+        let only = |name: &str| NamespaceScope::Only([name.to_owned()].into());
+        let hold = |uid: &str, reach: &NamespaceScope| runs.try_register(&backup(uid), reach, 2);
         let first = hold("1", &only("a"));
         assert!(first.is_some());
-        assert!(hold("2", &only("a")).is_none() && hold("2", &Reach::All).is_none());
+        assert!(hold("2", &only("a")).is_none() && hold("2", &NamespaceScope::All).is_none());
         let second = hold("2", &only("b"));
         assert!(second.is_some());
         assert!(hold("3", &only("c")).is_none(), "two run");
@@ -347,43 +354,43 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_is_noted_once_and_left_once_by_each_process() {
-        let runs = Runs::default();
-        assert!(!runs.leaves("1", Stage::Waiting), "none was begun");
-        assert!(runs.attempts("1", Stage::Waiting));
-        assert!(!runs.attempts("1", Stage::Waiting));
-        assert!(runs.leaves("1", Stage::Waiting));
-        assert!(!runs.leaves("1", Stage::Waiting));
-        assert!(!runs.attempts("1", Stage::Waiting), "it only asks its bucket again");
-        assert!(runs.attempts("1", Stage::Finalizing));
-        runs.forget("1");
-        assert!(runs.attempts("1", Stage::Finalizing));
+    fn stage_attempt_is_recorded_and_ended_once_per_process() {
+        let runs = ActiveRuns::default();
+        assert!(!runs.end_stage_attempt_cleanly("1", Stage::Waiting), "none was begun");
+        assert!(runs.record_stage_attempt("1", Stage::Waiting));
+        assert!(!runs.record_stage_attempt("1", Stage::Waiting));
+        assert!(runs.end_stage_attempt_cleanly("1", Stage::Waiting));
+        assert!(!runs.end_stage_attempt_cleanly("1", Stage::Waiting));
+        assert!(!runs.record_stage_attempt("1", Stage::Waiting), "it only asks its bucket again");
+        assert!(runs.record_stage_attempt("1", Stage::Finalizing));
+        runs.remove("1");
+        assert!(runs.record_stage_attempt("1", Stage::Finalizing));
     }
 
     #[test]
-    fn a_run_that_waits_for_its_bucket_is_known_and_the_queue_is_told() {
-        let runs = Arc::new(Runs::default());
-        let mut ends = std::pin::pin!(runs.ends());
+    fn run_waiting_for_its_bucket_wakes_the_queue() {
+        let runs = Arc::new(ActiveRuns::default());
+        let mut ends = std::pin::pin!(runs.end_notifications());
         let at = |second| Timestamp::from_second(second).unwrap();
-        runs.wait_for_bucket("1", at(1));
+        runs.mark_waiting_for_bucket("1", at(1));
         assert_eq!(ends.next().now_or_never(), Some(Some(())));
-        runs.wait_for_bucket("1", at(1));
+        runs.mark_waiting_for_bucket("1", at(1));
         assert_eq!(ends.next().now_or_never(), None);
-        assert_eq!(runs.bucket_lost("1"), Some(at(1)));
-        assert_eq!(runs.waiting(), HashSet::from(["1".to_owned()]));
-        runs.stop_waiting("1");
-        assert!(runs.waiting().is_empty());
+        assert_eq!(runs.bucket_lost_since("1"), Some(at(1)));
+        assert_eq!(runs.waiting_for_bucket(), HashSet::from(["1".to_owned()]));
+        runs.clear_waiting_for_bucket("1");
+        assert!(runs.waiting_for_bucket().is_empty());
     }
 
     #[tokio::test]
-    async fn a_journal_that_somebody_has_in_hand_is_opened_when_they_are_done() {
-        let runs = Arc::new(Runs::default());
+    async fn claimed_journal_is_opened_after_the_claim_is_dropped() {
+        let runs = Arc::new(ActiveRuns::default());
         let claim = runs.claim_journal("1").unwrap();
         assert!(runs.claim_journal("1").is_none(), "one at a time");
         let mut opening = Box::pin(runs.open_journal("1"));
         assert!(opening.as_mut().now_or_never().is_none());
         let other = runs.open_journal("2").await;
-        assert!(runs.await_journal("2").await.is_none(), "a run has it open");
+        assert!(runs.claim_journal_when_free("2").await.is_none(), "a run has it open");
         drop(claim);
         let open = opening.await;
         assert!(runs.claim_journal("1").is_none(), "a run has it open");
@@ -392,8 +399,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_journal_is_open_until_the_last_of_those_who_opened_it_is_gone() {
-        let runs = Arc::new(Runs::default());
+    async fn journal_stays_open_until_its_last_opener_is_dropped() {
+        let runs = Arc::new(ActiveRuns::default());
         let (one, two) = (runs.open_journal("1").await, runs.open_journal("1").await);
         drop(one);
         assert!(runs.has_journal_open("1") && !runs.has_journal_open("2"));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_engine::operation::{Rate, UploadSlots};
+use bowline_engine::operation::{PollRateLimiter, UploadSlots};
 use bowline_plugin_host::{Host, Limits};
 use bowline_store::backend::{BuiltIn, filesystem, s3};
 use bowline_store::download::SigningKey;
@@ -14,28 +14,28 @@ use kube::{Api, Client, Resource};
 use tokio_util::sync::CancellationToken;
 
 use crate::controllers::{
-    Calls, backup, backup_deletion, backup_queue, backup_storage_location, backup_sync,
+    PluginCalls, backup, backup_deletion, backup_queue, backup_storage_location, backup_sync,
     download_request, gc, orphans, restore, schedule, server_status_request,
 };
-use crate::crew::Crew;
 use crate::events::Events;
 use crate::fence::Fence;
-use crate::lease::{self, Guard};
+use crate::lease::{self, LeaseGuard};
 use crate::locations::Locations;
 use crate::metrics::{self, Metrics, Readiness};
-use crate::runs::Runs;
-use crate::snapshotters::Opener;
-use crate::{Options, check, download, watch};
+use crate::runs::ActiveRuns;
+use crate::snapshotters::SnapshotterOpener;
+use crate::supervisor::TaskSet;
+use crate::{Options, download, preflight, watch};
 
 /// How long controllers may take to end once they are asked to. A backup that is stopped still lets
 /// its hooks end, 30 seconds each unless they say otherwise, and runs those that thaw: an application
 /// must not be left frozen. A pod has 30 seconds in all unless its `terminationGracePeriodSeconds`
 /// says more; with the limits below, 60 are enough.
-const CONTROLLERS_LIMIT: Duration = Duration::from_secs(45);
+const CONTROLLERS_STOP_TIMEOUT: Duration = Duration::from_secs(45);
 /// How long downloads under way may take after that.
-const SERVING_LIMIT: Duration = Duration::from_secs(5);
+const SERVING_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long plugin processes may take after that.
-const PLUGINS_LIMIT: Duration = Duration::from_secs(5);
+const PLUGINS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What every controller works with.
 pub struct Context {
@@ -46,7 +46,7 @@ pub struct Context {
     /// The stores of storage locations.
     pub locations: Arc<Locations>,
     /// The snapshotters of snapshot locations.
-    pub snapshotters: Arc<Opener>,
+    pub snapshotters: Arc<SnapshotterOpener>,
     /// The plugins.
     pub host: Arc<Host>,
     /// Cancelled when the server is to end: begin nothing new, end what is under way soon.
@@ -54,17 +54,17 @@ pub struct Context {
     /// What is counted and measured.
     pub metrics: Arc<Metrics>,
     /// What all calls of plugins have in common.
-    pub(crate) calls: Arc<Calls>,
+    pub(crate) calls: Arc<PluginCalls>,
     /// Where milestones of runs are told.
     pub(crate) events: Events,
     /// How often one plugin is asked about its operations.
-    pub(crate) poll_rate: Rate,
+    pub(crate) poll_rate: PollRateLimiter,
     /// Places for snapshots that are being uploaded.
     pub(crate) uploads: UploadSlots,
     /// The turns of restores.
-    pub(crate) restores: Arc<restore::turn::Turns>,
+    pub(crate) restore_queue: Arc<restore::permit::RestoreQueue>,
     /// What this process runs.
-    pub(crate) runs: Arc<Runs>,
+    pub(crate) runs: Arc<ActiveRuns>,
 }
 
 impl Context {
@@ -135,7 +135,7 @@ pub enum Error {
     LeaseLost,
     /// A watch ended.
     #[error(transparent)]
-    Watch(#[from] watch::Ended),
+    Watch(#[from] watch::WatchEnded),
     /// A part of the server failed.
     #[error("`{name}` failed")]
     Task {
@@ -153,7 +153,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn unreachable(action: &'static str, source: kube::Error) -> Self {
+    pub(crate) fn cluster_error(action: &'static str, source: kube::Error) -> Self {
         Self::Cluster { action, source }
     }
 }
@@ -178,25 +178,25 @@ pub async fn run(
 /// A server with everything under way.
 struct Server {
     context: Arc<Context>,
-    guard: Guard,
+    guard: LeaseGuard,
     readiness: Readiness,
-    controllers: Crew,
+    controllers: TaskSet,
     /// What serves downloads and metrics.
-    serving: Crew,
+    serving: TaskSet,
     stop_serving: CancellationToken,
 }
 
 impl Server {
     async fn start(client: Client, options: Options) -> Result<Self, Error> {
-        check::namespace(&client, &options.namespace).await?;
-        check::definitions(&client).await?;
-        check::velero(&client, &options.namespace).await?;
+        preflight::check_namespace(&client, &options.namespace).await?;
+        preflight::check_crds(&client).await?;
+        preflight::check_no_velero_server(&client, &options.namespace).await?;
         let stop_serving = CancellationToken::new();
-        let mut serving = Crew::default();
+        let mut serving = TaskSet::default();
         let filesystem = match &options.filesystem_root {
             None => None,
             Some(root) => {
-                let key = SigningKey::new(&random::<32>()?).map_err(download::Error::Key)?;
+                let key = SigningKey::new(&random_bytes::<32>()?).map_err(download::Error::Key)?;
                 let server =
                     download::Server::bind(&options.download_address, root.clone(), key).await?;
                 let files = server.options(options.download_url.as_deref())?;
@@ -223,20 +223,22 @@ impl Server {
         }
         let fence = Fence::default();
         let fenced = fence.client(client.clone());
-        let calls = Arc::new(Calls { metrics, fence: fence.clone() });
+        let calls = Arc::new(PluginCalls { metrics, fence: fence.clone() });
         let context = Arc::new(Self::context(fenced, options, filesystem, calls).await?);
         // One that waits for its turn is as ready as it can be.
         readiness.set(true);
         let guard = tokio::select! {
             guard = Self::acquire(client.clone(), &context, &fence) => guard?,
-            error = serving.first_end() => return Err(error),
+            error = serving.wait_for_first_exit() => return Err(error),
         };
         // It may have been started while we waited.
-        if let Err(error) = check::velero(&client, &context.options.namespace).await {
+        if let Err(error) =
+            preflight::check_no_velero_server(&client, &context.options.namespace).await
+        {
             guard.release().await;
             return Err(error);
         }
-        let mut controllers = Crew::default();
+        let mut controllers = TaskSet::default();
         let work = |context: &Arc<Context>| Arc::clone(context);
         controllers.start("backup-queue", backup_queue::run(work(&context)));
         controllers.start("backup", backup::run(work(&context)));
@@ -253,10 +255,14 @@ impl Server {
     }
 
     /// Waits until no other server works in the namespace.
-    async fn acquire(client: Client, context: &Context, fence: &Fence) -> Result<Guard, Error> {
+    async fn acquire(
+        client: Client,
+        context: &Context,
+        fence: &Fence,
+    ) -> Result<LeaseGuard, Error> {
         let Options { namespace, identity, lease, .. } = &context.options;
         let guard =
-            Guard::acquire(client, namespace, identity, *lease, fence, &context.stop).await?;
+            LeaseGuard::acquire(client, namespace, identity, *lease, fence, &context.stop).await?;
         guard.ok_or(Error::LeaseLost)
     }
 
@@ -264,7 +270,7 @@ impl Server {
         client: Client,
         options: Options,
         filesystem: Option<filesystem::Options>,
-        calls: Arc<Calls>,
+        calls: Arc<PluginCalls>,
     ) -> Result<Context, Error> {
         let fence = calls.fence.clone();
         let host = bowline_plugin_host::Options {
@@ -283,7 +289,7 @@ impl Server {
         }
         let s3 = s3::Options {
             allow_link_local: options.allow_link_local_s3,
-            environment: s3::Environment::of_this_process(),
+            environment: s3::Environment::from_process(),
             ..s3::Options::default()
         };
         let built_in = BuiltIn { filesystem, s3, permit: fence.permit() };
@@ -300,7 +306,7 @@ impl Server {
         let locations = Arc::new(locations);
         let (stop, poll_rate, runs) = Default::default();
         let metrics = Arc::clone(&calls.metrics);
-        let snapshotters = Arc::new(Opener::new(
+        let snapshotters = Arc::new(SnapshotterOpener::new(
             client.clone(),
             &options.namespace,
             Arc::clone(&locations),
@@ -308,7 +314,7 @@ impl Server {
             Arc::clone(&calls),
         ));
         let uploads = UploadSlots::new(options.snapshot_upload_concurrency);
-        let restores = Arc::new(restore::turn::Turns::new(options.concurrent_restores));
+        let restores = Arc::new(restore::permit::RestoreQueue::new(options.concurrent_restores));
         let events = Events::new(client.clone());
         Ok(Context {
             client,
@@ -322,7 +328,7 @@ impl Server {
             events,
             poll_rate,
             uploads,
-            restores,
+            restore_queue: restores,
             runs,
         })
     }
@@ -333,14 +339,14 @@ impl Server {
         let lost = self.guard.lost().clone();
         let outcome = tokio::select! {
             () = until => Ok(()),
-            error = self.controllers.first_end() => Err(error),
-            error = self.serving.first_end() => Err(error),
+            error = self.controllers.wait_for_first_exit() => Err(error),
+            error = self.serving.wait_for_first_exit() => Err(error),
             () = lost.cancelled() => Err(Error::LeaseLost),
         };
         self.readiness.set(false);
         tracing::info!("the server ends");
         tokio::select! {
-            guard = self.end() => {
+            guard = self.shut_down() => {
                 guard.release().await;
                 outcome
             }
@@ -350,12 +356,12 @@ impl Server {
     }
 
     /// Controllers first, since they use the rest; plugin processes last.
-    async fn end(self) -> Guard {
+    async fn shut_down(self) -> LeaseGuard {
         self.context.stop.cancel();
         let runs = Arc::clone(&self.context.runs);
-        self.controllers.end(CONTROLLERS_LIMIT, move || runs.names()).await;
+        self.controllers.shut_down(CONTROLLERS_STOP_TIMEOUT, move || runs.names()).await;
         self.stop_serving.cancel();
-        self.serving.end(SERVING_LIMIT, Vec::new).await;
+        self.serving.shut_down(SERVING_STOP_TIMEOUT, Vec::new).await;
         let host = Arc::clone(&self.context.host);
         // It holds the host, and handles to its processes.
         drop(self.context);
@@ -363,7 +369,7 @@ impl Server {
             tracing::warn!("plugins are still in use, so their processes are killed");
             return self.guard;
         };
-        if tokio::time::timeout(PLUGINS_LIMIT, host.shut_down()).await.is_err() {
+        if tokio::time::timeout(PLUGINS_STOP_TIMEOUT, host.shut_down()).await.is_err() {
             tracing::warn!("plugins did not end in time, so their processes are killed");
         }
         self.guard
@@ -380,7 +386,7 @@ fn plugin_limits(call: Option<Duration>) -> Limits {
 }
 
 /// Bytes that nobody can guess.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N], Error> {
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map(|()| bytes).map_err(Error::Random)

@@ -18,30 +18,30 @@ use bowline_plugin::{
 use bowline_plugin_host::Host;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::controllers::{Calls, Timed};
+use crate::controllers::{PluginCalls, TimedPlugin};
+use crate::error_text::status_message;
 use crate::locations::Locations;
 use crate::metrics::Method;
 use crate::server::Context;
-use crate::story::one_line;
-use crate::{locations, patch, unlisted};
+use crate::{locations, patch, unlisted_plugins};
 
 /// Opens the snapshotters of locations.
-pub struct Opener {
+pub struct SnapshotterOpener {
     client: Client,
     namespace: String,
     locations: Arc<Locations>,
     host: Arc<Host>,
-    calls: Arc<Calls>,
+    calls: Arc<PluginCalls>,
 }
 
-impl Opener {
+impl SnapshotterOpener {
     /// Opens those of a namespace.
     pub(crate) fn new(
         client: Client,
         namespace: &str,
         locations: Arc<Locations>,
         host: Arc<Host>,
-        calls: Arc<Calls>,
+        calls: Arc<PluginCalls>,
     ) -> Self {
         Self { client, namespace: namespace.to_owned(), locations, host, calls }
     }
@@ -55,7 +55,7 @@ impl Snapshotters for Context {
 }
 
 #[async_trait]
-impl Snapshotters for Opener {
+impl Snapshotters for SnapshotterOpener {
     async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
         let failed = |reason: String, is_retryable| OpenError {
             location: location.to_owned(),
@@ -65,12 +65,13 @@ impl Snapshotters for Opener {
         let locations: Api<VolumeSnapshotLocation> =
             Api::namespaced(self.client.clone(), &self.namespace);
         let found = locations.get_opt(location).await;
-        let found = found.map_err(|error| failed(one_line(&error), !patch::is_refused(&error)))?;
+        let found =
+            found.map_err(|error| failed(status_message(&error), !patch::is_permanent(&error)))?;
         let found = found.ok_or_else(|| failed("it does not exist".to_owned(), false))?;
         let VolumeSnapshotLocationSpec { provider, .. } = &found.spec;
-        let snapshot_type = type_of(&found).map_err(|reason| failed(reason, false))?;
+        let snapshot_type = snapshot_type_of(&found).map_err(|reason| failed(reason, false))?;
         let config = self.locations.snapshotter_config(&found).await;
-        let config = config.map_err(|error| failed(one_line(&error), may_pass(&error)))?;
+        let config = config.map_err(|error| failed(status_message(&error), may_recover(&error)))?;
         let refused = |error: bowline_plugin::Error| {
             let is_retryable = matches!(error.class(), Class::Transient | Class::Unclear);
             failed(error.to_string(), is_retryable)
@@ -78,12 +79,13 @@ impl Snapshotters for Opener {
         let kind = self.host.volume_snapshotter_kind(provider);
         let found = self.host.volume_snapshotter(provider, config.clone()).await;
         let (Some(found), Some((kind, plugin))) = (found.map_err(refused)?, kind) else {
-            let why = format!("no plugin for volume snapshots by {provider} is installed");
-            let error = unlisted::missing(self.host.registry().unlisted(), &why);
+            let detail = format!("no plugin for volume snapshots by {provider} is installed");
+            let error =
+                unlisted_plugins::missing_plugin_error(self.host.registry().unlisted(), &detail);
             return Err(failed(error.message().to_owned(), error.class() == Class::Transient));
         };
         let (name, calls) = (plugin.clone(), Arc::clone(&self.calls));
-        let calls = Arc::new(Timed { plugin: found, name, calls });
+        let calls = Arc::new(TimedPlugin { plugin: found, name, calls });
         calls.init(&config).await.map_err(refused)?;
         Ok(Snapshotter {
             location: location.to_owned(),
@@ -97,34 +99,37 @@ impl Snapshotters for Opener {
 
 /// Whether a location may have its settings the next time. A Secret that is being replaced is missing for a moment, or
 /// lacks its key; a snapshot that was taken with it must not be given up for that.
-fn may_pass(error: &locations::Error) -> bool {
+fn may_recover(error: &locations::Error) -> bool {
     use locations::Error::{NoKey, NoSecret};
     error.is_retryable() || matches!(error, NoSecret(_) | NoKey { .. })
 }
 
 /// Whether a location wants its snapshots uploaded, if it says so.
-fn type_of(location: &VolumeSnapshotLocation) -> std::result::Result<Option<SnapshotType>, String> {
+fn snapshot_type_of(
+    location: &VolumeSnapshotLocation,
+) -> std::result::Result<Option<SnapshotType>, String> {
     let annotation = location.annotations().get(annotation::SNAPSHOT_TYPE);
     let parsed = annotation.map(|text| text.parse::<SnapshotType>()).transpose();
     parsed.map_err(|error| format!("its annotation {}: {error}", annotation::SNAPSHOT_TYPE))
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Timed<dyn VolumeSnapshotter> {
+impl VolumeSnapshotter for TimedPlugin<dyn VolumeSnapshotter> {
     async fn init(&self, config: &Config) -> Result<()> {
-        self.time(Method::Init, self.plugin.init(config)).await
+        self.timed_call(Method::Init, self.plugin.init(config)).await
     }
 
     async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
-        self.time(Method::GetVolumeID, self.plugin.get_volume_id(persistent_volume)).await
+        self.timed_call(Method::GetVolumeID, self.plugin.get_volume_id(persistent_volume)).await
     }
 
     async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item> {
-        self.time(Method::SetVolumeID, self.plugin.set_volume_id(persistent_volume, volume)).await
+        self.timed_call(Method::SetVolumeID, self.plugin.set_volume_id(persistent_volume, volume))
+            .await
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo> {
-        self.time(Method::GetVolumeInfo, self.plugin.get_volume_info(volume, zone)).await
+        self.timed_call(Method::GetVolumeInfo, self.plugin.get_volume_info(volume, zone)).await
     }
 
     async fn create_snapshot(
@@ -133,7 +138,8 @@ impl VolumeSnapshotter for Timed<dyn VolumeSnapshotter> {
         zone: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
-        self.time(Method::CreateSnapshot, self.plugin.create_snapshot(volume, zone, tags)).await
+        self.timed_call(Method::CreateSnapshot, self.plugin.create_snapshot(volume, zone, tags))
+            .await
     }
 
     async fn create_volume_from_snapshot(
@@ -143,23 +149,23 @@ impl VolumeSnapshotter for Timed<dyn VolumeSnapshotter> {
         zone: &str,
     ) -> Result<VolumeId> {
         let call = self.plugin.create_volume_from_snapshot(snapshot, info, zone);
-        self.time(Method::CreateVolumeFromSnapshot, call).await
+        self.timed_call(Method::CreateVolumeFromSnapshot, call).await
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.time(Method::DeleteSnapshot, self.plugin.delete_snapshot(snapshot)).await
+        self.timed_call(Method::DeleteSnapshot, self.plugin.delete_snapshot(snapshot)).await
     }
 
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
-        self.time(Method::Progress, self.plugin.progress(snapshot)).await
+        self.timed_call(Method::Progress, self.plugin.progress(snapshot)).await
     }
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.time(Method::Cancel, self.plugin.cancel(snapshot)).await
+        self.timed_call(Method::Cancel, self.plugin.cancel(snapshot)).await
     }
 
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.time(Method::UploadSnapshot, self.plugin.upload_snapshot(snapshot)).await
+        self.timed_call(Method::UploadSnapshot, self.plugin.upload_snapshot(snapshot)).await
     }
 }
 
@@ -168,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_is_missing_may_be_there_in_a_moment() {
+    fn missing_secret_is_retryable() {
         let no_key = locations::Error::NoKey { name: "cloud".to_owned(), key: "k".to_owned() };
         for (error, expected) in [
             (locations::Error::NoSecret("cloud".to_owned()), true),
@@ -176,7 +182,7 @@ mod tests {
             (locations::Error::TooSlow, true),
             (locations::Error::TwoCertificates, false),
         ] {
-            assert_eq!(may_pass(&error), expected, "{error}");
+            assert_eq!(may_recover(&error), expected, "{error}");
         }
     }
 }

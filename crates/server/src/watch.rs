@@ -50,30 +50,30 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use crate::error_text::status_message;
 use crate::patch;
-use crate::story::one_line;
 
 /// The first pause after a failure, and after a conflict.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
-const AFTER_CONFLICT: Duration = Duration::from_millis(50);
+const FIRST_FAILURE_BACKOFF: Duration = Duration::from_secs(1);
+const FIRST_CONFLICT_BACKOFF: Duration = Duration::from_millis(50);
 /// The longest pause.
-const LONGEST: Duration = Duration::from_mins(1);
+const MAX_BACKOFF: Duration = Duration::from_mins(1);
 /// How many failing objects are remembered before those that are gone are forgotten.
-const REMEMBERED: usize = 1000;
+const MAX_TRACKED_FAILURES: usize = 1000;
 
 /// When an object is worked on next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Requeue {
     /// When it changes.
-    Done,
+    OnChange,
     /// After this long, or when it changes.
-    Again(Duration),
+    After(Duration),
 }
 
 /// A watch that ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 #[error("the watch of {kind} ended by itself: {reason}")]
-pub struct Ended {
+pub struct WatchEnded {
     kind: String,
     reason: String,
 }
@@ -115,12 +115,12 @@ where
             tokio::time::sleep(every).await;
             Some(((), ()))
         });
-        self.all_on(ticks)
+        self.reconcile_all_on(ticks)
     }
 
     /// Works on all objects each time the stream yields.
     #[must_use]
-    pub fn all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
+    pub fn reconcile_all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         Self { controller: self.controller.reconcile_all_on(trigger), ..self }
     }
 
@@ -130,14 +130,14 @@ where
     }
 
     /// Works on the objects until asked to stop.
-    pub async fn run<W, F, E>(self, stop: &CancellationToken, work: W) -> Result<(), Ended>
+    pub async fn run<W, F, E>(self, stop: &CancellationToken, work: W) -> Result<(), WatchEnded>
     where
         W: Fn(Arc<K>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Next, E>> + Send + 'static,
+        F: Future<Output = Result<Requeue, E>> + Send + 'static,
         E: Error + Send + Sync + 'static,
     {
         let kind = K::kind(&()).into_owned();
-        let ended = |reason: String| Ended { kind: kind.clone(), reason };
+        let ended = |reason: String| WatchEnded { kind: kind.clone(), reason };
         let (store, filled) = (self.store(), self.store());
         let failures = Arc::new(Failures::default());
         let reconcile = move |object: Arc<K>, _: Arc<()>| {
@@ -147,7 +147,7 @@ where
             let working = work(Arc::clone(&object));
             let call = async move {
                 let outcome = working.await;
-                Ok::<_, Infallible>(action(
+                Ok::<_, Infallible>(requeue_action(
                     outcome,
                     &ObjectRef::from_obj(&*object),
                     &failures,
@@ -172,7 +172,11 @@ where
             let Some(call) = call else { break };
             match call {
                 Err(ControllerError::QueueError(error)) => {
-                    tracing::warn!(kind, error = one_line(&error), "cannot watch, trying again");
+                    tracing::warn!(
+                        kind,
+                        error = status_message(&error),
+                        "cannot watch, trying again"
+                    );
                 }
                 Err(ControllerError::RunnerError(error)) if !stop.is_cancelled() => {
                     return Err(ended(error.to_string()));
@@ -201,8 +205,8 @@ where
 }
 
 /// What follows from the outcome of a call.
-fn action<K, E>(
-    outcome: Result<Next, E>,
+fn requeue_action<K, E>(
+    outcome: Result<Requeue, E>,
     object: &ObjectRef<K>,
     failures: &Failures<K>,
     store: &Store<K>,
@@ -213,19 +217,25 @@ where
 {
     match outcome {
         Ok(next) => {
-            failures.forget(object);
+            failures.clear(object);
             match next {
-                Next::Done => Action::await_change(),
-                Next::Again(after) => Action::requeue(after),
+                Requeue::OnChange => Action::await_change(),
+                Requeue::After(after) => Action::requeue(after),
             }
         }
         Err(error) => {
             let is_conflict = has_conflict(&error);
             let count = failures.count(object, store);
-            let pause = pause(if is_conflict { AFTER_CONFLICT } else { AFTER_FAILURE }, count);
+            let pause = backoff(
+                if is_conflict { FIRST_CONFLICT_BACKOFF } else { FIRST_FAILURE_BACKOFF },
+                count,
+            );
             if !is_conflict {
                 let seconds = pause.as_secs();
-                tracing::warn!(error = one_line(&error), "failed, trying again in {seconds} s");
+                tracing::warn!(
+                    error = status_message(&error),
+                    "failed, trying again in {seconds} s"
+                );
             }
             Action::requeue(pause)
         }
@@ -233,8 +243,8 @@ where
 }
 
 /// How long to wait after so many failures one after the other.
-fn pause(first: Duration, failures: u32) -> Duration {
-    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST)
+fn backoff(first: Duration, failures: u32) -> Duration {
+    first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_BACKOFF)
 }
 
 /// Whether a conflict is among the causes of an error.
@@ -262,7 +272,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
     /// Counts one more.
     fn count(&self, object: &ObjectRef<K>, store: &Store<K>) -> u32 {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if failures.len() >= REMEMBERED {
+        if failures.len() >= MAX_TRACKED_FAILURES {
             failures.retain(|object, _| store.get(object).is_some());
         }
         let count = failures.entry(object.clone()).or_default();
@@ -270,7 +280,7 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
         *count
     }
 
-    fn forget(&self, object: &ObjectRef<K>) {
+    fn clear(&self, object: &ObjectRef<K>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
     }
 }
@@ -290,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn each_failure_is_followed_by_a_longer_pause_up_to_a_minute() {
-        let seconds = |failures| pause(AFTER_FAILURE, failures).as_secs();
+    fn backoff_doubles_up_to_a_minute() {
+        let seconds = |failures| backoff(FIRST_FAILURE_BACKOFF, failures).as_secs();
         assert_eq!([1, 2, 3, 6, 7, 100, u32::MAX].map(seconds), [1, 2, 4, 32, 60, 60, 60]);
-        assert_eq!(pause(AFTER_CONFLICT, 1), AFTER_CONFLICT);
+        assert_eq!(backoff(FIRST_CONFLICT_BACKOFF, 1), FIRST_CONFLICT_BACKOFF);
     }
 
     #[test]
-    fn a_conflict_is_found_among_the_causes() {
+    fn conflict_is_found_in_the_error_chain() {
         assert!(has_conflict(&failed(409, "Conflict")));
         assert!(!has_conflict(&failed(409, "AlreadyExists")));
         assert!(!has_conflict(&failed(404, "NotFound")));
@@ -310,18 +320,18 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| ObjectRef::new(name).within("velero"));
         let counts = [&a, &a, &b, &a].map(|object| failures.count(object, &store));
         assert_eq!(counts, [1, 2, 1, 3]);
-        let done = action(Ok::<_, Failed>(Next::Done), &a, &failures, &store);
+        let done = requeue_action(Ok::<_, Failed>(Requeue::OnChange), &a, &failures, &store);
         assert_eq!(done, Action::await_change());
         assert_eq!(failures.count(&a, &store), 1);
     }
 
     #[test]
-    fn objects_that_are_gone_are_not_remembered_for_ever() {
+    fn failures_of_deleted_objects_are_dropped() {
         let (store, _writer) = kube::runtime::reflector::store::<bowline_api::Backup>();
         let failures = Failures::default();
-        for number in 0..3 * REMEMBERED {
+        for number in 0..3 * MAX_TRACKED_FAILURES {
             failures.count(&ObjectRef::new(&number.to_string()), &store);
         }
-        assert!(failures.0.lock().unwrap().len() <= REMEMBERED);
+        assert!(failures.0.lock().unwrap().len() <= MAX_TRACKED_FAILURES);
     }
 }

@@ -27,7 +27,7 @@ use bytes::Bytes;
 
 pub use filesystem::Filesystem;
 pub use memory::Memory;
-pub use permit::{Denied, Permit};
+pub use permit::{Permit, PermitDenied};
 pub use plugin::Plugin;
 pub use s3::S3;
 
@@ -50,7 +50,7 @@ pub trait Backend: ObjectStore {
 
     /// Whether a stream that is being stored survives a failure that passes, because parts of it
     /// are sent again. If not, whoever has the stream must be able to begin anew.
-    fn sends_again(&self) -> bool {
+    fn retries_parts(&self) -> bool {
         true
     }
 }
@@ -61,7 +61,7 @@ pub enum Creation {
     /// It is there now.
     Created(Guarantee),
     /// There was one, which is untouched.
-    Existed,
+    AlreadyExists,
 }
 
 /// How sure it is that an object was created and not replaced.
@@ -182,7 +182,7 @@ pub fn refuse_user_files(
 }
 
 /// Refuses settings that a backend does not know, in the words of Velero's framework.
-fn refuse_unknown(config: &Config, known: &[&str]) -> Result<()> {
+fn refuse_unknown_keys(config: &Config, known: &[&str]) -> Result<()> {
     let always = [BUCKET, PREFIX, CA_CERT];
     let unknown: Vec<&str> = config
         .keys()
@@ -198,7 +198,7 @@ fn refuse_unknown(config: &Config, known: &[&str]) -> Result<()> {
 
 /// The parts of sorted keys up to and with the delimiter that follows `prefix`, each once.
 fn common_prefixes(keys: &[String], prefix: &str, delimiter: &str) -> Vec<String> {
-    let mut found: Vec<String> = keys
+    let mut prefixes: Vec<String> = keys
         .iter()
         .filter_map(|key| {
             let rest = key.strip_prefix(prefix)?;
@@ -206,12 +206,12 @@ fn common_prefixes(keys: &[String], prefix: &str, delimiter: &str) -> Vec<String
             Some(format!("{prefix}{}", &rest[..end]))
         })
         .collect();
-    found.dedup();
-    found
+    prefixes.dedup();
+    prefixes
 }
 
 /// A stream of one piece.
-pub(crate) fn once(content: Bytes) -> ByteStream {
+pub(crate) fn single_piece_stream(content: Bytes) -> ByteStream {
     Box::pin(futures::stream::iter([Ok(content)]))
 }
 

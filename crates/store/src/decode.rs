@@ -42,7 +42,7 @@ impl Limits {
         Self { packed: 64 << 30, unpacked: 1 << 40, ratio: 500, memory: u64::MAX };
 
     /// Below this many bytes a ratio says nothing.
-    pub const FREE: u64 = 4 << 20;
+    pub const RATIO_EXEMPT_BYTES: u64 = 4 << 20;
 }
 
 /// Why a file is not taken.
@@ -56,10 +56,10 @@ pub enum Error {
     UnpacksTooLarge(u64),
     /// It unpacks to a large multiple of itself.
     #[error("it unpacks to more than {0} times its size, as no file of a backup does")]
-    Bomb(u64),
+    SuspiciousRatio(u64),
     /// It would take more memory than anything honest.
     #[error("it would take more than the {0} bytes of memory that are accepted for such a file")]
-    TakesTooMuch(u64),
+    TooMuchMemory(u64),
     /// It is no gzip, is damaged, or ends early.
     #[error("it is damaged")]
     Damaged(#[source] io::Error),
@@ -80,7 +80,7 @@ impl From<io::Error> for Error {
     /// Limits reach us through readers that know only I/O errors.
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {
-            Ok(ours) => ours,
+            Ok(error) => error,
             Err(error) => Self::Damaged(error),
         }
     }
@@ -92,11 +92,11 @@ impl From<io::Error> for Error {
 /// what is in the file is weighed first, without keeping any of it.
 pub fn json_gzip<T: DeserializeOwned + Default>(packed: &[u8], limits: Limits) -> Result<T, Error> {
     weigh_gzip(packed, limits)?;
-    weighed_json_gzip(packed, limits)
+    read_weighed_json_gzip(packed, limits)
 }
 
 /// The same, of a file that was weighed.
-pub(crate) fn weighed_json_gzip<T: DeserializeOwned + Default>(
+pub(crate) fn read_weighed_json_gzip<T: DeserializeOwned + Default>(
     packed: &[u8],
     limits: Limits,
 ) -> Result<T, Error> {
@@ -114,51 +114,51 @@ pub(crate) fn weighed_json_gzip<T: DeserializeOwned + Default>(
 /// The memory that a compressed JSON file becomes when it is read; an error if that is too much.
 pub fn weigh_gzip(packed: &[u8], limits: Limits) -> Result<u64, Error> {
     let mut reader = gunzip(packed, limits);
-    let (mut scale, mut piece) = (Scale::default(), vec![0; 64 << 10]);
+    let (mut scale, mut piece) = (MemoryEstimate::default(), vec![0; 64 << 10]);
     loop {
         let read = reader.read(&mut piece)?;
         if read == 0 {
-            return Ok(scale.weight);
+            return Ok(scale.bytes);
         }
         scale.add(&piece[..read]);
-        if scale.weight > limits.memory {
-            return Err(Error::TakesTooMuch(limits.memory));
+        if scale.bytes > limits.memory {
+            return Err(Error::TooMuchMemory(limits.memory));
         }
     }
 }
 
 /// The memory that JSON becomes when it is read; an error if that is too much.
 pub fn weigh(text: &[u8], limits: Limits) -> Result<u64, Error> {
-    let mut scale = Scale::default();
+    let mut scale = MemoryEstimate::default();
     scale.add(text);
-    if scale.weight > limits.memory {
-        return Err(Error::TakesTooMuch(limits.memory));
+    if scale.bytes > limits.memory {
+        return Err(Error::TooMuchMemory(limits.memory));
     }
-    Ok(scale.weight)
+    Ok(scale.bytes)
 }
 
 /// Estimates the memory that JSON becomes, without understanding it. Measured with lists of our largest types, and
 /// with nested lists of nothing.
 #[derive(Default)]
-struct Scale {
-    weight: u64,
+struct MemoryEstimate {
+    bytes: u64,
     depth: u64,
     is_in_string: bool,
     is_escaped: bool,
 }
 
-impl Scale {
+impl MemoryEstimate {
     /// What is in the outermost list: an object of a cluster, say, of which each field costs memory, set or not.
-    const OUTERMOST: u64 = 1536;
+    const OUTERMOST_COST: u64 = 1536;
     /// A list or map within.
-    const CONTAINER: u64 = 256;
+    const CONTAINER_COST: u64 = 256;
     /// Any other value. The characters of a text come on top.
-    const SCALAR: u64 = 64;
+    const SCALAR_COST: u64 = 64;
 
     fn add(&mut self, text: &[u8]) {
         for byte in text {
             if self.is_in_string {
-                self.weight += 1;
+                self.bytes += 1;
                 match byte {
                     _ if self.is_escaped => self.is_escaped = false,
                     b'\\' => self.is_escaped = true,
@@ -171,11 +171,12 @@ impl Scale {
                 b'"' => self.is_in_string = true,
                 b'{' | b'[' => {
                     let is_outermost = self.depth == 1;
-                    self.weight += if is_outermost { Self::OUTERMOST } else { Self::CONTAINER };
+                    self.bytes +=
+                        if is_outermost { Self::OUTERMOST_COST } else { Self::CONTAINER_COST };
                     self.depth += 1;
                 }
                 b'}' | b']' => self.depth = self.depth.saturating_sub(1),
-                b',' | b':' => self.weight += Self::SCALAR,
+                b',' | b':' => self.bytes += Self::SCALAR_COST,
                 _ => {}
             }
         }
@@ -183,32 +184,32 @@ impl Scale {
 }
 
 /// Reads a commit record, which must be of the backup in whose folder it lies.
-pub fn record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
+pub fn read_record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
     #[derive(Default, serde::Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    struct Type {
+    struct TypeMeta {
         api_version: String,
         kind: String,
     }
     weigh(text, Limits::RECORD)?;
-    let Type { api_version, kind } = serde_json::from_slice(text)?;
+    let TypeMeta { api_version, kind } = serde_json::from_slice(text)?;
     let record: Backup = serde_json::from_slice(text)?;
     let name = record.metadata.name.as_deref().unwrap_or_default();
-    let found = format!("{api_version} {kind} {name:?}");
+    let actual = format!("{api_version} {kind} {name:?}");
     let expected = format!("velero.io/v1 Backup {:?}", backup.as_str());
-    if found == expected { Ok(record) } else { Err(Error::Other { found, expected }) }
+    if actual == expected { Ok(record) } else { Err(Error::Other { found: actual, expected }) }
 }
 
 /// Decompresses, within limits. A limit that is passed comes as an I/O error that
 /// [`Error::from`] takes apart.
 pub fn gunzip<R: Read>(packed: R, limits: Limits) -> Gunzip<R> {
-    let counted = Counted { inner: packed, count: 0, limit: limits.packed };
+    let counted = CountingReader { inner: packed, count: 0, limit: limits.packed };
     Gunzip { decoder: MultiGzDecoder::new(counted), unpacked: 0, limits }
 }
 
 /// See [`gunzip`].
 pub struct Gunzip<R> {
-    decoder: MultiGzDecoder<Counted<R>>,
+    decoder: MultiGzDecoder<CountingReader<R>>,
     unpacked: u64,
     limits: Limits,
 }
@@ -222,21 +223,23 @@ impl<R: Read> Read for Gunzip<R> {
         if self.unpacked > unpacked {
             return Err(io::Error::other(Error::UnpacksTooLarge(unpacked)));
         }
-        if self.unpacked > Limits::FREE && self.unpacked > packed.saturating_mul(ratio) {
-            return Err(io::Error::other(Error::Bomb(ratio)));
+        if self.unpacked > Limits::RATIO_EXEMPT_BYTES
+            && self.unpacked > packed.saturating_mul(ratio)
+        {
+            return Err(io::Error::other(Error::SuspiciousRatio(ratio)));
         }
         Ok(read)
     }
 }
 
 /// Counts what is read, up to a limit.
-struct Counted<R> {
+struct CountingReader<R> {
     inner: R,
     count: u64,
     limit: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(buffer)?;
         self.count += read as u64;
@@ -284,28 +287,28 @@ mod tests {
     }
 
     #[test]
-    fn null_is_the_empty_list_and_the_empty_map() {
+    fn null_reads_as_empty_list_or_map() {
         assert_eq!(names(&packed(b"null\n")).unwrap(), Vec::<String>::new());
         let map: BTreeMap<String, u8> = json_gzip(&packed(b"null"), SMALL).unwrap();
         assert!(map.is_empty());
     }
 
     #[test]
-    fn several_members_are_one_file() {
+    fn several_gzip_members_are_one_file() {
         let file = [packed(b"[\"a\","), packed(b""), packed(b"\"b\"]\n")].concat();
         assert_eq!(names(&file).unwrap(), ["a", "b"]);
     }
 
     #[test]
-    fn a_bomb_is_refused_for_its_ratio() {
+    fn gzip_bomb_is_refused_by_ratio() {
         let bomb = packed(&vec![b' '; 6 << 20]);
         let error = names(&bomb).unwrap_err();
-        assert!(matches!(error, Error::Bomb(100)), "{error}");
+        assert!(matches!(error, Error::SuspiciousRatio(100)), "{error}");
         assert!(error.to_string().contains("100 times"), "{error}");
     }
 
     #[test]
-    fn what_is_too_large_packed_or_unpacked_is_refused() {
+    fn oversized_file_is_refused_packed_or_unpacked() {
         let noise: Vec<u8> =
             (0_u32..3 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let limits = Limits { packed: 1000, ..SMALL };
@@ -318,25 +321,26 @@ mod tests {
 
     /// Decision 032: files within all limits on bytes, and as large as a pod in memory.
     #[test]
-    fn a_small_file_that_becomes_large_in_memory_is_refused_before_it_is_read() {
-        let many = |one: &str, count: usize| format!("[{}]", vec![one; count].join(","));
+    fn file_that_is_small_but_large_in_memory_is_refused_before_parsing() {
+        let many = |element: &str, count: usize| format!("[{}]", vec![element; count].join(","));
         let children = packed(many(r#"{"metadata":{}}"#, 80_000).as_bytes());
         assert!(children.len() < 20_000, "{}", children.len());
         let error =
             json_gzip::<Vec<bowline_api::PodVolumeBackup>>(&children, Limits::VOLUMES).unwrap_err();
-        assert!(matches!(error, Error::TakesTooMuch(_)), "{error}");
+        assert!(matches!(error, Error::TooMuchMemory(_)), "{error}");
 
         let nested = many("[0]", 150_000);
         let record = format!(
             r#"{{"apiVersion":"velero.io/v1","kind":"Backup","metadata":{{"name":"b"}},"spec":{{"x":{nested}}}}}"#
         );
         assert!(record.len() < 3 << 20);
-        let error = super::record(record.as_bytes(), &BackupName::new("b").unwrap()).unwrap_err();
-        assert!(matches!(error, Error::TakesTooMuch(_)), "{error}");
+        let error =
+            super::read_record(record.as_bytes(), &BackupName::new("b").unwrap()).unwrap_err();
+        assert!(matches!(error, Error::TooMuchMemory(_)), "{error}");
     }
 
     #[test]
-    fn what_honest_backups_hold_fits() {
+    fn realistic_backups_fit_the_limits() {
         let child = r#"{"metadata":{"name":"b-1","namespace":"velero","labels":{"velero.io/backup-name":"b",
             "velero.io/pvc-uid":"0"},"ownerReferences":[{"apiVersion":"velero.io/v1","kind":"Backup","name":"b"}]},
             "spec":{"node":"n","pod":{"kind":"Pod","namespace":"a","name":"p"},"volume":"v","tags":{"a":"b"}},
@@ -352,13 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_from_wrong_content() {
-        let whole = packed(b"[\"a\"]\n");
-        for broken in [&whole[..whole.len() - 5], b"no gzip", b""] {
+    fn damage_is_distinguished_from_wrong_content() {
+        let intact = packed(b"[\"a\"]\n");
+        for broken in [&intact[..intact.len() - 5], b"no gzip", b""] {
             let error = names(broken).unwrap_err();
             assert!(matches!(error, Error::Damaged(_)), "{error:?}");
         }
-        let mut flipped = whole.clone();
+        let mut flipped = intact.clone();
         let middle = flipped.len() - 6;
         flipped[middle] ^= 1;
         assert!(matches!(names(&flipped).unwrap_err(), Error::Damaged(_)));

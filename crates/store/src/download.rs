@@ -54,7 +54,7 @@ pub struct Grant {
 
 /// Why a token opens nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum RefusedToken {
     /// It is no token.
     #[error("the link is not whole: copy all of it")]
     Malformed,
@@ -79,20 +79,20 @@ pub fn sign(key: &SigningKey, grant: &Grant) -> String {
 }
 
 /// What a token grants at the time `now`. How long it takes says nothing about the right signature.
-pub fn verify(key: &SigningKey, token: &str, now: Timestamp) -> Result<Grant, Refused> {
-    let (claim, signature) = token.rsplit_once('.').ok_or(Refused::Malformed)?;
-    let signature = hex::decode(signature).map_err(|_| Refused::Malformed)?;
-    mac(key, claim).verify_slice(&signature).map_err(|_| Refused::Forged)?;
+pub fn verify(key: &SigningKey, token: &str, now: Timestamp) -> Result<Grant, RefusedToken> {
+    let (claim, signature) = token.rsplit_once('.').ok_or(RefusedToken::Malformed)?;
+    let signature = hex::decode(signature).map_err(|_| RefusedToken::Malformed)?;
+    mac(key, claim).verify_slice(&signature).map_err(|_| RefusedToken::Forged)?;
     let mut parts = claim.split('.');
     let (Some(expires), Some(bucket), Some(object), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return Err(Refused::Malformed);
+        return Err(RefusedToken::Malformed);
     };
     let expires = expires.parse().ok().and_then(|second| Timestamp::from_second(second).ok());
-    let expires = expires.ok_or(Refused::Malformed)?;
+    let expires = expires.ok_or(RefusedToken::Malformed)?;
     if now >= expires {
-        return Err(Refused::Expired);
+        return Err(RefusedToken::Expired);
     }
     Ok(Grant { bucket: text(bucket)?, key: text(object)?, expires })
 }
@@ -105,9 +105,9 @@ fn mac(key: &SigningKey, claim: &str) -> Hmac<Sha256> {
     mac
 }
 
-fn text(encoded: &str) -> Result<String, Refused> {
-    let bytes = hex::decode(encoded).map_err(|_| Refused::Malformed)?;
-    String::from_utf8(bytes).map_err(|_| Refused::Malformed)
+fn text(encoded: &str) -> Result<String, RefusedToken> {
+    let bytes = hex::decode(encoded).map_err(|_| RefusedToken::Malformed)?;
+    String::from_utf8(bytes).map_err(|_| RefusedToken::Malformed)
 }
 
 #[cfg(test)]
@@ -128,36 +128,36 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_its_object_until_it_expires() {
+    fn token_grants_its_object_until_it_expires() {
         let token = sign(&key(1), &grant());
         assert_eq!(verify(&key(1), &token, at(999)), Ok(grant()));
-        assert_eq!(verify(&key(1), &token, at(1000)), Err(Refused::Expired));
+        assert_eq!(verify(&key(1), &token, at(1000)), Err(RefusedToken::Expired));
         assert!(token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.'), "{token}");
     }
 
     #[test]
-    fn no_token_can_be_changed() {
+    fn tampered_token_is_refused() {
         let token = sign(&key(1), &grant());
         let later = token.replacen("1000", "9000", 1);
-        assert_eq!(verify(&key(1), &later, at(1)), Err(Refused::Forged));
+        assert_eq!(verify(&key(1), &later, at(1)), Err(RefusedToken::Forged));
         for at_byte in 0..token.len() {
             let mut bytes = token.clone().into_bytes();
             bytes[at_byte] = if bytes[at_byte] == b'0' { b'1' } else { b'0' };
             let changed = String::from_utf8(bytes).unwrap();
             assert!(verify(&key(1), &changed, at(1)).is_err(), "{changed}");
         }
-        assert_eq!(verify(&key(2), &token, at(1)), Err(Refused::Forged));
+        assert_eq!(verify(&key(2), &token, at(1)), Err(RefusedToken::Forged));
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn malformed_token_is_refused() {
         for text in ["", ".", "a", "1000", "....", "1000.ab.cd.zz"] {
             assert!(verify(&key(1), text, at(1)).is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn a_key_must_be_long_and_is_never_shown() {
+    fn key_must_be_long_and_is_never_printed() {
         assert_eq!(SigningKey::new(&[7; 31]).unwrap_err(), KeyTooShort);
         assert_eq!(format!("{:?}", key(7)), "SigningKey(…)");
     }

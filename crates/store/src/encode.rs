@@ -19,13 +19,13 @@ pub struct Error(#[from] serde_json::Error);
 
 /// Writes one value without spaces and without a line feed.
 pub fn json(value: &impl Serialize, into: impl Write) -> Result<(), Error> {
-    Ok(value.serialize(&mut Serializer::with_formatter(into, Go(CompactFormatter)))?)
+    Ok(value.serialize(&mut Serializer::with_formatter(into, GoFormatter(CompactFormatter)))?)
 }
 
 /// A value as `velero-backup.json` holds it: indented by two spaces, no final line feed.
 pub fn json_indented(value: &impl Serialize) -> Result<Bytes, Error> {
     let mut text = Vec::new();
-    let formatter = Go(PrettyFormatter::with_indent(b"  "));
+    let formatter = GoFormatter(PrettyFormatter::with_indent(b"  "));
     value.serialize(&mut Serializer::with_formatter(&mut text, formatter))?;
     Ok(text.into())
 }
@@ -45,18 +45,18 @@ pub fn gzip<W: Write>(into: W) -> GzEncoder<W> {
 }
 
 /// Go's spelling of strings and numbers, around the layout of another formatter.
-struct Go<F>(F);
+struct GoFormatter<F>(F);
 
-impl<F: Formatter> Formatter for Go<F> {
+impl<F: Formatter> Formatter for GoFormatter<F> {
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some((at, found)) = rest.char_indices().find(|(_, c)| escape(*c).is_some()) {
+        while let Some((at, found)) = rest.char_indices().find(|(_, c)| go_escape(*c).is_some()) {
             writer.write_all(&rest.as_bytes()[..at])?;
-            writer.write_all(escape(found).unwrap_or_default().as_bytes())?;
+            writer.write_all(go_escape(found).unwrap_or_default().as_bytes())?;
             rest = &rest[at + found.len_utf8()..];
         }
         writer.write_all(rest.as_bytes())
@@ -128,7 +128,7 @@ impl<F: Formatter> Formatter for Go<F> {
 }
 
 /// What Go escapes and JSON need not: what HTML or JavaScript would stumble over.
-fn escape(c: char) -> Option<&'static str> {
+fn go_escape(c: char) -> Option<&'static str> {
     match c {
         '<' => Some("\\u003c"),
         '>' => Some("\\u003e"),

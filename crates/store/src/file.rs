@@ -4,8 +4,8 @@
 //! fields that Velero forgot to name. As in `bowline-api`: reading is generous (a missing or `null`
 //! list is empty, a field of a newer version is kept in [`Unknown`]), writing is what Go writes.
 
+mod bowline_info;
 mod operation;
-mod own;
 mod results;
 mod snapshot;
 mod volume_info;
@@ -16,11 +16,11 @@ use bowline_api::{PodVolumeBackup, VolumePluginBackup};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use bowline_api::Unknown;
+pub use bowline_info::{BowlineBackupInfo, FreezeWindow, VolumeOperation, VolumeOperationKind};
 pub use operation::{
     BackupOperation, BackupOperationSpec, OperationPhase, OperationStatus, ResourceIdentifier,
     RestoreOperation, RestoreOperationSpec,
 };
-pub use own::{FreezeWindow, Own, VolumeOperation, VolumeOperationKind};
 pub use results::{Messages, Results};
 pub use snapshot::{Snapshot, SnapshotPhase, SnapshotSpec, SnapshotStatus};
 pub use volume_info::{
@@ -83,7 +83,7 @@ content!(BackupContent, BackupFile {
     Vec<PodVolumeBackup> => PodVolumeBackups within VOLUMES,
     Vec<VolumePluginBackup> => VolumePluginBackups within VOLUMES,
     Vec<Snapshot> => VolumeSnapshots within VOLUMES,
-    Own => Own within VOLUMES,
+    BowlineBackupInfo => BowlineInfo within VOLUMES,
     Vec<BackupOperation> => ItemOperations within JSON,
     Vec<BackupVolumeInfo> => VolumeInfos within VOLUMES,
     CsiVolumeSnapshots => CsiVolumeSnapshots within VOLUMES,

@@ -40,7 +40,7 @@ pub enum BackupFile {
     /// Its VolumePluginBackups; ours.
     VolumePluginBackups,
     /// What Velero has no file for; ours.
-    Own,
+    BowlineInfo,
     /// Its VolumeSnapshots; old backups only, read and never written.
     CsiVolumeSnapshots,
     /// Its VolumeSnapshotContents; old backups only.
@@ -62,7 +62,7 @@ impl BackupFile {
         Self::Results,
         Self::VolumeInfos,
         Self::VolumePluginBackups,
-        Self::Own,
+        Self::BowlineInfo,
         Self::CsiVolumeSnapshots,
         Self::CsiVolumeSnapshotContents,
         Self::CsiVolumeSnapshotClasses,
@@ -80,7 +80,7 @@ impl BackupFile {
             Self::Results => "-results.gz",
             Self::VolumeInfos => "-volumeinfo.json.gz",
             Self::VolumePluginBackups => "-volumepluginbackups.json.gz",
-            Self::Own => "-bowline.json.gz",
+            Self::BowlineInfo => "-bowline.json.gz",
             Self::CsiVolumeSnapshots => "-csi-volumesnapshots.json.gz",
             Self::CsiVolumeSnapshotContents => "-csi-volumesnapshotcontents.json.gz",
             Self::CsiVolumeSnapshotClasses => "-csi-volumesnapshotclasses.json.gz",
@@ -135,7 +135,7 @@ pub enum Key {
 
 /// A download that cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownDownload {
+pub enum InvalidDownload {
     /// There is no such kind of file.
     #[error("unsupported download target kind {0:?}")]
     Kind(String),
@@ -145,9 +145,9 @@ pub enum UnknownDownload {
 }
 
 impl TryFrom<&DownloadTarget> for Key {
-    type Error = UnknownDownload;
+    type Error = InvalidDownload;
 
-    fn try_from(target: &DownloadTarget) -> Result<Self, UnknownDownload> {
+    fn try_from(target: &DownloadTarget) -> Result<Self, InvalidDownload> {
         use DownloadTargetKind as Kind;
         let backup = |file| Ok(Self::Backup(BackupName::new(&target.name)?, file));
         let restore = |file| Ok(Self::Restore(RestoreName::new(&target.name)?, file));
@@ -166,7 +166,7 @@ impl TryFrom<&DownloadTarget> for Key {
             Kind::RestoreResourceList => restore(RestoreFile::ResourceList),
             Kind::RestoreItemOperations => restore(RestoreFile::ItemOperations),
             Kind::RestoreVolumeInfo => restore(RestoreFile::VolumeInfos),
-            Kind::Other(kind) => Err(UnknownDownload::Kind(kind.clone())),
+            Kind::Other(kind) => Err(InvalidDownload::Kind(kind.clone())),
         }
     }
 }
@@ -251,7 +251,10 @@ impl Layout {
     }
 
     /// Those of the folders at the top that must not be there.
-    pub fn strange_folders<'a>(&self, folders: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    pub fn unexpected_folders<'a>(
+        &self,
+        folders: impl IntoIterator<Item = &'a str>,
+    ) -> Vec<String> {
         let folders = folders.into_iter();
         let names = folders.map(|folder| {
             let name = folder.strip_prefix(self.root.as_str()).unwrap_or(folder);

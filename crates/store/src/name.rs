@@ -4,12 +4,12 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The longest name that Kubernetes accepts.
-const MAX: usize = 253;
+const MAX_NAME_LENGTH: usize = 253;
 
 /// A text that is no name of a Kubernetes object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is not a name: it must be at most {MAX} lower-case letters, digits, `-` and `.`, \
+    "{name:?} is not a name: it must be at most {MAX_NAME_LENGTH} lower-case letters, digits, `-` and `.`, \
      beginning and ending with a letter or digit"
 )]
 pub struct InvalidName {
@@ -75,7 +75,7 @@ fn is_object_name(name: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    name.len() <= MAX && name.split('.').all(is_label)
+    name.len() <= MAX_NAME_LENGTH && name.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_kubernetes_accepts_and_nothing_else() {
+    fn names_are_exactly_what_kubernetes_accepts() {
         for good in ["a", "nightly-20260102030405", "a.b-c.d", "0", &"x".repeat(253)] {
             assert_eq!(BackupName::new(good).unwrap().as_str(), good);
         }

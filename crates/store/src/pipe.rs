@@ -15,20 +15,20 @@ use futures::stream;
 use tokio::sync::mpsc;
 
 /// How large the pieces are that go through.
-const PIECE: usize = 64 << 10;
+const PIPE_CHUNK: usize = 64 << 10;
 /// How many may wait.
-const WAITING: usize = 4;
+const PIPE_CAPACITY: usize = 4;
 
 /// A writer, and the stream of what is written to it.
 ///
 /// The writer blocks, so it must not be used by async code.
 pub fn pipe() -> (Writer, ByteStream) {
-    let (sender, receiver) = mpsc::channel(WAITING);
+    let (sender, receiver) = mpsc::channel(PIPE_CAPACITY);
     let stream = stream::unfold(Some(receiver), async |receiver| {
         let mut receiver = receiver?;
         match receiver.recv().await {
-            Some(Message::Piece(piece)) => Some((Ok(piece), Some(receiver))),
-            Some(Message::End) => None,
+            Some(PipeMessage::Piece(piece)) => Some((Ok(piece), Some(receiver))),
+            Some(PipeMessage::End) => None,
             None => {
                 let error = io::Error::other("what was to be uploaded was not written to its end");
                 Some((Err(error), None))
@@ -40,11 +40,11 @@ pub fn pipe() -> (Writer, ByteStream) {
 
 /// The writing end.
 pub struct Writer {
-    sender: mpsc::Sender<Message>,
+    sender: mpsc::Sender<PipeMessage>,
     buffer: BytesMut,
 }
 
-enum Message {
+enum PipeMessage {
     Piece(Bytes),
     End,
 }
@@ -53,31 +53,31 @@ impl Writer {
     /// Says that all has been written.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
-        self.send(Message::End)
+        self.send(PipeMessage::End)
     }
 
-    fn send(&self, message: Message) -> io::Result<()> {
-        let gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the upload has ended");
-        self.sender.blocking_send(message).map_err(gone)
+    fn send(&self, message: PipeMessage) -> io::Result<()> {
+        let reader_gone = |_| io::Error::new(io::ErrorKind::BrokenPipe, "the upload has ended");
+        self.sender.blocking_send(message).map_err(reader_gone)
     }
 }
 
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let taken = bytes.len().min(PIECE - self.buffer.len());
-        self.buffer.extend_from_slice(&bytes[..taken]);
-        if self.buffer.len() == PIECE {
+        let accepted = bytes.len().min(PIPE_CHUNK - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..accepted]);
+        if self.buffer.len() == PIPE_CHUNK {
             self.flush()?;
         }
-        Ok(taken)
+        Ok(accepted)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::replace(&mut self.buffer, BytesMut::with_capacity(PIECE));
-        self.send(Message::Piece(piece.freeze()))
+        let piece = std::mem::replace(&mut self.buffer, BytesMut::with_capacity(PIPE_CHUNK));
+        self.send(PipeMessage::Piece(piece.freeze()))
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use futures::TryStreamExt as _;
 
     #[tokio::test]
-    async fn what_is_written_comes_out_and_ends() {
+    async fn stream_yields_what_was_written_and_ends() {
         let (mut writer, stream) = pipe();
         let content: Vec<u8> = (0..1_000_000_u32).flat_map(u32::to_le_bytes).collect();
         let written = content.clone();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_that_gives_up_breaks_the_stream() {
+    async fn dropped_writer_ends_the_stream_with_an_error() {
         let (mut writer, stream) = pipe();
         std::thread::spawn(move || writer.write_all(b"half of it"));
         let error = stream.try_collect::<Vec<Bytes>>().await.unwrap_err();
@@ -109,11 +109,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_writer_learns_that_nobody_reads() {
+    async fn writer_fails_when_the_reader_is_gone() {
         let (mut writer, stream) = pipe();
         drop(stream);
         let result =
-            std::thread::spawn(move || writer.write_all(&vec![0; 2 * PIECE])).join().unwrap();
+            std::thread::spawn(move || writer.write_all(&vec![0; 2 * PIPE_CHUNK])).join().unwrap();
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -27,11 +27,11 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-pub use commit::Committed;
+pub use commit::CommitOutcome;
 pub use deadline::Deadlines;
 pub use error::Error;
 
-use crate::backend::{Backend, once};
+use crate::backend::{Backend, single_piece_stream};
 use crate::decode::{self, Limits};
 use crate::encode;
 use crate::file::{BackupContent, RestoreContent};
@@ -58,13 +58,13 @@ pub struct Listing {
     /// Backups, or what is left or not yet complete of them.
     pub backups: Vec<BackupName>,
     /// Folders that cannot be of a backup.
-    pub strange: Vec<String>,
+    pub unexpected: Vec<String>,
 }
 
 /// How many MiB all files may take together while they are read, by [their limits](Limits::memory).
-const READ_ROOM: u32 = 384;
+const READ_MEMORY_MIB: u32 = 384;
 /// What is left of that, in the whole process.
-static READING: Semaphore = Semaphore::const_new(READ_ROOM as usize);
+static READ_MEMORY_PERMITS: Semaphore = Semaphore::const_new(READ_MEMORY_MIB as usize);
 /// The longest log that is read back, compressed.
 const LOG_LIMIT: u64 = 64 << 20;
 
@@ -89,32 +89,32 @@ impl BackupStore {
     /// Whether the location can be used: it answers, and nothing of somebody else lies in it.
     pub async fn validate(&self) -> Result<()> {
         let root = self.layout.root();
-        let found = self.backend.list_common_prefixes(&self.bucket, root, "/");
-        let folders = self.metadata("list", root, found).await?;
-        match self.layout.strange_folders(folders.iter().map(String::as_str)) {
+        let request = self.backend.list_common_prefixes(&self.bucket, root, "/");
+        let folders = self.metadata_call("list", root, request).await?;
+        match self.layout.unexpected_folders(folders.iter().map(String::as_str)) {
             strange if strange.is_empty() => Ok(()),
-            strange => Err(Error::StrangeFolders(strange)),
+            strange => Err(Error::UnexpectedFolders(strange)),
         }
     }
 
     /// Whether nothing is in the location, not even of somebody else.
     pub async fn is_empty(&self) -> Result<bool> {
         let root = self.layout.root();
-        let found = self.backend.list_common_prefixes(&self.bucket, root, "/");
-        Ok(self.metadata("list", root, found).await?.is_empty())
+        let request = self.backend.list_common_prefixes(&self.bucket, root, "/");
+        Ok(self.metadata_call("list", root, request).await?.is_empty())
     }
 
     /// What is in the folder of backups.
     pub async fn list(&self) -> Result<Listing> {
         let folder = self.layout.backups();
-        let found = self.backend.list_common_prefixes(&self.bucket, &folder, "/");
+        let request = self.backend.list_common_prefixes(&self.bucket, &folder, "/");
         let mut listing = Listing::default();
-        for prefix in self.metadata("list", &folder, found).await? {
+        for prefix in self.metadata_call("list", &folder, request).await? {
             let name = prefix.strip_prefix(folder.as_str()).unwrap_or(&prefix);
             let name = name.strip_suffix('/').unwrap_or(name);
             match BackupName::new(name) {
                 Ok(name) => listing.backups.push(name),
-                Err(_) => listing.strange.push(name.to_owned()),
+                Err(_) => listing.unexpected.push(name.to_owned()),
             }
         }
         listing.backups.sort();
@@ -124,17 +124,17 @@ impl BackupStore {
     /// Whether a backup exists: whether it has its commit record.
     pub async fn exists(&self, backup: &BackupName) -> Result<bool> {
         let key = self.layout.key(&Key::Backup(backup.clone(), BackupFile::Record));
-        let asked = self.backend.object_exists(&self.bucket, &key);
-        self.metadata("look for", &key, asked).await
+        let request = self.backend.object_exists(&self.bucket, &key);
+        self.metadata_call("look for", &key, request).await
     }
 
     /// The commit record of a backup; none if it does not exist.
     pub async fn backup(&self, backup: &BackupName) -> Result<Option<Backup>> {
         let key = Key::Backup(backup.clone(), BackupFile::Record);
-        let Some(text) = self.get_whole(&key, Limits::RECORD.packed).await? else {
+        let Some(text) = self.get_bytes(&key, Limits::RECORD.packed).await? else {
             return Ok(None);
         };
-        let read = decode::record(&text, backup);
+        let read = decode::read_record(&text, backup);
         read.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(&key), source })
     }
 
@@ -158,12 +158,12 @@ impl BackupStore {
 
     /// The log of a backup, compressed; none if there is none.
     pub async fn log(&self, backup: &BackupName) -> Result<Option<Bytes>> {
-        self.get_whole(&Key::Backup(backup.clone(), BackupFile::Log), LOG_LIMIT).await
+        self.get_bytes(&Key::Backup(backup.clone(), BackupFile::Log), LOG_LIMIT).await
     }
 
     /// The log of a restore, compressed; none if there is none.
     pub async fn restore_log(&self, restore: &RestoreName) -> Result<Option<Bytes>> {
-        self.get_whole(&Key::Restore(restore.clone(), RestoreFile::Log), LOG_LIMIT).await
+        self.get_bytes(&Key::Restore(restore.clone(), RestoreFile::Log), LOG_LIMIT).await
     }
 
     /// Writes the archive of a backup, which comes compressed.
@@ -172,8 +172,8 @@ impl BackupStore {
     }
 
     /// Whether an archive may be given as it is made, or must be one that can be given again.
-    pub fn sends_again(&self) -> bool {
-        self.backend.sends_again()
+    pub fn retries_parts(&self) -> bool {
+        self.backend.retries_parts()
     }
 
     /// The archive of a backup, compressed; none if there is none.
@@ -182,7 +182,9 @@ impl BackupStore {
     }
 
     /// What a file of a restore holds; none if there is no such file.
-    pub async fn get_of_restore<T: RestoreContent + DeserializeOwned + Default + Send + 'static>(
+    pub async fn get_restore_file<
+        T: RestoreContent + DeserializeOwned + Default + Send + 'static,
+    >(
         &self,
         restore: &RestoreName,
     ) -> Result<Option<T>> {
@@ -190,7 +192,7 @@ impl BackupStore {
     }
 
     /// Writes a file of a restore.
-    pub async fn put_of_restore<T: RestoreContent>(
+    pub async fn put_restore_file<T: RestoreContent>(
         &self,
         restore: &RestoreName,
         content: &T,
@@ -210,23 +212,23 @@ impl BackupStore {
 
     /// What was kept for a run; none if it is not there, and an error if it is longer than `limit`.
     pub async fn scratch(&self, run: &RunUid, number: u64, limit: u64) -> Result<Option<Bytes>> {
-        self.get_whole(&Key::Scratch(run.clone(), number), limit).await
+        self.get_bytes(&Key::Scratch(run.clone(), number), limit).await
     }
 
     /// A link to a file that somebody asked for.
     pub async fn download_url(&self, target: &DownloadTarget) -> Result<String> {
         let key = self.layout.key(&Key::try_from(target)?);
-        let made = self.backend.create_signed_url(&self.bucket, &key, DOWNLOAD_TTL);
-        self.metadata("make a link to", &key, made).await
+        let request = self.backend.create_signed_url(&self.bucket, &key, DOWNLOAD_TTL);
+        self.metadata_call("make a link to", &key, request).await
     }
 
     /// Any file as it lies in the bucket; none if it is not there.
     pub async fn get_stream(&self, key: &Key) -> Result<Option<ByteStream>> {
         let key = self.layout.key(key);
-        let asked = self.backend.get_object(&self.bucket, &key);
-        match self.metadata("read", &key, asked).await {
-            Ok(stream) => Ok(Some(deadline::watch(stream, self.deadlines.silence))),
-            Err(error) if self.means_missing(&error, &key).await => Ok(None),
+        let request = self.backend.get_object(&self.bucket, &key);
+        match self.metadata_call("read", &key, request).await {
+            Ok(stream) => Ok(Some(deadline::fail_when_idle(stream, self.deadlines.idle_timeout))),
+            Err(error) if self.is_missing_object(&error, &key).await => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -234,14 +236,14 @@ impl BackupStore {
     /// Writes any file from a stream.
     pub async fn put_stream(&self, key: &Key, content: ByteStream) -> Result<()> {
         let key = self.layout.key(key);
-        let (content, flow) = deadline::observe(content);
+        let (content, flow) = deadline::observe_reads(content);
         let put = self.backend.put_object(&self.bucket, &key, content);
-        let put = deadline::until_silent(put, flow, self.deadlines.silence).await;
+        let put = deadline::await_unless_idle(put, flow, self.deadlines.idle_timeout).await;
         put.map_err(|source| Error::Backend { action: "write", key, source })
     }
 
     async fn put_bytes(&self, key: &Key, content: Bytes) -> Result<()> {
-        self.put_stream(key, once(content)).await
+        self.put_stream(key, single_piece_stream(content)).await
     }
 
     async fn get_json<T: DeserializeOwned + Default + Send + 'static>(
@@ -249,51 +251,52 @@ impl BackupStore {
         key: &Key,
         limits: Limits,
     ) -> Result<Option<T>> {
-        let Some(packed) = self.get_whole(key, limits.packed).await? else {
+        let Some(packed) = self.get_bytes(key, limits.packed).await? else {
             return Ok(None);
         };
         let unreadable = |source| Error::Unreadable { key: self.layout.key(key), source };
         // It may be many megabytes.
         let weighed = packed.clone();
         let weighed = tokio::task::spawn_blocking(move || decode::weigh_gzip(&weighed, limits));
-        let weight = weighed.await.map_err(|_| Error::GivenUp)?.map_err(unreadable)?;
+        let weight = weighed.await.map_err(|_| Error::TaskAborted)?.map_err(unreadable)?;
         // Large files one after the other, however many backups are looked at.
-        let room = u32::try_from(weight >> 20).unwrap_or(READ_ROOM).clamp(1, READ_ROOM);
-        let room = READING.acquire_many(room).await.map_err(|_| Error::GivenUp)?;
-        let read = tokio::task::spawn_blocking(move || decode::weighed_json_gzip(&packed, limits));
-        let read = read.await.map_err(|_| Error::GivenUp)?;
+        let room = u32::try_from(weight >> 20).unwrap_or(READ_MEMORY_MIB).clamp(1, READ_MEMORY_MIB);
+        let room = READ_MEMORY_PERMITS.acquire_many(room).await.map_err(|_| Error::TaskAborted)?;
+        let read =
+            tokio::task::spawn_blocking(move || decode::read_weighed_json_gzip(&packed, limits));
+        let read = read.await.map_err(|_| Error::TaskAborted)?;
         drop(room);
         read.map(Some).map_err(unreadable)
     }
 
-    async fn get_whole(&self, key: &Key, limit: u64) -> Result<Option<Bytes>> {
+    async fn get_bytes(&self, key: &Key, limit: u64) -> Result<Option<Bytes>> {
         let Some(stream) = self.get_stream(key).await? else { return Ok(None) };
-        let whole = decode::collect(stream, limit).await;
-        whole.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
+        let content = decode::collect(stream, limit).await;
+        content.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
     }
 
     /// Whether an error of a read means that there is nothing to read. Plugins written in Go do not
     /// say, so they are asked.
-    async fn means_missing(&self, error: &Error, key: &str) -> bool {
+    async fn is_missing_object(&self, error: &Error, key: &str) -> bool {
         let Error::Backend { source, .. } = error else { return false };
         match source.class() {
             Class::Permanent => source.code() == Code::NotFound,
             Class::Unclear => {
-                let asked = self.backend.object_exists(&self.bucket, key);
-                matches!(self.metadata("look for", key, asked).await, Ok(false))
+                let request = self.backend.object_exists(&self.bucket, key);
+                matches!(self.metadata_call("look for", key, request).await, Ok(false))
             }
             Class::Transient | Class::Unimplemented => false,
         }
     }
 
     /// Waits for a call that moves no data, but not for ever.
-    async fn metadata<T>(
+    async fn metadata_call<T>(
         &self,
         action: &'static str,
         key: &str,
         call: impl Future<Output = bowline_plugin::Result<T>>,
     ) -> Result<T> {
-        let outcome = deadline::within(self.deadlines.metadata, call).await;
+        let outcome = deadline::with_timeout(self.deadlines.metadata, call).await;
         outcome.map_err(|source| Error::Backend { action, key: key.to_owned(), source })
     }
 }

@@ -36,16 +36,16 @@ impl Account {
         let metadata = json!({"name": self.namespace});
         apply(client, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
             .await?;
-        for object in self.roles() {
+        for object in self.role_objects() {
             apply(client, object).await?;
         }
         Ok(())
     }
 
     /// The roles and their bindings.
-    pub fn roles(&self) -> [Value; 4] {
+    pub fn role_objects(&self) -> [Value; 4] {
         let Self { user, cluster_rules, own_rules, .. } = self;
-        let own = Some(self.namespace.as_str());
+        let namespace = Some(self.namespace.as_str());
         let role = |kind: &str, namespace: Option<&str>, rules: &[PolicyRule]| {
             json!({
                 "apiVersion": format!("{GROUP}/v1"), "kind": kind,
@@ -63,8 +63,8 @@ impl Account {
         [
             role("ClusterRole", None, cluster_rules),
             binding("ClusterRole", None),
-            role("Role", own, own_rules),
-            binding("Role", own),
+            role("Role", namespace, own_rules),
+            binding("Role", namespace),
         ]
     }
 }

@@ -18,7 +18,7 @@ pub async fn start(client: Client) -> std::io::Result<String> {
             let client = client.clone();
             tokio::spawn(async move {
                 // Whoever hangs up does not want an answer.
-                let _ = answer(stream, client).await;
+                let _ = proxy_connection(stream, client).await;
             });
         }
     });
@@ -26,12 +26,12 @@ pub async fn start(client: Client) -> std::io::Result<String> {
 }
 
 /// Hands one request on, and its answer back.
-async fn answer(stream: TcpStream, client: Client) -> std::io::Result<()> {
+async fn proxy_connection(stream: TcpStream, client: Client) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     stream.read_line(&mut line).await?;
-    let mut words = line.split(' ').map(str::to_owned);
-    let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let mut parts = line.split(' ').map(str::to_owned);
+    let (method, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let (mut length, mut content) = (0, String::new());
     loop {
         let mut header = String::new();

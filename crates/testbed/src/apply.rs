@@ -15,7 +15,7 @@ use crate::Error;
 pub const FIELD_MANAGER: &str = "bowline-testbed";
 
 /// How long a kind whose definition was applied a moment ago may take to be served.
-const KIND_LIMIT: Duration = Duration::from_secs(30);
+const KIND_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Applies one object, of any kind that the cluster serves, and returns it as stored.
 ///
@@ -25,20 +25,22 @@ pub async fn apply(client: &Client, object: Value) -> Result<DynamicObject, Erro
         let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
         format!("apply {} {}", field("/kind"), field("/metadata/name"))
     };
-    let what = describe();
+    let description = describe();
     let mut object: DynamicObject = serde_json::from_value(object)
         .map_err(kube::Error::SerdeError)
-        .map_err(Error::api(&what))?;
+        .map_err(Error::api(&description))?;
     let kind = object
         .types
         .as_ref()
         .and_then(|types: &TypeMeta| GroupVersionKind::try_from(types).ok())
         .unwrap_or_else(|| GroupVersionKind::gvk("", "v1", ""));
-    let deadline = Instant::now() + KIND_LIMIT;
+    let deadline = Instant::now() + KIND_TIMEOUT;
     let (resource, capabilities) = loop {
         match pinned_kind(client, &kind).await {
             Ok(found) => break found,
-            Err(error) if Instant::now() >= deadline => return Err(Error::api(&what)(error)),
+            Err(error) if Instant::now() >= deadline => {
+                return Err(Error::api(&description)(error));
+            }
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     };
@@ -52,5 +54,5 @@ pub async fn apply(client: &Client, object: Value) -> Result<DynamicObject, Erro
     };
     let name = object.metadata.name.clone().unwrap_or_default();
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    api.patch(&name, &params, &Patch::Apply(&object)).await.map_err(Error::api(&what))
+    api.patch(&name, &params, &Patch::Apply(&object)).await.map_err(Error::api(&description))
 }

@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
+use crate::console::print_line;
 use crate::env;
 use crate::isolation::Isolation;
-use crate::say::say;
 
 /// What the janitor does once nobody holds the bed any more. Arguments: the bed's id, its folder,
 /// whether to keep the folder.
@@ -89,7 +89,7 @@ pub enum Error {
 }
 
 /// Why there can be no new folder in `parent`, without the name that it would have had.
-fn why(parent: &Path, error: &io::Error) -> String {
+fn folder_error(parent: &Path, error: &io::Error) -> String {
     match parent.metadata() {
         Err(error) => error.to_string(),
         Ok(found) if !found.is_dir() => "it is no folder".to_owned(),
@@ -125,7 +125,7 @@ impl Bed {
             .tempdir_in(parent)
             .map_err(|error| Error::Folder {
                 parent: parent.to_owned(),
-                reason: why(parent, &error),
+                reason: folder_error(parent, &error),
             })?
             .keep();
         let id = dir.file_name().and_then(OsStr::to_str).unwrap_or("bowline-bed").to_owned();
@@ -133,8 +133,8 @@ impl Bed {
         let mut janitor = Command::new("/bin/sh")
             .args(["-c", JANITOR, "bowline-janitor", &id])
             .arg(&dir)
-            .arg(if env::get(env::KEEP).is_some() { "keep" } else { "remove" })
-            .env_remove(env::BED)
+            .arg(if env::get(env::KEEP_BEDS).is_some() { "keep" } else { "remove" })
+            .env_remove(env::BED_ID)
             // Ours may be anything; the tools that it needs are here on every system.
             .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
             .current_dir("/")
@@ -175,7 +175,7 @@ impl Bed {
     /// Starts a program that will not outlive the bed, in a process group of its own so that a
     /// Ctrl-C reaches us first.
     pub fn spawn(&self, mut command: Command) -> io::Result<Child> {
-        command.env(env::BED, self.id()).process_group(0).stdin(Stdio::null());
+        command.env(env::BED_ID, self.id()).process_group(0).stdin(Stdio::null());
         match self.isolation() {
             None => command.spawn(),
             Some(isolation) => isolation.run(move || command.spawn()),
@@ -185,8 +185,8 @@ impl Bed {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if env::get(env::KEEP).is_some() {
-            say(&format!("kept {}", self.dir.display()));
+        if env::get(env::KEEP_BEDS).is_some() {
+            print_line(&format!("kept {}", self.dir.display()));
         }
         drop(self.lifeline.take());
         // Bounded by the janitor's own loops, of a hundred rounds each.
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_bed_takes_its_folder_and_even_grandchildren_with_it() {
+    fn dropped_bed_removes_its_folder_and_all_descendants() {
         let bed = Bed::new().unwrap();
         let dir = bed.dir().to_owned();
         let pid_file = dir.join("grandchild");
@@ -212,7 +212,7 @@ mod tests {
 
         drop(bed);
 
-        assert!(!dir.exists() || env::get(env::KEEP).is_some());
+        assert!(!dir.exists() || env::get(env::KEEP_BEDS).is_some());
         let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "still running: {state}");
     }

@@ -20,7 +20,7 @@ use crate::{Bed, Error, kubeconfig, port};
 
 /// How long a program may take to come up. Four seconds are usual; a machine that compiles beside
 /// it is slower.
-const START_LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// How a control plane is started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,7 +86,7 @@ impl ControlPlane {
     /// Starts a control plane in `bed` and waits until it is ready.
     pub async fn start(bed: &Bed, options: Options) -> Result<Self, Error> {
         if let Some(port) = options.port {
-            port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
+            port::check_free(port).map_err(|reason| Error::WantedPort { port, reason })?;
         }
         let [etcd, api_server, controller_manager, scheduler] = program::locate([
             Program::Etcd,
@@ -98,7 +98,7 @@ impl ControlPlane {
         let binaries = Binaries { etcd, api_server, controller_manager, scheduler };
         let dir = bed.subdir("control-plane").map_err(Error::io("create", bed.dir()))?;
         let pki = Pki::new(&dir)?;
-        let api = port::with_free(async |free: [u16; 3]| {
+        let api = port::with_free_ports(async |free: [u16; 3]| {
             let ports = Ports::choose(bed, options.port, free);
             ApiServer::start(bed, &dir, &binaries, &pki, ports, options.port).await
         })
@@ -260,9 +260,9 @@ impl ApiServer {
         let client = kubeconfig::client(&kubeconfig).await?;
         // Another server may have taken the port: only ours has a certificate that we trust.
         let ready = tokio::select! {
-            ready = process.until(START_LIMIT, || is_ready(&client)) => ready,
+            ready = process.wait_until(START_TIMEOUT, || is_ready(&client)) => ready,
             // The API server would die of a dead store: name the one that died first.
-            dead = etcd.ended() => Err(dead),
+            dead = etcd.wait_for_exit() => Err(dead),
         };
         etcd.check()?;
         ready?;
@@ -292,13 +292,16 @@ async fn start_controllers(
             .map_err(Error::io("write", &path))?;
         Ok(path)
     };
-    let own = kubeconfig("controller-manager", &pki.controller_manager)?;
-    let command = controller_manager_command(&binaries.controller_manager, pki, &own);
+    let controller_kubeconfig = kubeconfig("controller-manager", &pki.controller_manager)?;
+    let command =
+        controller_manager_command(&binaries.controller_manager, pki, &controller_kubeconfig);
     let mut controller_manager = Process::start(bed, "kube-controller-manager", command)?;
-    let own = kubeconfig("scheduler", &pki.scheduler)?;
-    let command = with_own_kubeconfig(&binaries.scheduler, &own);
+    let scheduler_kubeconfig = kubeconfig("scheduler", &pki.scheduler)?;
+    let command = with_own_kubeconfig(&binaries.scheduler, &scheduler_kubeconfig);
     let mut scheduler = Process::start(bed, "kube-scheduler", command)?;
-    controller_manager.until(START_LIMIT, || has_default_service_account(&api.client)).await?;
+    controller_manager
+        .wait_until(START_TIMEOUT, || has_default_service_account(&api.client))
+        .await?;
     scheduler.check()?;
     Ok((controller_manager, scheduler))
 }

@@ -50,17 +50,17 @@ pub const DRIVER: &str = "folders.csi.bowline.io";
 pub const CLASS: &str = "folders";
 
 /// The StorageClass whose claims are bound once a pod wants them.
-pub const LATE_CLASS: &str = "folders-late";
+pub const WAIT_FOR_CONSUMER_CLASS: &str = "folders-late";
 
 /// The VolumeSnapshotClass, and the VolumeGroupSnapshotClass if there are groups. Both carry the
 /// label by which Velero chooses a class, and delete a snapshot with its object.
 pub const SNAPSHOT_CLASS: &str = "folders";
 
-const START_LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What makes the controllers fast enough for tests. By themselves they send five requests in a
 /// second, and look after a snapshot that is not ready yet at growing intervals of up to minutes.
-const HASTE: [&str; 5] = [
+const FAST_CONTROLLER_FLAGS: [&str; 5] = [
     "--kube-api-qps=500",
     "--kube-api-burst=1000",
     "--retry-interval-start=100ms",
@@ -118,15 +118,17 @@ impl Csi {
         switches::write(&root, &options.switches)?;
         let mut driver =
             Process::start(bed, "csi-driver", driver_command(&driver, &root, &socket, node))?;
-        driver.until(START_LIMIT, async || socket.exists().then_some(())).await?;
+        driver.wait_until(START_TIMEOUT, async || socket.exists().then_some(())).await?;
         if node.is_some() {
-            driver.until(START_LIMIT, || is_registered(&client)).await?;
+            driver.wait_until(START_TIMEOUT, || is_registered(&client)).await?;
         }
 
         let kubeconfig = plane.kubeconfig_for("csi", "csi", Some("system:masters"))?;
         let start = |name, binary: &Path, arguments: &[&str]| {
             let mut command = Command::new(binary);
-            command.arg(format!("--kubeconfig={}", kubeconfig.display())).args(HASTE);
+            command
+                .arg(format!("--kubeconfig={}", kubeconfig.display()))
+                .args(FAST_CONTROLLER_FLAGS);
             command.args(arguments);
             Process::start(bed, name, command)
         };
@@ -138,15 +140,15 @@ impl Csi {
         let mut snapshotter =
             start("csi-snapshotter", &snapshotter, &[&sidecar[..], &[&groups]].concat())?;
         // Each asks for the driver's name when it starts.
-        snapshotter.until(START_LIMIT, async || has_introduced_itself(&root, 1)).await?;
+        snapshotter.wait_until(START_TIMEOUT, async || has_answered_plugin_info(&root, 1)).await?;
         let mut provisioner = start("csi-provisioner", &provisioner, &sidecar)?;
-        provisioner.until(START_LIMIT, async || has_introduced_itself(&root, 2)).await?;
+        provisioner.wait_until(START_TIMEOUT, async || has_answered_plugin_info(&root, 2)).await?;
         controller.check()?;
         Ok(Self { provisioner, snapshotter, controller, driver, root })
     }
 
     /// Has the driver do from its next call on as `switches` say, and no longer as others said.
-    pub fn set(&self, switches: &Switches) -> Result<(), Error> {
+    pub fn set_switches(&self, switches: &Switches) -> Result<(), Error> {
         switches::write(&self.root, switches)
     }
 
@@ -215,10 +217,11 @@ fn driver_command(binary: &Path, root: &Path, socket: &Path, node: Option<&Node>
 }
 
 /// Whether `count` programs have asked the driver who it is.
-fn has_introduced_itself(root: &Path, count: usize) -> Option<()> {
+fn has_answered_plugin_info(root: &Path, count: usize) -> Option<()> {
     let calls = calls::read(root).ok()?;
-    let asked = calls.iter().filter(|call| call.method == "GetPluginInfo" && call.ended.is_some());
-    (asked.count() >= count).then_some(())
+    let info_calls =
+        calls.iter().filter(|call| call.method == "GetPluginInfo" && call.ended.is_some());
+    (info_calls.count() >= count).then_some(())
 }
 
 /// Whether kubelet has taken the driver and told so.

@@ -22,17 +22,17 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::Error;
-use crate::s3::{Credentials, RANDOMNESS, random_key};
+use crate::s3::{Credentials, RANDOM_DEVICE, random_key};
 
 /// The region that it says it is in.
 pub const REGION: &str = "us-east-1";
 
 /// The largest request; those of plugins have a few hundred bytes.
-const LARGEST_REQUEST: usize = 64 << 10;
+const MAX_REQUEST_BYTES: usize = 64 << 10;
 /// How many requests are answered. Nothing grows without one.
-const MOST_REQUESTS: usize = 10_000;
+const MAX_REQUESTS: usize = 10_000;
 /// How many tags a thing may have, as at Amazon.
-const MOST_TAGS: usize = 50;
+const MAX_TAGS: usize = 50;
 
 /// Tags of a volume or a snapshot.
 pub type Tags = BTreeMap<String, String>;
@@ -48,12 +48,12 @@ pub struct Ec2 {
 #[derive(Debug)]
 struct Account {
     credentials: Credentials,
-    things: Mutex<Things>,
+    resources: Mutex<Ec2Resources>,
 }
 
 /// All that there is.
 #[derive(Debug, Default)]
-struct Things {
+struct Ec2Resources {
     volumes: BTreeMap<String, Volume>,
     snapshots: BTreeMap<String, Snapshot>,
     calls: Vec<String>,
@@ -90,12 +90,12 @@ impl Ec2 {
     pub async fn start() -> Result<Self, Error> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(Error::Port)?;
         let address = listener.local_addr().map_err(Error::Port)?;
-        let secret_key = random_key().map_err(Error::io("read", Path::new(RANDOMNESS)))?;
+        let secret_key = random_key().map_err(Error::io("read", Path::new(RANDOM_DEVICE)))?;
         let credentials = Credentials { access_key: "AKIABOWLINETESTBED".to_owned(), secret_key };
-        let account = Arc::new(Account { credentials, things: Mutex::default() });
+        let account = Arc::new(Account { credentials, resources: Mutex::default() });
         let router = Router::new()
-            .route("/", post(answer))
-            .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
+            .route("/", post(handle_request))
+            .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
             .with_state(Arc::clone(&account));
         let server = tokio::spawn(async move {
             // It ends when it is aborted.
@@ -121,27 +121,27 @@ impl Ec2 {
 
     /// Puts a volume here, or another in its place.
     pub fn put_volume(&self, id: &str, volume: Volume) {
-        self.account.things().volumes.insert(id.to_owned(), volume);
+        self.account.lock_resources().volumes.insert(id.to_owned(), volume);
     }
 
     /// Takes a volume away.
     pub fn remove_volume(&self, id: &str) {
-        self.account.things().volumes.remove(id);
+        self.account.lock_resources().volumes.remove(id);
     }
 
     /// A volume.
     pub fn volume(&self, id: &str) -> Option<Volume> {
-        self.account.things().volumes.get(id).cloned()
+        self.account.lock_resources().volumes.get(id).cloned()
     }
 
     /// All snapshots, by their ids.
     pub fn snapshots(&self) -> BTreeMap<String, Snapshot> {
-        self.account.things().snapshots.clone()
+        self.account.lock_resources().snapshots.clone()
     }
 
     /// The actions that were asked for with the right key, in their order.
     pub fn calls(&self) -> Vec<String> {
-        self.account.things().calls.clone()
+        self.account.lock_resources().calls.clone()
     }
 }
 
@@ -152,36 +152,36 @@ impl Drop for Ec2 {
 }
 
 impl Account {
-    fn things(&self) -> MutexGuard<'_, Things> {
-        self.things.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_resources(&self) -> MutexGuard<'_, Ec2Resources> {
+        self.resources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Why a request is refused.
 #[derive(Debug)]
-struct Refusal {
+struct Ec2Error {
     status: StatusCode,
     code: &'static str,
     message: String,
 }
 
-impl Refusal {
+impl Ec2Error {
     fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, code, message: message.into() }
     }
 }
 
 /// The form of a request: `SnapshotId.1=snap-1&TagSpecification.1.Tag.1.Key=a`.
-struct Form(BTreeMap<String, String>);
+struct RequestForm(BTreeMap<String, String>);
 
-impl Form {
+impl RequestForm {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
-    fn need(&self, key: &str) -> Result<&str, Refusal> {
+    fn require(&self, key: &str) -> Result<&str, Ec2Error> {
         let missing =
-            || Refusal::new("MissingParameter", format!("The request must contain {key}"));
+            || Ec2Error::new("MissingParameter", format!("The request must contain {key}"));
         self.get(key).filter(|value| !value.is_empty()).ok_or_else(missing)
     }
 
@@ -189,13 +189,17 @@ impl Form {
     fn tags(&self) -> Tags {
         let of = |number, part| self.get(&format!("TagSpecification.1.Tag.{number}.{part}"));
         let tag = |number| Some((of(number, "Key")?.to_owned(), of(number, "Value")?.to_owned()));
-        (1..=MOST_TAGS).map_while(tag).collect()
+        (1..=MAX_TAGS).map_while(tag).collect()
     }
 }
 
-async fn answer(State(account): State<Arc<Account>>, headers: HeaderMap, body: Bytes) -> Response {
+async fn handle_request(
+    State(account): State<Arc<Account>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
     let request = "0c1d2e3f-bowline";
-    let (status, text) = match act(&account, &headers, &body) {
+    let (status, text) = match run_action(&account, &headers, &body) {
         Ok((action, answer)) => {
             let xmlns = "http://ec2.amazonaws.com/doc/2016-11-15/";
             let text = format!(
@@ -204,7 +208,7 @@ async fn answer(State(account): State<Arc<Account>>, headers: HeaderMap, body: B
             );
             (StatusCode::OK, text)
         }
-        Err(Refusal { status, code, message }) => {
+        Err(Ec2Error { status, code, message }) => {
             let message = escape(&message);
             let text = format!(
                 "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error>\
@@ -217,44 +221,52 @@ async fn answer(State(account): State<Arc<Account>>, headers: HeaderMap, body: B
 }
 
 /// The action of a request, and what it answers.
-fn act(account: &Account, headers: &HeaderMap, body: &[u8]) -> Result<(String, String), Refusal> {
-    if !signature::is_right(headers, body, &account.credentials) {
-        return Err(Refusal {
+fn run_action(
+    account: &Account,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<(String, String), Ec2Error> {
+    if !signature::is_valid(headers, body, &account.credentials) {
+        return Err(Ec2Error {
             status: StatusCode::UNAUTHORIZED,
-            ..Refusal::new(
+            ..Ec2Error::new(
                 "AuthFailure",
                 "AWS was not able to validate the provided access credentials",
             )
         });
     }
-    let form = Form(form_urlencoded::parse(body).into_owned().collect());
-    let action = form.need("Action")?.to_owned();
-    let mut things = account.things();
-    if things.calls.len() >= MOST_REQUESTS {
-        return Err(Refusal::new("RequestLimitExceeded", "Request limit exceeded."));
+    let form = RequestForm(form_urlencoded::parse(body).into_owned().collect());
+    let action = form.require("Action")?.to_owned();
+    let mut resources = account.lock_resources();
+    if resources.calls.len() >= MAX_REQUESTS {
+        return Err(Ec2Error::new("RequestLimitExceeded", "Request limit exceeded."));
     }
-    things.calls.push(action.clone());
+    resources.calls.push(action.clone());
     let answer = match action.as_str() {
-        "DescribeVolumes" => things.describe_volume(form.need("VolumeId.1")?),
-        "CreateSnapshot" => things.create_snapshot(form.need("VolumeId")?, form.tags()),
-        "DescribeSnapshots" => things.describe_snapshot(form.need("SnapshotId.1")?),
-        "CreateVolume" => things.create_volume(&form),
-        "DeleteSnapshot" => things.delete_snapshot(form.need("SnapshotId")?),
-        _ => Err(Refusal::new("InvalidAction", format!("The action {action} is not known here"))),
+        "DescribeVolumes" => resources.describe_volume(form.require("VolumeId.1")?),
+        "CreateSnapshot" => resources.create_snapshot(form.require("VolumeId")?, form.tags()),
+        "DescribeSnapshots" => resources.describe_snapshot(form.require("SnapshotId.1")?),
+        "CreateVolume" => resources.create_volume(&form),
+        "DeleteSnapshot" => resources.delete_snapshot(form.require("SnapshotId")?),
+        _ => Err(Ec2Error::new("InvalidAction", format!("The action {action} is not known here"))),
     }?;
     Ok((action, answer))
 }
 
-impl Things {
-    fn find_volume(&self, id: &str) -> Result<&Volume, Refusal> {
-        let none =
-            || Refusal::new("InvalidVolume.NotFound", format!("The volume '{id}' does not exist."));
+impl Ec2Resources {
+    fn find_volume(&self, id: &str) -> Result<&Volume, Ec2Error> {
+        let none = || {
+            Ec2Error::new("InvalidVolume.NotFound", format!("The volume '{id}' does not exist."))
+        };
         self.volumes.get(id).ok_or_else(none)
     }
 
-    fn find_snapshot(&self, id: &str) -> Result<&Snapshot, Refusal> {
+    fn find_snapshot(&self, id: &str) -> Result<&Snapshot, Ec2Error> {
         let none = || {
-            Refusal::new("InvalidSnapshot.NotFound", format!("The snapshot '{id}' does not exist."))
+            Ec2Error::new(
+                "InvalidSnapshot.NotFound",
+                format!("The snapshot '{id}' does not exist."),
+            )
         };
         self.snapshots.get(id).ok_or_else(none)
     }
@@ -264,7 +276,7 @@ impl Things {
         format!("{prefix}-{:017x}", self.calls.len())
     }
 
-    fn describe_volume(&self, id: &str) -> Result<String, Refusal> {
+    fn describe_volume(&self, id: &str) -> Result<String, Ec2Error> {
         let Volume { volume_type, iops, zone, tags, .. } = self.find_volume(id)?;
         let iops = iops.map(|iops| format!("<iops>{iops}</iops>")).unwrap_or_default();
         Ok(format!(
@@ -277,7 +289,7 @@ impl Things {
         ))
     }
 
-    fn create_snapshot(&mut self, volume: &str, tags: Tags) -> Result<String, Refusal> {
+    fn create_snapshot(&mut self, volume: &str, tags: Tags) -> Result<String, Ec2Error> {
         let content = self.find_volume(volume)?.content.clone();
         let id = self.id("snap");
         let answer = format!("<snapshotId>{id}</snapshotId><status>pending</status>");
@@ -285,7 +297,7 @@ impl Things {
         Ok(answer)
     }
 
-    fn describe_snapshot(&self, id: &str) -> Result<String, Refusal> {
+    fn describe_snapshot(&self, id: &str) -> Result<String, Ec2Error> {
         let Snapshot { volume, tags, .. } = self.find_snapshot(id)?;
         Ok(format!(
             "<snapshotSet><item><snapshotId>{}</snapshotId><volumeId>{}</volumeId>\
@@ -296,14 +308,14 @@ impl Things {
         ))
     }
 
-    fn create_volume(&mut self, form: &Form) -> Result<String, Refusal> {
-        let content = self.find_snapshot(form.need("SnapshotId")?)?.content.clone();
+    fn create_volume(&mut self, form: &RequestForm) -> Result<String, Ec2Error> {
+        let content = self.find_snapshot(form.require("SnapshotId")?)?.content.clone();
         let iops = form.get("Iops").map(str::parse::<u32>).transpose();
-        let iops = iops.map_err(|_| Refusal::new("InvalidParameterValue", "Iops is no number"))?;
+        let iops = iops.map_err(|_| Ec2Error::new("InvalidParameterValue", "Iops is no number"))?;
         let volume = Volume {
-            volume_type: form.need("VolumeType")?.to_owned(),
+            volume_type: form.require("VolumeType")?.to_owned(),
             iops,
-            zone: form.need("AvailabilityZone")?.to_owned(),
+            zone: form.require("AvailabilityZone")?.to_owned(),
             tags: form.tags(),
             content,
         };
@@ -313,7 +325,7 @@ impl Things {
         Ok(answer)
     }
 
-    fn delete_snapshot(&mut self, id: &str) -> Result<String, Refusal> {
+    fn delete_snapshot(&mut self, id: &str) -> Result<String, Ec2Error> {
         self.find_snapshot(id)?;
         self.snapshots.remove(id);
         Ok("<return>true</return>".to_owned())
@@ -340,33 +352,36 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn form(text: &str) -> Form {
-        Form(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
+    fn form(text: &str) -> RequestForm {
+        RequestForm(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
     }
 
     #[test]
-    fn a_snapshot_outlives_its_volume_and_makes_another() {
-        let mut things = Things::default();
+    fn snapshot_outlives_its_volume_and_can_create_another() {
+        let mut resources = Ec2Resources::default();
         let volume = Volume { content: "42".to_owned(), ..Volume::default() };
-        things.volumes.insert("vol-1".to_owned(), volume);
-        things.calls.push("CreateSnapshot".to_owned());
+        resources.volumes.insert("vol-1".to_owned(), volume);
+        resources.calls.push("CreateSnapshot".to_owned());
         let tags =
             form("TagSpecification.1.Tag.1.Key=a%2Fb&TagSpecification.1.Tag.1.Value=%3Cc%3E");
-        let answer = things.create_snapshot("vol-1", tags.tags()).unwrap();
-        let id = things.snapshots.keys().next().cloned().unwrap();
+        let answer = resources.create_snapshot("vol-1", tags.tags()).unwrap();
+        let id = resources.snapshots.keys().next().cloned().unwrap();
         assert!(answer.contains(&id), "{answer}");
-        things.volumes.clear();
-        let described = things.describe_snapshot(&id).unwrap();
+        resources.volumes.clear();
+        let described = resources.describe_snapshot(&id).unwrap();
         assert!(described.contains("<key>a/b</key><value>&lt;c&gt;</value>"), "{described}");
 
         let wanted = format!("SnapshotId={id}&VolumeType=io1&Iops=300&AvailabilityZone=z");
-        things.create_volume(&form(&wanted)).unwrap();
-        let made = things.volumes.values().next().unwrap();
-        assert_eq!((made.content.as_str(), made.iops, made.zone.as_str()), ("42", Some(300), "z"));
-        things.delete_snapshot(&id).unwrap();
-        assert_eq!(things.delete_snapshot(&id).unwrap_err().code, "InvalidSnapshot.NotFound");
+        resources.create_volume(&form(&wanted)).unwrap();
+        let created = resources.volumes.values().next().unwrap();
         assert_eq!(
-            things.create_volume(&form(&wanted)).unwrap_err().code,
+            (created.content.as_str(), created.iops, created.zone.as_str()),
+            ("42", Some(300), "z")
+        );
+        resources.delete_snapshot(&id).unwrap();
+        assert_eq!(resources.delete_snapshot(&id).unwrap_err().code, "InvalidSnapshot.NotFound");
+        assert_eq!(
+            resources.create_volume(&form(&wanted)).unwrap_err().code,
             "InvalidSnapshot.NotFound"
         );
     }

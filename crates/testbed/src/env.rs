@@ -10,11 +10,11 @@ pub const KUBEBUILDER_ASSETS: &str = "KUBEBUILDER_ASSETS";
 pub const CACHE: &str = "BOWLINE_CACHE";
 
 /// Set to anything, it keeps the private folder of every bed, logs included, for a look afterwards.
-pub const KEEP: &str = "BOWLINE_TESTBED_KEEP";
+pub const KEEP_BEDS: &str = "BOWLINE_TESTBED_KEEP";
 
 /// Set by the test bed on every process it starts, and inherited by theirs: the id of the bed that
 /// they belong to. What carries it is ended with the bed.
-pub const BED: &str = "BOWLINE_BED";
+pub const BED_ID: &str = "BOWLINE_BED";
 
 /// Set by CI systems. There a real node is not optional.
 pub const CI: &str = "CI";

@@ -19,7 +19,7 @@ pub async fn local_volume() -> Result<PathBuf, Error> {
 }
 
 /// The same, for somebody who sees what Cargo says meanwhile: that it waits for a lock, say.
-pub async fn local_volume_in_sight() -> Result<PathBuf, Error> {
+pub async fn local_volume_with_build_output() -> Result<PathBuf, Error> {
     build("bowline-plugin-local-volume", Stdio::inherit()).await
 }
 
@@ -35,7 +35,7 @@ pub fn sources() -> Option<&'static Path> {
 /// wants the real thing.
 ///
 /// Cargo makes sure that parallel tests build once, and that nothing is built that is up to date.
-async fn build(package: &str, told: Stdio) -> Result<PathBuf, Error> {
+async fn build(package: &str, stderr: Stdio) -> Result<PathBuf, Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(&cargo)
         .args(["build", "--package", package, "--message-format=json"])
@@ -43,7 +43,7 @@ async fn build(package: &str, told: Stdio) -> Result<PathBuf, Error> {
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(told)
+        .stderr(stderr)
         .kill_on_drop(true)
         .spawn()
         .map_err(Error::io("run", cargo.as_ref()))?

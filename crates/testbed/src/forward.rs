@@ -32,8 +32,8 @@ impl Forward {
                     return;
                 }
                 // A refused dial closes the client's connection, which is what it would have seen.
-                if let (Ok(outside), Ok(inside)) = (outside, isolation.dial(to)) {
-                    let _ = join(outside, inside);
+                if let (Ok(outside), Ok(inside)) = (outside, isolation.connect(to)) {
+                    let _ = connect_streams(outside, inside);
                 }
             }
         })?;
@@ -57,7 +57,7 @@ impl Drop for Forward {
 }
 
 /// Copies both ways until both ends are done.
-fn join(outside: TcpStream, inside: TcpStream) -> io::Result<()> {
+fn connect_streams(outside: TcpStream, inside: TcpStream) -> io::Result<()> {
     let back = (inside.try_clone()?, outside.try_clone()?);
     thread::Builder::new().spawn(move || copy(outside, inside))?;
     thread::Builder::new().spawn(move || copy(back.0, back.1))?;

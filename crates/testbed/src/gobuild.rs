@@ -17,19 +17,19 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::Bed;
+use crate::console::print_line;
 use crate::env;
 use crate::lock;
 use crate::program::{Module, Program};
-use crate::say::say;
 
 /// How often a build tells how far it is where there is no terminal to draw on.
-const PLAIN_REPORT: Duration = Duration::from_secs(30);
+const PLAIN_REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How many of the last lines of a failed build are quoted.
 const QUOTED_LINES: usize = 5;
 
 /// How long the download of one module may take.
-const DOWNLOAD_LIMIT: Duration = Duration::from_mins(10);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// Why a program could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -86,12 +86,12 @@ impl Cache {
         env::get(env::CACHE)
             .map(PathBuf::from)
             .or_else(|| xdg().or_else(home).map(|cache| cache.join("bowline")))
-            .map(|root| Self::at(&root.join("testbed")))
+            .map(|root| Self::at_folder(&root.join("testbed")))
             .ok_or(Error::NoCache)
     }
 
     /// A cache in a folder of its own.
-    pub fn at(root: &Path) -> Self {
+    pub fn at_folder(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
@@ -102,7 +102,7 @@ impl Cache {
 
     /// Where a program is once it is built.
     pub fn path(&self, program: Program) -> PathBuf {
-        self.folder(program.module()).join(program.file_name())
+        self.module_folder(program.module()).join(program.file_name())
     }
 
     /// Builds those of `programs` that are not there yet, module by module.
@@ -119,7 +119,7 @@ impl Cache {
         Ok(())
     }
 
-    fn folder(&self, module: &Module) -> PathBuf {
+    fn module_folder(&self, module: &Module) -> PathBuf {
         let mut hash = Sha256::new();
         for (name, text) in module.files {
             hash.update(name);
@@ -135,17 +135,17 @@ impl Cache {
     async fn build_module(&self, programs: &[Program]) -> Result<(), Error> {
         let Some(first) = programs.first() else { return Ok(()) };
         let module = first.module();
-        let folder = self.folder(module);
+        let folder = self.module_folder(module);
         std::fs::create_dir_all(&folder).map_err(cache_error(&folder))?;
-        let what = format!("the build of {} {}", module.name, module.version);
+        let purpose = format!("the build of {} {}", module.name, module.version);
         let _lock =
-            lock::acquire(&folder.join(".lock"), &what).await.map_err(cache_error(&folder))?;
+            lock::acquire(&folder.join(".lock"), &purpose).await.map_err(cache_error(&folder))?;
         let missing: Vec<Program> =
             programs.iter().copied().filter(|&program| !self.path(program).is_file()).collect();
         if missing.is_empty() {
             return Ok(());
         }
-        let bed = workplace(module, &folder, &names(&missing))?;
+        let bed = create_build_bed(module, &folder, &names(&missing))?;
         run_go(module, &missing, &bed).await?;
         for program in missing {
             let built = bed.dir().join("out").join(default_name(program.package()));
@@ -163,36 +163,38 @@ impl Cache {
         required: &str,
         files: &str,
     ) -> Result<PathBuf, Error> {
-        let folder = self.folder(module);
+        let folder = self.module_folder(module);
         let copy = folder.join(default_name(files));
         if copy.is_dir() {
             return Ok(copy);
         }
         std::fs::create_dir_all(&folder).map_err(cache_error(&folder))?;
-        let what = format!("the build of {} {}", module.name, module.version);
+        let purpose = format!("the build of {} {}", module.name, module.version);
         let _lock =
-            lock::acquire(&folder.join(".lock"), &what).await.map_err(cache_error(&folder))?;
+            lock::acquire(&folder.join(".lock"), &purpose).await.map_err(cache_error(&folder))?;
         if copy.is_dir() {
             return Ok(copy);
         }
-        let bed = workplace(module, &folder, required)?;
+        let bed = create_build_bed(module, &folder, required)?;
         let source = download(required, &bed).await?.join(files);
-        let whole = bed.subdir("out").map_err(cache_error(&folder))?;
+        let staging = bed.subdir("out").map_err(cache_error(&folder))?;
         for entry in std::fs::read_dir(&source).map_err(cache_error(&source))? {
             let file = entry.map_err(cache_error(&source))?;
-            let target = whole.join(file.file_name());
+            let target = staging.join(file.file_name());
             std::fs::copy(file.path(), &target).map_err(cache_error(&target))?;
         }
-        std::fs::rename(&whole, &copy).map_err(cache_error(&copy))?;
+        std::fs::rename(&staging, &copy).map_err(cache_error(&copy))?;
         Ok(copy)
     }
 }
 
 /// A bed in the cache, where a rename into place is possible, with the files of a module: it ends
 /// Go and removes what Go wrote, also when we are killed.
-fn workplace(module: &Module, folder: &Path, what: &str) -> Result<Bed, Error> {
-    let bed = Bed::below(folder)
-        .map_err(|error| Error::Build { programs: what.to_owned(), reason: error.to_string() })?;
+fn create_build_bed(module: &Module, folder: &Path, purpose: &str) -> Result<Bed, Error> {
+    let bed = Bed::below(folder).map_err(|error| Error::Build {
+        programs: purpose.to_owned(),
+        reason: error.to_string(),
+    })?;
     for (name, text) in module.files {
         let path = bed.dir().join(name);
         std::fs::write(&path, text).map_err(cache_error(&path))?;
@@ -208,11 +210,11 @@ async fn download(required: &str, bed: &Bed) -> Result<PathBuf, Error> {
         .current_dir(bed.dir())
         .env("GOFLAGS", "")
         .env("GOWORK", "off")
-        .env(env::BED, bed.id())
+        .env(env::BED_ID, bed.id())
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output();
-    let output = tokio::time::timeout(DOWNLOAD_LIMIT, ran)
+    let output = tokio::time::timeout(DOWNLOAD_TIMEOUT, ran)
         .await
         .map_err(|_| failed("it takes too long".to_owned()))?
         .map_err(|error| match error.kind() {
@@ -221,8 +223,10 @@ async fn download(required: &str, bed: &Bed) -> Result<PathBuf, Error> {
         })?;
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     answer.get("Dir").and_then(|dir| dir.as_str()).map(PathBuf::from).ok_or_else(|| {
-        let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        failed(answer.get("Error").and_then(|error| error.as_str()).map_or(said, str::to_owned))
+        let stderr_text = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+        failed(
+            answer.get("Error").and_then(|error| error.as_str()).map_or(stderr_text, str::to_owned),
+        )
     })
 }
 
@@ -251,7 +255,7 @@ async fn run_go(module: &Module, programs: &[Program], bed: &Bed) -> Result<(), 
         .env("CGO_ENABLED", "0")
         .env_remove("GOOS")
         .env_remove("GOARCH")
-        .env(env::BED, bed.id())
+        .env(env::BED_ID, bed.id())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -261,12 +265,12 @@ async fn run_go(module: &Module, programs: &[Program], bed: &Bed) -> Result<(), 
         io::ErrorKind::NotFound => Error::NoGo { programs: names.clone() },
         _ => failed(error.to_string()),
     })?;
-    let mut progress = Progress::start(module, &names);
+    let mut progress = BuildProgress::start(module, &names);
     let mut last_lines = VecDeque::new();
     if let Some(output) = child.stderr.take() {
         let mut lines = BufReader::new(output).lines();
         while let Ok(Some(line)) = lines.next_line().await {
-            progress.step(&line);
+            progress.add_line(&line);
             if last_lines.len() == QUOTED_LINES {
                 last_lines.pop_front();
             }
@@ -288,44 +292,48 @@ fn default_name(package: &str) -> &str {
     package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package)
 }
 
-const BAR: &str = "{spinner} building {prefix}: {pos} packages, {elapsed} {wide_msg:.dim}";
+const PROGRESS_TEMPLATE: &str =
+    "{spinner} building {prefix}: {pos} packages, {elapsed} {wide_msg:.dim}";
 
 /// Tells how a build goes: a line that changes on a terminal, a line now and then elsewhere.
-struct Progress {
+struct BuildProgress {
     bar: Option<ProgressBar>,
-    what: String,
+    target: String,
     packages: u64,
     started: Instant,
     reported: Instant,
 }
 
-impl Progress {
+impl BuildProgress {
     fn start(module: &Module, names: &str) -> Self {
-        let what = format!("{names} ({} {})", module.name, module.version);
+        let target = format!("{names} ({} {})", module.name, module.version);
         let bar = io::stderr().is_terminal().then(ProgressBar::new_spinner);
         if let Some(bar) = &bar {
-            if let Ok(style) = ProgressStyle::with_template(BAR) {
+            if let Ok(style) = ProgressStyle::with_template(PROGRESS_TEMPLATE) {
                 bar.set_style(style);
             }
-            bar.set_prefix(what.clone());
+            bar.set_prefix(target.clone());
             bar.enable_steady_tick(Duration::from_millis(120));
         } else {
-            say(&format!("building {what}; the first time this takes minutes"));
+            print_line(&format!("building {target}; the first time this takes minutes"));
         }
         let now = Instant::now();
-        Self { bar, what, packages: 0, started: now, reported: now }
+        Self { bar, target, packages: 0, started: now, reported: now }
     }
 
     /// Takes one line that Go wrote: the name of a package, or of a module it downloads.
-    fn step(&mut self, line: &str) {
+    fn add_line(&mut self, line: &str) {
         self.packages += u64::from(!line.starts_with("go: "));
         if let Some(bar) = &self.bar {
             bar.set_position(self.packages);
             bar.set_message(line.to_owned());
-        } else if self.reported.elapsed() >= PLAIN_REPORT {
+        } else if self.reported.elapsed() >= PLAIN_REPORT_INTERVAL {
             self.reported = Instant::now();
             let seconds = self.started.elapsed().as_secs();
-            say(&format!("building {}: {} packages after {seconds} s", self.what, self.packages));
+            print_line(&format!(
+                "building {}: {} packages after {seconds} s",
+                self.target, self.packages
+            ));
         }
     }
 
@@ -334,7 +342,7 @@ impl Progress {
             bar.finish_and_clear();
         }
         if succeeded {
-            say(&format!("built {} in {} s", self.what, self.started.elapsed().as_secs()));
+            print_line(&format!("built {} in {} s", self.target, self.started.elapsed().as_secs()));
         }
     }
 }
@@ -344,15 +352,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_at_the_end_of_a_package_is_not_its_name() {
+    fn version_suffix_of_a_package_is_not_its_name() {
         assert_eq!(default_name("go.etcd.io/etcd/server/v3"), "server");
         assert_eq!(default_name("sigs.k8s.io/kwok/cmd/kwok"), "kwok");
         assert_eq!(default_name("example.com/versitygw"), "versitygw");
     }
 
     #[test]
-    fn the_cache_tells_versions_apart() {
-        let cache = Cache::at(Path::new("/c"));
+    fn cache_separates_versions() {
+        let cache = Cache::at_folder(Path::new("/c"));
         let path = cache.path(Program::Kubectl).display().to_string();
         assert!(path.starts_with("/c/kubernetes-v1.36.3-"), "{path}");
         assert!(path.ends_with("/kubectl"), "{path}");

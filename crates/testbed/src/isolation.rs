@@ -33,7 +33,7 @@ use crate::env;
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 /// How long the first process may take to prepare the namespaces.
-const PREPARE_LIMIT: Duration = Duration::from_secs(30);
+const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The kernel settings that a kubelet insists on, and writes for the whole machine if it can.
 const KERNEL_SETTINGS: [(&str, &str); 6] = [
@@ -66,12 +66,12 @@ echo ready
 while :; do sleep 3600; done
 "#;
 
-type Job = Box<dyn FnOnce() + Send>;
+type NamespaceJob = Box<dyn FnOnce() + Send>;
 
 /// A thread that lives in namespaces of its own. Clones share the thread.
 #[derive(Clone, Debug)]
 pub struct Isolation {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<NamespaceJob>,
 }
 
 /// Why the namespaces could not be made.
@@ -114,7 +114,7 @@ impl Isolation {
             .args(["-c", FIRST_PROCESS, "bowline-node"])
             .arg(&scratch)
             .arg(NODE_ADDRESS.to_string())
-            .env(env::BED, id)
+            .env(env::BED_ID, id)
             .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
             .current_dir("/")
             .process_group(0)
@@ -122,12 +122,12 @@ impl Isolation {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
 
-        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (jobs, inbox) = mpsc::channel::<NamespaceJob>();
         let (report, entered) = mpsc::channel();
         thread::Builder::new()
             .name("bowline-node".to_owned())
             .spawn(move || {
-                let started = leave_our_namespaces()
+                let started = unshare_namespaces()
                     .and_then(|()| wait_until_ready(first.spawn().map_err(Error::Start)?));
                 let failed = started.is_err();
                 if report.send(started).is_err() || failed {
@@ -139,13 +139,13 @@ impl Isolation {
             })
             .map_err(Error::Start)?;
         let late = |_| Error::Prepare("it was not ready in time".to_owned());
-        entered.recv_timeout(PREPARE_LIMIT).map_err(late)??;
+        entered.recv_timeout(PREPARE_TIMEOUT).map_err(late)??;
         Ok(Self { jobs })
     }
 
     /// Whether this process may make namespaces, tried on a thread that ends at once.
     pub(crate) fn is_allowed() -> bool {
-        thread::spawn(|| leave_our_namespaces().is_ok()).join().unwrap_or(false)
+        thread::spawn(|| unshare_namespaces().is_ok()).join().unwrap_or(false)
     }
 
     /// Runs `work` inside the namespaces and returns what it returned. Short work only: all of the
@@ -155,20 +155,20 @@ impl Isolation {
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let (result, wait) = mpsc::channel();
-        let gone = || io::Error::other("the thread of the namespace has ended");
+        let thread_ended = || io::Error::other("the thread of the namespace has ended");
         let job = Box::new(move || drop(result.send(work())));
-        self.jobs.send(job).map_err(|_| gone())?;
-        wait.recv().map_err(|_| gone())?
+        self.jobs.send(job).map_err(|_| thread_ended())?;
+        wait.recv().map_err(|_| thread_ended())?
     }
 
     /// Connects to a port on the namespace's own loopback address.
-    pub fn dial(&self, port: u16) -> io::Result<TcpStream> {
+    pub fn connect(&self, port: u16) -> io::Result<TcpStream> {
         self.run(move || TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
     }
 }
 
 /// Takes the calling thread out of our namespaces. Its mounts stop reaching ours at once.
-fn leave_our_namespaces() -> Result<(), Error> {
+fn unshare_namespaces() -> Result<(), Error> {
     let unshare_error = |errno: nix::Error| Error::Unshare(errno.into());
     let flags = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWNET
@@ -183,11 +183,11 @@ fn leave_our_namespaces() -> Result<(), Error> {
 /// Waits for the word of the first process. It is not reaped by us: it lives until the janitor
 /// kills it.
 fn wait_until_ready(mut first: std::process::Child) -> Result<(), Error> {
-    let mut word = String::new();
+    let mut ready_line = String::new();
     if let Some(stdout) = first.stdout.take() {
-        BufReader::new(stdout).read_line(&mut word).map_err(Error::Start)?;
+        BufReader::new(stdout).read_line(&mut ready_line).map_err(Error::Start)?;
     }
-    if word.trim() == "ready" {
+    if ready_line.trim() == "ready" {
         return Ok(());
     }
     let output = first.wait_with_output().map_err(Error::Start)?;

@@ -13,10 +13,10 @@ use crate::apply::apply;
 use crate::node::is_ready;
 use crate::process::Process;
 use crate::program::{self, Program};
-use crate::s3::{RANDOMNESS, random_key};
+use crate::s3::{RANDOM_DEVICE, random_key};
 use crate::{ControlPlane, Error, port};
 
-const START_LIMIT: Duration = Duration::from_mins(1);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
 /// Without a lease that is renewed the node counts as dead after a minute. As a kubelet has it.
 const LEASE_SECONDS: u32 = 40;
 
@@ -31,7 +31,7 @@ pub struct Kwok {
 
 /// A pod in which commands are really executed: on this machine, as its user.
 #[derive(Clone, Debug)]
-pub struct Executing {
+pub struct ExecutingPod {
     /// The namespace of the pod.
     pub namespace: String,
     /// The pod.
@@ -41,10 +41,10 @@ pub struct Executing {
     container: String,
 }
 
-impl Executing {
+impl ExecutingPod {
     /// Commands of a pod, run in a folder of this machine.
     pub fn new(namespace: &str, pod: &str, folder: &Path) -> Result<Self, Error> {
-        let secret = random_key().map_err(Error::io("read", RANDOMNESS.as_ref()))?;
+        let secret = random_key().map_err(Error::io("read", RANDOM_DEVICE.as_ref()))?;
         Ok(Self {
             namespace: namespace.to_owned(),
             pod: pod.to_owned(),
@@ -65,39 +65,40 @@ impl Kwok {
     pub async fn start(plane: &ControlPlane) -> Result<Self, Error> {
         let command = command(plane).await?;
         // No server: nobody asks this node for anything.
-        Self::until_ready(plane, command, None).await
+        Self::wait_until_ready(plane, command, None).await
     }
 
     /// The same, with a pod in which commands are executed. Not in a bed with namespaces of its own.
-    pub async fn start_executing(plane: &ControlPlane, pod: &Executing) -> Result<Self, Error> {
+    pub async fn start_executing(plane: &ControlPlane, pod: &ExecutingPod) -> Result<Self, Error> {
         let bed = plane.bed();
         if bed.isolation().is_some() {
             return Err(Error::Isolated("kwok that executes commands"));
         }
         let config = bed.dir().join("kwok.json");
-        std::fs::write(&config, exec(pod).to_string()).map_err(Error::io("write", &config))?;
+        std::fs::write(&config, exec_config(pod).to_string())
+            .map_err(Error::io("write", &config))?;
         let identity = plane.authority().server("kwok-server", &[])?;
-        port::with_free(async |[port]: [u16; 1]| {
+        port::with_free_ports(async |[port]: [u16; 1]| {
             let mut command = command(plane).await?;
             command
                 .arg(format!("--config={}", config.display()))
                 .args([format!("--server-address=127.0.0.1:{port}"), format!("--node-port={port}")])
                 .arg(format!("--tls-cert-file={}", identity.certificate.display()))
                 .arg(format!("--tls-private-key-file={}", identity.key.display()));
-            Self::until_ready(plane, command, Some(port)).await
+            Self::wait_until_ready(plane, command, Some(port)).await
         })
         .await
     }
 
-    async fn until_ready(
+    async fn wait_until_ready(
         plane: &ControlPlane,
         command: Command,
         port: Option<u16>,
     ) -> Result<Self, Error> {
         let mut process = Process::start(plane.bed(), "kwok", command)?;
         let client = plane.client().await?;
-        apply(&client, node()).await?;
-        process.until(START_LIMIT, || serves(&client, port)).await?;
+        apply(&client, node_object()).await?;
+        process.wait_until(START_TIMEOUT, || is_serving(&client, port)).await?;
         Ok(Self { _process: process })
     }
 }
@@ -118,7 +119,7 @@ async fn command(plane: &ControlPlane) -> Result<Command, Error> {
 }
 
 /// Whether the node is ready, and what is asked for is answered.
-async fn serves(client: &Client, port: Option<u16>) -> Option<()> {
+async fn is_serving(client: &Client, port: Option<u16>) -> Option<()> {
     is_ready(client, NODE).await?;
     match port {
         Some(port) => TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop),
@@ -126,7 +127,7 @@ async fn serves(client: &Client, port: Option<u16>) -> Option<()> {
     }
 }
 
-fn exec(pod: &Executing) -> serde_json::Value {
+fn exec_config(pod: &ExecutingPod) -> serde_json::Value {
     let target = json!({"containers": [pod.container], "local": {"workDir": pod.folder}});
     json!({
         "apiVersion": "kwok.x-k8s.io/v1alpha1",
@@ -136,7 +137,7 @@ fn exec(pod: &Executing) -> serde_json::Value {
     })
 }
 
-fn node() -> serde_json::Value {
+fn node_object() -> serde_json::Value {
     let room = json!({"cpu": "1000", "memory": "4Ti", "ephemeral-storage": "4Ti", "pods": "10000"});
     json!({
         "apiVersion": "v1",

@@ -25,6 +25,7 @@ pub mod account;
 pub mod api_proxy;
 pub mod apply;
 mod bed;
+mod console;
 mod control_plane;
 pub mod csi;
 pub mod ec2;
@@ -44,7 +45,6 @@ pub mod port;
 pub mod process;
 pub mod program;
 pub mod s3;
-mod say;
 pub mod velero;
 
 pub use account::Account;

@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::say::say;
+use crate::console::print_line;
 
 /// How often a lock that another process holds is tried again.
-const POLL: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How long another process may hold a lock: the longest build, and then some.
-const LIMIT: Duration = Duration::from_hours(1);
+const LOCK_TIMEOUT: Duration = Duration::from_hours(1);
 
 /// Waits for the lock on a file; says so, naming `what`, if another process holds it. It is held
 /// until the returned file is dropped, and the system frees it when we are killed.
-pub(crate) async fn acquire(path: &Path, what: &str) -> io::Result<File> {
+pub(crate) async fn acquire(path: &Path, purpose: &str) -> io::Result<File> {
     let file = File::create(path)?;
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     let mut waits = false;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(error)) => return Err(error),
             Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                let text = format!("{what} by another process takes too long");
+                let text = format!("{purpose} by another process takes too long");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             Err(TryLockError::WouldBlock) if !waits => {
-                say(&format!("waiting for {what} by another process"));
+                print_line(&format!("waiting for {purpose} by another process"));
                 waits = true;
             }
-            Err(TryLockError::WouldBlock) => tokio::time::sleep(POLL).await,
+            Err(TryLockError::WouldBlock) => tokio::time::sleep(POLL_INTERVAL).await,
         }
     }
 }

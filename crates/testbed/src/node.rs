@@ -32,7 +32,7 @@ pub use runtime::Error as RuntimeError;
 /// The name of the node.
 pub const NAME: &str = "node1";
 
-const START_LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A running node. It ends with its bed.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Node {
 ///
 /// Tests that need one skip with this line. In CI they must run, so there it is a failure: see
 /// [`require`].
-pub fn unavailable() -> Option<&'static str> {
+pub fn unavailable_reason() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a real node needs root");
     }
@@ -65,10 +65,10 @@ pub fn unavailable() -> Option<&'static str> {
 ///
 /// # Panics
 /// In CI, where there can be no node.
-pub fn require(test: &str) -> bool {
-    let Some(reason) = unavailable() else { return true };
+pub fn require_for_test(test: &str) -> bool {
+    let Some(reason) = unavailable_reason() else { return true };
     assert!(env::get(env::CI).is_none(), "{test}: {reason}");
-    crate::say::say(&format!("skipped {test}: {reason}"));
+    crate::console::print_line(&format!("skipped {test}: {reason}"));
     false
 }
 
@@ -92,7 +92,7 @@ impl Node {
             let import = move || image::import(&bed, &ctr, &socket, &archive);
             async { tokio::task::spawn_blocking(import).await.ok().flatten() }
         };
-        containerd.until(START_LIMIT, import).await?;
+        containerd.wait_until(START_TIMEOUT, import).await?;
 
         let kubeconfig =
             plane.kubeconfig_for(NAME, &format!("system:node:{NAME}"), Some("system:nodes"))?;
@@ -111,7 +111,7 @@ impl Node {
         let plugins = dir.join("kubelet").join("plugins_registry");
         let mut kubelet = Process::start(bed, "kubelet", command)?;
         let client = plane.client().await?;
-        kubelet.until(START_LIMIT, || is_ready(&client, NAME)).await?;
+        kubelet.wait_until(START_TIMEOUT, || is_ready(&client, NAME)).await?;
         Ok(Self { _kubelet: kubelet, _containerd: containerd, volumes, plugins })
     }
 

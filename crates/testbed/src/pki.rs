@@ -71,9 +71,9 @@ impl Authority {
         params.distinguished_name.push(DnType::CommonName, "bowline-testbed");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().map_err(|source| make(name, source))?;
+        let key = KeyPair::generate().map_err(|source| make_error(name, source))?;
         let issuer =
-            CertifiedIssuer::self_signed(params, key).map_err(|source| make(name, source))?;
+            CertifiedIssuer::self_signed(params, key).map_err(|source| make_error(name, source))?;
         let authority = Self { dir: dir.to_owned(), issuer };
         write(&authority.certificate(), &authority.issuer.pem())?;
         write(&authority.key(), &authority.issuer.key().serialize_pem())?;
@@ -105,7 +105,8 @@ impl Authority {
     pub fn server(&self, file: &str, names: &[&str]) -> Result<Identity, Error> {
         let names: Vec<String> =
             std::iter::once("localhost").chain(names.iter().copied()).map(str::to_owned).collect();
-        let mut params = CertificateParams::new(names).map_err(|source| make(file, source))?;
+        let mut params =
+            CertificateParams::new(names).map_err(|source| make_error(file, source))?;
         params.distinguished_name.push(DnType::CommonName, file);
         for address in [Ipv4Addr::LOCALHOST, NODE_ADDRESS] {
             params.subject_alt_names.push(SanType::IpAddress(IpAddr::V4(address)));
@@ -118,7 +119,7 @@ impl Authority {
 
     /// A key pair without a certificate, for signing service-account tokens.
     pub fn signing_key(&self, file: &str) -> Result<SigningKey, Error> {
-        let pair = KeyPair::generate().map_err(|source| make(file, source))?;
+        let pair = KeyPair::generate().map_err(|source| make_error(file, source))?;
         let key = SigningKey {
             private: self.dir.join(format!("{file}.key")),
             public: self.dir.join(format!("{file}.pub")),
@@ -130,9 +131,9 @@ impl Authority {
 
     fn sign(&self, file: &str, mut params: CertificateParams) -> Result<Identity, Error> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        let key = KeyPair::generate().map_err(|source| make(file, source))?;
+        let key = KeyPair::generate().map_err(|source| make_error(file, source))?;
         let certificate =
-            params.signed_by(&key, &self.issuer).map_err(|source| make(file, source))?;
+            params.signed_by(&key, &self.issuer).map_err(|source| make_error(file, source))?;
         let identity = Identity {
             certificate: self.dir.join(format!("{file}.crt")),
             key: self.dir.join(format!("{file}.key")),
@@ -143,7 +144,7 @@ impl Authority {
     }
 }
 
-fn make(name: &str, source: rcgen::Error) -> Error {
+fn make_error(name: &str, source: rcgen::Error) -> Error {
     Error::Make { name: name.to_owned(), source }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::Bed;
 
 /// How often a condition is looked at while waiting for it.
-const POLL: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How much of the end of a log is searched for the reason of a death.
 const LOG_TAIL_BYTES: i64 = 16 * 1024;
@@ -99,23 +99,25 @@ impl Process {
     pub fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(Error::Died { name: self.name, status, reason: self.reason() }),
+            Ok(Some(status)) => {
+                Err(Error::Died { name: self.name, status, reason: self.failure_reason() })
+            }
             Err(source) => Err(Error::Start { name: self.name, source }),
         }
     }
 
     /// Waits for its end, which should not come, and returns it as the error it is.
-    pub async fn ended(&mut self) -> Error {
+    pub async fn wait_for_exit(&mut self) -> Error {
         loop {
             if let Err(error) = self.check() {
                 return error;
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Asks `probe` until it has an answer; fails as soon as the program dies, or after `limit`.
-    pub async fn until<T, F>(
+    pub async fn wait_until<T, F>(
         &mut self,
         limit: Duration,
         mut probe: impl FnMut() -> F,
@@ -131,17 +133,17 @@ impl Process {
                 return Ok(answer);
             }
             if Instant::now() >= deadline {
-                let reason = self.reason();
+                let reason = self.failure_reason();
                 return Err(Error::NotReady { name: self.name, waited: limit, reason });
             }
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn reason(&self) -> String {
-        let text = tail(&self.log).unwrap_or_default();
-        match telling_line(&text) {
-            Some(line) => words(line).chars().take(REASON_CHARS).collect(),
+    fn failure_reason(&self) -> String {
+        let text = log_tail(&self.log).unwrap_or_default();
+        match most_informative_line(&text) {
+            Some(line) => line_message(line).chars().take(REASON_CHARS).collect(),
             None => "it wrote nothing".to_owned(),
         }
     }
@@ -153,7 +155,7 @@ impl Drop for Process {
     }
 }
 
-fn tail(log: &Path) -> io::Result<String> {
+fn log_tail(log: &Path) -> io::Result<String> {
     let mut file = File::open(log)?;
     let length = i64::try_from(file.metadata()?.len()).unwrap_or(i64::MAX);
     file.seek(SeekFrom::End(-length.min(LOG_TAIL_BYTES)))?;
@@ -163,7 +165,7 @@ fn tail(log: &Path) -> io::Result<String> {
 }
 
 /// The last line that speaks of a failure, else the last line that says anything.
-fn telling_line(text: &str) -> Option<&str> {
+fn most_informative_line(text: &str) -> Option<&str> {
     let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     let speaks_of_failure = |line: &&str| {
         let lower = line.to_lowercase();
@@ -173,11 +175,11 @@ fn telling_line(text: &str) -> Option<&str> {
 }
 
 /// What a line says: of one in JSON, as etcd writes them, its message and error.
-fn words(line: &str) -> String {
+fn line_message(line: &str) -> String {
     let Ok(Value::Object(object)) = serde_json::from_str(line) else { return line.to_owned() };
-    let said: Vec<&str> =
+    let texts: Vec<&str> =
         ["msg", "error"].iter().filter_map(|key| object.get(*key)?.as_str()).collect();
-    if said.is_empty() { line.to_owned() } else { said.join(": ") }
+    if texts.is_empty() { line.to_owned() } else { texts.join(": ") }
 }
 
 #[cfg(test)]
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_of_a_death_is_the_last_line_that_speaks_of_failure() {
+    fn failure_reason_is_the_last_line_about_a_failure() {
         let cases = [
             ("", None),
             ("\n  \n", None),
@@ -196,26 +198,26 @@ mod tests {
             ("one\ntwo\n", Some("two")),
         ];
         for (log, expected) in cases {
-            assert_eq!(telling_line(log), expected, "{log:?}");
+            assert_eq!(most_informative_line(log), expected, "{log:?}");
         }
     }
 
     #[test]
-    fn a_line_in_json_is_quoted_without_its_wrapping() {
+    fn json_log_line_is_reduced_to_its_message() {
         let line =
             r#"{"level":"fatal","msg":"discovery failed","error":"no disk","stacktrace":"x"}"#;
-        assert_eq!(words(line), "discovery failed: no disk");
-        assert_eq!(words("plain"), "plain");
+        assert_eq!(line_message(line), "discovery failed: no disk");
+        assert_eq!(line_message("plain"), "plain");
     }
 
     #[tokio::test]
-    async fn a_program_that_dies_at_start_is_told_with_its_own_words() {
+    async fn program_that_dies_at_start_is_reported_with_its_output() {
         let bed = Bed::new().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo 'fatal: no such disk' >&2; exit 3"]);
         let mut process = Process::start(&bed, "victim", command).unwrap();
         let never = || std::future::ready(None::<()>);
-        let error = process.until(Duration::from_secs(20), never).await.unwrap_err();
+        let error = process.wait_until(Duration::from_secs(20), never).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "victim ended at start (exit status: 3): fatal: no such disk"
@@ -223,13 +225,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_never_becomes_ready_is_given_up_and_killed() {
+    async fn program_that_never_becomes_ready_is_killed() {
         let bed = Bed::new().unwrap();
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "echo waiting; exec sleep 600"]);
         let mut process = Process::start(&bed, "sleeper", command).unwrap();
         let never = || std::future::pending::<Option<()>>();
-        let error = process.until(Duration::from_millis(200), never).await.unwrap_err();
+        let error = process.wait_until(Duration::from_millis(200), never).await.unwrap_err();
         assert!(matches!(error, Error::NotReady { .. }), "{error}");
         let pid = process.pid();
         drop(process);

@@ -218,7 +218,7 @@ impl Program {
 pub async fn locate<const N: usize>(
     programs: [Program; N],
 ) -> Result<[PathBuf; N], gobuild::Error> {
-    let folders = named_folders();
+    let folders = asset_folders();
     let cache = Cache::of_user()?;
     let missing: Vec<Program> =
         programs.into_iter().filter(|&program| find(program, &folders, &cache).is_none()).collect();
@@ -230,7 +230,7 @@ pub async fn locate<const N: usize>(
 /// The folder of the resource definitions of snapshots, downloaded into the cache if it is neither
 /// there nor, as `snapshot-definitions`, in a named folder.
 pub(crate) async fn snapshot_definitions() -> Result<PathBuf, gobuild::Error> {
-    let named = named_folders().into_iter().map(|folder| folder.join("snapshot-definitions"));
+    let named = asset_folders().into_iter().map(|folder| folder.join("snapshot-definitions"));
     if let Some(folder) = named.into_iter().find(|folder| folder.is_dir()) {
         return Ok(folder);
     }
@@ -238,7 +238,7 @@ pub(crate) async fn snapshot_definitions() -> Result<PathBuf, gobuild::Error> {
     Cache::of_user()?.fetch(&EXTERNAL_SNAPSHOTTER, upstream, "config/crd").await
 }
 
-fn named_folders() -> Vec<PathBuf> {
+fn asset_folders() -> Vec<PathBuf> {
     let names = [env::ASSETS, env::KUBEBUILDER_ASSETS];
     names.into_iter().filter_map(env::get).map(PathBuf::from).collect()
 }
@@ -256,10 +256,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_folder_wins_over_the_cache_file_by_file() {
+    fn asset_folder_wins_over_the_cache_per_file() {
         let named = tempfile::tempdir().unwrap();
         let root = tempfile::tempdir().unwrap();
-        let cache = Cache::at(root.path());
+        let cache = Cache::at_folder(root.path());
         let folders = [named.path().to_owned()];
         assert_eq!(find(Program::Etcd, &folders, &cache), None);
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn every_module_requires_the_version_that_it_is_named_after() {
+    fn every_module_requires_its_own_version() {
         for module in [
             &KUBERNETES,
             &ETCD,

@@ -12,8 +12,8 @@ use crate::process::Process;
 use crate::program::{self, Program};
 use crate::{Bed, Error, port};
 
-const START_LIMIT: Duration = Duration::from_secs(30);
-pub(crate) const RANDOMNESS: &str = "/dev/urandom";
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const RANDOM_DEVICE: &str = "/dev/urandom";
 
 /// The region that the server says it is in.
 pub const REGION: &str = "us-east-1";
@@ -53,7 +53,7 @@ impl S3 {
         let buckets = bed.subdir("buckets").map_err(Error::io("create", bed.dir()))?;
         let credentials = Credentials {
             access_key: "bowline-testbed".to_owned(),
-            secret_key: random_key().map_err(Error::io("read", Path::new(RANDOMNESS)))?,
+            secret_key: random_key().map_err(Error::io("read", Path::new(RANDOM_DEVICE)))?,
         };
         let credentials_file = bed.dir().join("s3-credentials");
         let text = format!(
@@ -62,7 +62,7 @@ impl S3 {
         );
         std::fs::write(&credentials_file, text).map_err(Error::io("write", &credentials_file))?;
 
-        let (process, port) = port::with_free(async |[port]| {
+        let (process, port) = port::with_free_ports(async |[port]| {
             let process = start_on(bed, &binary, &buckets, &credentials, port).await?;
             Ok((process, port))
         })
@@ -97,7 +97,7 @@ impl S3 {
 /// The port is open to every user of this machine, so the key must not be guessed.
 pub(crate) fn random_key() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
-    File::open(RANDOMNESS)?.read_exact(&mut bytes)?;
+    File::open(RANDOM_DEVICE)?.read_exact(&mut bytes)?;
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
@@ -118,13 +118,13 @@ async fn start_on(
         .env("ROOT_ACCESS_KEY", &credentials.access_key)
         .env("ROOT_SECRET_KEY", &credentials.secret_key);
     let mut process = Process::start(bed, "versitygw", command)?;
-    let answers = || answers(port, &health);
-    process.until(START_LIMIT, answers).await?;
+    let answers = || responds(port, &health);
+    process.wait_until(START_TIMEOUT, answers).await?;
     Ok(process)
 }
 
 /// Asks whether the server on `port` is well. One request, so no library.
-async fn answers(port: u16, path: &str) -> Option<()> {
+async fn responds(port: u16, path: &str) -> Option<()> {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.ok()?;

@@ -25,10 +25,10 @@ pub const NAMESPACE: &str = "velero";
 pub const LOCATION: &str = "default";
 const BUCKET: &str = "velero";
 
-const START_LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// How long another Velero server may be waited for.
-const TURN_LIMIT: Duration = Duration::from_mins(20);
+const PORT_LOCK_TIMEOUT: Duration = Duration::from_mins(20);
 
 /// How a Velero server is started.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,7 @@ pub struct Options {
 pub struct Velero {
     // Ends before the next one may start.
     process: Process,
-    _turn: Flock<File>,
+    _port_lock: Flock<File>,
     binary: PathBuf,
     kubeconfig: PathBuf,
     bucket: PathBuf,
@@ -74,7 +74,7 @@ impl Velero {
     /// a storage location in `s3`, and waits until that location is available.
     pub async fn start(plane: &ControlPlane, s3: &S3, options: Options) -> Result<Self, Error> {
         let [binary, aws] = program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
-        let turn = turn().await?;
+        let port_lock = acquire_port_lock().await?;
         let bed = Bed::new()?;
         let plugins = bed.subdir("plugins").map_err(Error::io("create", bed.dir()))?;
         for plugin in options.plugins.iter().chain([&aws]) {
@@ -83,12 +83,12 @@ impl Velero {
         }
         let bucket = s3.create_bucket(BUCKET).map_err(Error::io("create bucket in", bed.dir()))?;
         let client = plane.client().await?;
-        for object in objects(s3) {
+        for object in setup_objects(s3) {
             apply(&client, object).await?;
         }
 
         let kubeconfig = plane.kubeconfig().to_owned();
-        let mut command = velero(&binary, &kubeconfig, bed.dir());
+        let mut command = velero_command(&binary, &kubeconfig, bed.dir());
         command
             .arg("server")
             .arg(format!("--plugin-dir={}", plugins.display()))
@@ -101,14 +101,17 @@ impl Velero {
             .envs(options.environment)
             .current_dir(bed.dir());
         let mut process = Process::start(&bed, "velero", command)?;
-        process.until(START_LIMIT, || is_available(&client)).await?;
-        Ok(Self { process, _turn: turn, binary, kubeconfig, bucket, bed })
+        process.wait_until(START_TIMEOUT, || is_available(&client)).await?;
+        Ok(Self { process, _port_lock: port_lock, binary, kubeconfig, bucket, bed })
     }
 
     /// Velero's command line for this server, ready for arguments.
     pub fn command(&self) -> tokio::process::Command {
-        let mut command =
-            tokio::process::Command::from(velero(&self.binary, &self.kubeconfig, self.bed.dir()));
+        let mut command = tokio::process::Command::from(velero_command(
+            &self.binary,
+            &self.kubeconfig,
+            self.bed.dir(),
+        ));
         command.kill_on_drop(true);
         command
     }
@@ -126,14 +129,14 @@ impl Velero {
 
 /// Waits for our turn: Velero listens on port 8080 whatever it is told, so that there can be one server
 /// on a machine. Whoever dies gives its turn up.
-async fn turn() -> Result<Flock<File>, Error> {
+async fn acquire_port_lock() -> Result<Flock<File>, Error> {
     let path = std::env::temp_dir().join(format!("bowline-velero-{}.turn", nix::unistd::getuid()));
     let file = File::create(&path).map_err(Error::io("create", &path))?;
     let mut file = Some(file);
-    let deadline = Instant::now() + TURN_LIMIT;
+    let deadline = Instant::now() + PORT_LOCK_TIMEOUT;
     while let Some(open) = file.take() {
         match Flock::lock(open, FlockArg::LockExclusiveNonblock) {
-            Ok(turn) => return Ok(turn),
+            Ok(lock) => return Ok(lock),
             Err((open, _)) if Instant::now() < deadline => file = Some(open),
             Err((_, error)) => return Err(Error::io("lock", &path)(error.into())),
         }
@@ -143,7 +146,7 @@ async fn turn() -> Result<Flock<File>, Error> {
 }
 
 /// The user's own settings stay out of it: `HOME` is the bed.
-fn velero(binary: &Path, kubeconfig: &Path, home: &Path) -> Command {
+fn velero_command(binary: &Path, kubeconfig: &Path, home: &Path) -> Command {
     let mut command = Command::new(binary);
     command
         .env("HOME", home)
@@ -153,7 +156,7 @@ fn velero(binary: &Path, kubeconfig: &Path, home: &Path) -> Command {
     command
 }
 
-fn objects(s3: &S3) -> [serde_json::Value; 3] {
+fn setup_objects(s3: &S3) -> [serde_json::Value; 3] {
     let labels = json!({"deploy": "velero"});
     [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),

@@ -66,7 +66,7 @@ pub(crate) struct RepositorySettings {
 
 /// What is wrong with the settings.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Invalid {
+pub(crate) enum InvalidConfig {
     #[error("config key {key:?} is not known; there are {}", KEYS.join(", "))]
     Unknown { key: String },
     #[error(
@@ -96,21 +96,21 @@ pub(crate) enum Invalid {
 
 impl Settings {
     /// Reads the settings, and the files with secrets that they name.
-    pub(crate) fn read(config: &Config) -> Result<Self, Invalid> {
+    pub(crate) fn read(config: &Config) -> Result<Self, InvalidConfig> {
         if let Some(key) = config.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(Invalid::Unknown { key: key.clone() });
+            return Err(InvalidConfig::Unknown { key: key.clone() });
         }
         let value = |key: &str| config.get(key).map(String::as_str).filter(|text| !text.is_empty());
-        let roots = roots(value(ROOTS).ok_or(Invalid::NoRoots)?)?;
+        let roots = roots(value(ROOTS).ok_or(InvalidConfig::NoRoots)?)?;
         let state_dir = match (value(STATE), roots.first()) {
             (Some(path), _) => absolute(STATE, path)?,
             (None, Some(root)) => absolute(STATE, &format!("{root}/{STATE_DIR}"))?,
-            (None, None) => return Err(Invalid::NoRoots),
+            (None, None) => return Err(InvalidConfig::NoRoots),
         };
         let keep_local = match value(KEEP_LOCAL) {
             None | Some("false") => false,
             Some("true") => true,
-            Some(other) => return Err(Invalid::KeepLocal(other.to_owned())),
+            Some(other) => return Err(InvalidConfig::KeepLocal(other.to_owned())),
         };
         let credentials = match value(CREDENTIALS_FILE) {
             Some(path) => read_file(CREDENTIALS_FILE, path, Credentials::read)?,
@@ -124,19 +124,19 @@ impl Settings {
         // It becomes part of an address.
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if let Some(bad) = region.as_ref().filter(|region| !region.chars().all(is_word)) {
-            return Err(Invalid::Region(bad.clone()));
+            return Err(InvalidConfig::Region(bad.clone()));
         }
         let upload_limit = match value(UPLOAD_LIMIT).map(|text| (text, text.parse())) {
             None => None,
             Some((_, Ok(limit))) => Some(limit),
-            Some((text, Err(_))) => return Err(Invalid::UploadLimit(text.to_owned())),
+            Some((text, Err(_))) => return Err(InvalidConfig::UploadLimit(text.to_owned())),
         };
         let repository = match value(REPOSITORY) {
             None => None,
             Some(text) => Some(RepositorySettings {
-                location: Location::parse(text, &credentials).map_err(Invalid::Repository)?,
+                location: Location::parse(text, &credentials).map_err(InvalidConfig::Repository)?,
                 region,
-                password: password.ok_or(Invalid::NoPassword)?,
+                password: password.ok_or(InvalidConfig::NoPassword)?,
                 credentials,
                 upload_limit,
             }),
@@ -146,25 +146,25 @@ impl Settings {
     }
 }
 
-fn roots(text: &str) -> Result<Vec<VolumePath>, Invalid> {
+fn roots(text: &str) -> Result<Vec<VolumePath>, InvalidConfig> {
     let roots: Result<Vec<_>, _> = text.split(':').map(|path| absolute(ROOTS, path)).collect();
     match roots? {
-        roots if roots.len() > MAX_ROOTS => Err(Invalid::ManyRoots),
+        roots if roots.len() > MAX_ROOTS => Err(InvalidConfig::ManyRoots),
         roots => Ok(roots),
     }
 }
 
-fn absolute(key: &'static str, path: &str) -> Result<VolumePath, Invalid> {
-    path.parse().map_err(|source| Invalid::Path { key, source })
+fn absolute(key: &'static str, path: &str) -> Result<VolumePath, InvalidConfig> {
+    path.parse().map_err(|source| InvalidConfig::Path { key, source })
 }
 
 fn read_file<T>(
     key: &'static str,
     path: &str,
     read: impl Fn(&std::path::Path) -> io::Result<T>,
-) -> Result<T, Invalid> {
+) -> Result<T, InvalidConfig> {
     let path = PathBuf::from(path);
-    read(&path).map_err(|source| Invalid::Read { key, path, source })
+    read(&path).map_err(|source| InvalidConfig::Read { key, path, source })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 /// Neither a password nor a file of keys is longer.
-const MAX: u64 = 64 * 1024;
+const MAX_FILE_BYTES: u64 = 64 * 1024;
 
 /// A text that is not shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,24 +63,24 @@ impl Credentials {
     }
 
     pub(crate) fn read(path: &Path) -> io::Result<Self> {
-        Ok(Self::parse(&read(path)?))
+        Ok(Self::parse(&read_limited(path)?))
     }
 }
 
 /// The password in a file: its first line.
 pub(crate) fn read_password(path: &Path) -> io::Result<Option<Secret>> {
-    Ok(read(path)?.lines().next().and_then(Secret::new))
+    Ok(read_limited(path)?.lines().next().and_then(Secret::new))
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read_limited(path: &Path) -> io::Result<String> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is no file"));
     }
     let mut bytes = Vec::new();
-    file.take(MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MAX {
-        return Err(io::Error::other(format!("it has more than {MAX} bytes")));
+    file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }
     // The error of the conversion would hold the bytes.
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is no UTF-8"))
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_among_others_in_both_spellings() {
+    fn keys_are_found_in_both_spellings() {
         let text = "# RUSTIC=1\n[default]\naws_access_key_id = id\nAWS_SECRET_ACCESS_KEY=se=cret\n\
                     region=x\n\nRUSTIC_PASSWORD=pass word \nAWS_SESSION_TOKEN=";
         let found = Credentials::parse(text);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_the_first_line_of_a_file_of_sane_size() {
+    fn password_is_the_first_line_of_a_small_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("password");
         let write = |bytes: &[u8]| std::fs::write(&path, bytes).unwrap();

@@ -1,6 +1,6 @@
 //! All that can go wrong, with the code that tells servers whether to try again.
 
-use bowline_plugin_sdk::{Code, Error as PluginError, one_line};
+use bowline_plugin_sdk::{Code, Error as PluginError, error_chain};
 
 use crate::id::{Id, InvalidId};
 use crate::{config, repository, roots, state, tree};
@@ -9,17 +9,17 @@ use crate::{config, repository, roots, state, tree};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
-    Config(#[from] config::Invalid),
+    Config(#[from] config::InvalidConfig),
     #[error(transparent)]
     Id(#[from] InvalidId),
     #[error(transparent)]
-    Volume(#[from] roots::Refused),
+    Volume(#[from] roots::VolumeRefusal),
     #[error(transparent)]
-    Tree(#[from] tree::Failed),
+    Tree(#[from] tree::TreeError),
     #[error(transparent)]
-    State(#[from] state::Failed),
+    State(#[from] state::StateError),
     #[error(transparent)]
-    Repository(#[from] repository::Failed),
+    Repository(#[from] repository::RepositoryError),
     #[error("Init has not been called")]
     NotInitialised,
     #[error("the PersistentVolume cannot be understood: {0}")]
@@ -50,12 +50,12 @@ impl Error {
             Self::Config(_) | Self::Id(_) | Self::PersistentVolume(_) | Self::OtherType => {
                 Code::InvalidArgument
             }
-            Self::Volume(refused) => of_volume(refused),
-            Self::Tree(failed) => of_tree(failed),
+            Self::Volume(refused) => volume_error_code(refused),
+            Self::Tree(failed) => tree_error_code(failed),
             Self::State(failed) if failed.is_disk_full() => Code::ResourceExhausted,
-            Self::State(state::Failed::NotPrivate { .. }) => Code::FailedPrecondition,
+            Self::State(state::StateError::NotPrivate { .. }) => Code::FailedPrecondition,
             Self::State(_) => Code::Unknown,
-            Self::Repository(failed) => of_repository(failed),
+            Self::Repository(failed) => repository_error_code(failed),
             Self::NoSnapshot(_) => Code::NotFound,
             Self::NotInitialised | Self::Block | Self::OtherVolume(_) | Self::NoRepository(_) => {
                 Code::FailedPrecondition
@@ -67,41 +67,43 @@ impl Error {
     }
 }
 
-fn of_volume(refused: &roots::Refused) -> Code {
-    use roots::Refused as R;
+fn volume_error_code(refused: &roots::VolumeRefusal) -> Code {
+    use roots::VolumeRefusal as R;
     match refused {
         R::Path(_) => Code::InvalidArgument,
-        R::Outside(_) | R::IsRoot(_) | R::LeadsOut(_) | R::Taken { .. } => Code::PermissionDenied,
+        R::Outside(_) | R::IsRoot(_) | R::LeadsOut(_) | R::Reserved { .. } => {
+            Code::PermissionDenied
+        }
         R::Missing(_) => Code::NotFound,
         R::NoFolder(_) => Code::FailedPrecondition,
         R::Root { .. } | R::Open { .. } => Code::Unknown,
     }
 }
 
-fn of_tree(failed: &tree::Failed) -> Code {
-    use tree::Failed as F;
+fn tree_error_code(failed: &tree::TreeError) -> Code {
+    use tree::TreeError as F;
     match failed {
         failed if failed.is_disk_full() => Code::ResourceExhausted,
         F::Mount { .. } | F::Type { .. } => Code::FailedPrecondition,
-        F::Restless { .. } => Code::Unavailable,
+        F::KeepsChanging { .. } => Code::Unavailable,
         F::Io { .. } | F::Stopped(_) => Code::Unknown,
     }
 }
 
-fn of_repository(failed: &repository::Failed) -> Code {
-    use repository::Failed as F;
+fn repository_error_code(failed: &repository::RepositoryError) -> Code {
+    use repository::RepositoryError as F;
     match failed {
         F::Password(_) => Code::Unauthenticated,
-        F::HalfMade(_) => Code::Unavailable,
+        F::HalfInitialized(_) => Code::Unavailable,
         F::NoSnapshot(_) => Code::NotFound,
         F::Entry { .. } | F::Incomplete { .. } => Code::DataLoss,
-        F::Tree(failed) => of_tree(failed),
+        F::Tree(failed) => tree_error_code(failed),
         F::Folder { .. } | F::Store { .. } | F::Library { .. } | F::Stopped(_) => Code::Unknown,
     }
 }
 
 impl From<Error> for PluginError {
     fn from(error: Error) -> Self {
-        Self::new(error.code(), one_line(&error))
+        Self::new(error.code(), error_chain(&error))
     }
 }

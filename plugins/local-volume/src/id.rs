@@ -25,13 +25,13 @@ pub(crate) struct InvalidId(String);
 
 impl Id {
     /// The same for the same request.
-    pub(crate) fn of_request(request: &str) -> Self {
+    pub(crate) fn from_request(request: &str) -> Self {
         let hash = Sha256::new().chain_update("bowline.io/request-id\0").chain_update(request);
         Self::from_bytes(&hash.finalize()[..LENGTH])
     }
 
     pub(crate) fn random() -> io::Result<Self> {
-        Ok(Self::from_bytes(&random::<LENGTH>()?))
+        Ok(Self::from_bytes(&random_bytes::<LENGTH>()?))
     }
 
     fn from_bytes(bytes: &[u8]) -> Self {
@@ -43,17 +43,17 @@ impl Id {
     }
 
     /// The first digits, for names that people read.
-    pub(crate) fn short(&self) -> &str {
+    pub(crate) fn short_form(&self) -> &str {
         &self.0[PREFIX.len()..PREFIX.len() + 8]
     }
 }
 
 /// Digits that nobody else has, for the name of a folder.
-pub(crate) fn unique() -> io::Result<String> {
-    Ok(hex::encode(random::<8>()?))
+pub(crate) fn unique_suffix() -> io::Result<String> {
+    Ok(hex::encode(random_bytes::<8>()?))
 }
 
-fn random<const N: usize>() -> io::Result<[u8; N]> {
+fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = getrandom(&mut bytes, GetRandomFlags::empty())?;
     if filled == N { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_we_gave_is_an_id() {
+    fn foreign_text_is_not_an_id() {
         let digits = "0123456789abcdef0123456789abcdef";
         assert!(format!("lv-{digits}").parse::<Id>().is_ok());
         for bad in [
@@ -120,11 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_one_id_and_none_has_a_new_one() {
-        assert_eq!(Id::of_request("a"), Id::of_request("a"));
-        assert_ne!(Id::of_request("a"), Id::of_request("b"));
+    fn id_follows_from_the_request_or_is_random() {
+        assert_eq!(Id::from_request("a"), Id::from_request("a"));
+        assert_ne!(Id::from_request("a"), Id::from_request("b"));
         assert_ne!(Id::random().unwrap(), Id::random().unwrap());
-        for id in [Id::of_request(""), Id::random().unwrap()] {
+        for id in [Id::from_request(""), Id::random().unwrap()] {
             assert_eq!(id.as_str().parse(), Ok(id));
         }
     }

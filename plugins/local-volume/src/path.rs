@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 /// The longest path that the kernel takes, with its end.
-const MAX: usize = 4096;
+const MAX_PATH_LENGTH: usize = 4096;
 
 /// An absolute path in its shortest form, without `.` and `..`; never `/` itself. It is also the id of
 /// the volume.
@@ -18,11 +18,11 @@ pub(crate) enum InvalidPath {
     #[error("{0:?} is not an absolute path")]
     Relative(String),
     #[error("{0:?} has a part `.` or `..`")]
-    Dots(String),
+    DotSegment(String),
     #[error("the path is the root of all filesystems")]
-    Everything,
+    RootDirectory,
     #[error("a path of {0} bytes is too long")]
-    Long(usize),
+    TooLong(usize),
     #[error("the path has a NUL in it")]
     Nul,
 }
@@ -41,8 +41,8 @@ impl FromStr for VolumePath {
     type Err = InvalidPath;
 
     fn from_str(text: &str) -> Result<Self, InvalidPath> {
-        if text.len() >= MAX {
-            return Err(InvalidPath::Long(text.len()));
+        if text.len() >= MAX_PATH_LENGTH {
+            return Err(InvalidPath::TooLong(text.len()));
         }
         if text.contains('\0') {
             return Err(InvalidPath::Nul);
@@ -52,13 +52,13 @@ impl FromStr for VolumePath {
         }
         // `Path` forgets a `.` on its own; users shall write what they mean.
         if text.split('/').any(|part| matches!(part, "." | "..")) {
-            return Err(InvalidPath::Dots(text.to_owned()));
+            return Err(InvalidPath::DotSegment(text.to_owned()));
         }
         let parts =
             Path::new(text).components().filter(|part| matches!(part, Component::Normal(_)));
         let short = Path::new("/").join(parts.collect::<PathBuf>());
         match short.to_str() {
-            None | Some("/") => Err(InvalidPath::Everything),
+            None | Some("/") => Err(InvalidPath::RootDirectory),
             Some(short) => Ok(Self(short.to_owned())),
         }
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_absolute_and_short_or_refused() {
+    fn only_short_absolute_paths_are_accepted() {
         for (text, expected) in [
             ("/a", Ok("/a")),
             ("/a/b", Ok("/a/b")),
@@ -85,17 +85,17 @@ mod tests {
             ("/...", Ok("/...")),
             ("a", Err(InvalidPath::Relative("a".to_owned()))),
             ("", Err(InvalidPath::Relative(String::new()))),
-            ("/a/../b", Err(InvalidPath::Dots("/a/../b".to_owned()))),
-            ("/a/..", Err(InvalidPath::Dots("/a/..".to_owned()))),
-            ("/./a", Err(InvalidPath::Dots("/./a".to_owned()))),
-            ("/", Err(InvalidPath::Everything)),
-            ("//", Err(InvalidPath::Everything)),
+            ("/a/../b", Err(InvalidPath::DotSegment("/a/../b".to_owned()))),
+            ("/a/..", Err(InvalidPath::DotSegment("/a/..".to_owned()))),
+            ("/./a", Err(InvalidPath::DotSegment("/./a".to_owned()))),
+            ("/", Err(InvalidPath::RootDirectory)),
+            ("//", Err(InvalidPath::RootDirectory)),
             ("/a\0b", Err(InvalidPath::Nul)),
         ] {
             let parsed = text.parse::<VolumePath>();
             assert_eq!(parsed.as_ref().map(VolumePath::as_str), expected.as_ref().map(|p| *p));
         }
         let long = format!("/{}", "x".repeat(4095));
-        assert_eq!(long.parse::<VolumePath>(), Err(InvalidPath::Long(4096)));
+        assert_eq!(long.parse::<VolumePath>(), Err(InvalidPath::TooLong(4096)));
     }
 }

@@ -6,11 +6,11 @@ use bowline_plugin_sdk::serde_json::{Value, json};
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The two types of volumes that are folders of a node.
-const TYPES: [&str; 2] = ["local", "hostPath"];
+const VOLUME_SOURCES: [&str; 2] = ["local", "hostPath"];
 
 /// Whose volume it is.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum VolumeSource {
     /// One of ours, with its path, which may be anything.
     Path(String),
     /// That of another driver.
@@ -22,23 +22,23 @@ pub(crate) enum Found {
 }
 
 /// What a PersistentVolume says. Without the name of `node`, all nodes count as this one.
-pub(crate) fn volume_of(object: &Value, node: Option<&str>) -> Found {
+pub(crate) fn volume_source_of(object: &Value, node: Option<&str>) -> VolumeSource {
     let spec = &object["spec"];
-    let Some(path) = TYPES.iter().find_map(|kind| spec[*kind]["path"].as_str()) else {
-        return Found::OtherType;
+    let Some(path) = VOLUME_SOURCES.iter().find_map(|kind| spec[*kind]["path"].as_str()) else {
+        return VolumeSource::OtherType;
     };
-    if node.is_some_and(|node| is_elsewhere(spec, node)) {
-        return Found::OtherNode;
+    if node.is_some_and(|node| excludes_node(spec, node)) {
+        return VolumeSource::OtherNode;
     }
     if spec["volumeMode"] == "Block" {
-        return Found::Block;
+        return VolumeSource::Block;
     }
-    Found::Path(path.to_owned())
+    VolumeSource::Path(path.to_owned())
 }
 
 /// Whether the affinity of a volume rules a node out. Each term is a way to be allowed; only what it
 /// says of host names is looked at.
-fn is_elsewhere(spec: &Value, node: &str) -> bool {
+fn excludes_node(spec: &Value, node: &str) -> bool {
     let terms = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"];
     let Some(terms) = terms.as_array().filter(|terms| !terms.is_empty()) else { return false };
     let forbids = |requirement: &Value| {
@@ -63,7 +63,7 @@ fn is_elsewhere(spec: &Value, node: &str) -> bool {
 /// A `local` volume is bound to a node. If we know ours, the new volume is bound to it, since that is
 /// where it was made.
 pub(crate) fn with_path(mut object: Value, path: &str, node: Option<&str>) -> Option<Value> {
-    let kind = TYPES.into_iter().find(|kind| object["spec"][*kind].is_object())?;
+    let kind = VOLUME_SOURCES.into_iter().find(|kind| object["spec"][*kind].is_object())?;
     object["spec"][kind]["path"] = path.into();
     if let Some(node) = node.filter(|_| kind == "local") {
         object["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
@@ -84,8 +84,8 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_this_node_are_ours() {
-        let ours = |path: &str| Found::Path(path.to_owned());
+    fn folders_of_this_node_are_supported() {
+        let supported = |path: &str| VolumeSource::Path(path.to_owned());
         let host_path = json!({"spec": {"hostPath": {"path": "/b", "type": ""}}});
         let csi = json!({"spec": {"csi": {"driver": "x", "volumeHandle": "local"}}});
         let two_ways = json!({"spec": {"local": {"path": "/a"}, "nodeAffinity": {"required": {
@@ -96,29 +96,29 @@ mod tests {
         }}}});
         let block = json!({"spec": {"local": {"path": "/dev/x"}, "volumeMode": "Block"}});
         for (object, node, expected) in [
-            (local("/a", "In", &["n1"]), Some("n1"), ours("/a")),
-            (local("/a", "In", &["n1"]), Some("n2"), Found::OtherNode),
-            (local("/a", "In", &["n1"]), None, ours("/a")),
-            (local("/a", "NotIn", &["n1"]), Some("n1"), Found::OtherNode),
-            (local("/a", "NotIn", &["n1"]), Some("n2"), ours("/a")),
-            (local("/a", "Exists", &[]), Some("n2"), ours("/a")),
-            (local("/a", "DoesNotExist", &[]), Some("n2"), Found::OtherNode),
-            (two_ways, Some("n1"), ours("/a")),
-            (host_path, Some("n1"), ours("/b")),
-            (block, None, Found::Block),
-            (csi, None, Found::OtherType),
-            (json!({"spec": {}}), None, Found::OtherType),
-            (json!({}), None, Found::OtherType),
+            (local("/a", "In", &["n1"]), Some("n1"), supported("/a")),
+            (local("/a", "In", &["n1"]), Some("n2"), VolumeSource::OtherNode),
+            (local("/a", "In", &["n1"]), None, supported("/a")),
+            (local("/a", "NotIn", &["n1"]), Some("n1"), VolumeSource::OtherNode),
+            (local("/a", "NotIn", &["n1"]), Some("n2"), supported("/a")),
+            (local("/a", "Exists", &[]), Some("n2"), supported("/a")),
+            (local("/a", "DoesNotExist", &[]), Some("n2"), VolumeSource::OtherNode),
+            (two_ways, Some("n1"), supported("/a")),
+            (host_path, Some("n1"), supported("/b")),
+            (block, None, VolumeSource::Block),
+            (csi, None, VolumeSource::OtherType),
+            (json!({"spec": {}}), None, VolumeSource::OtherType),
+            (json!({}), None, VolumeSource::OtherType),
         ] {
-            assert_eq!(volume_of(&object, node), expected, "{object}");
+            assert_eq!(volume_source_of(&object, node), expected, "{object}");
         }
     }
 
     #[test]
-    fn a_path_is_put_where_it_was_found_and_nothing_else_changes() {
+    fn path_is_replaced_in_place_and_nothing_else_changes() {
         let before = local("/a", "In", &["n1"]);
         let after = with_path(before.clone(), "/new", None).unwrap();
-        assert_eq!(volume_of(&after, None), Found::Path("/new".to_owned()));
+        assert_eq!(volume_source_of(&after, None), VolumeSource::Path("/new".to_owned()));
         assert_eq!(after["spec"]["nodeAffinity"], before["spec"]["nodeAffinity"]);
 
         let host_path = json!({"kind": "PersistentVolume", "spec": {
@@ -132,9 +132,9 @@ mod tests {
     }
 
     #[test]
-    fn a_local_volume_moves_to_the_node_that_it_was_made_on() {
+    fn local_volume_affinity_is_set_to_the_node_it_was_created_on() {
         let after = with_path(local("/a", "In", &["old"]), "/new", Some("n1")).unwrap();
-        assert_eq!(volume_of(&after, Some("n1")), Found::Path("/new".to_owned()));
-        assert_eq!(volume_of(&after, Some("old")), Found::OtherNode);
+        assert_eq!(volume_source_of(&after, Some("n1")), VolumeSource::Path("/new".to_owned()));
+        assert_eq!(volume_source_of(&after, Some("old")), VolumeSource::OtherNode);
     }
 }

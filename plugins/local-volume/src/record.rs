@@ -10,12 +10,12 @@ use bowline_plugin_sdk::serde_json;
 use serde::{Deserialize, Serialize};
 
 use crate::id::Id;
-use crate::tree::clone::Cloned;
+use crate::tree::clone::CloneSummary;
 
 /// The form of records. A later one may have to be read differently.
-const VERSION: u32 = 1;
+const RECORD_VERSION: u32 = 1;
 /// No record is longer.
-const MAX: u64 = 1024 * 1024;
+const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// A snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,18 +30,18 @@ pub(crate) struct Record {
     pub request: Option<String>,
     /// The point in time.
     pub created: Timestamp,
-    pub cloned: Cloned,
+    pub cloned: CloneSummary,
     /// The run of the node in which it was made.
     pub boot: String,
     /// Whether the clone is known to be on disk. Until then it outlives us, but not the node.
     pub is_on_disk: bool,
-    pub upload: Upload,
+    pub upload: UploadRecord,
 }
 
 /// How far the upload is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
-pub(crate) enum Upload {
+pub(crate) enum UploadRecord {
     /// Nobody has asked for it yet.
     #[default]
     None,
@@ -63,12 +63,12 @@ impl Record {
         request: Option<String>,
         created: Timestamp,
         boot: &str,
-        cloned: Cloned,
+        cloned: CloneSummary,
     ) -> Self {
         // A snapshot of btrfs is written by the call that makes it.
-        let is_on_disk = cloned.method == crate::tree::clone::Method::Subvolume;
+        let is_on_disk = cloned.method == crate::tree::clone::CloneMethod::Subvolume;
         Self {
-            version: VERSION,
+            version: RECORD_VERSION,
             id,
             volume: volume.to_owned(),
             request,
@@ -76,16 +76,16 @@ impl Record {
             cloned,
             boot: boot.to_owned(),
             is_on_disk,
-            upload: Upload::None,
+            upload: UploadRecord::None,
         }
     }
 
     pub(crate) fn is_uploaded(&self) -> bool {
-        matches!(self.upload, Upload::Done { .. })
+        matches!(self.upload, UploadRecord::Done { .. })
     }
 
     /// Whether the clone is as it was made: a node that went down may have lost a part of it.
-    pub(crate) fn is_clone_sound(&self, boot: &str) -> bool {
+    pub(crate) fn is_clone_intact(&self, boot: &str) -> bool {
         self.is_on_disk || self.boot == boot
     }
 
@@ -96,11 +96,11 @@ impl Record {
             file => file?,
         };
         let mut bytes = Vec::new();
-        file.take(MAX).read_to_end(&mut bytes)?;
+        file.take(MAX_RECORD_BYTES).read_to_end(&mut bytes)?;
         let record: Self = serde_json::from_slice(&bytes)?;
-        if record.version != VERSION {
+        if record.version != RECORD_VERSION {
             return Err(io::Error::other(format!(
-                "it has version {}, and this plugin knows {VERSION}",
+                "it has version {}, and this plugin knows {RECORD_VERSION}",
                 record.version
             )));
         }
@@ -121,28 +121,28 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::clone::Method;
+    use crate::tree::clone::CloneMethod;
 
-    fn record(method: Method) -> Record {
-        let cloned = Cloned { method, files: 2, copied: 0, bytes: 3 };
+    fn record(method: CloneMethod) -> Record {
+        let cloned = CloneSummary { method, files: 2, copied: 0, bytes: 3 };
         let created = "2026-11-01T10:00:00.123456789Z".parse().unwrap();
         let request = Some("r-1".to_owned());
-        Record::new(Id::of_request("r-1"), "/data/vol", request, created, "boot-1", cloned)
+        Record::new(Id::from_request("r-1"), "/data/vol", request, created, "boot-1", cloned)
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn record_round_trips() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record.json");
         assert_eq!(Record::read(&path).unwrap(), None);
         let (started, ended) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
         for upload in [
-            Upload::None,
-            Upload::Begun { started },
-            Upload::Failed { started, ended, error: "no\nroom".to_owned() },
-            Upload::Done { started, ended, bytes: 7 },
+            UploadRecord::None,
+            UploadRecord::Begun { started },
+            UploadRecord::Failed { started, ended, error: "no\nroom".to_owned() },
+            UploadRecord::Done { started, ended, bytes: 7 },
         ] {
-            let record = Record { upload, ..record(Method::Copy) };
+            let record = Record { upload, ..record(CloneMethod::Copy) };
             record.write(&path).unwrap();
             assert_eq!(Record::read(&path).unwrap(), Some(record));
         }
@@ -150,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_of_ours_is_an_error() {
+    fn foreign_record_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("record.json");
-        record(Method::Copy).write(&path).unwrap();
+        record(CloneMethod::Copy).write(&path).unwrap();
         let good = std::fs::read_to_string(&path).unwrap();
-        let id = Id::of_request("r-1");
+        let id = Id::from_request("r-1");
         for bad in [
             String::new(),
             good[..good.len() / 2].to_owned(),
@@ -169,11 +169,11 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_that_was_not_on_disk_when_the_node_went_down_is_not_trusted() {
-        let copy = record(Method::Copy);
-        assert!(copy.is_clone_sound("boot-1"));
-        assert!(!copy.is_clone_sound("boot-2"));
-        assert!(Record { is_on_disk: true, ..copy }.is_clone_sound("boot-2"));
-        assert!(record(Method::Subvolume).is_clone_sound("boot-2"));
+    fn clone_not_synced_before_a_reboot_is_not_trusted() {
+        let copy = record(CloneMethod::Copy);
+        assert!(copy.is_clone_intact("boot-1"));
+        assert!(!copy.is_clone_intact("boot-2"));
+        assert!(Record { is_on_disk: true, ..copy }.is_clone_intact("boot-2"));
+        assert!(record(CloneMethod::Subvolume).is_clone_intact("boot-2"));
     }
 }

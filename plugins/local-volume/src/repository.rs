@@ -31,19 +31,19 @@ use rustic_core::{
     SnapshotOptions, WriteBackend as _,
 };
 
-use self::backend::{Backend, CONFIG};
-use self::source::{Amount, Progress, Source};
-use self::store::Missing;
+use self::backend::{CONFIG, ObjectStoreBackend};
+use self::source::{TreeSize, TreeSource, UploadProgress};
+use self::store::MissingFolder;
 use crate::config::RepositorySettings;
 use crate::id::Id;
-use crate::pace::Pace;
-use crate::stop::Stop;
+use crate::rate_limiter::ByteRateLimiter;
+use crate::stop_signal::StopSignal;
 use crate::tree;
 
 /// How long the making of a repository takes at most. One that is half made for longer stays so.
-const MAKING_LIMIT: Duration = Duration::from_mins(10);
+const INIT_TIMEOUT: Duration = Duration::from_mins(10);
 
-type Opened = rustic_core::Repository<OpenStatus>;
+type OpenRepository = rustic_core::Repository<OpenStatus>;
 
 /// A repository. It is opened anew for each piece of work, since others use it as well.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) struct Repository {
 }
 
 /// A snapshot that is to be uploaded.
-pub(crate) struct Job {
+pub(crate) struct UploadJob {
     pub id: Id,
     /// The point in time.
     pub created: Timestamp,
@@ -65,13 +65,13 @@ pub(crate) struct Job {
     pub node: Option<String>,
     /// The clone.
     pub tree: OwnedFd,
-    pub stop: Arc<Stop>,
-    pub progress: Arc<Progress>,
+    pub stop: Arc<StopSignal>,
+    pub progress: Arc<UploadProgress>,
 }
 
 /// What failed.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
+pub(crate) enum RepositoryError {
     #[error("the folder of the repository, {}, cannot be used", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("the store of the repository cannot be used: {reason}")]
@@ -82,33 +82,36 @@ pub(crate) enum Failed {
         "the repository {0} has no key: it is just being made, or was made by half; try again in ten \
          minutes"
     )]
-    HalfMade(String),
+    HalfInitialized(String),
     #[error("cannot {doing} the repository: {reason}")]
     Library { doing: &'static str, reason: String },
     #[error("snapshot {0} is not in the repository")]
     NoSnapshot(Id),
     #[error("{path:?} in the repository cannot be restored")]
-    Entry { path: PathBuf, source: node::Unfit },
+    Entry { path: PathBuf, source: node::UnsupportedEntry },
     #[error(
         "the repository has {found} entries and {found_bytes} bytes of a snapshot with {expected} \
          entries and {expected_bytes} bytes"
     )]
     Incomplete { expected: u64, expected_bytes: u64, found: u64, found_bytes: u64 },
     #[error(transparent)]
-    Tree(#[from] tree::Failed),
+    Tree(#[from] tree::TreeError),
     #[error("{0}")]
     Stopped(String),
 }
 
 /// The error of the library in one line. What stopped the work is the better reason, if there is one.
-fn library(doing: &'static str, stop: &Stop) -> impl FnOnce(Box<RusticError>) -> Failed {
+fn library_error(
+    doing: &'static str,
+    stop: &StopSignal,
+) -> impl FnOnce(Box<RusticError>) -> RepositoryError {
     move |error| {
         if let Some(reason) = stop.reason() {
-            return Failed::Stopped(reason.to_owned());
+            return RepositoryError::Stopped(reason.to_owned());
         }
         let text = error.display_log();
-        let words = text.split_whitespace().skip_while(|word| *word == "Error:");
-        Failed::Library { doing, reason: words.collect::<Vec<_>>().join(" ") }
+        let message = text.split_whitespace().skip_while(|word| *word == "Error:");
+        RepositoryError::Library { doing, reason: message.collect::<Vec<_>>().join(" ") }
     }
 }
 
@@ -120,35 +123,35 @@ impl Repository {
 
     /// Brings a clone into the repository, unless it is there, and tells how many bytes it has.
     /// Blocks.
-    pub(crate) fn upload(&self, job: Job) -> Result<u64, Failed> {
-        let Job { id, created, volume, node, tree, stop, progress } = job;
-        let pace = Pace::new(self.settings.upload_limit);
-        let source = Source::new(tree, pace, Arc::clone(&stop), Arc::clone(&progress));
-        let amount = source.amount()?;
+    pub(crate) fn upload(&self, job: UploadJob) -> Result<u64, RepositoryError> {
+        let UploadJob { id, created, volume, node, tree, stop, progress } = job;
+        let limiter = ByteRateLimiter::new(self.settings.upload_limit);
+        let source = TreeSource::new(tree, limiter, Arc::clone(&stop), Arc::clone(&progress));
+        let amount = source.measure()?;
         progress.total.store(amount.bytes, Relaxed);
-        let opened = self.open_or_make(&stop)?;
+        let opened = self.open_or_init(&stop)?;
         let found = snapshots(&opened, &id, &stop)?;
         if found.iter().any(|snapshot| snapshot.time.timestamp() == created) {
             progress.done.store(amount.bytes, Relaxed);
             return Ok(amount.bytes);
         }
         let options = SnapshotOptions::default().add_tags(id.as_str());
-        let mut options = options.map_err(library("upload to", &stop))?;
+        let mut options = options.map_err(library_error("upload to", &stop))?;
         options.time = Some(created.to_zoned(TimeZone::UTC));
         options.host = node;
         options.command = Some(String::new());
-        let snapshot = options.to_snapshot().map_err(library("upload to", &stop))?;
-        let indexed = opened.to_indexed_ids().map_err(library("read the index of", &stop))?;
+        let snapshot = options.to_snapshot().map_err(library_error("upload to", &stop))?;
+        let indexed = opened.to_indexed_ids().map_err(library_error("read the index of", &stop))?;
         // Every file is read: a clone has no time that tells whether a file was changed since.
         let options = BackupOptions::default()
             .parent_opts(ParentOptions::default().force(true))
             .no_scan(true);
         let written = indexed
             .archive(&options, &source, snapshot, &[PathBuf::from(volume)])
-            .map_err(library("upload to", &stop))?;
-        if let Err(incomplete) = compare(amount, &written) {
+            .map_err(library_error("upload to", &stop))?;
+        if let Err(incomplete) = check_complete(amount, &written) {
             let removed = indexed.delete_snapshots(&[written.id]);
-            removed.map_err(library("remove an incomplete snapshot from", &stop))?;
+            removed.map_err(library_error("remove an incomplete snapshot from", &stop))?;
             return Err(incomplete);
         }
         Ok(amount.bytes)
@@ -159,22 +162,26 @@ impl Repository {
         &self,
         id: &Id,
         to: BorrowedFd<'_>,
-        stop: &Arc<Stop>,
-    ) -> Result<(), Failed> {
-        let missing = || Failed::NoSnapshot(id.clone());
-        let opened = self.open(stop, Missing::Tell)?.ok_or_else(missing)?;
-        let snapshot = newest(snapshots(&opened, id, stop)?).ok_or_else(missing)?;
-        let indexed = opened.to_indexed().map_err(library("read the index of", stop))?;
+        stop: &Arc<StopSignal>,
+    ) -> Result<(), RepositoryError> {
+        let missing = || RepositoryError::NoSnapshot(id.clone());
+        let opened = self.open(stop, MissingFolder::ReportNone)?.ok_or_else(missing)?;
+        let snapshot = newest_snapshot(snapshots(&opened, id, stop)?).ok_or_else(missing)?;
+        let indexed = opened.to_indexed().map_err(library_error("read the index of", stop))?;
         let top = indexed
             .node_from_path(snapshot.tree, Path::new("data"))
-            .map_err(library("find the snapshot in", stop))?;
-        restore::tree(&indexed, &top, to, stop)
+            .map_err(library_error("find the snapshot in", stop))?;
+        restore::restore_tree(&indexed, &top, to, stop)
     }
 
     /// The path of the volume that a snapshot is of; none if there is no such snapshot. Blocks.
-    pub(crate) fn volume_of(&self, id: &Id, stop: &Arc<Stop>) -> Result<Option<String>, Failed> {
-        let Some(opened) = self.open(stop, Missing::Tell)? else { return Ok(None) };
-        let found = newest(snapshots(&opened, id, stop)?);
+    pub(crate) fn volume_of(
+        &self,
+        id: &Id,
+        stop: &Arc<StopSignal>,
+    ) -> Result<Option<String>, RepositoryError> {
+        let Some(opened) = self.open(stop, MissingFolder::ReportNone)? else { return Ok(None) };
+        let found = newest_snapshot(snapshots(&opened, id, stop)?);
         Ok(found.map(|snapshot| snapshot.paths.iter().next().cloned().unwrap_or_default()))
     }
 
@@ -182,26 +189,30 @@ impl Repository {
     ///
     /// What is not used is marked first and removed a day later, by whoever forgets a snapshot then:
     /// somebody else may just be uploading what refers to it.
-    pub(crate) fn forget(&self, id: &Id, stop: &Arc<Stop>) -> Result<(), Failed> {
-        let Some(opened) = self.open(stop, Missing::Tell)? else { return Ok(()) };
+    pub(crate) fn delete(&self, id: &Id, stop: &Arc<StopSignal>) -> Result<(), RepositoryError> {
+        let Some(opened) = self.open(stop, MissingFolder::ReportNone)? else { return Ok(()) };
         let found: Vec<_> = snapshots(&opened, id, stop)?.iter().map(|found| found.id).collect();
         if found.is_empty() {
             return Ok(());
         }
-        opened.delete_snapshots(&found).map_err(library("remove a snapshot from", stop))?;
+        opened.delete_snapshots(&found).map_err(library_error("remove a snapshot from", stop))?;
         let options = PruneOptions::default();
-        let plan = opened.prune_plan(&options).map_err(library("tidy", stop))?;
-        opened.prune(&options, plan).map_err(library("tidy", stop))
+        let plan = opened.prune_plan(&options).map_err(library_error("tidy", stop))?;
+        opened.prune(&options, plan).map_err(library_error("tidy", stop))
     }
 
     fn key(&self) -> MutexGuard<'_, Option<MasterKey>> {
         self.key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn backend(&self, stop: &Arc<Stop>, missing: Missing) -> Result<Option<Arc<Backend>>, Failed> {
+    fn open_backend(
+        &self,
+        stop: &Arc<StopSignal>,
+        missing: MissingFolder,
+    ) -> Result<Option<Arc<ObjectStoreBackend>>, RepositoryError> {
         let store = store::open(&self.settings, missing)?;
         Ok(store.map(|store| {
-            Arc::new(Backend {
+            Arc::new(ObjectStoreBackend {
                 name: self.settings.location.to_string(),
                 store,
                 runtime: self.runtime.clone(),
@@ -211,22 +222,29 @@ impl Repository {
     }
 
     /// Opens the repository; none if there is none.
-    fn open(&self, stop: &Arc<Stop>, missing: Missing) -> Result<Option<Opened>, Failed> {
-        match self.backend(stop, missing)? {
+    fn open(
+        &self,
+        stop: &Arc<StopSignal>,
+        missing: MissingFolder,
+    ) -> Result<Option<OpenRepository>, RepositoryError> {
+        match self.open_backend(stop, missing)? {
             Some(backend) => self.open_in(&backend),
             None => Ok(None),
         }
     }
 
-    fn open_in(&self, backend: &Arc<Backend>) -> Result<Option<Opened>, Failed> {
+    fn open_in(
+        &self,
+        backend: &Arc<ObjectStoreBackend>,
+    ) -> Result<Option<OpenRepository>, RepositoryError> {
         let stop = &backend.stop;
-        let closed = || closed(backend).map_err(library("open", stop));
-        if closed()?.config_id().map_err(library("open", stop))?.is_none() {
+        let closed = || closed_repository(backend).map_err(library_error("open", stop));
+        if closed()?.config_id().map_err(library_error("open", stop))?.is_none() {
             return Ok(None);
         }
         // Asked for, though we may have the key: without it nobody else could read what we write.
-        if backend.list(FileType::Key).map_err(library("open", stop))?.is_empty() {
-            return Err(Failed::HalfMade(backend.name.clone()));
+        if backend.list(FileType::Key).map_err(library_error("open", stop))?.is_empty() {
+            return Err(RepositoryError::HalfInitialized(backend.name.clone()));
         }
         let key = self.key().clone();
         // If it is another repository by now, the key fails, and the password may not.
@@ -238,49 +256,51 @@ impl Repository {
         let password = Credentials::password(self.settings.password.reveal());
         let opened = match closed()?.open(&password) {
             Err(error) if error.is_incorrect_password() => {
-                return Err(Failed::Password(backend.name.clone()));
+                return Err(RepositoryError::Password(backend.name.clone()));
             }
-            opened => opened.map_err(library("open", stop))?,
+            opened => opened.map_err(library_error("open", stop))?,
         };
         *self.key() = Some(opened.key());
         Ok(Some(opened))
     }
 
-    fn open_or_make(&self, stop: &Arc<Stop>) -> Result<Opened, Failed> {
-        let Some(backend) = self.backend(stop, Missing::Make)? else {
-            return Err(Failed::Store { reason: "there is no folder".to_owned() });
+    fn open_or_init(&self, stop: &Arc<StopSignal>) -> Result<OpenRepository, RepositoryError> {
+        let Some(backend) = self.open_backend(stop, MissingFolder::Create)? else {
+            return Err(RepositoryError::Store { reason: "there is no folder".to_owned() });
         };
         match self.open_in(&backend) {
             Ok(Some(opened)) => return Ok(opened),
             Ok(None) => {}
-            Err(Failed::HalfMade(_)) if is_left_half_made(&backend)? => {
+            Err(RepositoryError::HalfInitialized(_))
+                if is_abandoned_half_initialized(&backend)? =>
+            {
                 let removed = backend.remove(FileType::Config, &rustic_core::Id::default(), false);
-                removed.map_err(library("make", stop))?;
+                removed.map_err(library_error("make", stop))?;
             }
             Err(failed) => return Err(failed),
         }
-        self.make(&backend)?;
+        self.init(&backend)?;
         let opened = self.open_in(&backend)?;
-        opened.ok_or_else(|| Failed::HalfMade(backend.name.clone()))
+        opened.ok_or_else(|| RepositoryError::HalfInitialized(backend.name.clone()))
     }
 
     /// Makes a repository. It is prepared in memory, so that of several who make it at once one has
     /// its configuration there first, and the others' keys never get there.
-    fn make(&self, backend: &Backend) -> Result<(), Failed> {
+    fn init(&self, backend: &ObjectStoreBackend) -> Result<(), RepositoryError> {
         let stop = &backend.stop;
-        let draft = Arc::new(Backend {
+        let draft = Arc::new(ObjectStoreBackend {
             name: backend.name.clone(),
             store: Arc::new(InMemory::new()),
             runtime: backend.runtime.clone(),
             stop: Arc::clone(stop),
         });
         let password = Credentials::password(self.settings.password.reveal());
-        let made = closed(&draft).and_then(|closed| {
+        let initialized = closed_repository(&draft).and_then(|closed| {
             closed.init(&password, &KeyOptions::default(), &ConfigOptions::default())
         });
-        let key = made.map_err(library("make", stop))?.key();
+        let key = initialized.map_err(library_error("make", stop))?.key();
         let id = rustic_core::Id::default();
-        let config = draft.read_full(FileType::Config, &id).map_err(library("make", stop))?;
+        let config = draft.read_full(FileType::Config, &id).map_err(library_error("make", stop))?;
         let path = Key::from(CONFIG);
         let is_first = backend.run("write", &path, async {
             let store = &backend.store;
@@ -292,13 +312,13 @@ impl Repository {
                 put => put.map(|_| true),
             }
         });
-        if !is_first.map_err(library("make", stop))? {
+        if !is_first.map_err(library_error("make", stop))? {
             return Ok(());
         }
-        for id in draft.list(FileType::Key).map_err(library("make", stop))? {
-            let file = draft.read_full(FileType::Key, &id).map_err(library("make", stop))?;
+        for id in draft.list(FileType::Key).map_err(library_error("make", stop))? {
+            let file = draft.read_full(FileType::Key, &id).map_err(library_error("make", stop))?;
             let written = backend.write_bytes(FileType::Key, &id, false, file.into());
-            written.map_err(library("make", stop))?;
+            written.map_err(library_error("make", stop))?;
         }
         *self.key() = Some(key);
         tracing::info!("made the repository {}", backend.name);
@@ -306,7 +326,9 @@ impl Repository {
     }
 }
 
-fn closed(backend: &Arc<Backend>) -> Result<rustic_core::Repository<()>, Box<RusticError>> {
+fn closed_repository(
+    backend: &Arc<ObjectStoreBackend>,
+) -> Result<rustic_core::Repository<()>, Box<RusticError>> {
     let backends = RepositoryBackends::new(Arc::clone(backend) as _, None);
     // A cache would lie in a home folder that we do not have.
     let options = RepositoryOptions::default().no_cache(true);
@@ -314,38 +336,43 @@ fn closed(backend: &Arc<Backend>) -> Result<rustic_core::Repository<()>, Box<Rus
 }
 
 /// Whether a repository without a key was given up by whoever made it. Then nothing is in it.
-fn is_left_half_made(backend: &Backend) -> Result<bool, Failed> {
+fn is_abandoned_half_initialized(backend: &ObjectStoreBackend) -> Result<bool, RepositoryError> {
     let path = Key::from(CONFIG);
     let found = backend.run("look at", &path, backend.store.head(&path));
-    let found = found.map_err(library("make", &backend.stop))?;
-    let made = found.last_modified.timestamp();
-    let age = Timestamp::now().duration_since(Timestamp::from_second(made).unwrap_or_default());
-    let is_old = SignedDuration::try_from(MAKING_LIMIT).is_ok_and(|limit| age > limit);
-    let packs = backend.list(FileType::Pack).map_err(library("make", &backend.stop))?;
+    let found = found.map_err(library_error("make", &backend.stop))?;
+    let modified_at = found.last_modified.timestamp();
+    let age =
+        Timestamp::now().duration_since(Timestamp::from_second(modified_at).unwrap_or_default());
+    let is_old = SignedDuration::try_from(INIT_TIMEOUT).is_ok_and(|limit| age > limit);
+    let packs = backend.list(FileType::Pack).map_err(library_error("make", &backend.stop))?;
     Ok(is_old && packs.is_empty())
 }
 
 /// All that the repository has under our id. More than one only if the records were lost.
-fn snapshots(opened: &Opened, id: &Id, stop: &Stop) -> Result<Vec<SnapshotFile>, Failed> {
+fn snapshots(
+    opened: &OpenRepository,
+    id: &Id,
+    stop: &StopSignal,
+) -> Result<Vec<SnapshotFile>, RepositoryError> {
     let found = opened.get_matching_snapshots(|snapshot| snapshot.tags.contains(id.as_str()));
-    found.map_err(library("list the snapshots of", stop))
+    found.map_err(library_error("list the snapshots of", stop))
 }
 
-fn newest(snapshots: Vec<SnapshotFile>) -> Option<SnapshotFile> {
+fn newest_snapshot(snapshots: Vec<SnapshotFile>) -> Option<SnapshotFile> {
     snapshots.into_iter().max_by_key(|snapshot| snapshot.time.timestamp())
 }
 
 /// Whether all that was to be written was: the library goes on when an entry fails.
-fn compare(expected: Amount, written: &SnapshotFile) -> Result<(), Failed> {
+fn check_complete(expected: TreeSize, written: &SnapshotFile) -> Result<(), RepositoryError> {
     let summary = written.summary.as_ref();
-    let found = Amount {
+    let found = TreeSize {
         entries: summary.map_or(0, |summary| summary.total_files_processed),
         bytes: summary.map_or(0, |summary| summary.total_bytes_processed),
     };
     if found == expected {
         return Ok(());
     }
-    Err(Failed::Incomplete {
+    Err(RepositoryError::Incomplete {
         expected: expected.entries,
         expected_bytes: expected.bytes,
         found: found.entries,

@@ -14,29 +14,29 @@ use rustix::io::Errno;
 use crate::path::{InvalidPath, VolumePath};
 
 /// How our own folders in a root begin. No volume is in one.
-pub(crate) const OWN: &str = ".bowline-";
+pub(crate) const OWN_PREFIX: &str = ".bowline-";
 
 /// How often the kernel may say that somebody renames what it follows.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// The allowed folders, and what of ours may lie in them.
 #[derive(Clone, Debug)]
 pub(crate) struct Roots {
     roots: Vec<VolumePath>,
     /// Folders that no volume may hold or be in: clones, and the repository.
-    taken: Vec<PathBuf>,
+    reserved: Vec<PathBuf>,
 }
 
 /// A volume that was found where it may be.
 #[derive(Debug)]
-pub(crate) struct Volume {
+pub(crate) struct OpenVolume {
     /// Its id.
     pub path: VolumePath,
     /// The folder, open.
     folder: OwnedFd,
 }
 
-impl AsFd for Volume {
+impl AsFd for OpenVolume {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.folder.as_fd()
     }
@@ -44,14 +44,14 @@ impl AsFd for Volume {
 
 /// A root, open.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct OpenRoot {
     pub path: VolumePath,
     pub folder: OwnedFd,
 }
 
 /// Why a volume is not touched.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub(crate) enum VolumeRefusal {
     #[error("the path of the volume is not allowed")]
     Path(#[from] InvalidPath),
     #[error("volume {0} is not below an allowed root; the config key \"roots\" names them")]
@@ -61,7 +61,7 @@ pub(crate) enum Refused {
     #[error("volume {0} leads out of its root by a symbolic link")]
     LeadsOut(VolumePath),
     #[error("volume {path} holds, or lies in, {}, which the plugin keeps for itself", taken.display())]
-    Taken { path: VolumePath, taken: PathBuf },
+    Reserved { path: VolumePath, taken: PathBuf },
     #[error("volume {0} does not exist on this node")]
     Missing(VolumePath),
     #[error("volume {0} is not a folder; only volumes with files can be snapshotted")]
@@ -74,82 +74,91 @@ pub(crate) enum Refused {
 
 impl Roots {
     /// `taken` are folders of ours; they need not exist yet.
-    pub(crate) fn new(roots: Vec<VolumePath>, taken: Vec<PathBuf>) -> Self {
-        Self { roots, taken }
+    pub(crate) fn new(roots: Vec<VolumePath>, reserved: Vec<PathBuf>) -> Self {
+        Self { roots, reserved }
     }
 
     /// The root that a path is below, by its words alone.
-    fn root_of(&self, path: &VolumePath) -> Result<(&VolumePath, PathBuf), Refused> {
+    fn root_of(&self, path: &VolumePath) -> Result<(&VolumePath, PathBuf), VolumeRefusal> {
         let below = |root: &VolumePath| {
             path.as_path().strip_prefix(root.as_path()).ok().map(Path::to_owned)
         };
         let found = self.roots.iter().filter_map(|root| Some((root, below(root)?)));
         // The innermost one, if one root is in another.
         match found.max_by_key(|(root, _)| root.as_str().len()) {
-            None => Err(Refused::Outside(path.clone())),
-            Some((_, rest)) if rest.as_os_str().is_empty() => Err(Refused::IsRoot(path.clone())),
+            None => Err(VolumeRefusal::Outside(path.clone())),
+            Some((_, rest)) if rest.as_os_str().is_empty() => {
+                Err(VolumeRefusal::IsRoot(path.clone()))
+            }
             Some(found) => Ok(found),
         }
     }
 
     /// Whether a volume may have this path, by its words alone: it need not exist.
-    pub(crate) fn allow(&self, path: &VolumePath) -> Result<(), Refused> {
+    pub(crate) fn check_allowed(&self, path: &VolumePath) -> Result<(), VolumeRefusal> {
         let (root, rest) = self.root_of(path)?;
-        let own = rest.iter().find(|part| part.to_string_lossy().starts_with(OWN));
-        match own {
-            Some(own) => {
-                Err(Refused::Taken { path: path.clone(), taken: root.as_path().join(own) })
-            }
+        let own_part = rest.iter().find(|part| part.to_string_lossy().starts_with(OWN_PREFIX));
+        match own_part {
+            Some(part) => Err(VolumeRefusal::Reserved {
+                path: path.clone(),
+                taken: root.as_path().join(part),
+            }),
             None => Ok(()),
         }
     }
 
     /// Opens a volume.
-    pub(crate) fn open(&self, path: &VolumePath) -> Result<Volume, Refused> {
-        self.allow(path)?;
+    pub(crate) fn open(&self, path: &VolumePath) -> Result<OpenVolume, VolumeRefusal> {
+        self.check_allowed(path)?;
         let (root, rest) = self.root_of(path)?;
-        let folder = beneath(open_root(root)?.as_fd(), &rest).map_err(|errno| match errno {
-            Errno::XDEV | Errno::LOOP => Refused::LeadsOut(path.clone()),
-            Errno::NOENT => Refused::Missing(path.clone()),
-            Errno::NOTDIR => Refused::NoFolder(path.clone()),
-            errno => Refused::Open { path: path.clone(), source: errno.into() },
-        })?;
+        let folder =
+            open_beneath(open_root(root)?.as_fd(), &rest).map_err(|errno| match errno {
+                Errno::XDEV | Errno::LOOP => VolumeRefusal::LeadsOut(path.clone()),
+                Errno::NOENT => VolumeRefusal::Missing(path.clone()),
+                Errno::NOTDIR => VolumeRefusal::NoFolder(path.clone()),
+                errno => VolumeRefusal::Open { path: path.clone(), source: errno.into() },
+            })?;
         let real = real_path(folder.as_fd())
-            .map_err(|source| Refused::Open { path: path.clone(), source })?;
-        if let Some(taken) = self.taken.iter().find_map(|taken| overlap(&real, taken)) {
-            return Err(Refused::Taken { path: path.clone(), taken });
+            .map_err(|source| VolumeRefusal::Open { path: path.clone(), source })?;
+        if let Some(reserved) =
+            self.reserved.iter().find_map(|taken| overlapping_folder(&real, taken))
+        {
+            return Err(VolumeRefusal::Reserved { path: path.clone(), taken: reserved });
         }
-        Ok(Volume { path: path.clone(), folder })
+        Ok(OpenVolume { path: path.clone(), folder })
     }
 
     /// The root for a new volume: that of the volume that it is made from, if it is allowed here.
-    pub(crate) fn open_for_new(&self, original: Option<&VolumePath>) -> Result<Root, Refused> {
+    pub(crate) fn open_for_new(
+        &self,
+        original: Option<&VolumePath>,
+    ) -> Result<OpenRoot, VolumeRefusal> {
         let same = original.and_then(|path| Some(self.root_of(path).ok()?.0));
         // No configuration is without one.
         let path = same.unwrap_or(&self.roots[0]);
-        Ok(Root { folder: open_root(path)?, path: path.clone() })
+        Ok(OpenRoot { folder: open_root(path)?, path: path.clone() })
     }
 
     /// All roots that can be opened.
-    pub(crate) fn open_all(&self) -> impl Iterator<Item = Result<Root, Refused>> {
-        self.roots.iter().map(|path| Ok(Root { folder: open_root(path)?, path: path.clone() }))
+    pub(crate) fn open_all(&self) -> impl Iterator<Item = Result<OpenRoot, VolumeRefusal>> {
+        self.roots.iter().map(|path| Ok(OpenRoot { folder: open_root(path)?, path: path.clone() }))
     }
 }
 
-fn open_root(path: &VolumePath) -> Result<OwnedFd, Refused> {
+fn open_root(path: &VolumePath) -> Result<OwnedFd, VolumeRefusal> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path.as_path(), flags, Mode::empty())
-        .map_err(|errno| Refused::Root { path: path.clone(), source: errno.into() })
+        .map_err(|errno| VolumeRefusal::Root { path: path.clone(), source: errno.into() })
 }
 
-fn beneath(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+fn open_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 0;
     loop {
         tries += 1;
         match openat2(root, path, flags, Mode::empty(), resolve) {
-            Err(Errno::AGAIN) if tries < TRIES => {}
+            Err(Errno::AGAIN) if tries < MAX_ATTEMPTS => {}
             opened => return opened,
         }
     }
@@ -161,9 +170,9 @@ fn real_path(folder: BorrowedFd<'_>) -> io::Result<PathBuf> {
 }
 
 /// The taken folder, if a volume is in it or holds it.
-fn overlap(volume: &Path, taken: &Path) -> Option<PathBuf> {
+fn overlapping_folder(volume: &Path, reserved: &Path) -> Option<PathBuf> {
     // What does not exist yet has no other path than the one it was given.
-    let real = std::fs::canonicalize(taken).unwrap_or_else(|_| taken.to_owned());
+    let real = std::fs::canonicalize(reserved).unwrap_or_else(|_| reserved.to_owned());
     (volume.starts_with(&real) || real.starts_with(volume)).then_some(real)
 }
 

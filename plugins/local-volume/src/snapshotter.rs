@@ -1,8 +1,8 @@
 //! The calls of servers. What blocks is done on threads for it, and goes on when a call is given up:
 //! the server may ask again.
 
-mod opened;
-mod turns;
+mod id_locks;
+mod session;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,73 +16,73 @@ use bowline_plugin_sdk::{
     VolumeSnapshotter, api, async_trait, tokio,
 };
 
-use self::opened::Opened;
-use self::turns::Turns;
+use self::id_locks::IdLocks;
+use self::session::SnapshotterSession;
 use crate::config::Settings;
 use crate::error::Error;
 use crate::id::Id;
 use crate::path::VolumePath;
-use crate::persistent_volume::{Found, volume_of, with_path};
-use crate::roots::Refused;
-use crate::upload::{Begun, Upload, Uploads};
+use crate::persistent_volume::{VolumeSource, volume_source_of, with_path};
+use crate::roots::VolumeRefusal;
+use crate::upload::{RunningUpload, RunningUploads, UploadStart};
 
 /// How many volumes are cloned, and how many are made, at a time. Each has several threads. Who makes
 /// one, for hours maybe, must not keep others from being cloned while their application is frozen.
-const CLONES: usize = 4;
-const NEW_VOLUMES: usize = 4;
+const CONCURRENT_CLONES: usize = 4;
+const CONCURRENT_NEW_VOLUMES: usize = 4;
 /// How often an upload looks whether another process wants it to stop.
-const LOOK: Duration = Duration::from_millis(250);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// How long to wait for an upload to stop.
-const STOP_LIMIT: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What we say that a volume is.
 const VOLUME_TYPE: &str = "local";
 
 /// Snapshots folders of this node.
 pub struct Snapshotter {
-    opened: RwLock<Option<Arc<Opened>>>,
-    shared: Arc<Shared>,
+    session: RwLock<Option<Arc<SnapshotterSession>>>,
+    shared: Arc<SharedState>,
 }
 
 /// What stays when the configuration changes.
-struct Shared {
-    uploads: Uploads,
+struct SharedState {
+    uploads: RunningUploads,
     /// Who writes to the repository.
     repository: Mutex<()>,
     clones: Semaphore,
     new_volumes: Semaphore,
     /// One at a time for each id.
-    creating: Turns,
+    id_locks: IdLocks,
 }
 
 impl Default for Snapshotter {
     fn default() -> Self {
-        let shared = Shared {
-            uploads: Uploads::default(),
+        let shared = SharedState {
+            uploads: RunningUploads::default(),
             repository: Mutex::default(),
-            clones: Semaphore::new(CLONES),
-            new_volumes: Semaphore::new(NEW_VOLUMES),
-            creating: Turns::default(),
+            clones: Semaphore::new(CONCURRENT_CLONES),
+            new_volumes: Semaphore::new(CONCURRENT_NEW_VOLUMES),
+            id_locks: IdLocks::default(),
         };
-        Self { opened: RwLock::default(), shared: Arc::new(shared) }
+        Self { session: RwLock::default(), shared: Arc::new(shared) }
     }
 }
 
 impl Snapshotter {
-    fn opened(&self) -> Result<Arc<Opened>, Error> {
-        let opened = self.opened.read().unwrap_or_else(PoisonError::into_inner);
-        opened.clone().ok_or(Error::NotInitialised)
+    fn current_session(&self) -> Result<Arc<SnapshotterSession>, Error> {
+        let session = self.session.read().unwrap_or_else(PoisonError::into_inner);
+        session.clone().ok_or(Error::NotInitialised)
     }
 }
 
 /// Goes on when nobody waits for it any more.
-async fn detached<T: Send + 'static>(
+async fn run_detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::spawn(work).await.unwrap_or(Err(Error::Panicked))
 }
 
 /// Runs what blocks.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Error::Panicked))
@@ -93,7 +93,7 @@ fn parse_item(persistent_volume: &Item) -> Result<Value, Error> {
 }
 
 fn parse_volume(volume: &str) -> Result<VolumePath, Error> {
-    Ok(volume.parse().map_err(Refused::from)?)
+    Ok(volume.parse().map_err(VolumeRefusal::from)?)
 }
 
 fn volume_id(path: &VolumePath) -> Result<VolumeId> {
@@ -105,42 +105,42 @@ impl VolumeSnapshotter for Snapshotter {
     async fn init(&self, config: &Config) -> Result<()> {
         let config = config.clone();
         let runtime = tokio::runtime::Handle::current();
-        let current = self.opened().ok();
-        let open = move || Opened::new(Settings::read(&config)?, runtime, current);
-        let opened = blocking(open).await?;
-        *self.opened.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&opened));
+        let current = self.current_session().ok();
+        let open = move || SnapshotterSession::new(Settings::read(&config)?, runtime, current);
+        let session = run_blocking(open).await?;
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&session));
         // Nobody waits for it: what was left behind may be large.
-        tokio::task::spawn_blocking(move || opened.sweep());
+        tokio::task::spawn_blocking(move || session.remove_leftovers());
         Ok(())
     }
 
     async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let object = parse_item(persistent_volume)?;
-        let path = match volume_of(&object, opened.node.as_deref()) {
-            Found::OtherType | Found::OtherNode => return Ok(None),
-            Found::Block => return Err(Error::Block.into()),
-            Found::Path(path) => parse_volume(&path)?,
+        let path = match volume_source_of(&object, session.node.as_deref()) {
+            VolumeSource::OtherType | VolumeSource::OtherNode => return Ok(None),
+            VolumeSource::Block => return Err(Error::Block.into()),
+            VolumeSource::Path(path) => parse_volume(&path)?,
         };
-        let volume = blocking(move || Ok(opened.roots.open(&path)?)).await?;
+        let volume = run_blocking(move || Ok(session.roots.open(&path)?)).await?;
         volume_id(&volume.path).map(Some)
     }
 
     async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let path = parse_volume(volume.as_str())?;
-        opened.roots.allow(&path).map_err(Error::from)?;
+        session.roots.check_allowed(&path).map_err(Error::from)?;
         let object = parse_item(persistent_volume)?;
-        let changed = with_path(object, path.as_str(), opened.node.as_deref());
+        let changed = with_path(object, path.as_str(), session.node.as_deref());
         let changed = changed.ok_or(Error::OtherType)?;
         let item = Item::from_object(&changed);
         Ok(item.map_err(|error| Error::PersistentVolume(error.to_string()))?)
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, _: &str) -> Result<VolumeInfo> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let path = parse_volume(volume.as_str())?;
-        blocking(move || Ok(opened.roots.open(&path)?)).await?;
+        run_blocking(move || Ok(session.roots.open(&path)?)).await?;
         Ok(VolumeInfo { volume_type: VOLUME_TYPE.to_owned(), iops: None })
     }
 
@@ -150,27 +150,27 @@ impl VolumeSnapshotter for Snapshotter {
         _: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let path = parse_volume(volume.as_str())?;
         let request =
             tags.get(api::annotation::REQUEST_ID).filter(|text| !text.is_empty()).cloned();
         let id = match &request {
-            Some(request) => Id::of_request(request),
+            Some(request) => Id::from_request(request),
             None => Id::random().map_err(|error| PluginError::unknown(error.to_string()))?,
         };
         let text = id.as_str().to_owned();
         let shared = Arc::clone(&self.shared);
-        detached(async move {
-            let _turn = shared.creating.wait(&id).await;
+        run_detached(async move {
+            let _id_lock = shared.id_locks.lock(&id).await;
             let _permit = shared.clones.acquire().await;
-            let creator = Arc::clone(&opened);
+            let creator = Arc::clone(&session);
             let created = Timestamp::now();
-            let made = blocking(move || {
-                let made = creator.create(&id, &path, request, created)?;
-                Ok(made.then_some(id))
+            let created_id = run_blocking(move || {
+                let is_new = creator.create(&id, &path, request, created)?;
+                Ok(is_new.then_some(id))
             });
-            if let Some(id) = made.await? {
-                tokio::task::spawn_blocking(move || opened.settle(&id));
+            if let Some(id) = created_id.await? {
+                tokio::task::spawn_blocking(move || session.sync_clone(&id));
             }
             Ok(())
         })
@@ -184,74 +184,80 @@ impl VolumeSnapshotter for Snapshotter {
         _: &VolumeInfo,
         _: &str,
     ) -> Result<VolumeId> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let id: Id = snapshot.as_str().parse().map_err(Error::from)?;
         let shared = Arc::clone(&self.shared);
-        let path = detached(async move {
+        let path = run_detached(async move {
             let _permit = shared.new_volumes.acquire().await;
-            blocking(move || opened.make_volume(&id)).await
+            run_blocking(move || session.create_volume(&id)).await
         });
         volume_id(&path.await?)
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let id: Id = snapshot.as_str().parse().map_err(Error::from)?;
         let shared = Arc::clone(&self.shared);
-        detached(async move {
+        run_detached(async move {
             if let Some(upload) = shared.uploads.get(&id) {
                 upload.stop.cancel();
-                let stopped = tokio::time::timeout(STOP_LIMIT, upload.outcome()).await;
+                let stopped = tokio::time::timeout(STOP_TIMEOUT, upload.outcome()).await;
                 stopped.map(drop).map_err(|_| Error::Busy(id.clone()))?;
             }
-            let deleter = Arc::clone(&opened);
+            let deleter = Arc::clone(&session);
             let known = id.clone();
-            let _turn = if blocking(move || deleter.is_in_repository(&known)).await? {
+            let _repository_lock = if run_blocking(move || deleter.is_in_repository(&known)).await?
+            {
                 Some(shared.repository.lock().await)
             } else {
                 None
             };
-            blocking(move || opened.delete(&id)).await
+            run_blocking(move || session.delete(&id)).await
         })
         .await?;
         Ok(())
     }
 
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         let unknown = || PluginError::invalid_operation(snapshot);
         let id: Id = snapshot.as_str().parse().map_err(|_| unknown())?;
         let upload = self.shared.uploads.get(&id);
         let now = Timestamp::now();
-        let told = blocking(move || opened.progress(&id, upload.as_deref(), now)).await?;
-        told.ok_or_else(unknown)
+        let progress = run_blocking(move || session.progress(&id, upload.as_deref(), now)).await?;
+        progress.ok_or_else(unknown)
     }
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
-        let opened = self.opened()?;
+        let session = self.current_session()?;
         // What is not ours does not run.
         let Ok(id) = snapshot.as_str().parse::<Id>() else { return Ok(()) };
         match self.shared.uploads.get(&id) {
             Some(upload) => upload.stop.cancel(),
-            None => blocking(move || opened.cancel_elsewhere(&id)).await?,
+            None => run_blocking(move || session.cancel_in_other_process(&id)).await?,
         }
         Ok(())
     }
 
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        let opened = self.opened()?;
-        if opened.repository.is_none() {
+        let session = self.current_session()?;
+        if session.repository.is_none() {
             return Err(PluginError::unimplemented("UploadSnapshot"));
         }
         let id: Id = snapshot.as_str().parse().map_err(Error::from)?;
-        let upload = match self.shared.uploads.begin(&id, Timestamp::now()) {
-            Begun::Running(upload) => upload,
-            Begun::New(upload) => {
-                let (shared, ours) = (Arc::clone(&self.shared), Arc::clone(&upload));
+        let upload = match self.shared.uploads.start_or_join(&id, Timestamp::now()) {
+            UploadStart::Running(upload) => upload,
+            UploadStart::New(upload) => {
+                let (shared, own_upload) = (Arc::clone(&self.shared), Arc::clone(&upload));
                 tokio::spawn(async move {
-                    let work = upload_in_turn(opened, Arc::clone(&shared), id.clone(), ours);
-                    let outcome = detached(work).await.map_err(PluginError::from);
-                    shared.uploads.end(&id, outcome);
+                    let work = upload_when_repository_is_free(
+                        session,
+                        Arc::clone(&shared),
+                        id.clone(),
+                        own_upload,
+                    );
+                    let outcome = run_detached(work).await.map_err(PluginError::from);
+                    shared.uploads.finish(&id, outcome);
                 });
                 upload
             }
@@ -261,34 +267,34 @@ impl VolumeSnapshotter for Snapshotter {
 }
 
 /// Uploads a snapshot when it is its turn at the repository.
-async fn upload_in_turn(
-    opened: Arc<Opened>,
-    shared: Arc<Shared>,
+async fn upload_when_repository_is_free(
+    session: Arc<SnapshotterSession>,
+    shared: Arc<SharedState>,
     id: Id,
-    upload: Arc<Upload>,
+    upload: Arc<RunningUpload>,
 ) -> Result<(), Error> {
-    let (beginner, known, ours) = (Arc::clone(&opened), id.clone(), Arc::clone(&upload));
-    let begun = blocking(move || beginner.begin_upload(&known, &ours)).await?;
-    let Some((lock, job)) = begun else { return Ok(()) };
-    let worker = Arc::clone(&opened);
+    let (beginner, known, own_upload) = (Arc::clone(&session), id.clone(), Arc::clone(&upload));
+    let started = run_blocking(move || beginner.prepare_upload(&known, &own_upload)).await?;
+    let Some((lock, job)) = started else { return Ok(()) };
+    let worker = Arc::clone(&session);
     let work = async {
-        let _turn = tokio::select! {
+        let _repository_lock = tokio::select! {
             () = upload.stop.wait() => None,
-            turn = shared.repository.lock() => Some(turn),
+            guard = shared.repository.lock() => Some(guard),
         };
-        blocking(move || worker.upload(job)).await
+        run_blocking(move || worker.upload(job)).await
     };
     tokio::pin!(work);
     let outcome = loop {
         tokio::select! {
             outcome = &mut work => break outcome,
-            () = tokio::time::sleep(LOOK) => {
-                if opened.state.is_asked_to_cancel(&id) {
+            () = tokio::time::sleep(CANCEL_POLL_INTERVAL) => {
+                if session.state.is_cancel_requested(&id) {
                     upload.stop.cancel();
                 }
             }
         }
     };
     let (started, ended) = (upload.started, Timestamp::now());
-    blocking(move || opened.end_upload(&id, started, ended, outcome, lock)).await
+    run_blocking(move || session.record_upload_end(&id, started, ended, outcome, lock)).await
 }

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// What failed in a tree. Paths are relative to it, and shown escaped: their names are anybody's.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failed {
+pub(crate) enum TreeError {
     #[error("cannot {doing} {path:?}")]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error(
@@ -29,14 +29,14 @@ pub(crate) enum Failed {
     )]
     Mount { path: PathBuf },
     #[error("{path:?} changes its type again and again while it is read")]
-    Restless { path: PathBuf },
+    KeepsChanging { path: PathBuf },
     #[error("{path:?} is of a type that is not known")]
     Type { path: PathBuf },
     #[error("{0}")]
     Stopped(String),
 }
 
-impl Failed {
+impl TreeError {
     /// Makes an error of what was being done to a path.
     pub(crate) fn io<E: Into<io::Error>>(
         doing: &'static str,
@@ -48,7 +48,7 @@ impl Failed {
     }
 
     /// Whether what was to be made is there already.
-    fn is_there(&self) -> bool {
+    fn is_already_exists(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
     }
 

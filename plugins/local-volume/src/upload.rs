@@ -8,19 +8,19 @@ use bowline_plugin_sdk::tokio::sync::watch;
 use bowline_plugin_sdk::{Error, Result};
 
 use crate::id::Id;
-use crate::repository::source::Progress;
-use crate::stop::Stop;
+use crate::repository::source::UploadProgress;
+use crate::stop_signal::StopSignal;
 
 /// An upload that runs.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub(crate) struct RunningUpload {
     pub started: Timestamp,
-    pub stop: Arc<Stop>,
-    pub progress: Arc<Progress>,
+    pub stop: Arc<StopSignal>,
+    pub progress: Arc<UploadProgress>,
     outcome: watch::Sender<Option<Result<()>>>,
 }
 
-impl Upload {
+impl RunningUpload {
     /// Waits for its end.
     pub(crate) async fn outcome(&self) -> Result<()> {
         let mut outcome = self.outcome.subscribe();
@@ -32,42 +32,42 @@ impl Upload {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub(crate) struct Uploads(Mutex<HashMap<Id, Arc<Upload>>>);
+pub(crate) struct RunningUploads(Mutex<HashMap<Id, Arc<RunningUpload>>>);
 
 /// What became of the wish to upload.
-pub(crate) enum Begun {
+pub(crate) enum UploadStart {
     /// It is for the caller to do, and to [`end`](Uploads::end).
-    New(Arc<Upload>),
+    New(Arc<RunningUpload>),
     /// Somebody does it already.
-    Running(Arc<Upload>),
+    Running(Arc<RunningUpload>),
 }
 
-impl Uploads {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<Upload>>> {
+impl RunningUploads {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Id, Arc<RunningUpload>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(&self, id: &Id, now: Timestamp) -> Begun {
+    pub(crate) fn start_or_join(&self, id: &Id, now: Timestamp) -> UploadStart {
         let mut running = self.lock();
         if let Some(upload) = running.get(id) {
-            return Begun::Running(Arc::clone(upload));
+            return UploadStart::Running(Arc::clone(upload));
         }
-        let upload = Arc::new(Upload {
+        let upload = Arc::new(RunningUpload {
             started: now,
             stop: Arc::default(),
             progress: Arc::default(),
             outcome: watch::Sender::new(None),
         });
         running.insert(id.clone(), Arc::clone(&upload));
-        Begun::New(upload)
+        UploadStart::New(upload)
     }
 
-    pub(crate) fn get(&self, id: &Id) -> Option<Arc<Upload>> {
+    pub(crate) fn get(&self, id: &Id) -> Option<Arc<RunningUpload>> {
         self.lock().get(id).cloned()
     }
 
     /// From now on it can begin anew; those who wait learn how it ended.
-    pub(crate) fn end(&self, id: &Id, outcome: Result<()>) {
+    pub(crate) fn finish(&self, id: &Id, outcome: Result<()>) {
         if let Some(upload) = self.lock().remove(id) {
             upload.outcome.send_replace(Some(outcome));
         }
@@ -81,18 +81,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn calls_for_the_same_snapshot_share_one_upload_and_its_end() {
-        let uploads = Uploads::default();
-        let id = Id::of_request("a");
-        let Begun::New(first) = uploads.begin(&id, Timestamp::UNIX_EPOCH) else { panic!() };
-        let Begun::Running(second) = uploads.begin(&id, Timestamp::MAX) else { panic!() };
+    async fn calls_for_one_snapshot_share_one_upload_and_its_outcome() {
+        let uploads = RunningUploads::default();
+        let id = Id::from_request("a");
+        let UploadStart::New(first) = uploads.start_or_join(&id, Timestamp::UNIX_EPOCH) else {
+            panic!()
+        };
+        let UploadStart::Running(second) = uploads.start_or_join(&id, Timestamp::MAX) else {
+            panic!()
+        };
         assert!(Arc::ptr_eq(&first, &second));
         let waiting = tokio::spawn(async move { second.outcome().await });
-        uploads.end(&id, Err(Error::unknown("no")));
+        uploads.finish(&id, Err(Error::unknown("no")));
         assert_eq!(waiting.await.unwrap(), Err(Error::unknown("no")));
         // Also for those who ask afterwards.
         assert_eq!(first.outcome().await, Err(Error::unknown("no")));
         assert!(uploads.get(&id).is_none());
-        assert!(matches!(uploads.begin(&id, Timestamp::MAX), Begun::New(_)));
+        assert!(matches!(uploads.start_or_join(&id, Timestamp::MAX), UploadStart::New(_)));
     }
 }

@@ -7,20 +7,20 @@ use std::path::Path;
 
 use rustix::fs::{Mode, RenameFlags, fsync, mkdirat, renameat, renameat_with, syncfs};
 
-use crate::id::{Id, unique};
+use crate::id::{Id, unique_suffix};
 use crate::path::VolumePath;
-use crate::roots::{OWN, Root};
-use crate::tree::{self, Failed, beneath};
+use crate::roots::{OWN_PREFIX, OpenRoot};
+use crate::tree::{self, TreeError, beneath};
 
 /// How a volume is named while it is filled. [`OWN`] is how these begin.
-const NEW: &str = ".bowline-restore-";
+const NEW_PREFIX: &str = ".bowline-restore-";
 /// How it is named while it is removed.
-const GONE: &str = ".bowline-gone-";
+const REMOVED_PREFIX: &str = ".bowline-gone-";
 
 /// A volume that is being filled. Dropped before it is kept, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewVolume {
-    root: Root,
+    root: OpenRoot,
     name: CString,
     folder: OwnedFd,
     is_kept: bool,
@@ -33,25 +33,29 @@ impl AsFd for NewVolume {
 }
 
 impl NewVolume {
-    pub(crate) fn begin(root: Root) -> Result<Self, Failed> {
-        let name = format!("{NEW}{}", unique().map_err(failed(&root))?);
-        let c_name = CString::new(name.as_str()).map_err(failed(&root))?;
-        mkdirat(&root.folder, c_name.as_c_str(), Mode::RWXU).map_err(failed(&root))?;
-        let folder =
-            beneath::folder(root.folder.as_fd(), Path::new(&name)).map_err(failed(&root))?;
+    pub(crate) fn create(root: OpenRoot) -> Result<Self, TreeError> {
+        let name = format!("{NEW_PREFIX}{}", unique_suffix().map_err(root_error(&root))?);
+        let c_name = CString::new(name.as_str()).map_err(root_error(&root))?;
+        mkdirat(&root.folder, c_name.as_c_str(), Mode::RWXU).map_err(root_error(&root))?;
+        let folder = beneath::open_folder(root.folder.as_fd(), Path::new(&name))
+            .map_err(root_error(&root))?;
         Ok(Self { root, name: c_name, folder, is_kept: false })
     }
 
     /// Gives the volume its name, when all of it is on disk.
-    pub(crate) fn keep(mut self, id: &Id) -> Result<VolumePath, Failed> {
-        syncfs(&self.folder).map_err(failed(&self.root))?;
-        let name = format!("restored-{}-{}", id.short(), unique().map_err(failed(&self.root))?);
+    pub(crate) fn publish(mut self, id: &Id) -> Result<VolumePath, TreeError> {
+        syncfs(&self.folder).map_err(root_error(&self.root))?;
+        let name = format!(
+            "restored-{}-{}",
+            id.short_form(),
+            unique_suffix().map_err(root_error(&self.root))?
+        );
         let root = &self.root.folder;
         renameat_with(root, &self.name, root, name.as_str(), RenameFlags::NOREPLACE)
-            .map_err(failed(&self.root))?;
-        fsync(root).map_err(failed(&self.root))?;
+            .map_err(root_error(&self.root))?;
+        fsync(root).map_err(root_error(&self.root))?;
         let path = format!("{}/{name}", self.root.path);
-        let path = path.parse().map_err(|error| failed(&self.root)(io::Error::other(error)))?;
+        let path = path.parse().map_err(|error| root_error(&self.root)(io::Error::other(error)))?;
         self.is_kept = true;
         Ok(path)
     }
@@ -60,42 +64,42 @@ impl NewVolume {
 impl Drop for NewVolume {
     fn drop(&mut self) {
         if !self.is_kept
-            && let Err(failed) = tree::remove::tree(self.root.folder.as_fd(), &self.name)
+            && let Err(failed) = tree::remove::remove_tree(self.root.folder.as_fd(), &self.name)
         {
-            tracing::warn!("{}", bowline_plugin_sdk::one_line(&failed));
+            tracing::warn!("{}", bowline_plugin_sdk::error_chain(&failed));
         }
     }
 }
 
-fn failed<E: Into<io::Error>>(root: &Root) -> impl FnOnce(E) -> Failed + use<E> {
-    Failed::io("change the folder", root.path.as_path())
+fn root_error<E: Into<io::Error>>(root: &OpenRoot) -> impl FnOnce(E) -> TreeError + use<E> {
+    TreeError::io("change the folder", root.path.as_path())
 }
 
 /// Renames volumes that killed processes have left half filled. To be called when nobody fills one.
-pub(crate) fn set_aside(root: &Root) -> Result<(), Failed> {
-    for name in names(root, NEW)? {
-        let gone = format!("{GONE}{}", unique().map_err(failed(root))?);
-        renameat(&root.folder, &name, &root.folder, gone.as_str()).map_err(failed(root))?;
+pub(crate) fn rename_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
+    for name in names_with_prefix(root, NEW_PREFIX)? {
+        let new_name = format!("{REMOVED_PREFIX}{}", unique_suffix().map_err(root_error(root))?);
+        renameat(&root.folder, &name, &root.folder, new_name.as_str()).map_err(root_error(root))?;
     }
     Ok(())
 }
 
 /// Removes what was set aside.
-pub(crate) fn sweep(root: &Root) -> Result<(), Failed> {
-    for name in names(root, GONE)? {
+pub(crate) fn remove_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
+    for name in names_with_prefix(root, REMOVED_PREFIX)? {
         tracing::info!("removing {name:?} from {}: it was left behind", root.path);
-        tree::remove::tree(root.folder.as_fd(), &name)?;
+        tree::remove::remove_tree(root.folder.as_fd(), &name)?;
     }
     Ok(())
 }
 
-fn names(root: &Root, prefix: &str) -> Result<Vec<CString>, Failed> {
-    debug_assert!(prefix.starts_with(OWN));
-    let names = beneath::names(&root.folder).map_err(failed(root))?;
-    let is_left = |name: &rustix::io::Result<CString>| {
+fn names_with_prefix(root: &OpenRoot, prefix: &str) -> Result<Vec<CString>, TreeError> {
+    debug_assert!(prefix.starts_with(OWN_PREFIX));
+    let names = beneath::entry_names(&root.folder).map_err(root_error(root))?;
+    let has_prefix = |name: &rustix::io::Result<CString>| {
         name.as_ref().map_or(true, |name| name.to_bytes().starts_with(prefix.as_bytes()))
     };
-    names.filter(is_left).collect::<Result<_, _>>().map_err(failed(root))
+    names.filter(has_prefix).collect::<Result<_, _>>().map_err(root_error(root))
 }
 
 #[cfg(test)]
@@ -106,29 +110,32 @@ mod tests {
     use crate::roots::Roots;
 
     #[test]
-    fn a_volume_is_there_whole_or_not_at_all() {
+    fn volume_appears_complete_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let path: VolumePath = folder.path().to_str().unwrap().parse().unwrap();
         let roots = Roots::new(vec![path], Vec::new());
         let root = || roots.open_for_new(None).unwrap();
         let count = || fs::read_dir(folder.path()).unwrap().count();
 
-        drop(NewVolume::begin(root()).unwrap());
+        drop(NewVolume::create(root()).unwrap());
         assert_eq!(count(), 0);
 
-        let id = Id::of_request("a");
-        let made = NewVolume::begin(root()).unwrap().keep(&id).unwrap();
-        assert!(made.as_path().is_dir());
-        assert!(made.as_str().contains(&format!("/restored-{}-", id.short())), "{made}");
-        roots.open(&made).unwrap();
+        let id = Id::from_request("a");
+        let published = NewVolume::create(root()).unwrap().publish(&id).unwrap();
+        assert!(published.as_path().is_dir());
+        assert!(
+            published.as_str().contains(&format!("/restored-{}-", id.short_form())),
+            "{published}"
+        );
+        roots.open(&published).unwrap();
 
-        std::mem::forget(NewVolume::begin(root()).unwrap());
+        std::mem::forget(NewVolume::create(root()).unwrap());
         assert_eq!(count(), 2);
-        sweep(&root()).unwrap();
+        remove_leftovers(&root()).unwrap();
         assert_eq!(count(), 2, "it may still be filled");
-        set_aside(&root()).unwrap();
-        sweep(&root()).unwrap();
+        rename_leftovers(&root()).unwrap();
+        remove_leftovers(&root()).unwrap();
         assert_eq!(count(), 1);
-        assert!(made.as_path().is_dir());
+        assert!(published.as_path().is_dir());
     }
 }

@@ -19,60 +19,67 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::check::{self, Executed, Key, Operation, Run};
-use crate::plan::Snapshotter;
+use crate::check::{self, ActionOnItem, ExecutedAction, Operation, RunEvidence};
+use crate::plan::SnapshotterMode;
 use crate::world::{BASE, World, contents, csi_claims_of, volumes_of};
 
 /// A run that was begun.
 #[derive(Clone, Debug)]
-pub(crate) struct Subject {
-    pub(crate) kind: Kind,
+pub(crate) struct RunUnderTest {
+    pub(crate) kind: RunKind,
     pub(crate) name: String,
     pub(crate) uid: String,
     /// The namespace that is backed up, or restored into.
     pub(crate) namespace: String,
     /// See [`Run::recorded`].
-    pub(crate) recorded: Option<usize>,
+    pub(crate) executed_when_recorded: Option<usize>,
     /// See [`Run::settled`].
-    pub(crate) settled: Option<BTreeSet<String>>,
+    pub(crate) recorded_requests: Option<BTreeSet<String>>,
     /// What the CSI driver had of it when all was recorded and the server dead: see [`check::Csi`].
-    pub(crate) csi_settled: Option<BTreeSet<String>>,
+    pub(crate) csi_recorded_handles: Option<BTreeSet<String>>,
     /// The volumes that there were before it.
-    pub(crate) before: BTreeSet<String>,
+    pub(crate) volumes_before: BTreeSet<String>,
     /// The snapshots and volumes that the CSI driver had before it.
-    pub(crate) csi_before: csi::Before,
+    pub(crate) csi_before: csi::CsiInventory,
     /// The names of the VolumePluginRestores that there were before it.
     pub(crate) resources_before: BTreeSet<String>,
-    pub(crate) snapshotter: Snapshotter,
+    pub(crate) snapshotter: SnapshotterMode,
     /// Whether it is to be deleted while it runs.
     pub(crate) is_cut_short: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum RunKind {
     Backup,
     Restore,
 }
 
 /// The phase of a run that is not there any more.
-const GONE: &str = "Gone";
+const DELETED_PHASE: &str = "Gone";
 
 /// Where a run is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct RunStatus {
     pub(crate) phase: String,
     pub(crate) reason: String,
 }
 
-impl Standing {
+impl RunStatus {
     /// Whether nothing more will happen.
-    pub(crate) fn is_over(&self) -> bool {
-        let over = ["Completed", "PartiallyFailed", "Failed", "FailedValidation", "Deleting", GONE];
+    pub(crate) fn is_terminal(&self) -> bool {
+        let over = [
+            "Completed",
+            "PartiallyFailed",
+            "Failed",
+            "FailedValidation",
+            "Deleting",
+            DELETED_PHASE,
+        ];
         over.contains(&self.phase())
     }
 
     /// Whether a kill counts as an attempt at its items.
-    pub(crate) fn is_at_items(&self) -> bool {
+    pub(crate) fn is_before_or_at_items(&self) -> bool {
         ["", "New", "Queued", "ReadyToStart", "InProgress"].contains(&self.phase())
     }
 
@@ -81,17 +88,19 @@ impl Standing {
     }
 }
 
-impl Subject {
+impl RunUnderTest {
     /// Where it is.
-    pub(crate) async fn standing(&self, world: &World) -> anyhow::Result<Standing> {
+    pub(crate) async fn status(&self, world: &World) -> anyhow::Result<RunStatus> {
         let object = match self.kind {
-            Kind::Backup => serde_json::to_value(world.api::<Backup>().get_opt(&self.name).await?)?,
-            Kind::Restore => {
+            RunKind::Backup => {
+                serde_json::to_value(world.api::<Backup>().get_opt(&self.name).await?)?
+            }
+            RunKind::Restore => {
                 serde_json::to_value(world.api::<Restore>().get_opt(&self.name).await?)?
             }
         };
         if object.is_null() {
-            return Ok(Standing { phase: GONE.to_owned(), reason: String::new() });
+            return Ok(RunStatus { phase: DELETED_PHASE.to_owned(), reason: String::new() });
         }
         let status = &object["status"];
         let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
@@ -99,25 +108,27 @@ impl Subject {
         if let Some(errors) = status["validationErrors"].as_array() {
             reason.push_str(&Value::from(errors.clone()).to_string());
         }
-        Ok(Standing { phase: text("phase"), reason })
+        Ok(RunStatus { phase: text("phase"), reason })
     }
 
     /// Notes, while no server runs, how much of it was recorded: where its last file is in the bucket,
     /// all.
-    pub(crate) fn note_recorded(&mut self, world: &World) -> anyhow::Result<()> {
-        if self.recorded.is_none() && world.bucket.join(self.last_file()).exists() {
-            self.recorded = Some(self.executed(world)?.len());
-            let snapshots = volumes::snapshots(&world.disks, &self.name)?;
-            self.settled = Some(snapshots.into_iter().map(|one| one.request).collect());
-            let taken = csi::taken(world, &self.namespace, &self.csi_before.snapshots)?;
-            self.csi_settled = Some(taken.into_iter().map(|one| one.handle).collect());
+    pub(crate) fn record_progress(&mut self, world: &World) -> anyhow::Result<()> {
+        if self.executed_when_recorded.is_none() && world.bucket.join(self.last_file()).exists() {
+            self.executed_when_recorded = Some(self.executed(world)?.len());
+            let snapshots = volumes::plugin_snapshots(&world.disks, &self.name)?;
+            self.recorded_requests = Some(snapshots.into_iter().map(|one| one.request).collect());
+            let csi_snapshots =
+                csi::csi_snapshots(world, &self.namespace, &self.csi_before.snapshots)?;
+            self.csi_recorded_handles =
+                Some(csi_snapshots.into_iter().map(|one| one.handle).collect());
         }
         Ok(())
     }
 
-    fn executed(&self, world: &World) -> anyhow::Result<Vec<Executed>> {
+    fn executed(&self, world: &World) -> anyhow::Result<Vec<ExecutedAction>> {
         match std::fs::read_to_string(&world.calls) {
-            Ok(text) => Ok(executed(&text, &self.uid)),
+            Ok(text) => Ok(parse_executed(&text, &self.uid)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error).context("cannot read the calls of the plugins"),
         }
@@ -127,96 +138,106 @@ impl Subject {
     fn last_file(&self) -> String {
         let name = &self.name;
         match self.kind {
-            Kind::Backup => format!("backups/{name}/{name}.tar.gz"),
-            Kind::Restore => self.file("itemoperations.json.gz"),
+            RunKind::Backup => format!("backups/{name}/{name}.tar.gz"),
+            RunKind::Restore => self.file("itemoperations.json.gz"),
         }
     }
 
     fn file(&self, suffix: &str) -> String {
         let name = &self.name;
         match self.kind {
-            Kind::Backup => format!("backups/{name}/{name}-{suffix}"),
-            Kind::Restore => format!("restores/{name}/restore-{name}-{suffix}"),
+            RunKind::Backup => format!("backups/{name}/{name}-{suffix}"),
+            RunKind::Restore => format!("restores/{name}/restore-{name}-{suffix}"),
         }
     }
 
     /// All that is known of it.
-    pub(crate) async fn evidence(&self, world: &World) -> anyhow::Result<Run> {
-        let standing = self.standing(world).await?;
+    pub(crate) async fn collect_evidence(&self, world: &World) -> anyhow::Result<RunEvidence> {
+        let status = self.status(world).await?;
         let mut missing = Vec::new();
         let mut read = |suffix: &str| {
             let file = self.file(suffix);
-            json_file(&world.bucket.join(&file)).unwrap_or_else(|error| {
+            read_json_gzip(&world.bucket.join(&file)).unwrap_or_else(|error| {
                 missing.push(format!("{file} ({error})"));
                 Value::Null
             })
         };
         let (records, results) = (read("itemoperations.json.gz"), read("results.gz"));
-        let mut run = Run::default();
+        let mut run = RunEvidence::default();
         match self.kind {
-            Kind::Backup => {
+            RunKind::Backup => {
                 let with_hooked = world.can_freeze();
-                run.records = volumes::recorded(&read("volumesnapshots.json.gz"));
-                run.snapshots = volumes::snapshots(&world.disks, &self.name)?;
-                run.resources = resources::of_backup(world, self).await?;
+                run.records = volumes::snapshot_records(&read("volumesnapshots.json.gz"));
+                run.snapshots = volumes::plugin_snapshots(&world.disks, &self.name)?;
+                run.resources = resources::resources_of_backup(world, self).await?;
                 let mut wanted = contents(&self.namespace, with_hooked);
                 for volume in volumes_of(&self.namespace, with_hooked) {
                     wanted.push(format!("persistentvolumes/{}", volume.name));
-                    run.wanted.push(volume.name);
+                    run.expected_volumes.push(volume.name);
                 }
                 let infos = read("volumeinfo.json.gz");
                 let archive = world.bucket.join(self.last_file());
-                run.csi = check::Csi {
-                    wanted: csi_claims_of(&self.namespace),
-                    taken: csi::taken(world, &self.namespace, &self.csi_before.snapshots)?,
-                    records: csi::records(&infos, &csi::archived(&archive).unwrap_or_default()),
-                    settled: self.csi_settled.clone(),
+                run.csi = check::CsiEvidence {
+                    expected_claims: csi_claims_of(&self.namespace),
+                    snapshots: csi::csi_snapshots(
+                        world,
+                        &self.namespace,
+                        &self.csi_before.snapshots,
+                    )?,
+                    records: csi::csi_records(
+                        &infos,
+                        &csi::archived_handles(&archive).unwrap_or_default(),
+                    ),
+                    recorded_handles: self.csi_recorded_handles.clone(),
                     objects: csi::objects_of(world, &self.name).await?,
-                    made: Vec::new(),
+                    restored: Vec::new(),
                 };
-                match archived(&archive, &self.namespace) {
+                match archived_objects(&archive, &self.namespace) {
                     Ok(found) => {
                         missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
                     }
                     Err(error) => missing.push(format!("its archive ({error})")),
                 }
             }
-            Kind::Restore => {
-                let found = present(world, &self.namespace).await?;
+            RunKind::Restore => {
+                let found = present_objects(world, &self.namespace).await?;
                 let wanted = contents(BASE, false);
                 missing.extend(wanted.into_iter().filter(|item| !found.contains(item)));
-                let behind = volumes::behind(world, &self.namespace).await?;
+                let behind = volumes::claim_volumes(world, &self.namespace).await?;
                 missing.extend(volumes::without_data(world, &behind));
-                run.made = volumes::made(&world.disks, &self.before, &behind)?;
-                run.resources = resources::of_restore(world, self).await?;
+                run.restored_volumes =
+                    volumes::restored_volumes(&world.disks, &self.volumes_before, &behind)?;
+                run.resources = resources::resources_of_restore(world, self).await?;
                 missing.extend(csi::without_data(world, &behind));
-                run.csi.made = csi::made(world, &self.csi_before.volumes, &self.namespace).await?;
+                run.csi.restored =
+                    csi::restored_resources(world, &self.csi_before.volumes, &self.namespace)
+                        .await?;
             }
         }
-        Ok(Run {
+        Ok(RunEvidence {
             name: self.name.clone(),
-            phase: standing.phase,
-            reason: standing.reason,
+            phase: status.phase,
+            reason: status.reason,
             executed: self.executed(world)?,
-            recorded: self.recorded,
-            operations: operations(&records),
-            leftovers: warnings(&results).filter_map(leftover).collect(),
-            settled: self.settled.clone(),
+            executed_when_recorded: self.executed_when_recorded,
+            operations: parse_operations(&records),
+            leftover_warnings: item_warnings(&results).filter_map(parse_leftover_warning).collect(),
+            recorded_requests: self.recorded_requests.clone(),
             snapshotter: self.snapshotter,
-            notices: volumes::notices(warnings(&results)),
+            volume_warnings: volumes::volume_leftover_warnings(item_warnings(&results)),
             missing,
             ..run
         })
     }
 }
 
-fn json_file(path: &Path) -> anyhow::Result<Value> {
+fn read_json_gzip(path: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::from_reader(MultiGzDecoder::new(File::open(path)?))?)
 }
 
 /// The objects of a namespace in an archive, and those without one, as `<resource>/<name>`. All of it
 /// is read.
-fn archived(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+fn archived_objects(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
     for entry in archive.entries()? {
@@ -237,7 +258,7 @@ fn archived(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
 }
 
 /// The objects of a namespace in the cluster, as `<resource>/<name>`.
-async fn present(world: &World, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
+async fn present_objects(world: &World, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     async fn names<K>(world: &World, namespace: &str) -> anyhow::Result<Vec<String>>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -256,23 +277,26 @@ async fn present(world: &World, namespace: &str) -> anyhow::Result<BTreeSet<Stri
 }
 
 /// What plugins were shown for a run, from their notes: see the README of the fixture plugins.
-fn executed(text: &str, uid: &str) -> Vec<Executed> {
+fn parse_executed(text: &str, uid: &str) -> Vec<ExecutedAction> {
     let mut executed = Vec::new();
     for line in text.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        let [_, plugin, "execute", run, item, operation] = words[..] else { continue };
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [_, plugin, "execute", run, item, operation] = fields[..] else { continue };
         let [kind, _, name] = item.split('/').collect::<Vec<_>>()[..] else { continue };
         if run == uid {
             let item = format!("{}s/{name}", kind.to_lowercase());
             let operation = Some(operation.to_owned()).filter(|id| id != "-");
-            executed.push(Executed { key: Key { plugin: plugin.to_owned(), item }, operation });
+            executed.push(ExecutedAction {
+                key: ActionOnItem { plugin: plugin.to_owned(), item },
+                operation,
+            });
         }
     }
     executed
 }
 
 /// The operations in a file of either kind of run.
-fn operations(records: &Value) -> Vec<Operation> {
+fn parse_operations(records: &Value) -> Vec<Operation> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let operation = |record: &Value| {
         let spec = &record["spec"];
@@ -280,7 +304,7 @@ fn operations(records: &Value) -> Vec<Operation> {
         let plugin = text(&spec["backupItemAction"]) + &text(&spec["restoreItemAction"]);
         let item = format!("{}/{}", text(&item["Resource"]), text(&item["Name"]));
         Operation {
-            key: Key { plugin, item },
+            key: ActionOnItem { plugin, item },
             id: text(&spec["operationID"]),
             is_completed: record["status"]["phase"] == "Completed",
         }
@@ -289,7 +313,7 @@ fn operations(records: &Value) -> Vec<Operation> {
 }
 
 /// The warnings of results about items.
-fn warnings(results: &Value) -> impl Iterator<Item = &str> {
+fn item_warnings(results: &Value) -> impl Iterator<Item = &str> {
     let warnings = &results["warnings"];
     let namespaces = warnings["namespaces"].as_object().into_iter().flatten();
     let lists = namespaces.map(|(_, list)| list).chain([&warnings["cluster"]]);
@@ -297,11 +321,11 @@ fn warnings(results: &Value) -> impl Iterator<Item = &str> {
 }
 
 /// Which action and item a warning is about that something may be left over.
-fn leftover(text: &str) -> Option<Key> {
+fn parse_leftover_warning(text: &str) -> Option<ActionOnItem> {
     let (item, rest) = text.split_once(": ")?;
     let (_, rest) = rest.split_once("while the plugin ")?;
     let (plugin, rest) = rest.split_once(" had this item")?;
-    let key = Key { plugin: plugin.to_owned(), item: item.to_owned() };
+    let key = ActionOnItem { plugin: plugin.to_owned(), item: item.to_owned() };
     rest.contains("may be left over").then_some(key)
 }
 
@@ -311,12 +335,12 @@ mod tests {
 
     use super::*;
 
-    fn key(plugin: &str, item: &str) -> Key {
-        Key { plugin: plugin.into(), item: item.into() }
+    fn key(plugin: &str, item: &str) -> ActionOnItem {
+        ActionOnItem { plugin: plugin.into(), item: item.into() }
     }
 
     #[test]
-    fn calls_of_other_runs_and_other_calls_do_not_count() {
+    fn only_execute_calls_of_the_run_count() {
         let text = "1 f/bia-v2 execute u1 PersistentVolumeClaim/app-a/c op/1/2/\n\
                     2 f/both execute u2 Pod/app-a/p op/1/2/\n\
                     3 f/bia-v2 progress u1 - op/1/2/\n\
@@ -324,10 +348,10 @@ mod tests {
                     5 f/bia-v2 exec";
         let claim = key("f/bia-v2", "persistentvolumeclaims/c");
         let expected = [
-            Executed { key: claim, operation: Some("op/1/2/".into()) },
-            Executed { key: key("f/bia-v2", "pods/p"), operation: None },
+            ExecutedAction { key: claim, operation: Some("op/1/2/".into()) },
+            ExecutedAction { key: key("f/bia-v2", "pods/p"), operation: None },
         ];
-        assert_eq!(executed(text, "u1"), expected);
+        assert_eq!(parse_executed(text, "u1"), expected);
     }
 
     #[test]
@@ -345,39 +369,53 @@ mod tests {
         ]);
         let expected =
             |is_completed| Operation { key: key("f/x", "pods/p"), id: "1".into(), is_completed };
-        assert_eq!(operations(&file), [expected(true), expected(false)]);
-        assert_eq!(operations(&Value::Null), []);
+        assert_eq!(parse_operations(&file), [expected(true), expected(false)]);
+        assert_eq!(parse_operations(&Value::Null), []);
     }
 
     #[test]
     fn warnings_name_plugin_and_item() {
         let text = "pods/p: the server ended while the plugin f/x had this item, and the plugin is \
                     shown it again: what it had begun, if anything, may be left over";
-        assert_eq!(leftover(text), Some(key("f/x", "pods/p")));
-        assert_eq!(leftover("pods/q: old"), None);
+        assert_eq!(parse_leftover_warning(text), Some(key("f/x", "pods/p")));
+        assert_eq!(parse_leftover_warning("pods/q: old"), None);
     }
 
     #[test]
     fn warnings_are_about_items_with_and_without_a_namespace() {
-        let told = json!({"namespaces": {"n": ["a", "b"], "m": ["c"]}, "cluster": ["d"]});
-        let found = |results: Value| warnings(&results).collect::<BTreeSet<_>>().len();
-        assert_eq!(found(json!({"warnings": told, "errors": told})), 4);
-        assert_eq!(found(json!({"errors": told})), 0);
+        let messages = json!({"namespaces": {"n": ["a", "b"], "m": ["c"]}, "cluster": ["d"]});
+        let found = |results: Value| item_warnings(&results).collect::<BTreeSet<_>>().len();
+        assert_eq!(found(json!({"warnings": messages, "errors": messages})), 4);
+        assert_eq!(found(json!({"errors": messages})), 0);
     }
 
     #[test]
-    fn phases_are_told_apart() {
-        let standing = |phase: &str| Standing { phase: phase.into(), reason: String::new() };
+    fn phases_are_classified() {
+        let status = |phase: &str| RunStatus { phase: phase.into(), reason: String::new() };
         for phase in ["", "New", "ReadyToStart", "InProgress"] {
-            assert!(standing(phase).is_at_items() && !standing(phase).is_over(), "{phase}");
+            assert!(
+                status(phase).is_before_or_at_items() && !status(phase).is_terminal(),
+                "{phase}"
+            );
         }
         for phase in ["WaitingForPluginOperations", "Finalizing"] {
-            assert!(!standing(phase).is_at_items() && !standing(phase).is_over(), "{phase}");
+            assert!(
+                !status(phase).is_before_or_at_items() && !status(phase).is_terminal(),
+                "{phase}"
+            );
         }
-        for phase in
-            ["Completed", "Failed", "PartiallyFailed", "FailedValidation", "Deleting", GONE]
-        {
-            assert!(!standing(phase).is_at_items() && standing(phase).is_over(), "{phase}");
+        for phase in [
+            "Completed",
+            "Failed",
+            "PartiallyFailed",
+            "FailedValidation",
+            "Deleting",
+            DELETED_PHASE,
+        ] {
+            assert!(
+                !status(phase).is_before_or_at_items() && status(phase).is_terminal(),
+                "{phase}"
+            );
         }
     }
 }

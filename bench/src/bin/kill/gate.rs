@@ -9,23 +9,23 @@ use tokio::task::JoinHandle;
 
 /// A port whose connections end at another, as long as it is open.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct ConnectionGate {
     address: SocketAddr,
     is_open: watch::Sender<bool>,
     acceptor: JoinHandle<()>,
 }
 
-impl Gate {
+impl ConnectionGate {
     /// An open one.
-    pub(crate) async fn to(there: SocketAddr) -> anyhow::Result<Self> {
+    pub(crate) async fn open_to(target: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot open a port")?;
         let address = listener.local_addr().context("cannot open a port")?;
-        let (is_open, state) = watch::channel(true);
+        let (is_open, open_state) = watch::channel(true);
         let acceptor = tokio::spawn(async move {
-            while let Ok((here, _)) = listener.accept().await {
+            while let Ok((client, _)) = listener.accept().await {
                 // A connection that is dropped is what a bucket that is away looks like.
-                if *state.borrow() {
-                    tokio::spawn(join(here, there, state.clone()));
+                if *open_state.borrow() {
+                    tokio::spawn(forward(client, target, open_state.clone()));
                 }
             }
         });
@@ -46,16 +46,16 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for ConnectionGate {
     fn drop(&mut self) {
         self.acceptor.abort();
     }
 }
 
-async fn join(mut here: TcpStream, there: SocketAddr, mut state: watch::Receiver<bool>) {
-    let Ok(mut there) = TcpStream::connect(there).await else { return };
+async fn forward(mut client: TcpStream, target: SocketAddr, mut state: watch::Receiver<bool>) {
+    let Ok(mut there) = TcpStream::connect(target).await else { return };
     tokio::select! {
-        _ = tokio::io::copy_bidirectional(&mut here, &mut there) => {}
+        _ = tokio::io::copy_bidirectional(&mut client, &mut there) => {}
         _ = state.wait_for(|is_open| !is_open) => {}
     }
 }
@@ -67,9 +67,9 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn nothing_comes_through_a_closed_gate() {
+    async fn closed_gate_drops_all_connections() {
         let echo = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let gate = Gate::to(echo.local_addr().unwrap()).await.unwrap();
+        let gate = ConnectionGate::open_to(echo.local_addr().unwrap()).await.unwrap();
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = echo.accept().await {
                 tokio::spawn(async move {

@@ -8,7 +8,7 @@
 mod check;
 mod evidence;
 mod gate;
-mod hunt;
+mod kill_runner;
 mod plan;
 mod report;
 mod round;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use bowline_engine::point::Point;
+use bowline_engine::failpoint::Point;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -71,7 +71,7 @@ enum Command {
 /// A point at which something is left out that must not be.
 fn parse_sabotage(text: &str) -> Result<Point, String> {
     match plan::point(text)? {
-        point @ (Point::NoteBegun | Point::NoteEnded) => Ok(point),
+        point @ (Point::JournalBlockStart | Point::JournalBlockEnd) => Ok(point),
         _ => Err("nothing that counts is left out there; try note-begun or note-ended".to_owned()),
     }
 }
@@ -84,16 +84,16 @@ fn main() -> ExitCode {
         .context("cannot start")
         .and_then(|runtime| match &args.command {
             Some(Command::Serve(serve)) => runtime.block_on(serve::run(serve)),
-            None => runtime.block_on(run_until_asked_to_end(&args)),
+            None => runtime.block_on(run_until_signalled(&args)),
         });
     outcome.unwrap_or_else(|error| {
-        say(format_args!("error: {error:#}"));
+        print_line(format_args!("error: {error:#}"));
         ExitCode::from(2)
     })
 }
 
 /// Runs the whole. On a signal everything is dropped, and with the beds goes what runs in them.
-async fn run_until_asked_to_end(args: &Args) -> anyhow::Result<ExitCode> {
+async fn run_until_signalled(args: &Args) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
     tokio::select! {
@@ -113,10 +113,10 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut idle = 0;
     while totals.kills < args.kills && idle < 5 {
         let before = totals.kills;
-        let plan = planner.round(args.kills - totals.kills);
+        let plan = planner.plan_round(args.kills - totals.kills);
         round::run(&world, &plan, &mut planner, &mut totals).await?;
         idle = if totals.kills == before { idle + 1 } else { 0 };
-        say(format_args!(
+        print_line(format_args!(
             "{} of {} kills, {} of {} points, {} s: {}",
             totals.kills,
             args.kills,
@@ -141,7 +141,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Says a line to whoever waits.
-fn say(line: impl Display) {
+fn print_line(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
@@ -150,10 +150,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_costs_something_can_be_left_out() {
+    fn only_consequential_failpoints_can_be_sabotaged() {
         let parse = |text: &str| Args::try_parse_from(["bench/kill", "--sabotage", text]);
-        assert_eq!(parse("note-begun").unwrap().sabotage, Some(Point::NoteBegun));
-        assert_eq!(parse("note-ended").unwrap().sabotage, Some(Point::NoteEnded));
+        assert_eq!(parse("note-begun").unwrap().sabotage, Some(Point::JournalBlockStart));
+        assert_eq!(parse("note-ended").unwrap().sabotage, Some(Point::JournalBlockEnd));
         for wrong in ["commit", "note-thawed", "lunch"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

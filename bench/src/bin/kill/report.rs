@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use bowline_engine::point::Point;
+use bowline_engine::failpoint::Point;
 use serde_json::{Value, json};
 
-use crate::check::{self, Deletion, Run};
+use crate::check::{self, DeletionEvidence, RunEvidence};
 
 /// How many findings are told.
-const TOLD: usize = 50;
+const MAX_REPORTED_FINDINGS: usize = 50;
 
 /// The figures.
 #[derive(Debug, Default)]
@@ -31,18 +31,18 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Adds what became of a run.
-    pub(crate) fn add(&mut self, run: &Run) {
+    pub(crate) fn add(&mut self, run: &RunEvidence) {
         self.runs += 1;
-        self.lost.extend(check::lost(run));
-        self.doubled.extend(check::doubled(run));
-        self.unfinished.extend(check::unfinished(run));
+        self.lost.extend(check::lost_resources(run));
+        self.doubled.extend(check::repeated_work(run));
+        self.unfinished.extend(check::unfinished_reasons(run));
     }
 
     /// Adds what became of a backup that was to be deleted.
-    pub(crate) fn add_deletion(&mut self, deletion: &Deletion) {
+    pub(crate) fn add_deletion(&mut self, deletion: &DeletionEvidence) {
         self.deletions += 1;
-        self.lost.extend(check::left(deletion));
-        self.unfinished.extend(check::undeleted(deletion));
+        self.lost.extend(check::leftovers(deletion));
+        self.unfinished.extend(check::undeleted_reasons(deletion));
     }
 
     pub(crate) fn is_clean(&self) -> bool {
@@ -65,7 +65,7 @@ impl Totals {
         format!("{lost} lost, {doubled} doubled, {frozen} frozen, {unfinished} unfinished")
     }
 
-    fn missed(&self) -> Vec<&'static str> {
+    fn missed_points(&self) -> Vec<&'static str> {
         let missed = Point::ALL.iter().filter(|point| !self.points.contains(point));
         missed.map(|point| point.as_str()).collect()
     }
@@ -75,7 +75,7 @@ impl Totals {
             "kills": self.kills,
             "random_kills": self.random,
             "points": self.points.len(),
-            "points_missed": self.missed(),
+            "points_missed": self.missed_points(),
             "rounds": self.rounds,
             "runs": self.runs,
             "deletions": self.deletions,
@@ -84,12 +84,12 @@ impl Totals {
             "doubled": self.doubled.len(),
             "frozen": self.frozen.len(),
             "unfinished": self.unfinished.len(),
-            "findings": self.findings().take(TOLD).collect::<Vec<_>>(),
+            "findings": self.findings().take(MAX_REPORTED_FINDINGS).collect::<Vec<_>>(),
         })
     }
 
     pub(crate) fn table(&self) -> String {
-        let missed = match self.missed() {
+        let missed = match self.missed_points() {
             names if names.is_empty() => String::new(),
             names => format!(", all but {}", names.join(", ")),
         };
@@ -109,7 +109,7 @@ impl Totals {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{name:<11}{value}");
         }
-        for finding in self.findings().take(TOLD) {
+        for finding in self.findings().take(MAX_REPORTED_FINDINGS) {
             let _ = writeln!(text, "  {finding}");
         }
         text
@@ -121,25 +121,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_clean_if_nothing_was_found() {
+    fn totals_are_clean_without_findings() {
         let mut totals = Totals { kills: 3, ..Totals::default() };
         totals.points.insert(Point::Commit);
-        let fine = Run { phase: "Completed".into(), ..Run::default() };
-        totals.add(&fine);
+        let clean_run = RunEvidence { phase: "Completed".into(), ..RunEvidence::default() };
+        totals.add(&clean_run);
         assert!(totals.is_clean());
         let json = totals.json();
         assert_eq!([&json["kills"], &json["points"], &json["runs"]], [3, 1, 1]);
         assert_eq!(json["points_missed"].as_array().unwrap().len(), Point::ALL.len() - 1);
 
-        totals.add_deletion(&Deletion::default());
+        totals.add_deletion(&DeletionEvidence::default());
         assert!(totals.is_clean());
         let uploads = vec!["s".to_owned()];
-        totals.add_deletion(&Deletion { uploads, is_there: true, ..Deletion::default() });
+        totals.add_deletion(&DeletionEvidence {
+            uploads,
+            backup_exists: true,
+            ..DeletionEvidence::default()
+        });
         let json = totals.json();
         let figures = [&json["deletions"], &json["lost"], &json["unfinished"]];
         assert_eq!(figures, [2, 1, 1]);
 
-        totals.add(&Run { phase: "Failed".into(), name: "r".into(), ..Run::default() });
+        totals.add(&RunEvidence {
+            phase: "Failed".into(),
+            name: "r".into(),
+            ..RunEvidence::default()
+        });
         assert!(!totals.is_clean());
         assert_eq!(totals.json()["unfinished"], 2);
         let table = totals.table();

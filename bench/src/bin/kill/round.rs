@@ -11,128 +11,139 @@ use kube::api::ListParams;
 use tokio::time::Instant;
 
 use crate::check;
-use crate::evidence::{Kind, Standing, Subject, csi, resources, volumes};
-use crate::hunt::{Hunt, Waited, wait};
-use crate::plan::{Outage, Plan, Planner, Snapshotter, Target};
+use crate::evidence::{RunKind, RunStatus, RunUnderTest, csi, resources, volumes};
+use crate::kill_runner::{KillRunner, WaitOutcome, wait_while_running};
+use crate::plan::{KillTarget, Outage, Planner, RoundPlan, SnapshotterMode};
+use crate::print_line;
 use crate::report::Totals;
-use crate::say;
-use crate::world::{APPS, LOOK, World};
+use crate::world::{APPS, POLL_INTERVAL, World};
 
 /// How long one server may take to bring all runs to their ends.
-const LIFE_LIMIT: Duration = Duration::from_mins(2);
+const SERVER_TIMEOUT: Duration = Duration::from_mins(2);
 /// How long pods may stay frozen after a restart.
-const THAW_LIMIT: Duration = Duration::from_mins(1);
+const THAW_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long the journal of a run may stay after its end.
-const JOURNAL_LIMIT: Duration = Duration::from_secs(20);
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How many kills a run is sure to survive while its items are worked on.
-const SURVIVED: usize = 3;
+const SURVIVABLE_KILLS: usize = 3;
 
 struct Round<'a> {
     world: &'a World,
-    subjects: Vec<Subject>,
+    subjects: Vec<RunUnderTest>,
     /// How many lines each pod had noted before.
-    noted: Vec<usize>,
+    hook_lines_before: Vec<usize>,
 }
 
 /// Runs a round.
 pub(crate) async fn run(
     world: &World,
-    plan: &Plan,
+    plan: &RoundPlan,
     planner: &mut Planner,
     totals: &mut Totals,
 ) -> anyhow::Result<()> {
     world.set_snapshotter(plan.snapshotter).await?;
-    let mut round = Round::begin(world, plan.number, plan.snapshotter).await?;
+    let mut round = Round::start(world, plan.number, plan.snapshotter).await?;
     let mut targets = plan.targets.iter().copied();
-    let mut hunt = Hunt { world, planner, totals, limit: LIFE_LIMIT };
+    let mut killer = KillRunner { world, planner, totals, limit: SERVER_TIMEOUT };
     let mut kills = 0;
     loop {
-        let standings = round.standings().await?;
+        let statuses = round.statuses().await?;
         if kills > 0
-            && standings.iter().all(Standing::is_over)
+            && statuses.iter().all(RunStatus::is_terminal)
             && world.journals().await?.is_empty()
         {
             break;
         }
-        let is_safe = kills < SURVIVED || !standings.iter().any(Standing::is_at_items);
+        let is_safe =
+            kills < SURVIVABLE_KILLS || !statuses.iter().any(RunStatus::is_before_or_at_items);
         if !is_safe && targets.len() > 0 {
             // It must get beyond the items before it can be killed again.
             let mut server = world.start(None)?;
             let are_through =
-                async || Ok(!round.standings().await?.iter().any(Standing::is_at_items));
-            match wait(world, &mut server, LIFE_LIMIT, are_through).await? {
-                Waited::Done => hunt.count_random(),
+                async || Ok(!round.statuses().await?.iter().any(RunStatus::is_before_or_at_items));
+            match wait_while_running(world, &mut server, SERVER_TIMEOUT, are_through).await? {
+                WaitOutcome::Done => killer.count_random_kill(),
                 how => bail!("runs do not get beyond their items: {how:?}"),
             }
             server.kill()?;
         } else if let Some(target) = targets.next() {
             let mut over_since = None;
-            let are_over = async || round.are_over(&mut over_since).await;
-            if !hunt.kill(target, are_over).await? {
+            let are_over = async || round.have_all_ended(&mut over_since).await;
+            if !killer.run_and_kill(target, are_over).await? {
                 // It was not passed any more.
                 break;
             }
         } else {
-            round.bring_to_ends().await?;
+            round.run_to_completion().await?;
             break;
         }
         kills += 1;
         for subject in &mut round.subjects {
-            subject.note_recorded(world)?;
+            subject.record_progress(world)?;
         }
         if let Some(outage) = plan.outage.filter(|_| kills == 1) {
-            round.thaw_during(outage, hunt.totals).await?;
+            round.check_thaw_during_outage(outage, killer.totals).await?;
         }
-        if plan.cuts_short && kills == 1 {
-            round.cut_short().await?;
+        if plan.deletes_running_backup && kills == 1 {
+            round.delete_running_backup().await?;
         }
     }
-    let told = hunt.totals.findings().count();
-    let doomed = round.conclude(hunt.totals).await?;
+    let findings_before = killer.totals.findings().count();
+    let backups = round.collect_results(killer.totals).await?;
     if let Some(targets) = &plan.deletion {
-        delete(&mut hunt, targets, &doomed).await?;
+        delete_backups(&mut killer, targets, &backups).await?;
     }
     totals.rounds += 1;
-    if totals.findings().count() > told {
-        say(format_args!("{}the log is {}", totals.table(), world.log().display()));
+    if totals.findings().count() > findings_before {
+        print_line(format_args!("{}the log is {}", totals.table(), world.log().display()));
     }
     Ok(())
 }
 
 /// A backup that is to be deleted.
-struct Doomed {
+struct BackupToDelete {
     name: String,
     app: String,
     /// Whether that was asked for before.
-    is_asked_for: bool,
+    is_deletion_requested: bool,
     /// The snapshots that the CSI driver had before it.
-    before: BTreeSet<String>,
+    csi_snapshots_before: BTreeSet<String>,
     notices: Vec<String>,
 }
 
 /// Deletes backups, and adds up what is left of them.
-async fn delete(hunt: &mut Hunt<'_>, targets: &[Target], all: &[Doomed]) -> anyhow::Result<()> {
-    let world = hunt.world;
-    for doomed in all.iter().filter(|doomed| !doomed.is_asked_for) {
-        world.delete(&doomed.name).await?;
+async fn delete_backups(
+    killer: &mut KillRunner<'_>,
+    targets: &[KillTarget],
+    all: &[BackupToDelete],
+) -> anyhow::Result<()> {
+    let world = killer.world;
+    for backup in all.iter().filter(|doomed| !doomed.is_deletion_requested) {
+        world.delete(&backup.name).await?;
     }
     let mut is_over = false;
     for &target in targets {
-        is_over |= !hunt.kill(target, async || are_answered(world).await).await?;
+        is_over |=
+            !killer.run_and_kill(target, async || are_deletions_processed(world).await).await?;
     }
     if !is_over {
         let mut server = world.start(None)?;
-        wait(world, &mut server, LIFE_LIMIT, async || are_answered(world).await).await?;
+        wait_while_running(world, &mut server, SERVER_TIMEOUT, async || {
+            are_deletions_processed(world).await
+        })
+        .await?;
     }
-    csi::until_quiet(world).await?;
-    for Doomed { name, app, before, notices, .. } in all {
-        hunt.totals.add_deletion(&volumes::deletion(world, name, app, before, notices).await?);
+    csi::wait_until_quiet(world).await?;
+    for BackupToDelete { name, app, csi_snapshots_before: before, notices, .. } in all {
+        killer.totals.add_deletion(
+            &volumes::collect_deletion_evidence(world, name, app, before, notices).await?,
+        );
     }
     Ok(())
 }
 
 /// Whether all requests for deletions are fulfilled, or refused.
-async fn are_answered(world: &World) -> anyhow::Result<bool> {
+async fn are_deletions_processed(world: &World) -> anyhow::Result<bool> {
     let requests = world.api::<DeleteBackupRequest>().list(&ListParams::default()).await?;
     let is_answered = |request: DeleteBackupRequest| {
         request.status.and_then(|status| status.phase) == Some(Phase::Processed)
@@ -142,26 +153,27 @@ async fn are_answered(world: &World) -> anyhow::Result<bool> {
 
 impl<'a> Round<'a> {
     /// Begins runs: nobody works on them yet.
-    async fn begin(
+    async fn start(
         world: &'a World,
         number: u32,
-        snapshotter: Snapshotter,
+        snapshotter: SnapshotterMode,
     ) -> anyhow::Result<Self> {
-        let noted = world.notes().iter().map(|(_, lines)| lines.len()).collect();
-        let before = volumes::all_made(&world.disks)?;
-        let csi_before = csi::Before::now(world)?;
-        let resources_before = resources::names(world).await?;
+        let hook_lines_before =
+            world.read_hook_log().iter().map(|(_, lines)| lines.len()).collect();
+        let volumes_before = volumes::restored_volume_ids(&world.disks)?;
+        let csi_before = csi::CsiInventory::read(world)?;
+        let resources_before = resources::restore_resource_names(world).await?;
         let mut subjects = Vec::new();
         let mut add = |kind, name, uid, namespace| {
-            subjects.push(Subject {
+            subjects.push(RunUnderTest {
                 kind,
                 name,
                 uid,
                 namespace,
-                recorded: None,
-                settled: None,
-                csi_settled: None,
-                before: before.clone(),
+                executed_when_recorded: None,
+                recorded_requests: None,
+                csi_recorded_handles: None,
+                volumes_before: volumes_before.clone(),
                 csi_before: csi_before.clone(),
                 resources_before: resources_before.clone(),
                 snapshotter,
@@ -171,43 +183,43 @@ impl<'a> Round<'a> {
         for app in APPS {
             let name = format!("{app}-{number}");
             let uid = world.back_up(&name, app).await?;
-            add(Kind::Backup, name, uid, app.to_owned());
+            add(RunKind::Backup, name, uid, app.to_owned());
         }
         let name = format!("app-copy-{number}");
         let uid = world.restore(&name, &name).await?;
-        add(Kind::Restore, name.clone(), uid, name);
-        Ok(Self { world, subjects, noted })
+        add(RunKind::Restore, name.clone(), uid, name);
+        Ok(Self { world, subjects, hook_lines_before })
     }
 
-    async fn standings(&self) -> anyhow::Result<Vec<Standing>> {
-        let mut standings = Vec::new();
+    async fn statuses(&self) -> anyhow::Result<Vec<RunStatus>> {
+        let mut statuses = Vec::new();
         for subject in &self.subjects {
-            standings.push(subject.standing(self.world).await?);
+            statuses.push(subject.status(self.world).await?);
         }
-        Ok(standings)
+        Ok(statuses)
     }
 
     /// Whether all runs have ended, and their journals. Those are not waited for without end.
-    async fn are_over(&self, over_since: &mut Option<Instant>) -> anyhow::Result<bool> {
-        if !self.standings().await?.iter().all(Standing::is_over) {
+    async fn have_all_ended(&self, over_since: &mut Option<Instant>) -> anyhow::Result<bool> {
+        if !self.statuses().await?.iter().all(RunStatus::is_terminal) {
             return Ok(false);
         }
         let since = *over_since.get_or_insert_with(Instant::now);
-        Ok(since.elapsed() > JOURNAL_LIMIT || self.world.journals().await?.is_empty())
+        Ok(since.elapsed() > JOURNAL_TIMEOUT || self.world.journals().await?.is_empty())
     }
 
     /// Lets a server bring all runs to their ends.
-    async fn bring_to_ends(&self) -> anyhow::Result<()> {
+    async fn run_to_completion(&self) -> anyhow::Result<()> {
         let mut server = self.world.start(None)?;
         let mut over_since = None;
-        let are_over = async || self.are_over(&mut over_since).await;
-        wait(self.world, &mut server, LIFE_LIMIT, are_over).await.map(drop)
+        let are_over = async || self.have_all_ended(&mut over_since).await;
+        wait_while_running(self.world, &mut server, SERVER_TIMEOUT, are_over).await.map(drop)
     }
 
     /// Asks for the first backup to be deleted, unless it is over.
-    async fn cut_short(&mut self) -> anyhow::Result<()> {
+    async fn delete_running_backup(&mut self) -> anyhow::Result<()> {
         let Some(first) = self.subjects.first_mut() else { return Ok(()) };
-        if !first.standing(self.world).await?.is_over() {
+        if !first.status(self.world).await?.is_terminal() {
             self.world.delete(&first.name).await?;
             first.is_cut_short = true;
         }
@@ -215,18 +227,22 @@ impl<'a> Round<'a> {
     }
 
     /// Pods that are frozen now.
-    fn frozen(&self) -> Vec<String> {
-        let notes = self.world.notes();
-        let new = notes
+    fn frozen_pods(&self) -> Vec<String> {
+        let hook_log = self.world.read_hook_log();
+        let new = hook_log
             .iter()
-            .zip(&self.noted)
+            .zip(&self.hook_lines_before)
             .map(|((pod, lines), &before)| (pod.as_str(), lines.get(before..).unwrap_or_default()));
-        check::frozen(new)
+        check::frozen_pods(new)
     }
 
     /// Takes away what the server does without for a while, and sees that pods are thawed all the same.
-    async fn thaw_during(&self, outage: Outage, totals: &mut Totals) -> anyhow::Result<()> {
-        let count = self.frozen().len();
+    async fn check_thaw_during_outage(
+        &self,
+        outage: Outage,
+        totals: &mut Totals,
+    ) -> anyhow::Result<()> {
+        let count = self.frozen_pods().len();
         let name = match outage {
             Outage::Bucket => {
                 self.world.gate.close();
@@ -238,55 +254,61 @@ impl<'a> Round<'a> {
             }
         };
         let mut server = self.world.start(None)?;
-        let deadline = Instant::now() + THAW_LIMIT;
-        while !self.frozen().is_empty() && Instant::now() < deadline {
-            if let Some(status) = server.ended()? {
+        let deadline = Instant::now() + THAW_TIMEOUT;
+        while !self.frozen_pods().is_empty() && Instant::now() < deadline {
+            if let Some(status) = server.exit_status()? {
                 bail!("the server ended by itself without {name}, {status}");
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
-        let left = self.frozen();
-        say(format_args!(
+        let still_frozen = self.frozen_pods();
+        print_line(format_args!(
             "without {name} the server thawed {} pods",
-            count.saturating_sub(left.len())
+            count.saturating_sub(still_frozen.len())
         ));
-        totals.frozen.extend(left.iter().map(|pod| format!("without {name} {pod}")));
+        totals.frozen.extend(still_frozen.iter().map(|pod| format!("without {name} {pod}")));
         match outage {
             Outage::Bucket => {
                 self.world.gate.open();
-                self.world.until_available().await?;
+                self.world.wait_until_available().await?;
             }
             Outage::Journal => self.world.accept_journal_pages().await?,
         }
         let mut over_since = None;
-        let are_over = async || self.are_over(&mut over_since).await;
-        wait(self.world, &mut server, LIFE_LIMIT, are_over).await.map(drop)
+        let are_over = async || self.have_all_ended(&mut over_since).await;
+        wait_while_running(self.world, &mut server, SERVER_TIMEOUT, are_over).await.map(drop)
     }
 
     /// Adds up what the round has cost. Returns the backups, which are to be deleted.
-    async fn conclude(self, totals: &mut Totals) -> anyhow::Result<Vec<Doomed>> {
-        let mut doomed = Vec::new();
-        csi::until_quiet(self.world).await?;
+    async fn collect_results(self, totals: &mut Totals) -> anyhow::Result<Vec<BackupToDelete>> {
+        let mut backups = Vec::new();
+        csi::wait_until_quiet(self.world).await?;
         let journals = self.world.journals().await?;
         for subject in &self.subjects {
-            let Subject { kind, name, namespace, is_cut_short, .. } = subject;
+            let RunUnderTest { kind, name, namespace, is_cut_short, .. } = subject;
             let mut notices = Vec::new();
             // Of one that was cut short nothing is left to look at.
             if !is_cut_short {
-                let run = subject.evidence(self.world).await?;
+                let run = subject.collect_evidence(self.world).await?;
                 totals.add(&run);
-                notices = run.notices;
+                notices = run.volume_warnings;
             }
             if journals.contains(&subject.uid) {
                 totals.unfinished.push(format!("{name} has left its journal"));
             }
-            if *kind == Kind::Backup {
+            if *kind == RunKind::Backup {
                 let (name, app, is_asked_for) = (name.clone(), namespace.clone(), *is_cut_short);
                 let before = subject.csi_before.snapshots.clone();
-                doomed.push(Doomed { name, app, is_asked_for, before, notices });
+                backups.push(BackupToDelete {
+                    name,
+                    app,
+                    is_deletion_requested: is_asked_for,
+                    csi_snapshots_before: before,
+                    notices,
+                });
             }
         }
-        totals.frozen.extend(self.frozen());
-        Ok(doomed)
+        totals.frozen.extend(self.frozen_pods());
+        Ok(backups)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bowline_engine::point::{self, Point, Verdict};
+use bowline_engine::failpoint::{self, FailpointAction, Point};
 use bowline_server::{Options, log};
 use bowline_testbed::kubeconfig;
 use nix::sys::signal::{Signal, kill};
@@ -44,12 +44,12 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("cannot log")?;
     let (die_at, passing, leave_out) = (args.die_at, args.passing, args.leave_out);
     let passed = AtomicU32::new(0);
-    point::watch(move |point| {
+    failpoint::set_handler(move |point| {
         if die_at == Some(point) && passed.fetch_add(1, Ordering::SeqCst) + 1 == passing {
             // It does not return: there is no way to be asked, or to clean up.
             let _ = kill(Pid::this(), Signal::SIGKILL);
         }
-        if leave_out == Some(point) { Verdict::LeaveOut } else { Verdict::Go }
+        if leave_out == Some(point) { FailpointAction::Skip } else { FailpointAction::Continue }
     });
     let client = kubeconfig::client(&args.kubeconfig).await?;
     let options = Options {

@@ -14,7 +14,7 @@ use bowline_api::location::LocationPhase;
 use bowline_api::{
     Backup, BackupStorageLocation, DeleteBackupRequest, Restore, VolumeSnapshotLocation, label,
 };
-use bowline_engine::point::Point;
+use bowline_engine::failpoint::Point;
 use bowline_testbed::csi::Switches;
 use bowline_testbed::{
     Account, Bed, ControlPlane, Csi, Node, S3, api_proxy, apply, csi, fixture, node, s3,
@@ -30,9 +30,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::gate::Gate;
-use crate::plan::{Snapshotter, Target};
-use crate::say;
+use crate::gate::ConnectionGate;
+use crate::plan::{KillTarget, SnapshotterMode};
+use crate::print_line;
 pub(crate) use app::{Volume, contents, csi_claims_of, volumes_of};
 
 /// Where the server works.
@@ -47,21 +47,21 @@ const DISKS: &str = "disks";
 /// The quota that keeps journals from growing.
 const QUOTA: &str = "no-journal-pages";
 /// How long taking a snapshot and uploading it take, in milliseconds.
-const SNAPSHOT: u32 = 50;
-const UPLOAD: u32 = 300;
+const SNAPSHOT_MS: u32 = 50;
+const UPLOAD_MS: u32 = 300;
 /// How long a resource that the plugin writes itself is open: shorter than it takes the server to look for one, and
 /// longer.
-const SHORT_REPORT: u32 = 400;
-const LONG_REPORT: u32 = 1500;
+const SHORT_REPORT_MS: u32 = 400;
+const LONG_REPORT_MS: u32 = 1500;
 /// How long anything may take before the first kill.
-const SET_UP_LIMIT: Duration = Duration::from_mins(3);
+const SET_UP_TIMEOUT: Duration = Duration::from_mins(3);
 /// How often something is looked at that is waited for.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Everything that is there while servers come and go.
 pub(crate) struct World {
     pub(crate) client: Client,
-    pub(crate) gate: Gate,
+    pub(crate) gate: ConnectionGate,
     /// The bucket, as a folder.
     pub(crate) bucket: PathBuf,
     /// The volumes and snapshots of the plugin, as a folder: see the README of the fixture plugins.
@@ -71,12 +71,12 @@ pub(crate) struct World {
     /// Where plugins note their calls.
     pub(crate) calls: PathBuf,
     /// Where pods note that they are frozen and thawed, if there can be such pods.
-    notes: Option<PathBuf>,
+    hook_log_dir: Option<PathBuf>,
     sabotage: Option<Point>,
     folder: PathBuf,
     _plane: ControlPlane,
     /// The kubeconfig of servers, which may do what those may that are installed with the full profile.
-    server: PathBuf,
+    server_kubeconfig: PathBuf,
     pub(crate) csi: Csi,
     _node: Option<Node>,
     s3: S3,
@@ -86,11 +86,11 @@ pub(crate) struct World {
 impl World {
     /// Starts everything, and takes the backup that is restored later.
     pub(crate) async fn set_up(sabotage: Option<Point>) -> anyhow::Result<Self> {
-        let unavailable = node::unavailable();
+        let unavailable = node::unavailable_reason();
         if let Some(reason) = unavailable {
-            say(format_args!("no pod is frozen: {reason}"));
+            print_line(format_args!("no pod is frozen: {reason}"));
         }
-        say("starting a control plane, a bucket and what else is needed");
+        print_line("starting a control plane, a bucket and what else is needed");
         let isolated = if unavailable.is_none() { Bed::isolated()? } else { Bed::new()? };
         let bed = Bed::new()?;
         let plane = ControlPlane::start(&isolated, bowline_testbed::Options::default()).await?;
@@ -105,7 +105,7 @@ impl World {
         let s3 = S3::start(&bed).await?;
         let bucket = s3.create_bucket(BUCKET).context("cannot make a bucket")?;
         let address = s3.url().trim_start_matches("http://").parse();
-        let gate = Gate::to(address.context("the bucket has no address")?).await?;
+        let gate = ConnectionGate::open_to(address.context("the bucket has no address")?).await?;
         let folder = bed.subdir("kill").context("cannot make a folder")?;
         for name in ["plugins", "scratch", "state"] {
             std::fs::create_dir_all(folder.join(name)).context("cannot make a folder")?;
@@ -113,7 +113,7 @@ impl World {
         let plugin = fixture::rust_plugins().await?;
         std::os::unix::fs::symlink(plugin, folder.join("plugins/fixture"))
             .context("cannot install the plugins")?;
-        let notes = node.as_ref().map(|node| node.volume("notes")).transpose()?;
+        let hook_log_dir = node.as_ref().map(|node| node.volume("notes")).transpose()?;
         let account = Account {
             user: "bowline".to_owned(),
             cluster_rules: access::cluster_rules(Profile::Full),
@@ -124,12 +124,12 @@ impl World {
         let world = Self {
             api_url: api_proxy::start(client.clone()).await.context("cannot open a port")?,
             client,
-            server: account.open(&plane).await?,
+            server_kubeconfig: account.open(&plane).await?,
             gate,
             bucket,
             disks: folder.join(DISKS),
             calls: folder.join("state/calls"),
-            notes,
+            hook_log_dir,
             sabotage,
             folder,
             _plane: plane,
@@ -139,12 +139,12 @@ impl World {
             bed,
         };
         world.fill().await?;
-        world.take_base().await?;
+        world.create_base_backup().await?;
         Ok(world)
     }
 
     pub(crate) fn can_freeze(&self) -> bool {
-        self.notes.is_some()
+        self.hook_log_dir.is_some()
     }
 
     /// The objects of a kind in the server's namespace.
@@ -180,22 +180,23 @@ impl World {
         self.create(&self.api::<BackupStorageLocation>(), location).await?;
         let location = json!({"metadata": {"name": DISKS}, "spec": {"provider": "none"}});
         self.create(&self.api::<VolumeSnapshotLocation>(), location).await?;
-        self.set_snapshotter(Snapshotter::ServerWrites).await?;
+        self.set_snapshotter(SnapshotterMode::ServerWrites).await?;
         for app in APPS {
-            self.deploy(app, self.notes.as_deref()).await?;
+            self.deploy(app, self.hook_log_dir.as_deref()).await?;
         }
         self.deploy(BASE, None).await?;
         for app in APPS {
-            for pod in app::hooked(app) {
-                self.until_ready(app, &pod).await?;
+            for pod in app::hooked_pods(app) {
+                self.wait_until_ready(app, &pod).await?;
             }
         }
         for app in APPS.into_iter().chain([BASE]) {
             for claim in volumes_of(app, false).into_iter().filter_map(|volume| volume.claim) {
-                self.until_bound(app, &claim).await?;
+                self.wait_until_bound(app, &claim).await?;
             }
             for claim in csi_claims_of(app) {
-                let handle = self.csi_volume(app, &self.until_bound(app, &claim).await?).await?;
+                let handle =
+                    self.csi_volume(app, &self.wait_until_bound(app, &claim).await?).await?;
                 let file = self.csi.volume(&handle).join(app::DATA);
                 std::fs::write(file, &claim).context("cannot fill a volume")?;
             }
@@ -204,22 +205,22 @@ impl World {
     }
 
     /// The location of snapshots, with a snapshotter. All of them have the same snapshots.
-    fn disks_spec(&self, snapshotter: Snapshotter) -> Value {
+    fn disks_spec(&self, snapshotter: SnapshotterMode) -> Value {
         let mut spec = json!({
             "provider": "fixture.bowline.io/vs-v2",
             "config": {
                 "root": self.disks,
-                "snapshot-ms": SNAPSHOT.to_string(), "upload-ms": UPLOAD.to_string(),
+                "snapshot-ms": SNAPSHOT_MS.to_string(), "upload-ms": UPLOAD_MS.to_string(),
                 // None: a patch removes them.
                 "report": null, "report-namespace": null, "report-ms": null,
             },
         });
         let report = match snapshotter {
-            Snapshotter::ServerWrites => return spec,
-            Snapshotter::PluginWrites => LONG_REPORT,
-            Snapshotter::OnlyPluginKnows => {
+            SnapshotterMode::ServerWrites => return spec,
+            SnapshotterMode::PluginWrites => LONG_REPORT_MS,
+            SnapshotterMode::OnlyPluginReports => {
                 spec["provider"] = json!("fixture.bowline.io/vs-v1");
-                SHORT_REPORT
+                SHORT_REPORT_MS
             }
         };
         spec["config"]["report"] = json!(self.api_url);
@@ -229,7 +230,7 @@ impl World {
     }
 
     /// Has another snapshotter take snapshots and make volumes. No server may run meanwhile.
-    pub(crate) async fn set_snapshotter(&self, snapshotter: Snapshotter) -> anyhow::Result<()> {
+    pub(crate) async fn set_snapshotter(&self, snapshotter: SnapshotterMode) -> anyhow::Result<()> {
         let change = Patch::Merge(json!({"spec": self.disks_spec(snapshotter)}));
         let api = self.api::<VolumeSnapshotLocation>();
         api.patch(DISKS, &PatchParams::default(), &change).await.map(drop)?;
@@ -250,7 +251,7 @@ impl World {
     }
 
     /// Deploys an application; with pods that can be frozen if it is said where they note that.
-    async fn deploy(&self, app: &str, notes: Option<&Path>) -> anyhow::Result<()> {
+    async fn deploy(&self, app: &str, hook_log_dir: Option<&Path>) -> anyhow::Result<()> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), app);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
@@ -258,7 +259,7 @@ impl World {
         for name in app::maps_of(app) {
             self.create(&maps, json!({"metadata": {"name": name}, "data": {"k": "v"}})).await?;
         }
-        for volume in volumes_of(app, notes.is_some()) {
+        for volume in volumes_of(app, hook_log_dir.is_some()) {
             let folder = self.disks.join("volumes").join(&volume.name);
             std::fs::create_dir_all(&folder).context("cannot make a volume")?;
             std::fs::write(folder.join(app::DATA), &volume.name).context("cannot fill a volume")?;
@@ -268,9 +269,9 @@ impl World {
             self.create(&claims, app::claim(app, &name)).await?;
         }
         self.create(&pods, app::idle_pod(app)).await?;
-        if let Some(notes) = notes {
-            for name in app::hooked(app) {
-                self.create(&pods, app::hooked_pod(app, &name, notes)).await?;
+        if let Some(hook_log_dir) = hook_log_dir {
+            for name in app::hooked_pods(app) {
+                self.create(&pods, app::hooked_pod(app, &name, hook_log_dir)).await?;
             }
         }
         Ok(())
@@ -291,22 +292,22 @@ impl World {
         object["apiVersion"] = json!(K::api_version(&()));
         object["kind"] = json!(K::kind(&()));
         let object: K = serde_json::from_value(object)?;
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         loop {
             match api.create(&PostParams::default(), &object).await {
                 Err(kube::Error::Api(status))
                     if status.code == 403 && Instant::now() < deadline =>
                 {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 created => return Ok(created?),
             }
         }
     }
 
-    async fn until_ready(&self, app: &str, pod: &str) -> anyhow::Result<()> {
+    async fn wait_until_ready(&self, app: &str, pod: &str) -> anyhow::Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), app);
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while self.can_freeze() {
             let status = pods.get(pod).await?.status.unwrap_or_default();
             let containers = status.container_statuses.as_deref().unwrap_or_default();
@@ -315,46 +316,46 @@ impl World {
             }
             let status = json!(status);
             ensure!(Instant::now() < deadline, "the pod {app}/{pod} does not run: {status}");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// Waits until a claim has its volume. Returns that.
-    async fn until_bound(&self, app: &str, claim: &str) -> anyhow::Result<String> {
+    async fn wait_until_bound(&self, app: &str, claim: &str) -> anyhow::Result<String> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while Instant::now() < deadline {
             let found = claims.get(claim).await?;
             let phase = found.status.and_then(|status| status.phase);
             if phase.as_deref() == Some("Bound") {
                 return Ok(found.spec.and_then(|spec| spec.volume_name).unwrap_or_default());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         bail!("the claim {app}/{claim} is not bound");
     }
 
     /// Waits until a server says that the bucket can be used. Until then backups are refused.
-    pub(crate) async fn until_available(&self) -> anyhow::Result<()> {
+    pub(crate) async fn wait_until_available(&self) -> anyhow::Result<()> {
         let api = self.api::<BackupStorageLocation>();
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while Instant::now() < deadline {
             let status = api.get("default").await?.status.unwrap_or_default();
             if status.phase == Some(LocationPhase::Available) {
                 return Ok(());
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         bail!("the bucket cannot be used; see {}", self.log().display());
     }
 
     /// Takes the backup that every round restores.
-    async fn take_base(&self) -> anyhow::Result<()> {
+    async fn create_base_backup(&self) -> anyhow::Result<()> {
         let mut server = self.start(None)?;
-        self.until_available().await?;
+        self.wait_until_available().await?;
         self.back_up(BASE, BASE).await?;
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while Instant::now() < deadline {
             let status = self.api::<Backup>().get(BASE).await?.status.unwrap_or_default();
             match status.phase {
@@ -365,13 +366,13 @@ impl World {
                         status.failure_reason,
                         status.validation_errors,
                     );
-                    self.until_forgotten().await?;
+                    self.wait_until_no_journals().await?;
                     return server.kill();
                 }
-                _ => tokio::time::sleep(LOOK).await,
+                _ => tokio::time::sleep(POLL_INTERVAL).await,
             }
-            if let Some(how) = server.ended()? {
-                bail!("the server ended by itself, {how}; see {}", self.log().display());
+            if let Some(exit) = server.exit_status()? {
+                bail!("the server ended by itself, {exit}; see {}", self.log().display());
             }
         }
         bail!("the first backup does not end; see {}", self.log().display());
@@ -417,10 +418,10 @@ impl World {
         let spec = json!({"hard": {"count/configmaps": "0"}});
         self.create(&quotas, json!({"metadata": {"name": QUOTA}, "spec": spec})).await?;
         // Until the controller has counted what is there, the quota refuses nothing for sure.
-        let deadline = Instant::now() + SET_UP_LIMIT;
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while quotas.get(QUOTA).await?.status.is_none_or(|status| status.hard.is_none()) {
             ensure!(Instant::now() < deadline, "the quota on ConfigMaps is not counted");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
@@ -432,21 +433,21 @@ impl World {
     }
 
     /// Waits until no run has a journal.
-    async fn until_forgotten(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + SET_UP_LIMIT;
+    async fn wait_until_no_journals(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + SET_UP_TIMEOUT;
         while !self.journals().await?.is_empty() {
             ensure!(Instant::now() < deadline, "a journal is left");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
     /// What the pods have noted: their names and lines.
-    pub(crate) fn notes(&self) -> Vec<(String, Vec<String>)> {
-        let Some(notes) = &self.notes else { return Vec::new() };
-        let pods = APPS.into_iter().flat_map(app::hooked);
+    pub(crate) fn read_hook_log(&self) -> Vec<(String, Vec<String>)> {
+        let Some(hook_log_dir) = &self.hook_log_dir else { return Vec::new() };
+        let pods = APPS.into_iter().flat_map(app::hooked_pods);
         pods.map(|pod| {
-            let text = std::fs::read_to_string(notes.join(&pod)).unwrap_or_default();
+            let text = std::fs::read_to_string(hook_log_dir.join(&pod)).unwrap_or_default();
             let lines = text.lines().map(str::to_owned).collect();
             (pod, lines)
         })
@@ -459,14 +460,14 @@ impl World {
     }
 
     /// Starts a server. At a target that is a point it will end itself.
-    pub(crate) fn start(&self, target: Option<Target>) -> anyhow::Result<Server> {
+    pub(crate) fn start(&self, target: Option<KillTarget>) -> anyhow::Result<ServerProcess> {
         let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
-        command.arg("serve").arg("--kubeconfig").arg(&self.server);
+        command.arg("serve").arg("--kubeconfig").arg(&self.server_kubeconfig);
         command.args(["--namespace", NAMESPACE]);
         command.arg("--plugins").arg(self.folder.join("plugins"));
         command.arg("--scratch").arg(self.folder.join("scratch"));
         command.env("FIXTURE_STATE_DIR", self.folder.join("state"));
-        if let Some(Target::At(point, passing)) = target {
+        if let Some(KillTarget::At(point, passing)) = target {
             command.args(["--die-at", point.as_str(), "--passing", &passing.to_string()]);
         }
         if let Some(sabotage) = self.sabotage {
@@ -476,26 +477,26 @@ impl World {
         let log = log.context("cannot open the log of the server")?;
         command.stdout(log.try_clone().context("cannot open the log of the server")?).stderr(log);
         let child = self.bed.spawn(command).context("cannot start the server")?;
-        Ok(Server(child))
+        Ok(ServerProcess(child))
     }
 }
 
 /// A server. It is killed when this is dropped.
-pub(crate) struct Server(Child);
+pub(crate) struct ServerProcess(Child);
 
-impl Server {
+impl ServerProcess {
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.0.kill().context("cannot kill the server")?;
         self.0.wait().map(drop).context("cannot wait for the server")
     }
 
     /// How it ended, if it did.
-    pub(crate) fn ended(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
+    pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
         self.0.try_wait().context("cannot look at the server")
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

@@ -11,18 +11,18 @@ fn kind(object: &Object) -> &str {
 }
 
 #[test]
-fn the_mix_adds_up_to_the_number_asked_for() {
+fn mix_has_the_requested_number_of_objects() {
     for objects in [1, 2, 199, 200, 201, 500, 1234] {
-        let made = all(Load::Mix { objects, seed: 1 });
-        assert_eq!(made.len(), objects);
+        let objects_made = all(Load::Mix { objects, seed: 1 });
+        assert_eq!(objects_made.len(), objects);
         assert_eq!(Load::Mix { objects, seed: 1 }.len(), objects);
-        let namespaces = made.iter().filter(|object| kind(object) == "Namespace").count();
+        let namespaces = objects_made.iter().filter(|object| kind(object) == "Namespace").count();
         assert_eq!(namespaces, objects.div_ceil(PER_NAMESPACE), "of {objects}");
     }
 }
 
 #[test]
-fn a_full_namespace_holds_the_share_of_each_kind() {
+fn full_namespace_holds_the_share_of_each_kind() {
     assert_eq!(SHARES.iter().map(|(_, share)| share).sum::<usize>(), PER_NAMESPACE - 1);
     let mut counts = BTreeMap::<String, usize>::new();
     for object in (Load::Mix { objects: PER_NAMESPACE, seed: 1 }).contents() {
@@ -33,7 +33,7 @@ fn a_full_namespace_holds_the_share_of_each_kind() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_objects_and_another_one_others() {
+fn objects_depend_only_on_the_seed() {
     let first = all(Load::Mix { objects: 450, seed: 7 });
     assert_eq!(first, all(Load::Mix { objects: 450, seed: 7 }));
     let other = all(Load::Mix { objects: 450, seed: 8 });
@@ -42,7 +42,7 @@ fn the_same_seed_makes_the_same_objects_and_another_one_others() {
 }
 
 #[test]
-fn a_larger_load_begins_with_the_smaller_one() {
+fn larger_load_extends_the_smaller_one() {
     let small: Vec<Object> = Load::Mix { objects: 300, seed: 1 }.contents().collect();
     let large: Vec<Object> = Load::Mix { objects: 900, seed: 1 }.contents().collect();
     assert_eq!(small, large[..small.len()]);
@@ -50,18 +50,18 @@ fn a_larger_load_begins_with_the_smaller_one() {
 
 #[test]
 fn names_are_unique_within_their_collection() {
-    let made = all(Load::Mix { objects: 2000, seed: 1 });
-    let names: BTreeSet<(&str, &str)> = made
+    let objects = all(Load::Mix { objects: 2000, seed: 1 });
+    let names: BTreeSet<(&str, &str)> = objects
         .iter()
         .map(|object| {
             (object.collection.as_str(), object.body["metadata"]["name"].as_str().unwrap())
         })
         .collect();
-    assert_eq!(names.len(), made.len());
+    assert_eq!(names.len(), objects.len());
 }
 
 #[test]
-fn sizes_are_those_of_objects_in_use() {
+fn object_sizes_are_realistic() {
     let sizes: Vec<usize> = (Load::Mix { objects: 4000, seed: 1 })
         .contents()
         .map(|object| object.body.to_string().len())
@@ -74,7 +74,7 @@ fn sizes_are_those_of_objects_in_use() {
 }
 
 #[test]
-fn big_secrets_are_as_big_as_they_are_said_to_be() {
+fn big_secrets_have_the_stated_size() {
     let load = Load::BigSecrets { seed: 1 };
     assert_eq!(load.len(), 501);
     assert_eq!(load.namespaces().count(), 1);

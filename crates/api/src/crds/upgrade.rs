@@ -54,11 +54,13 @@ pub fn plan(installed: Option<&CustomResourceDefinition>, ours: &CustomResourceD
     let Some(installed) = installed else {
         return Plan::Create;
     };
-    let unknown_to_us = newer_than(installed, ours);
+    let unknown_to_us = additions_over(installed, ours);
     if !unknown_to_us.is_empty() {
         return Plan::KeepNewer { unknown_to_us };
     }
-    if normal(&installed.spec) == normal(&ours.spec) && has_marks_of(installed, ours) {
+    if normalized(&installed.spec) == normalized(&ours.spec)
+        && has_version_and_label_of(installed, ours)
+    {
         Plan::UpToDate
     } else {
         Plan::Update
@@ -66,13 +68,16 @@ pub fn plan(installed: Option<&CustomResourceDefinition>, ours: &CustomResourceD
 }
 
 /// Whether the version and label that ours carries are there.
-fn has_marks_of(installed: &CustomResourceDefinition, ours: &CustomResourceDefinition) -> bool {
+fn has_version_and_label_of(
+    installed: &CustomResourceDefinition,
+    ours: &CustomResourceDefinition,
+) -> bool {
     crd_version(installed) == crd_version(ours)
         && installed.labels().get(label::COMPONENT) == ours.labels().get(label::COMPONENT)
 }
 
 /// What the installed definition has and ours lacks.
-fn newer_than(
+fn additions_over(
     installed: &CustomResourceDefinition,
     ours: &CustomResourceDefinition,
 ) -> Vec<String> {
@@ -83,15 +88,17 @@ fn newer_than(
     for version in &installed.spec.versions {
         match ours.spec.versions.iter().find(|known| known.name == version.name) {
             Some(known) => {
-                let missing =
-                    accepted(version).difference(&accepted(known)).cloned().collect::<Vec<_>>();
+                let missing = accepted_paths(version)
+                    .difference(&accepted_paths(known))
+                    .cloned()
+                    .collect::<Vec<_>>();
                 unknown.extend(missing.iter().map(|path| format!("{}:{path}", version.name)));
             }
             None if version.served => unknown.push(version.name.clone()),
             None => {}
         }
     }
-    telling(&unknown)
+    without_implied(&unknown)
 }
 
 /// The version of Bowline that wrote a definition; nothing if none did, or if it is unreadable.
@@ -101,16 +108,16 @@ fn crd_version(crd: &CustomResourceDefinition) -> Option<Version> {
 
 /// What a version's schema accepts: the paths of all properties, which of them may be absent, and
 /// the values that each may have.
-fn accepted(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
+fn accepted_paths(version: &CustomResourceDefinitionVersion) -> BTreeSet<String> {
     let mut accepted = BTreeSet::new();
     let schema = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
     if let Some(schema) = schema {
-        add_accepted(schema, "", &mut accepted);
+        add_accepted_paths(schema, "", &mut accepted);
     }
     accepted
 }
 
-fn add_accepted(schema: &JSONSchemaProps, path: &str, accepted: &mut BTreeSet<String>) {
+fn add_accepted_paths(schema: &JSONSchemaProps, path: &str, accepted: &mut BTreeSet<String>) {
     for (name, property) in schema.properties.iter().flatten() {
         let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
         if !schema.required.iter().flatten().any(|required| required == name) {
@@ -127,19 +134,19 @@ fn add_accepted(schema: &JSONSchemaProps, path: &str, accepted: &mut BTreeSet<St
                 accepted.insert(format!("{path}=*"));
             }
         }
-        add_accepted(property, &path, accepted);
+        add_accepted_paths(property, &path, accepted);
         accepted.insert(path);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &schema.items {
-        add_accepted(items, &format!("{path}[]"), accepted);
+        add_accepted_paths(items, &format!("{path}[]"), accepted);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &schema.additional_properties {
-        add_accepted(values, &format!("{path}{{}}"), accepted);
+        add_accepted_paths(values, &format!("{path}{{}}"), accepted);
     }
 }
 
 /// Of what is unknown, that which says it all: a property that is new brings its values along.
-fn telling(unknown: &[String]) -> Vec<String> {
+fn without_implied(unknown: &[String]) -> Vec<String> {
     let is_new = |path: &str| unknown.iter().any(|other| other == path);
     let follows = |entry: &str| {
         entry.strip_suffix('?').is_some_and(is_new)
@@ -149,7 +156,7 @@ fn telling(unknown: &[String]) -> Vec<String> {
 }
 
 /// A spec without what the API server fills in by itself.
-fn normal(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
+fn normalized(spec: &CustomResourceDefinitionSpec) -> CustomResourceDefinitionSpec {
     let mut spec = spec.clone();
     let names = &mut spec.names;
     names.list_kind.get_or_insert_with(|| format!("{}List", names.kind));
@@ -208,17 +215,17 @@ mod tests {
         crd.annotations_mut().insert(annotation::CRD_VERSION.into(), version.into());
     }
 
-    fn kept(unknown: &[&str]) -> Plan {
+    fn keep_newer(unknown: &[&str]) -> Plan {
         Plan::KeepNewer { unknown_to_us: unknown.iter().map(|text| (*text).to_owned()).collect() }
     }
 
     #[test]
-    fn a_missing_definition_is_created() {
+    fn missing_definition_is_created() {
         assert_eq!(plan(None, &ours()), Plan::Create);
     }
 
     #[test]
-    fn every_definition_of_ours_is_up_to_date_when_read_back_with_the_api_servers_additions() {
+    fn own_definitions_are_up_to_date_despite_api_server_defaults() {
         for ours in crds::all() {
             let mut crd = ours.clone();
             crd.metadata.uid = Some("1-2-3".into());
@@ -243,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_definition_is_updated() {
+    fn older_definition_is_updated() {
         type Change = fn(&mut CustomResourceDefinition);
         let older: [(&str, Change); 7] = [
             ("an older version", |crd| set_version(crd, "0.0.9")),
@@ -262,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_definition_is_kept_and_what_it_has_more_is_named() {
+    fn newer_definition_is_kept_and_its_additions_are_named() {
         type Change = fn(&mut CustomResourceDefinition);
         let newer: [(&[&str], Change); 7] = [
             (&["bowline.io/crd-version=99.0.0"], |crd| set_version(crd, "99.0.0")),
@@ -297,12 +304,12 @@ mod tests {
             }),
         ];
         for (unknown, change) in newer {
-            assert_eq!(plan(Some(&installed(change)), &ours()), kept(unknown));
+            assert_eq!(plan(Some(&installed(change)), &ours()), keep_newer(unknown));
         }
     }
 
     #[test]
-    fn a_definition_that_requires_less_is_kept() {
+    fn definition_that_requires_less_is_kept() {
         let looser = installed(|crd| {
             let schema = crd.spec.versions[0].schema.as_mut().unwrap();
             let root = schema.open_api_v3_schema.as_mut().unwrap();
@@ -314,11 +321,11 @@ mod tests {
             };
             items.required = None;
         });
-        assert_eq!(plan(Some(&looser), &ours()), kept(&["v1:spec.hooks.resources[].name?"]));
+        assert_eq!(plan(Some(&looser), &ours()), keep_newer(&["v1:spec.hooks.resources[].name?"]));
     }
 
     #[test]
-    fn a_version_that_is_not_served_makes_nothing_newer() {
+    fn unserved_version_does_not_make_a_definition_newer() {
         let crd = installed(|crd| {
             let mut version = crd.spec.versions[0].clone();
             version.name = "v0".into();

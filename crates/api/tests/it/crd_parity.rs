@@ -9,12 +9,12 @@ use crate::{
     schema_walk::{self, Node},
 };
 
-fn facts(kind: &str) -> Value {
+fn velero_facts(kind: &str) -> Value {
     golden::read("velero-crds.json")[kind].clone()
 }
 
 fn velero_nodes(kind: &str) -> BTreeMap<String, Node> {
-    let versions = facts(kind)["versions"].clone();
+    let versions = velero_facts(kind)["versions"].clone();
     let [(_, version)] = versions.as_object().unwrap().iter().collect::<Vec<_>>()[..] else {
         panic!("{kind}: one version")
     };
@@ -22,16 +22,16 @@ fn velero_nodes(kind: &str) -> BTreeMap<String, Node> {
 }
 
 #[test]
-fn the_facts_cover_all_of_veleros_kinds() {
+fn facts_cover_all_of_veleros_kinds() {
     let facts = golden::read("velero-crds.json");
     let kinds: BTreeSet<_> = facts.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(kinds, BTreeSet::from(VELERO_KINDS));
 }
 
 #[test]
-fn names_scope_and_versions_are_veleros() {
+fn names_scope_and_versions_match_velero() {
     for kind in VELERO_KINDS {
-        let (facts, crd) = (facts(kind), schema_walk::crd(kind));
+        let (facts, crd) = (velero_facts(kind), schema_walk::crd(kind));
         assert_eq!(facts["group"], crd.spec.group);
         assert_eq!(facts["scope"], crd.spec.scope);
         let names = serde_json::to_value(&crd.spec.names).unwrap();
@@ -39,28 +39,29 @@ fn names_scope_and_versions_are_veleros() {
             assert_eq!(&names[key], value, "{kind} {key}");
         }
         for (version, facts) in facts["versions"].as_object().unwrap() {
-            let ours = crd.spec.versions.iter().find(|ours| ours.name == *version).unwrap();
+            let own_version = crd.spec.versions.iter().find(|ours| ours.name == *version).unwrap();
             assert_eq!(
                 (&facts["served"], &facts["storage"]),
-                (&json!(ours.served), &json!(ours.storage))
+                (&json!(own_version.served), &json!(own_version.storage))
             );
             let subresources = facts["subresources"].as_object();
             assert!(subresources.is_none_or(serde_json::Map::is_empty));
-            assert_eq!(ours.subresources, None, "{kind}");
+            assert_eq!(own_version.subresources, None, "{kind}");
         }
     }
 }
 
 #[test]
-fn every_printer_column_of_veleros_is_there_in_its_order() {
+fn every_printer_column_of_velero_is_present_in_order() {
     for kind in VELERO_KINDS {
         let crd = schema_walk::crd(kind);
-        let ours = serde_json::to_value(&crd.spec.versions[0].additional_printer_columns).unwrap();
-        let mut ours = ours.as_array().unwrap().iter();
-        let versions = facts(kind)["versions"].clone();
+        let columns =
+            serde_json::to_value(&crd.spec.versions[0].additional_printer_columns).unwrap();
+        let mut columns = columns.as_array().unwrap().iter();
+        let versions = velero_facts(kind)["versions"].clone();
         for version in versions.as_object().unwrap().values() {
             for column in version["columns"].as_array().into_iter().flatten() {
-                assert!(ours.any(|ours| ours == column), "{kind} lacks {column}");
+                assert!(columns.any(|ours| ours == column), "{kind} lacks {column}");
             }
         }
     }
@@ -68,13 +69,13 @@ fn every_printer_column_of_veleros_is_there_in_its_order() {
 
 /// The schema says what Velero's says, keyword by keyword, and no more than we mean to add.
 #[test]
-fn every_schema_node_is_veleros_but_for_what_we_add() {
+fn schema_matches_velero_except_for_additions() {
     let mut differences = Vec::new();
     for kind in VELERO_KINDS {
         let velero = velero_nodes(kind);
-        let ours = schema_walk::nodes(&schema_walk::schema(&schema_walk::crd(kind)));
+        let own_nodes = schema_walk::nodes(&schema_walk::schema(&schema_walk::crd(kind)));
         for (path, expected) in &velero {
-            match ours.get(path) {
+            match own_nodes.get(path) {
                 None => differences.push(format!("{kind}: {path} is missing")),
                 Some(node) if without_additions(node, expected) != *expected => {
                     differences.push(format!("{kind}: {path} is {node:?}, Velero's {expected:?}"));
@@ -82,7 +83,7 @@ fn every_schema_node_is_veleros_but_for_what_we_add() {
                 Some(_) => {}
             }
         }
-        for path in ours.keys().filter(|path| !velero.contains_key(*path)) {
+        for path in own_nodes.keys().filter(|path| !velero.contains_key(*path)) {
             let is_ours = matches!(kind, "Backup" | "Restore" | "BackupStorageLocation")
                 && path.starts_with("status.conditions")
                 || kind == "Backup" && path.starts_with("status.freezeWindows");
@@ -102,10 +103,10 @@ fn without_additions(node: &Node, velero: &Node) -> Node {
         node.remove(keyword);
     }
     // A set has no order.
-    if let (Some(ours), Some(theirs)) = (node.get("enum"), velero.get("enum"))
-        && texts(ours) == texts(theirs)
+    if let (Some(own_values), Some(velero_values)) = (node.get("enum"), velero.get("enum"))
+        && texts(own_values) == texts(velero_values)
     {
-        node.insert("enum".into(), theirs.clone());
+        node.insert("enum".into(), velero_values.clone());
     }
     node
 }
@@ -116,7 +117,7 @@ fn texts(list: &Value) -> BTreeSet<&str> {
 
 /// All objects are ours and keep unknown fields, but for those that Kubernetes defines.
 #[test]
-fn every_object_of_ours_keeps_unknown_fields() {
+fn every_own_object_keeps_unknown_fields() {
     let foreign = [
         "metadata",
         "labelSelector",
@@ -153,7 +154,7 @@ fn node_is_map(
 }
 
 #[test]
-fn short_names_are_those_users_know() {
+fn short_names_match_velero() {
     let names: Vec<_> = bowline_api::crds::all()
         .into_iter()
         .map(|crd| (crd.spec.names.kind, crd.spec.names.short_names.unwrap_or_default().join(",")))
@@ -204,7 +205,7 @@ fn every_property_has_a_short_description() {
 }
 
 #[test]
-fn a_plugins_progress_may_be_spelled_either_way() {
+fn plugin_progress_accepts_both_spellings() {
     for kind in ["VolumePluginBackup", "VolumePluginRestore"] {
         let nodes = schema_walk::nodes(&schema_walk::schema(&schema_walk::crd(kind)));
         for name in ["totalBytes", "TotalBytes", "bytesDone", "BytesDone"] {

@@ -50,7 +50,7 @@ pub(crate) fn zero(kind: &str) -> Value {
 ///
 /// Nothing else needs excusing: a field that Go leaves out, we leave out, and a field that it
 /// writes empty, we write empty.
-pub(crate) fn meaning(mut object: Value) -> Value {
+pub(crate) fn normalized(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut()
         && metadata.get("creationTimestamp").is_some_and(Value::is_null)
     {

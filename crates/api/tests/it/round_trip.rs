@@ -8,46 +8,46 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
-    golden::{self, VELERO_KINDS, meaning},
+    golden::{self, VELERO_KINDS, normalized},
     schema_walk,
 };
 
 /// An object read into our type, and that type's debug output and JSON.
-struct Read {
+struct ParsedObject {
     debug: String,
     written: Value,
 }
 
-fn read(kind: &str, object: &Value) -> Result<Read, serde_json::Error> {
-    fn through<K>(object: &Value) -> Result<Read, serde_json::Error>
+fn parse_kind(kind: &str, object: &Value) -> Result<ParsedObject, serde_json::Error> {
+    fn round_trip<K>(object: &Value) -> Result<ParsedObject, serde_json::Error>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Debug,
     {
         let typed: K = serde_json::from_value(object.clone())?;
-        Ok(Read { debug: format!("{typed:?}"), written: serde_json::to_value(&typed)? })
+        Ok(ParsedObject { debug: format!("{typed:?}"), written: serde_json::to_value(&typed)? })
     }
     match kind {
-        "Backup" => through::<api::Backup>(object),
-        "BackupRepository" => through::<api::BackupRepository>(object),
-        "BackupStorageLocation" => through::<api::BackupStorageLocation>(object),
-        "DataDownload" => through::<api::DataDownload>(object),
-        "DataUpload" => through::<api::DataUpload>(object),
-        "DeleteBackupRequest" => through::<api::DeleteBackupRequest>(object),
-        "DownloadRequest" => through::<api::DownloadRequest>(object),
-        "PodVolumeBackup" => through::<api::PodVolumeBackup>(object),
-        "PodVolumeRestore" => through::<api::PodVolumeRestore>(object),
-        "Restore" => through::<api::Restore>(object),
-        "Schedule" => through::<api::Schedule>(object),
-        "ServerStatusRequest" => through::<api::ServerStatusRequest>(object),
-        "VolumeSnapshotLocation" => through::<api::VolumeSnapshotLocation>(object),
-        "VolumePluginBackup" => through::<api::VolumePluginBackup>(object),
-        "VolumePluginRestore" => through::<api::VolumePluginRestore>(object),
+        "Backup" => round_trip::<api::Backup>(object),
+        "BackupRepository" => round_trip::<api::BackupRepository>(object),
+        "BackupStorageLocation" => round_trip::<api::BackupStorageLocation>(object),
+        "DataDownload" => round_trip::<api::DataDownload>(object),
+        "DataUpload" => round_trip::<api::DataUpload>(object),
+        "DeleteBackupRequest" => round_trip::<api::DeleteBackupRequest>(object),
+        "DownloadRequest" => round_trip::<api::DownloadRequest>(object),
+        "PodVolumeBackup" => round_trip::<api::PodVolumeBackup>(object),
+        "PodVolumeRestore" => round_trip::<api::PodVolumeRestore>(object),
+        "Restore" => round_trip::<api::Restore>(object),
+        "Schedule" => round_trip::<api::Schedule>(object),
+        "ServerStatusRequest" => round_trip::<api::ServerStatusRequest>(object),
+        "VolumeSnapshotLocation" => round_trip::<api::VolumeSnapshotLocation>(object),
+        "VolumePluginBackup" => round_trip::<api::VolumePluginBackup>(object),
+        "VolumePluginRestore" => round_trip::<api::VolumePluginRestore>(object),
         other => panic!("no type for {other}"),
     }
 }
 
 /// Full objects of our own kinds, which Velero has no types for.
-fn ours(kind: &str) -> Value {
+fn sample_of_own_kind(kind: &str) -> Value {
     let (spec, status) = match kind {
         "VolumePluginBackup" => (json!({ "volume": "pv-1" }), json!({ "snapshotID": "snap-1" })),
         "VolumePluginRestore" => {
@@ -76,15 +76,16 @@ fn ours(kind: &str) -> Value {
 }
 
 fn all_full() -> impl Iterator<Item = (&'static str, Value)> {
-    let velero = VELERO_KINDS.iter().map(|kind| (*kind, meaning(golden::full(kind))));
-    let ours = ["VolumePluginBackup", "VolumePluginRestore"].map(|kind| (kind, ours(kind)));
-    velero.chain(ours)
+    let velero = VELERO_KINDS.iter().map(|kind| (*kind, normalized(golden::full(kind))));
+    let own_kinds =
+        ["VolumePluginBackup", "VolumePluginRestore"].map(|kind| (kind, sample_of_own_kind(kind)));
+    velero.chain(own_kinds)
 }
 
 #[test]
-fn a_full_object_comes_back_exactly_and_every_field_has_a_type() {
+fn full_object_round_trips_and_every_field_is_typed() {
     for (kind, object) in all_full() {
-        let read = read(kind, &object).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        let read = parse_kind(kind, &object).unwrap_or_else(|error| panic!("{kind}: {error}"));
         pretty_assert(kind, &read.written, &object);
         let (all, empty) = (count(&read.debug, "Unknown({"), count(&read.debug, "Unknown({})"));
         assert!(all > 0);
@@ -93,10 +94,10 @@ fn a_full_object_comes_back_exactly_and_every_field_has_a_type() {
 }
 
 #[test]
-fn an_empty_object_comes_back_exactly() {
+fn empty_object_round_trips() {
     for kind in VELERO_KINDS {
-        let object = meaning(golden::zero(kind));
-        let read = read(kind, &object).unwrap_or_else(|error| panic!("{kind}: {error}"));
+        let object = normalized(golden::zero(kind));
+        let read = parse_kind(kind, &object).unwrap_or_else(|error| panic!("{kind}: {error}"));
         pretty_assert(kind, &read.written, &object);
     }
 }
@@ -107,7 +108,7 @@ fn unknown_fields_survive_a_read_modify_write_at_every_level() {
         let mut from_the_future = object.clone();
         let added = schema_walk::add_to_our_objects(kind, &mut from_the_future, "futureField");
         assert!(added.contains(&"spec".to_owned()) && added.contains(&"status".to_owned()));
-        let read = read(kind, &from_the_future).unwrap();
+        let read = parse_kind(kind, &from_the_future).unwrap();
         pretty_assert(kind, &read.written, &from_the_future);
         assert_ne!(read.written, object);
     }
@@ -120,7 +121,8 @@ fn objects_without_spec_or_status_are_readable() {
         for part in ["spec", "status"] {
             bare.as_object_mut().unwrap().remove(part);
         }
-        let written = read(kind, &bare).unwrap_or_else(|error| panic!("{kind}: {error}")).written;
+        let written =
+            parse_kind(kind, &bare).unwrap_or_else(|error| panic!("{kind}: {error}")).written;
         assert!(written["spec"].is_object());
         assert_eq!(written.get("status"), None);
     }
@@ -132,7 +134,8 @@ fn a_missing_field_is_readable_wherever_it_is_missing() {
         for path in schema_walk::our_properties(kind, &object) {
             let mut without = object.clone();
             schema_walk::remove(&mut without, &path);
-            read(kind, &without).unwrap_or_else(|error| panic!("{kind} without {path}: {error}"));
+            parse_kind(kind, &without)
+                .unwrap_or_else(|error| panic!("{kind} without {path}: {error}"));
         }
     }
 }
@@ -143,7 +146,7 @@ fn null_is_readable_wherever_velero_allows_it_and_where_go_writes_it() {
         for path in schema_walk::nullable_paths(kind) {
             let mut with_null = object.clone();
             schema_walk::replace(&mut with_null, &path, &Value::Null);
-            read(kind, &with_null).unwrap_or_else(|error| panic!("{kind} {path}: {error}"));
+            parse_kind(kind, &with_null).unwrap_or_else(|error| panic!("{kind} {path}: {error}"));
         }
     }
     for (kind, path) in [
@@ -157,12 +160,12 @@ fn null_is_readable_wherever_velero_allows_it_and_where_go_writes_it() {
     ] {
         let mut with_null = golden::full(kind);
         schema_walk::replace(&mut with_null, path, &Value::Null);
-        read(kind, &with_null).unwrap_or_else(|error| panic!("{kind} {path}: {error}"));
+        parse_kind(kind, &with_null).unwrap_or_else(|error| panic!("{kind} {path}: {error}"));
     }
 }
 
 #[test]
-fn unset_and_false_stay_apart() {
+fn unset_and_false_stay_distinct() {
     for value in
         [json!({}), json!({ "snapshotVolumes": false }), json!({ "snapshotVolumes": true })]
     {
@@ -173,7 +176,7 @@ fn unset_and_false_stay_apart() {
 }
 
 #[test]
-fn a_phase_of_a_newer_version_survives() {
+fn phase_of_a_newer_version_is_preserved() {
     let mut object = golden::full("Backup");
     object["status"]["phase"] = "Teleporting".into();
     let backup: api::Backup = serde_json::from_value(object).unwrap();
@@ -183,10 +186,10 @@ fn a_phase_of_a_newer_version_survives() {
 }
 
 #[test]
-fn a_duration_that_is_garbage_is_an_error_that_says_so() {
+fn invalid_duration_is_a_clear_error() {
     let mut object = golden::full("Backup");
     object["spec"]["ttl"] = "soon".into();
-    let error = read("Backup", &object).err().unwrap().to_string();
+    let error = parse_kind("Backup", &object).err().unwrap().to_string();
     assert!(error.contains("invalid duration \"soon\""), "{error}");
 }
 

@@ -61,8 +61,9 @@ fn keeps_unknown_fields(node: &Node) -> bool {
 /// Adds a field to each object that keeps unknown ones; answers their paths.
 pub(crate) fn add_to_our_objects(kind: &str, object: &mut Value, field: &str) -> Vec<String> {
     let nodes = nodes(&schema(&crd(kind)));
-    let ours: Vec<_> = nodes.into_iter().filter(|(_, node)| keeps_unknown_fields(node)).collect();
-    for (path, _) in &ours {
+    let own_objects: Vec<_> =
+        nodes.into_iter().filter(|(_, node)| keeps_unknown_fields(node)).collect();
+    for (path, _) in &own_objects {
         let mut added = 0;
         visit(object, path, &mut |value| {
             value[field] = json!({ "at": path, "list": [1, null, "x"] });
@@ -70,7 +71,7 @@ pub(crate) fn add_to_our_objects(kind: &str, object: &mut Value, field: &str) ->
         });
         assert!(added > 0, "{kind}: the golden has no {path}");
     }
-    ours.into_iter().map(|(path, _)| path).collect()
+    own_objects.into_iter().map(|(path, _)| path).collect()
 }
 
 /// The paths of all typed properties that an object of ours has.

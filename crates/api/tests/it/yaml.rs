@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt;
 
 #[test]
-fn the_printed_definitions_read_back_as_they_were() {
+fn printed_definitions_round_trip() {
     let all = crds::all();
     let yaml = crds::to_yaml(&all).unwrap();
     let read: Vec<CustomResourceDefinition> = serde_saphyr::from_multiple(&yaml).unwrap();
@@ -13,7 +13,7 @@ fn the_printed_definitions_read_back_as_they_were() {
 }
 
 #[test]
-fn the_print_uses_plain_yaml_only() {
+fn printed_yaml_uses_no_anchors_or_tags() {
     let yaml = crds::to_yaml(&crds::all()).unwrap();
     assert_eq!(yaml.matches("kind: CustomResourceDefinition\n").count(), 15);
     for line in yaml.lines() {
@@ -25,7 +25,7 @@ fn the_print_uses_plain_yaml_only() {
 }
 
 #[test]
-fn definitions_are_labelled_like_veleros_and_carry_our_version() {
+fn definitions_have_veleros_label_and_bowlines_version() {
     for crd in crds::all() {
         assert_eq!(crd.labels()[label::COMPONENT], "velero");
         assert_eq!(crd.annotations()[annotation::CRD_VERSION], env!("CARGO_PKG_VERSION"));

@@ -2,7 +2,7 @@
 
 const LETTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
 /// How many characters the checksum has.
-const CHECKSUM: usize = 6;
+const CHECKSUM_LENGTH: usize = 6;
 
 /// The bytes of a text, which must have this prefix, in lower or upper case.
 pub(super) fn decode(text: &str, prefix: &str) -> Option<Vec<u8>> {
@@ -13,37 +13,37 @@ pub(super) fn decode(text: &str, prefix: &str) -> Option<Vec<u8>> {
     }
     let data = lower.strip_prefix(prefix)?.strip_prefix('1')?;
     let value = |letter: u8| {
-        let place = LETTERS.iter().position(|&one| one == letter)?;
-        u8::try_from(place).ok()
+        let index = LETTERS.iter().position(|&one| one == letter)?;
+        u8::try_from(index).ok()
     };
     let values: Vec<u8> = data.bytes().map(value).collect::<Option<_>>()?;
-    if values.len() < CHECKSUM || polymod(prefix, &values) != 1 {
+    if values.len() < CHECKSUM_LENGTH || polymod(prefix, &values) != 1 {
         return None;
     }
-    to_bytes(&values[..values.len() - CHECKSUM])
+    to_bytes(&values[..values.len() - CHECKSUM_LENGTH])
 }
 
 /// The text of bytes, in lower case.
 #[cfg(test)]
 pub(super) fn encode(prefix: &str, bytes: &[u8]) -> String {
     let mut values = Vec::new();
-    let (mut held, mut bits) = (0u32, 0);
+    let (mut buffer, mut bits) = (0u32, 0);
     for &byte in bytes {
-        held = (held << 8) | u32::from(byte);
+        buffer = (buffer << 8) | u32::from(byte);
         bits += 8;
         while bits >= 5 {
             bits -= 5;
-            values.push(u8::try_from((held >> bits) & 31).unwrap());
+            values.push(u8::try_from((buffer >> bits) & 31).unwrap());
         }
     }
     if bits > 0 {
-        values.push(u8::try_from((held << (5 - bits)) & 31).unwrap());
+        values.push(u8::try_from((buffer << (5 - bits)) & 31).unwrap());
     }
-    let padded = [values.as_slice(), &[0; CHECKSUM]].concat();
+    let padded = [values.as_slice(), &[0; CHECKSUM_LENGTH]].concat();
     let sum = polymod(prefix, &padded) ^ 1;
     values.extend(
-        (0..CHECKSUM)
-            .map(|place| u8::try_from((sum >> (5 * (CHECKSUM - 1 - place))) & 31).unwrap()),
+        (0..CHECKSUM_LENGTH)
+            .map(|index| u8::try_from((sum >> (5 * (CHECKSUM_LENGTH - 1 - index))) & 31).unwrap()),
     );
     let letters = values.iter().map(|&value| char::from(LETTERS[usize::from(value)]));
     format!("{prefix}1{}", letters.collect::<String>())
@@ -52,16 +52,16 @@ pub(super) fn encode(prefix: &str, bytes: &[u8]) -> String {
 /// Groups of five bits as bytes. What is left over must be less than a group, and zero.
 fn to_bytes(values: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(values.len() * 5 / 8);
-    let (mut held, mut bits) = (0u32, 0);
+    let (mut buffer, mut bits) = (0u32, 0);
     for &value in values {
-        held = ((held << 5) | u32::from(value)) & 0xfff;
+        buffer = ((buffer << 5) | u32::from(value)) & 0xfff;
         bits += 5;
         if bits >= 8 {
             bits -= 8;
-            bytes.push(u8::try_from((held >> bits) & 0xff).ok()?);
+            bytes.push(u8::try_from((buffer >> bits) & 0xff).ok()?);
         }
     }
-    (bits < 5 && held & ((1 << bits) - 1) == 0).then_some(bytes)
+    (bits < 5 && buffer & ((1 << bits) - 1) == 0).then_some(bytes)
 }
 
 /// The checksum over prefix and values; 1 if the values end in the right one.
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_the_bytes_that_it_was_made_of_and_a_changed_one_is_refused() {
+    fn encoding_round_trips_and_changed_text_is_refused() {
         // From BIP 173.
         assert_eq!(decode("A12UEL5L", "a"), Some(Vec::new()));
         assert_eq!(decode("a12uel5l", "a"), Some(Vec::new()));

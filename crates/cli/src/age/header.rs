@@ -8,27 +8,27 @@ use super::{Error, FileKey, derive};
 
 pub(super) const VERSION: &str = "age-encryption.org/v1\n";
 /// How a stanza begins.
-const ARROW: &[u8] = b"-> ";
+const STANZA_PREFIX: &[u8] = b"-> ";
 /// What the last line begins with.
-const END: &[u8] = b"---";
+const FOOTER_PREFIX: &[u8] = b"---";
 /// How long a full line of a stanza's body is.
 const COLUMNS: usize = 64;
 /// How many stanzas are read: more than anybody has recipients.
-const MOST_STANZAS: usize = 256;
+const MAX_STANZAS: usize = 256;
 /// How long a header may be.
-const LONGEST: usize = 1 << 20;
+const MAX_HEADER_BYTES: usize = 1 << 20;
 
 /// The file key, encrypted to one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stanza {
     /// Its type, and what else is said in the first line.
-    pub(super) words: Vec<String>,
+    pub(super) arguments: Vec<String>,
     pub(super) body: Vec<u8>,
 }
 
 impl Stanza {
     pub(super) fn is_scrypt(&self) -> bool {
-        self.words.first().is_some_and(|word| word == super::keys::SCRYPT)
+        self.arguments.first().is_some_and(|word| word == super::keys::SCRYPT)
     }
 }
 
@@ -41,7 +41,7 @@ impl Header {
     /// The header as it is written, with its proof.
     pub(super) fn encode(&self, key: &FileKey) -> Result<Vec<u8>, Error> {
         let mut text = VERSION.to_owned();
-        for Stanza { words, body } in &self.stanzas {
+        for Stanza { arguments: words, body } in &self.stanzas {
             text.push_str("->");
             for word in words {
                 text.push(' ');
@@ -61,7 +61,7 @@ impl Header {
             text.push('\n');
         }
         text.push_str("---");
-        let proof = hmac::sign(&proof_key(key)?, text.as_bytes());
+        let proof = hmac::sign(&mac_key(key)?, text.as_bytes());
         text.push(' ');
         text.push_str(&BASE64.encode(proof));
         text.push('\n');
@@ -74,16 +74,16 @@ impl Header {
         let mut stanzas = Vec::new();
         loop {
             let line = next_line(&mut rest)?;
-            if line.starts_with(END) {
+            if line.starts_with(FOOTER_PREFIX) {
                 if stanzas.is_empty() {
                     return Err(Error::Header);
                 }
                 return Ok((Self { stanzas }, rest));
             }
-            if stanzas.len() >= MOST_STANZAS || file.len() - rest.len() > LONGEST {
+            if stanzas.len() >= MAX_STANZAS || file.len() - rest.len() > MAX_HEADER_BYTES {
                 return Err(Error::Header);
             }
-            let words = line.strip_prefix(ARROW).ok_or(Error::Header)?;
+            let words = line.strip_prefix(STANZA_PREFIX).ok_or(Error::Header)?;
             let words = std::str::from_utf8(words).map_err(|_| Error::Header)?;
             let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
             if words
@@ -95,7 +95,7 @@ impl Header {
             let mut body = Vec::new();
             loop {
                 let line = next_line(&mut rest)?;
-                if line.len() > COLUMNS || body.len() + line.len() > LONGEST {
+                if line.len() > COLUMNS || body.len() + line.len() > MAX_HEADER_BYTES {
                     return Err(Error::Header);
                 }
                 body.extend_from_slice(line);
@@ -104,7 +104,7 @@ impl Header {
                 }
             }
             let body = BASE64.decode(body).map_err(|_| Error::Header)?;
-            stanzas.push(Stanza { words, body });
+            stanzas.push(Stanza { arguments: words, body });
         }
     }
 
@@ -117,19 +117,20 @@ impl Header {
         let start = line.iter().rposition(|&byte| byte == b'\n').ok_or(Error::Header)? + 1;
         let proof = line[start..].strip_prefix(b"--- ").ok_or(Error::Header)?;
         let proof = BASE64.decode(proof).map_err(|_| Error::Header)?;
-        hmac::verify(&proof_key(key)?, &header[..start + END.len()], &proof)
+        hmac::verify(&mac_key(key)?, &header[..start + FOOTER_PREFIX.len()], &proof)
             .map_err(|_| Error::Header)
     }
 }
 
-fn proof_key(key: &FileKey) -> Result<hmac::Key, Error> {
+fn mac_key(key: &FileKey) -> Result<hmac::Key, Error> {
     let key = derive(key.as_slice(), b"", b"header")?;
     Ok(hmac::Key::new(hmac::HMAC_SHA256, key.as_slice()))
 }
 
 /// The next line, which must have an end.
 fn next_line<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Error> {
-    let end = rest.iter().take(LONGEST).position(|&byte| byte == b'\n').ok_or(Error::Header)?;
+    let end =
+        rest.iter().take(MAX_HEADER_BYTES).position(|&byte| byte == b'\n').ok_or(Error::Header)?;
     let line = &rest[..end];
     *rest = &rest[end + 1..];
     Ok(line)

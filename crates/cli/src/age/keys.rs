@@ -10,13 +10,13 @@ use x25519_dalek::{PublicKey, StaticSecret};
 use zeroize::Zeroizing;
 
 use super::header::Stanza;
-use super::{Error, FILE_KEY, FileKey, MOST_WORK, bech32, derive, random};
+use super::{Error, FILE_KEY_BYTES, FileKey, MAX_WORK_FACTOR, bech32, derive, random};
 
 pub(super) const SCRYPT: &str = "scrypt";
 const SCRYPT_LABEL: &[u8] = b"age-encryption.org/v1/scrypt";
-const SALT: usize = 16;
+const SALT_BYTES: usize = 16;
 /// scrypt's block size and parallelism, which the format fixes.
-const BLOCKS: (u32, u32) = (8, 1);
+const SCRYPT_BLOCK_PARAMS: (u32, u32) = (8, 1);
 
 const X25519: &str = "X25519";
 const X25519_LABEL: &[u8] = b"age-encryption.org/v1/X25519";
@@ -34,7 +34,7 @@ impl FromStr for Recipient {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        key_of(text, RECIPIENT_PREFIX)
+        decode_key(text, RECIPIENT_PREFIX)
             .map(|key| Self(PublicKey::from(*key)))
             .ok_or(Error::Recipient)
     }
@@ -44,7 +44,7 @@ impl FromStr for Identity {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        key_of(text, IDENTITY_PREFIX)
+        decode_key(text, IDENTITY_PREFIX)
             .map(|key| Self(StaticSecret::from(*key)))
             .ok_or(Error::Identity)
     }
@@ -56,7 +56,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-fn key_of(text: &str, prefix: &str) -> Option<Zeroizing<[u8; 32]>> {
+fn decode_key(text: &str, prefix: &str) -> Option<Zeroizing<[u8; 32]>> {
     let bytes = Zeroizing::new(bech32::decode(text, prefix)?);
     bytes.as_slice().try_into().ok().map(Zeroizing::new)
 }
@@ -72,20 +72,20 @@ impl Recipient {
         }
         let wrap_key = x25519_key(shared.as_bytes(), &share, &self.0)?;
         let words = vec![X25519.to_owned(), BASE64.encode(share.as_bytes())];
-        Ok(Stanza { words, body: seal(&wrap_key, file_key)? })
+        Ok(Stanza { arguments: words, body: seal(&wrap_key, file_key)? })
     }
 }
 
 impl Identity {
     /// The file key, if it is encrypted to this identity.
     pub(super) fn unwrap(&self, stanza: &Stanza) -> Result<Option<FileKey>, Error> {
-        let [kind, share] = stanza.words.as_slice() else { return Ok(None) };
+        let [kind, share] = stanza.arguments.as_slice() else { return Ok(None) };
         if kind != X25519 {
             return Ok(None);
         }
         let share = BASE64.decode(share).map_err(|_| Error::Header)?;
         let share: [u8; 32] = share.try_into().map_err(|_| Error::Header)?;
-        if stanza.body.len() != FILE_KEY + CHACHA20_POLY1305.tag_len() {
+        if stanza.body.len() != FILE_KEY_BYTES + CHACHA20_POLY1305.tag_len() {
             return Err(Error::Header);
         }
         let share = PublicKey::from(share);
@@ -108,21 +108,22 @@ fn x25519_key(
 }
 
 pub(super) fn wrap_scrypt(file_key: &FileKey, passphrase: &str, work: u8) -> Result<Stanza, Error> {
-    let salt: [u8; SALT] = random()?;
+    let salt: [u8; SALT_BYTES] = random()?;
     let wrap_key = scrypt_key(passphrase, &salt, work)?;
     let words = vec![SCRYPT.to_owned(), BASE64.encode(salt), work.to_string()];
-    Ok(Stanza { words, body: seal(&wrap_key, file_key)? })
+    Ok(Stanza { arguments: words, body: seal(&wrap_key, file_key)? })
 }
 
 pub(super) fn unwrap_scrypt(stanza: &Stanza, passphrase: &str) -> Result<FileKey, Error> {
-    let [_, salt, work] = stanza.words.as_slice() else { return Err(Error::Header) };
+    let [_, salt, work] = stanza.arguments.as_slice() else { return Err(Error::Header) };
     let salt = BASE64.decode(salt).map_err(|_| Error::Header)?;
     let is_number = work.bytes().all(|c| c.is_ascii_digit()) && !work.starts_with('0');
     let work: u8 = work.parse().ok().filter(|_| is_number).ok_or(Error::Header)?;
-    if salt.len() != SALT || stanza.body.len() != FILE_KEY + CHACHA20_POLY1305.tag_len() {
+    if salt.len() != SALT_BYTES || stanza.body.len() != FILE_KEY_BYTES + CHACHA20_POLY1305.tag_len()
+    {
         return Err(Error::Header);
     }
-    if work > MOST_WORK {
+    if work > MAX_WORK_FACTOR {
         return Err(Error::TooMuchWork(work));
     }
     let wrap_key = scrypt_key(passphrase, &salt, work)?;
@@ -130,7 +131,7 @@ pub(super) fn unwrap_scrypt(stanza: &Stanza, passphrase: &str) -> Result<FileKey
 }
 
 fn scrypt_key(passphrase: &str, salt: &[u8], work: u8) -> Result<Zeroizing<[u8; 32]>, Error> {
-    let (block_size, parallel) = BLOCKS;
+    let (block_size, parallel) = SCRYPT_BLOCK_PARAMS;
     let params = scrypt::Params::new(work, block_size, parallel).map_err(|_| Error::Header)?;
     let salt = [SCRYPT_LABEL, salt].concat();
     let mut key = Zeroizing::new([0; 32]);
@@ -156,5 +157,5 @@ fn open(key: &[u8; 32], body: &[u8]) -> Option<FileKey> {
     let (cipher, nonce) = cipher(key)?;
     let mut body = Zeroizing::new(body.to_vec());
     let opened = cipher.open_in_place(nonce, Aad::empty(), &mut body).ok()?;
-    <[u8; FILE_KEY]>::try_from(&*opened).ok().map(Zeroizing::new)
+    <[u8; FILE_KEY_BYTES]>::try_from(&*opened).ok().map(Zeroizing::new)
 }

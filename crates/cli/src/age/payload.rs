@@ -6,20 +6,20 @@ use zeroize::Zeroizing;
 use super::{Error, FileKey, derive, random};
 
 /// How long a piece is before it is encrypted; the last one may be shorter.
-const PIECE: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// How much longer a piece is for being encrypted.
-const TAG: usize = 16;
-const NONCE: usize = 16;
+const TAG_BYTES: usize = 16;
+const NONCE_BYTES: usize = 16;
 
 pub(super) fn seal(file_key: &FileKey, plain: &[u8], file: &mut Vec<u8>) -> Result<(), Error> {
-    let nonce: [u8; NONCE] = random()?;
+    let nonce: [u8; NONCE_BYTES] = random()?;
     file.extend_from_slice(&nonce);
     let cipher = cipher(file_key, &nonce)?;
-    let pieces = plain.chunks(PIECE).count().max(1);
+    let pieces = plain.chunks(CHUNK_BYTES).count().max(1);
     for number in 0..pieces {
-        let start = number * PIECE;
-        let mut piece = plain[start..plain.len().min(start + PIECE)].to_vec();
-        let nonce = nonce_of(number, number + 1 == pieces);
+        let start = number * CHUNK_BYTES;
+        let mut piece = plain[start..plain.len().min(start + CHUNK_BYTES)].to_vec();
+        let nonce = chunk_nonce(number, number + 1 == pieces);
         cipher
             .seal_in_place_append_tag(nonce, Aad::empty(), &mut piece)
             .map_err(|_| Error::Payload)?;
@@ -29,15 +29,15 @@ pub(super) fn seal(file_key: &FileKey, plain: &[u8], file: &mut Vec<u8>) -> Resu
 }
 
 pub(super) fn open(file_key: &FileKey, payload: &[u8]) -> Result<Zeroizing<Vec<u8>>, Error> {
-    let (nonce, sealed) = payload.split_at_checked(NONCE).ok_or(Error::Payload)?;
+    let (nonce, sealed) = payload.split_at_checked(NONCE_BYTES).ok_or(Error::Payload)?;
     let cipher = cipher(file_key, nonce)?;
     let mut plain = Zeroizing::new(Vec::with_capacity(sealed.len()));
-    let pieces = sealed.chunks(PIECE + TAG).count();
-    for (number, piece) in sealed.chunks(PIECE + TAG).enumerate() {
+    let pieces = sealed.chunks(CHUNK_BYTES + TAG_BYTES).count();
+    for (number, piece) in sealed.chunks(CHUNK_BYTES + TAG_BYTES).enumerate() {
         let is_last = number + 1 == pieces;
         let mut piece = Zeroizing::new(piece.to_vec());
         let opened = cipher
-            .open_in_place(nonce_of(number, is_last), Aad::empty(), &mut piece)
+            .open_in_place(chunk_nonce(number, is_last), Aad::empty(), &mut piece)
             .map_err(|_| Error::Payload)?;
         // Only of an empty file the last piece may be empty.
         if opened.is_empty() && number > 0 {
@@ -55,7 +55,7 @@ fn cipher(file_key: &FileKey, nonce: &[u8]) -> Result<LessSafeKey, Error> {
 }
 
 /// The number of the piece, and whether it is the last.
-fn nonce_of(number: usize, is_last: bool) -> Nonce {
+fn chunk_nonce(number: usize, is_last: bool) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[3..NONCE_LEN - 1].copy_from_slice(&(number as u64).to_be_bytes());
     bytes[NONCE_LEN - 1] = u8::from(is_last);

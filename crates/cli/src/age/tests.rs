@@ -28,58 +28,73 @@ fn bytes(text: &str) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(text).unwrap()
 }
 
-fn ours() -> [Identity; 1] {
+fn test_identities() -> [Identity; 1] {
     [IDENTITY.parse().unwrap()]
 }
 
 #[test]
-fn files_of_age_itself_are_opened() {
-    let opened = decrypt(&bytes(WITH_PASSPHRASE), &Unlock::Passphrase("correct horse")).unwrap();
+fn files_written_by_age_are_decrypted() {
+    let opened =
+        decrypt(&bytes(WITH_PASSPHRASE), &DecryptionKey::Passphrase("correct horse")).unwrap();
     assert_eq!(opened.as_slice(), TEXT);
-    let opened = decrypt(&bytes(TO_RECIPIENTS), &Unlock::Identities(&ours())).unwrap();
+    let opened =
+        decrypt(&bytes(TO_RECIPIENTS), &DecryptionKey::Identities(&test_identities())).unwrap();
     assert_eq!(opened.as_slice(), TEXT);
-    assert_eq!(decrypt(&bytes(EMPTY), &Unlock::Identities(&ours())).unwrap().as_slice(), b"");
-    assert_eq!(kind(&bytes(WITH_PASSPHRASE)), Ok(Kind::Passphrase));
-    assert_eq!(kind(&bytes(TO_RECIPIENTS)), Ok(Kind::Recipients));
+    assert_eq!(
+        decrypt(&bytes(EMPTY), &DecryptionKey::Identities(&test_identities())).unwrap().as_slice(),
+        b""
+    );
+    assert_eq!(encryption_kind(&bytes(WITH_PASSPHRASE)), Ok(EncryptionKind::Passphrase));
+    assert_eq!(encryption_kind(&bytes(TO_RECIPIENTS)), Ok(EncryptionKind::Recipients));
 }
 
 #[test]
-fn what_is_encrypted_is_opened_again_whatever_its_length() {
+fn encrypted_content_of_any_length_is_decrypted_again() {
     let recipients = [OTHER.parse().unwrap(), RECIPIENT.parse().unwrap()];
     for length in [0, 1, 65535, 65536, 65537, 131_072, 200_000] {
         let plain: Vec<u8> = (0..length).map(|place: u32| place.to_le_bytes()[0]).collect();
-        let file = encrypt(&plain, &Lock::Recipients(&recipients)).unwrap();
-        let opened = decrypt(&file, &Unlock::Identities(&ours())).unwrap();
+        let file = encrypt(&plain, &EncryptionKey::Recipients(&recipients)).unwrap();
+        let opened = decrypt(&file, &DecryptionKey::Identities(&test_identities())).unwrap();
         assert!(opened.as_slice() == plain.as_slice(), "{length}");
     }
-    let file = encrypt(TEXT, &Lock::Passphrase("secret", WORK)).unwrap();
+    let file = encrypt(TEXT, &EncryptionKey::Passphrase("secret", WORK)).unwrap();
     assert!(is_age(&file) && !is_age(TEXT));
-    assert_eq!(decrypt(&file, &Unlock::Passphrase("secret")).unwrap().as_slice(), TEXT);
+    assert_eq!(decrypt(&file, &DecryptionKey::Passphrase("secret")).unwrap().as_slice(), TEXT);
 }
 
 #[test]
-fn a_wrong_key_is_told_from_a_damaged_file() {
-    let file = encrypt(TEXT, &Lock::Passphrase("secret", WORK)).unwrap();
-    let opened = |file: &[u8], unlock: &Unlock<'_>| decrypt(file, unlock).map(|_| ()).unwrap_err();
-    assert_eq!(opened(&file, &Unlock::Passphrase("Secret")), Error::WrongPassphrase);
-    assert_eq!(opened(&file, &Unlock::Identities(&ours())), Error::WantsPassphrase);
-    let sealed = encrypt(TEXT, &Lock::Recipients(&[OTHER.parse().unwrap()])).unwrap();
-    assert_eq!(opened(&sealed, &Unlock::Identities(&ours())), Error::WrongIdentity);
-    assert_eq!(opened(&sealed, &Unlock::Passphrase("secret")), Error::WantsIdentity);
-    assert_eq!(opened(b"{}", &Unlock::Passphrase("secret")), Error::NotAge);
+fn wrong_key_and_damaged_file_give_different_errors() {
+    let file = encrypt(TEXT, &EncryptionKey::Passphrase("secret", WORK)).unwrap();
+    let opened =
+        |file: &[u8], unlock: &DecryptionKey<'_>| decrypt(file, unlock).map(|_| ()).unwrap_err();
+    assert_eq!(opened(&file, &DecryptionKey::Passphrase("Secret")), Error::WrongPassphrase);
+    assert_eq!(
+        opened(&file, &DecryptionKey::Identities(&test_identities())),
+        Error::NeedsPassphrase
+    );
+    let sealed = encrypt(TEXT, &EncryptionKey::Recipients(&[OTHER.parse().unwrap()])).unwrap();
+    assert_eq!(
+        opened(&sealed, &DecryptionKey::Identities(&test_identities())),
+        Error::WrongIdentity
+    );
+    assert_eq!(opened(&sealed, &DecryptionKey::Passphrase("secret")), Error::NeedsIdentity);
+    assert_eq!(opened(b"{}", &DecryptionKey::Passphrase("secret")), Error::NotAge);
     let armored = b"-----BEGIN AGE ENCRYPTED FILE-----\n";
-    assert_eq!(opened(armored, &Unlock::Passphrase("secret")), Error::Armored);
+    assert_eq!(opened(armored, &DecryptionKey::Passphrase("secret")), Error::Armored);
     let much = String::from_utf8_lossy(&file[..file.len() - 40]).replacen(" 4\n", " 30\n", 1);
-    assert_eq!(opened(much.as_bytes(), &Unlock::Passphrase("secret")), Error::TooMuchWork(30));
+    assert_eq!(
+        opened(much.as_bytes(), &DecryptionKey::Passphrase("secret")),
+        Error::TooMuchWork(30)
+    );
 }
 
 /// Whatever is changed, cut off or added, nothing is opened and nothing panics.
 #[test]
-fn a_file_is_opened_as_it_was_written_or_not_at_all() {
+fn modified_file_is_refused() {
     let plain = vec![7; 70_000];
-    let file = encrypt(&plain, &Lock::Recipients(&[RECIPIENT.parse().unwrap()])).unwrap();
-    let identities = ours();
-    let unlock = Unlock::Identities(&identities);
+    let file = encrypt(&plain, &EncryptionKey::Recipients(&[RECIPIENT.parse().unwrap()])).unwrap();
+    let identities = test_identities();
+    let unlock = DecryptionKey::Identities(&identities);
     let header = file.windows(4).position(|part| part == b"\n---").unwrap() + 60;
     let places = (0..header).chain([file.len() - 1, file.len() - 4000, header + 65_552]);
     for place in places {
@@ -96,7 +111,7 @@ fn a_file_is_opened_as_it_was_written_or_not_at_all() {
 }
 
 #[test]
-fn keys_that_are_none_are_refused() {
+fn invalid_keys_are_refused() {
     for text in ["", "age1", "age1qqqq", IDENTITY, "AGE", &RECIPIENT[..RECIPIENT.len() - 1]] {
         assert_eq!(text.parse::<Recipient>().map(|_| ()), Err(Error::Recipient), "{text}");
     }
@@ -106,5 +121,5 @@ fn keys_that_are_none_are_refused() {
     assert_eq!(format!("{:?}", IDENTITY.parse::<Identity>().unwrap()), "Identity");
     // A point of small order would make the shared secret known to all.
     let zero = bech32::encode("age", &[0; 32]).parse::<Recipient>().unwrap();
-    assert_eq!(encrypt(TEXT, &Lock::Recipients(&[zero])).unwrap_err(), Error::Recipient);
+    assert_eq!(encrypt(TEXT, &EncryptionKey::Recipients(&[zero])).unwrap_err(), Error::Recipient);
 }

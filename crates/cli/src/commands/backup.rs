@@ -34,6 +34,7 @@ pub(super) enum Command {
     /// Describe backups
     Describe(crate::describe::RunArgs),
     /// Print the log of a backup
+    #[command(mut_arg("name", |name| name.help("Name of the backup")))]
     Logs(logs::Args),
     Download(download::Args),
     Delete(delete::Args),
@@ -71,7 +72,7 @@ impl Run for Backup {
     const LOG: DownloadTargetKind = DownloadTargetKind::BackupLog;
     const RESULTS: DownloadTargetKind = DownloadTargetKind::BackupResults;
 
-    type Report = VolumePluginBackup;
+    type VolumeReport = VolumePluginBackup;
 
     fn summary(&self) -> Summary {
         let status = self.status.clone().unwrap_or_default();
@@ -81,12 +82,12 @@ impl Run for Backup {
             stage: match phase {
                 BackupPhase::New => Stage::New,
                 BackupPhase::Queued | BackupPhase::ReadyToStart | BackupPhase::InProgress => {
-                    Stage::Working
+                    Stage::InProgress
                 }
-                BackupPhase::FailedValidation => Stage::Refused,
-                BackupPhase::Completed => Stage::Complete,
+                BackupPhase::FailedValidation => Stage::FailedValidation,
+                BackupPhase::Completed => Stage::Completed,
                 _ if phase.is_terminal() => Stage::Ended,
-                _ => Stage::Closing,
+                _ => Stage::Finalizing,
             },
             phase: phase.to_string(),
             items: items.map_or((0, 0), |items| (items.items_backed_up, items.total_items)),
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_backup_is_called_so() {
+    fn cancelled_backup_has_state_canceled() {
         for (phase, condition, expected) in [
             ("", "", "New"),
             ("InProgress", "", "InProgress"),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_there_once_all_items_are_backed_up() {
+    fn files_exist_once_all_items_are_backed_up() {
         for phase in BackupPhase::KNOWN {
             let is_early =
                 ["New", "Queued", "ReadyToStart", "FailedValidation", "InProgress"].contains(phase);

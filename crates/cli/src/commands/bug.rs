@@ -11,8 +11,8 @@ const ISSUES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues/new");
 pub(crate) struct Args {}
 
 pub(crate) fn run() -> anyhow::Result<Exit> {
-    output::say(format_args!("open {ISSUES} and paste the following"));
-    output::data(report(program::name(), std::env::consts::OS, std::env::consts::ARCH))?;
+    output::print_message(format_args!("open {ISSUES} and paste the following"));
+    output::print_data(report(program::name(), std::env::consts::OS, std::env::consts::ARCH))?;
     Ok(Exit::Success)
 }
 

@@ -60,7 +60,7 @@ fn get(keys: &[String]) -> anyhow::Result<Exit> {
             Some(serde_json::Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
         };
-        output::data(format_args!("{key}: {value}\n"))?;
+        output::print_data(format_args!("{key}: {value}\n"))?;
     }
     Ok(Exit::Success)
 }

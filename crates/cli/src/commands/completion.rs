@@ -1,6 +1,6 @@
 //! `bowline completion`
 
-use crate::complete::{self, KUBECTL_WORD};
+use crate::complete::{self, KUBECTL_COMPLETE_COMMAND};
 use crate::exit::Exit;
 use crate::output;
 
@@ -40,8 +40,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
         Shell::Fish => complete::script("fish")?,
         Shell::Powershell => complete::script("powershell")?,
         Shell::Zsh => complete::script("zsh")?,
-        Shell::Kubectl => format!("#!/bin/sh\nexec kubectl-bowline {KUBECTL_WORD} \"$@\"\n"),
+        Shell::Kubectl => {
+            format!("#!/bin/sh\nexec kubectl-bowline {KUBECTL_COMPLETE_COMMAND} \"$@\"\n")
+        }
     };
-    output::data(script)?;
+    output::print_data(script)?;
     Ok(Exit::Success)
 }

@@ -19,26 +19,26 @@ use serde_json::{Value, json};
 use self::bundle::Bundle;
 use super::version;
 use crate::args::{InstallationArgs, TrustArgs};
-use crate::describe::{self, DescribedRun};
+use crate::describe::{self, DescribableRun};
 use crate::download::Downloads;
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::{Installation, is_unknown_kind};
-use crate::server_deployment::CONTAINERS;
+use crate::server_deployment::SERVER_CONTAINERS;
 use crate::{listing, logs, output, server_status};
 
 /// How long the server may take for each answer.
-const SERVER_PATIENCE: Duration = Duration::from_secs(5);
-const FILE_PATIENCE: Duration = Duration::from_secs(30);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Objects in one answer, and the most answers of one kind.
-const PAGE: u32 = 500;
-const MOST_PAGES: usize = 40;
+const PAGE_SIZE: u32 = 500;
+const MAX_PAGES: usize = 40;
 /// How many pods are looked at, and how much of the log of a container and of a run is taken.
-const MOST_PODS: usize = 20;
+const MAX_PODS: usize = 20;
 /// How many problems are said; the file has all.
-const MOST_PROBLEMS: usize = 20;
-const LOG_LINES: i64 = 50_000;
-const LOG_BYTES: i64 = 32 << 20;
-const RUN_LOG_BYTES: u64 = 64 << 20;
+const MAX_PROBLEMS: usize = 20;
+const MAX_LOG_LINES: i64 = 50_000;
+const MAX_LOG_BYTES: i64 = 32 << 20;
+const MAX_RUN_LOG_BYTES: u64 = 64 << 20;
 /// Velero's pods on nodes, whose log is taken, too.
 const NODE_CONTAINER: &str = "node-agent";
 
@@ -86,21 +86,21 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     let installation = Installation::connect(&args.installation).await?;
     // Names that are wrong are told before anything is collected.
-    let backup: Option<Backup> = found(&installation, args.backup.as_deref()).await?;
-    let restore: Option<Restore> = found(&installation, args.restore.as_deref()).await?;
+    let backup: Option<Backup> = get_if_named(&installation, args.backup.as_deref()).await?;
+    let restore: Option<Restore> = get_if_named(&installation, args.restore.as_deref()).await?;
     let mut bundle = Bundle::new(&target, now, args.verbose)?;
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     let collected = async {
-        versions(&installation, &mut bundle).await?;
-        objects(&installation, &mut bundle).await?;
-        workloads(&installation, &mut bundle).await?;
+        add_versions(&installation, &mut bundle).await?;
+        add_objects(&installation, &mut bundle).await?;
+        add_workloads(&installation, &mut bundle).await?;
         if let Some(backup) = &backup {
             // Boxed, since what it asks for is large.
-            Box::pin(run_of(&installation, backup, &args.trust, &mut bundle)).await?;
+            Box::pin(add_run(&installation, backup, &args.trust, &mut bundle)).await?;
         }
         if let Some(restore) = &restore {
             // Boxed, since what it asks for is large.
-            Box::pin(run_of(&installation, restore, &args.trust, &mut bundle)).await?;
+            Box::pin(add_run(&installation, restore, &args.trust, &mut bundle)).await?;
         }
         anyhow::Ok(())
     };
@@ -110,25 +110,30 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         exit = asked_to_end => return Ok(exit),
     }
     let problems = bundle.finish()?;
-    say_where(&target, &problems);
+    print_bundle_location(&target, &problems);
     Ok(Exit::Success)
 }
 
-fn say_where(target: &Path, problems: &[String]) {
-    for problem in problems.iter().take(MOST_PROBLEMS) {
-        output::say(format_args!("not collected: {}", output::harmless(problem)));
+fn print_bundle_location(target: &Path, problems: &[String]) {
+    for problem in problems.iter().take(MAX_PROBLEMS) {
+        output::print_message(format_args!(
+            "not collected: {}",
+            output::strip_control_chars(problem)
+        ));
     }
-    if let more @ 1.. = problems.len().saturating_sub(MOST_PROBLEMS) {
-        output::say(format_args!("not collected: {more} more"));
+    if let more @ 1.. = problems.len().saturating_sub(MAX_PROBLEMS) {
+        output::print_message(format_args!("not collected: {more} more"));
     }
-    output::say(format_args!("support bundle written to {}", target.display()));
+    output::print_message(format_args!("support bundle written to {}", target.display()));
     if !problems.is_empty() {
-        output::say("problems.txt in the bundle also lists everything that could not be collected");
+        output::print_message(
+            "problems.txt in the bundle also lists everything that could not be collected",
+        );
     }
-    output::say("the bundle contains no Secrets; review it before you share it");
+    output::print_message("the bundle contains no Secrets; review it before you share it");
 }
 
-async fn found<R: DescribedRun>(
+async fn get_if_named<R: DescribableRun>(
     installation: &Installation,
     name: Option<&str>,
 ) -> anyhow::Result<Option<R>> {
@@ -139,32 +144,33 @@ async fn found<R: DescribedRun>(
 }
 
 /// Of the client, the server and the cluster.
-async fn versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+async fn add_versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     const FILE: &str = "versions.json";
-    let server = match server_status::ask(installation, SERVER_PATIENCE).await {
+    let server = match server_status::request_status(installation, SERVER_TIMEOUT).await {
         Ok(answer) => json!(answer.status),
         Err(error) => {
-            bundle.lacks(&format!("{FILE}, the server"), &error);
-            json!({"error": output::one_line(&error)})
+            bundle.record_problem(&format!("{FILE}, the server"), &error);
+            json!({"error": output::error_chain(&error)})
         }
     };
     let client = installation.client();
-    let cluster = match installation.ask("read the version", client.apiserver_version()).await {
+    let cluster = match installation.call_api("read the version", client.apiserver_version()).await
+    {
         Ok(version) => json!(version.git_version),
         Err(error) => {
-            bundle.lacks(&format!("{FILE}, the cluster"), &error);
-            json!({"error": output::one_line(&error)})
+            bundle.record_problem(&format!("{FILE}, the cluster"), &error);
+            json!({"error": output::error_chain(&error)})
         }
     };
     let versions = json!({
-        "client": version::CLIENT, "server": server, "kubernetes": cluster,
+        "client": version::CLIENT_VERSION, "server": server, "kubernetes": cluster,
         "namespace": installation.namespace(),
     });
     bundle.add_object(FILE, versions)
 }
 
 /// All resources of ours and Velero's in the namespace.
-async fn objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+async fn add_objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     for definition in crds::all() {
         let names = &definition.spec.names;
         let versions = &definition.spec.versions;
@@ -183,7 +189,7 @@ async fn objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Re
 async fn add_list<K>(
     installation: &Installation,
     api: &Api<K>,
-    what: &str,
+    plural: &str,
     file: &str,
     bundle: &mut Bundle,
     is_wanted: impl Fn(&K) -> bool,
@@ -191,26 +197,26 @@ async fn add_list<K>(
 where
     K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
 {
-    let mut params = ListParams::default().limit(PAGE);
+    let mut params = ListParams::default().limit(PAGE_SIZE);
     let mut found = Vec::new();
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let request = async {
             match api.list(&params).await {
                 Err(error) if is_unknown_kind(&error) => Ok(None),
                 page => page.map(Some),
             }
         };
-        match installation.ask(&format!("list {what}"), request).await {
+        match installation.call_api(&format!("list {plural}"), request).await {
             Ok(Some(page)) => {
                 found.extend(page.items.into_iter().filter(&is_wanted));
                 params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             }
             Ok(None) => {
-                bundle.lacks(file, &anyhow!("the cluster does not serve this resource"));
+                bundle.record_problem(file, &anyhow!("the cluster does not serve this resource"));
                 return Ok(Vec::new());
             }
             Err(error) => {
-                bundle.lacks(file, &error);
+                bundle.record_problem(file, &error);
                 break;
             }
         }
@@ -219,8 +225,10 @@ where
         }
     }
     if params.continue_token.is_some() {
-        bundle
-            .lacks(file, &anyhow!("truncated: there are more objects than these {}", found.len()));
+        bundle.record_problem(
+            file,
+            &anyhow!("truncated: there are more objects than these {}", found.len()),
+        );
     }
     let items: Vec<Value> = found.iter().map(|object| json!(object)).collect();
     bundle.add_object(file, json!({"items": items}))?;
@@ -229,26 +237,26 @@ where
 
 /// The server's Deployments and pods, with the logs of these. What else runs in the namespace is nobody's
 /// business.
-async fn workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
+async fn add_workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     let api = installation.api::<Deployment>();
     let is_wanted = |deployment: &Deployment| {
         let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-        !containers(pod).is_empty()
+        !log_containers(pod).is_empty()
     };
     let file = "server/deployments.json";
     add_list(installation, &api, "Deployments", file, bundle, is_wanted).await?;
     let api = installation.api::<Pod>();
-    let is_wanted = |pod: &Pod| !containers(pod.spec.as_ref()).is_empty();
+    let is_wanted = |pod: &Pod| !log_containers(pod.spec.as_ref()).is_empty();
     let pods = add_list(installation, &api, "Pods", "server/pods.json", bundle, is_wanted).await?;
     if pods.is_empty() {
         let namespace = installation.namespace();
-        bundle.lacks("logs", &anyhow!("no server pod found in namespace `{namespace}`"));
+        bundle.record_problem("logs", &anyhow!("no server pod found in namespace `{namespace}`"));
     }
-    if let more @ 1.. = pods.len().saturating_sub(MOST_PODS) {
-        bundle.lacks("logs", &anyhow!("{more} more pods were not collected"));
+    if let more @ 1.. = pods.len().saturating_sub(MAX_PODS) {
+        bundle.record_problem("logs", &anyhow!("{more} more pods were not collected"));
     }
-    for pod in pods.iter().take(MOST_PODS) {
-        for container in containers(pod.spec.as_ref()) {
+    for pod in pods.iter().take(MAX_PODS) {
+        for container in log_containers(pod.spec.as_ref()) {
             let name = pod.name_any();
             add_log(installation, &api, &name, &container, false, bundle).await?;
             if was_restarted(pod, &container) {
@@ -268,10 +276,11 @@ fn was_restarted(pod: &Pod, container: &str) -> bool {
 }
 
 /// The containers of a server's pod whose logs are of interest; none of another pod.
-fn containers(spec: Option<&PodSpec>) -> Vec<String> {
+fn log_containers(spec: Option<&PodSpec>) -> Vec<String> {
     let Some(spec) = spec else { return Vec::new() };
     let names: Vec<String> = spec.containers.iter().map(|one| one.name.clone()).collect();
-    let is_server = |name: &String| CONTAINERS.contains(&name.as_str()) || name == NODE_CONTAINER;
+    let is_server =
+        |name: &String| SERVER_CONTAINERS.contains(&name.as_str()) || name == NODE_CONTAINER;
     if !names.iter().any(is_server) {
         return Vec::new();
     }
@@ -290,22 +299,22 @@ async fn add_log(
     let params = LogParams {
         container: Some(container.to_owned()),
         previous,
-        tail_lines: Some(LOG_LINES),
-        limit_bytes: Some(LOG_BYTES),
+        tail_lines: Some(MAX_LOG_LINES),
+        limit_bytes: Some(MAX_LOG_BYTES),
         ..LogParams::default()
     };
     let file = format!("logs/{pod}/{container}{}.log", if previous { ".previous" } else { "" });
-    match installation.ask("read the log", api.logs(pod, &params)).await {
+    match installation.call_api("read the log", api.logs(pod, &params)).await {
         Ok(text) => bundle.add_text(&file, &text),
         Err(error) => {
-            bundle.lacks(&file, &error);
+            bundle.record_problem(&file, &error);
             Ok(())
         }
     }
 }
 
 /// All that is known of a run, and its log.
-async fn run_of<R: DescribedRun>(
+async fn add_run<R: DescribableRun>(
     installation: &Installation,
     run: &R,
     trust: &TrustArgs,
@@ -315,26 +324,26 @@ async fn run_of<R: DescribedRun>(
     let (description, file) = (format!("{noun}_describe_{name}.txt"), format!("{noun}_{name}.log"));
     let downloads = async {
         let location = run.location(installation).await?;
-        Downloads::new(installation, &location, trust, FILE_PATIENCE).await
+        Downloads::new(installation, &location, trust, FILE_TIMEOUT).await
     };
     let downloads = match downloads.await {
         Ok(downloads) => downloads,
         Err(error) => {
-            bundle.lacks(&description, &error);
-            bundle.lacks(&file, &error);
+            bundle.record_problem(&description, &error);
+            bundle.record_problem(&file, &error);
             return Ok(());
         }
     };
-    let text = describe::in_full(installation, run, &downloads).await;
+    let text = describe::full_text(installation, run, &downloads).await;
     bundle.add_text(&description, &text)?;
     if let Err(reason) = run.has_files() {
-        bundle.lacks(&file, &anyhow!("{reason}"));
+        bundle.record_problem(&file, &anyhow!("{reason}"));
         return Ok(());
     }
-    match logs::read::<R>(&downloads, &name, RUN_LOG_BYTES).await {
+    match logs::read_log::<R>(&downloads, &name, MAX_RUN_LOG_BYTES).await {
         Ok(log) => bundle.add_text(&file, &String::from_utf8_lossy(&log)),
         Err(error) => {
-            bundle.lacks(&file, &error);
+            bundle.record_problem(&file, &error);
             Ok(())
         }
     }

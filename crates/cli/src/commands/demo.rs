@@ -21,15 +21,15 @@ use bowline_testbed::program::{self, Program};
 use bowline_testbed::{Bed, ControlPlane, Error, Kwok, Options, port};
 use kube::Client;
 
-use self::orders::Orders;
-use self::outcome::{Outcome, Target, milliseconds};
-use self::restore::Before;
-use self::sample::Sample;
+use self::orders::OrderDatabase;
+use self::outcome::{DemoOutcome, OutcomeFile, milliseconds};
+use self::restore::OriginalApplication;
+use self::sample::SampleApplication;
 use self::server::Server;
 use self::volume::{Files, JOURNAL};
 use super::{Command, install};
 use crate::args::{self, ClusterArgs, InstallationArgs};
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::Installation;
 use crate::output::{self, Step};
 
@@ -68,10 +68,10 @@ pub(crate) struct Args {
 }
 
 /// How often it is looked whether the server still runs.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What is up while the demo lasts.
-struct Stage {
+struct DemoCluster {
     // In the order in which they end.
     _kwok: Kwok,
     plane: ControlPlane,
@@ -79,59 +79,59 @@ struct Stage {
 }
 
 /// What is up at the end, in the order in which it ends.
-struct Up {
-    _orders: Option<Orders>,
+struct RunningDemo {
+    _orders: Option<OrderDatabase>,
     server: Server,
-    _stage: Stage,
+    _cluster: DemoCluster,
 }
 
 /// Who the acts turn to.
-struct Director<'a> {
+struct DemoContext<'a> {
     client: &'a Client,
     installation: Installation,
-    sample: &'a Sample,
+    sample: &'a SampleApplication,
     kubeconfig: &'a Path,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
-    let target = args.json.as_deref().map(Target::open).transpose()?;
+    let target = args.json.as_deref().map(OutcomeFile::open).transpose()?;
 
-    let (mut up, outcome) = tokio::select! {
+    let (mut running, outcome) = tokio::select! {
         // Boxed, since all of the demo is in it.
-        performed = Box::pin(perform(&args)) => performed?,
+        performed = Box::pin(run_demo(&args)) => performed?,
         exit = &mut asked_to_end => return Ok(exit),
     };
     if let Some(target) = target {
         target.write(&outcome)?;
     }
     if !args.exit {
-        output::say("Press Ctrl-C to clean up.");
+        output::print_message("Press Ctrl-C to clean up.");
         loop {
             tokio::select! {
                 _ = &mut asked_to_end => break,
-                () = tokio::time::sleep(LOOK_PAUSE) => up.server.check()?,
+                () = tokio::time::sleep(CHECK_INTERVAL) => running.server.check()?,
             }
         }
     }
     let step = Step::start("cleaning up");
-    drop(up);
+    drop(running);
     step.done();
     Ok(if outcome.is_equal() { Exit::Success } else { Exit::Failed })
 }
 
 /// The acts, in order.
-async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
+async fn run_demo(args: &Args) -> anyhow::Result<(RunningDemo, DemoOutcome)> {
     let bed = match &args.dir {
         Some(dir) => Bed::below(dir)?,
         None => Bed::new()?,
     };
     locate_programs(args).await?;
     let plugin = plugin::locate().await?;
-    let sample = Sample::new(&bed)?;
-    let stage = set_up(args, &bed, &sample).await?;
-    let client = &stage.client;
+    let sample = SampleApplication::new(&bed)?;
+    let cluster = start_cluster(args, &bed, &sample).await?;
+    let client = &cluster.client;
 
     let step = Step::start("installing the resource definitions");
     install::apply(client, &bowline_api::crds::all(), false).await?;
@@ -139,64 +139,64 @@ async fn perform(args: &Args) -> anyhow::Result<(Up, Outcome)> {
 
     let step = Step::start("creating the sample application");
     sample.create(client).await?;
-    let orders = Orders::start(&sample.volume().join(JOURNAL), sample.requests())?;
+    let orders = OrderDatabase::start(&sample.volume().join(JOURNAL), sample.requests())?;
     step.done();
-    output::data(sample.show(client).await?)?;
+    output::print_data(sample.summary(client).await?)?;
 
     let step = Step::start("starting a server with a backup directory and a volume plugin");
-    let mut server = Server::start(&stage.plane, client, &sample, plugin).await?;
+    let mut server = Server::start(&cluster.plane, client, &sample, plugin).await?;
     step.done();
 
-    let director = Director {
+    let context = DemoContext {
         client,
-        installation: installation(&stage.plane).await?,
+        installation: installation(&cluster.plane).await?,
         sample: &sample,
-        kubeconfig: stage.plane.kubeconfig(),
+        kubeconfig: cluster.plane.kubeconfig(),
     };
-    let taken = backup::take(&director, &mut server, args.kill_server).await?;
-    output::data(backup::show(&server, &taken)?)?;
+    let backup = backup::run_backup(&context, &mut server, args.kill_server).await?;
+    output::print_data(backup::summary(&server, &backup)?)?;
 
     let hold = orders.last_hold().context("the hooks did not freeze the database")?;
     orders.end()?;
-    output::data(backup::show_orders(hold, &look_at(&sample.volume(), None).await?))?;
-    let before = Before {
+    output::print_data(backup::orders_summary(hold, &read_files(&sample.volume(), None).await?))?;
+    let original = OriginalApplication {
         objects: sample.read(client).await?,
-        files: look_at(&sample.volume(), Some(hold.bytes)).await?,
+        files: read_files(&sample.volume(), Some(hold.bytes)).await?,
         hold,
     };
-    let verdict = restore::perform(&director, &mut server, &before).await?;
-    let outcome = Outcome {
-        files_equal: verdict.files_equal,
-        objects_equal: verdict.objects_equal,
-        freeze_window_ms: taken.freeze_window_ms(),
-        upload_ms: milliseconds(taken.upload),
-        held_ms: milliseconds(hold.lasted),
-        files: before.files.count(),
-        bytes: before.files.bytes(),
-        objects: before.objects.len(),
-        server_kills: taken.kills,
+    let comparison = restore::restore_and_compare(&context, &mut server, &original).await?;
+    let outcome = DemoOutcome {
+        files_equal: comparison.files_equal,
+        objects_equal: comparison.objects_equal,
+        freeze_window_ms: backup.freeze_window_ms(),
+        upload_ms: milliseconds(backup.upload),
+        held_ms: milliseconds(hold.duration),
+        files: original.files.count(),
+        bytes: original.files.bytes(),
+        objects: original.objects.len(),
+        server_kills: backup.kills,
     };
 
     // The application goes on with what came back.
     let orders = if outcome.is_equal() {
-        let journal = sample::where_volume_is(client).await?.join(JOURNAL);
-        Some(Orders::start(&journal, sample.requests())?)
+        let journal = sample::volume_path(client).await?.join(JOURNAL);
+        Some(OrderDatabase::start(&journal, sample.requests())?)
     } else {
         None
     };
     if !args.exit {
-        output::data(how_to_reach(&stage.plane).await?)?;
+        output::print_data(connection_help(&cluster.plane).await?)?;
     }
-    drop(director);
+    drop(context);
     // It may have been killed since it was last needed.
     server.check()?;
-    Ok((Up { _orders: orders, server, _stage: stage }, outcome))
+    Ok((RunningDemo { _orders: orders, server, _cluster: cluster }, outcome))
 }
 
 /// First what takes minutes the first time, and tells its own progress.
 async fn locate_programs(args: &Args) -> anyhow::Result<()> {
     if let Some(port) = args.port {
-        port::check(port).map_err(|reason| Error::WantedPort { port, reason })?;
+        port::check_free(port).map_err(|reason| Error::WantedPort { port, reason })?;
     }
     program::locate([
         Program::Etcd,
@@ -210,13 +210,17 @@ async fn locate_programs(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn set_up(args: &Args, bed: &Bed, sample: &Sample) -> anyhow::Result<Stage> {
+async fn start_cluster(
+    args: &Args,
+    bed: &Bed,
+    sample: &SampleApplication,
+) -> anyhow::Result<DemoCluster> {
     let step = Step::start("starting a control plane");
     let plane = ControlPlane::start(bed, Options { port: args.port }).await?;
     let kwok = Kwok::start_executing(&plane, sample.pod()).await?;
     let client = plane.client().await?;
     step.done();
-    Ok(Stage { _kwok: kwok, plane, client })
+    Ok(DemoCluster { _kwok: kwok, plane, client })
 }
 
 /// The installation of the demo, whatever cluster and namespace are the user's own.
@@ -228,12 +232,12 @@ async fn installation(plane: &ControlPlane) -> anyhow::Result<Installation> {
 }
 
 /// Runs a command, as a user would.
-async fn ask(director: &Director<'_>, words: &[&str]) -> anyhow::Result<()> {
-    output::say(format_args!("running `bowline {}` …", words.join(" ")));
-    let ours = ["--namespace", DEFAULT_NAMESPACE, "--kubeconfig"];
-    let words = ["bowline"].iter().chain(words).chain(&ours);
+async fn run_command(context: &DemoContext<'_>, words: &[&str]) -> anyhow::Result<()> {
+    output::print_message(format_args!("running `bowline {}` …", words.join(" ")));
+    let installation_flags = ["--namespace", DEFAULT_NAMESPACE, "--kubeconfig"];
+    let words = ["bowline"].iter().chain(words).chain(&installation_flags);
     let mut words: Vec<OsString> = words.map(OsString::from).collect();
-    words.push(director.kubeconfig.into());
+    words.push(context.kubeconfig.into());
     let exit = match args::parse(words) {
         // Boxed, since all that they need goes through here.
         Ok(args::Args { command: Command::Backup(command) }) => {
@@ -251,12 +255,12 @@ async fn ask(director: &Director<'_>, words: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Looks at all files of a volume, which takes a moment.
-async fn look_at(volume: &Path, journal: Option<u64>) -> anyhow::Result<Files> {
+async fn read_files(volume: &Path, journal: Option<u64>) -> anyhow::Result<Files> {
     let volume = volume.to_owned();
-    tokio::task::spawn_blocking(move || Files::of(&volume, journal)).await?
+    tokio::task::spawn_blocking(move || Files::read(&volume, journal)).await?
 }
 
-async fn how_to_reach(plane: &ControlPlane) -> anyhow::Result<String> {
+async fn connection_help(plane: &ControlPlane) -> anyhow::Result<String> {
     let [kubectl] = program::locate([Program::Kubectl]).await?;
     Ok(format!(
         "\nTo look around from another terminal:\n\n  \

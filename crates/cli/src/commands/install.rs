@@ -1,9 +1,9 @@
 //! `bowline install`: the resource definitions, the server, and what it needs.
 
 mod apply;
-mod before;
 mod definitions;
-mod neighbours;
+mod existing_installation;
+mod existing_velero;
 mod objects;
 mod plugins;
 mod server_pod;
@@ -26,29 +26,29 @@ use crate::commands::{recovery, server};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
-use crate::velero_flags::{Refusal, Unused};
-use crate::{client_config, output, trust};
+use crate::velero_flags::{IgnoredFlags, UnsupportedFlag};
+use crate::{client_config, output, tls_trust};
 pub(crate) use definitions::apply;
-use objects::{Location, Wish};
-pub(crate) use objects::{MANAGED_BY, NAME, cluster_name};
+use objects::{InstallPlan, Location};
+pub(crate) use objects::{MANAGED_BY_LABEL, NAME, cluster_name};
 pub(crate) use server_pod::SECRET as CREDENTIALS_SECRET;
 use server_pod::{Resources, ServerPod};
-use velero_flags::{OfInstall, ServerFlags};
+use velero_flags::{IgnoredInstallFlags, ServerFlags};
 
 /// The image of the server, unless another is named or there.
-const IMAGE: &str = concat!("bowline:v", env!("CARGO_PKG_VERSION"));
+const DEFAULT_IMAGE: &str = concat!("bowline:v", env!("CARGO_PKG_VERSION"));
 /// How long the server may take to be ready, with `--wait`.
-const READY_LIMIT: Duration = Duration::from_mins(5);
+const READY_TIMEOUT: Duration = Duration::from_mins(5);
 /// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Larger than any credentials file.
-const LARGEST_SECRET: u64 = 1 << 20;
+const MAX_SECRET_BYTES: u64 = 1 << 20;
 
 /// Install the server and its custom resource definitions into a cluster
 ///
 /// Running it again changes the installation to the given flags. A custom resource definition that
-/// is newer than ours, Velero's or Bowline's, is never replaced by an older one: it is kept and
-/// reported. Before anything is changed, the API server validates all objects.
+/// is newer than this program's, Velero's or Bowline's, is never replaced by an older one: it is
+/// kept and reported. Before anything is changed, the API server validates all objects.
 ///
 /// The server gets no more permissions than it needs. With `--profile=backup-only`, it reads
 /// everything and writes only in its own namespace, apart from volume snapshots and hooks in pods.
@@ -78,7 +78,7 @@ pub(crate) struct Args {
     replicas: u16,
 
     /// Images of plugins to add to the server
-    #[arg(long, value_name = "IMAGE,…", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "IMAGE,…", value_delimiter = ',', value_parser = flags::non_empty_string())]
     plugins: Vec<String>,
 
     /// Install only the custom resource definitions
@@ -113,7 +113,7 @@ pub(crate) struct Args {
     for_server: ServerFlags,
 
     #[command(flatten)]
-    unused: Unused<OfInstall>,
+    ignored: IgnoredFlags<IgnoredInstallFlags>,
 
     /// Flags for the server, after `--`, such as `-- --concurrent-backups=8`
     #[arg(last = true, value_name = "SERVER FLAGS")]
@@ -221,9 +221,9 @@ enum Format {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let mut wish = if args.crds_only { None } else { Some(wish(&args)?) };
-    for note in wish.iter().flat_map(|wish| &wish.notes) {
-        output::say(note);
+    let mut plan = if args.crds_only { None } else { Some(install_plan(&args)?) };
+    for warning in plan.iter().flat_map(|plan| &plan.warnings) {
+        output::print_message(warning);
     }
     // Objects that are only printed are the same for every cluster.
     let is_printed_only = args.dry_run && args.output.is_some();
@@ -231,57 +231,62 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if !is_printed_only {
         let (namespace, cluster) = (args.namespace.clone(), args.cluster.clone());
         let connected = Installation::connect(&InstallationArgs { namespace, cluster }).await?;
-        if let Some(wish) = &mut wish {
-            neighbours::refuse(&connected, args.beside_velero).await?;
-            before::use_what_is_there(&connected, &args, wish).await?;
+        if let Some(plan) = &mut plan {
+            existing_velero::refuse_beside_velero(&connected, args.beside_velero).await?;
+            existing_installation::keep_existing_installation(&connected, &args, plan).await?;
         }
         installation = Some(connected);
     }
-    let objects = wish.as_ref().map(objects::all).unwrap_or_default();
+    let objects = plan.as_ref().map(objects::all).unwrap_or_default();
     if let Some(installation) = installation {
-        put(&installation, &objects, args.dry_run).await?;
-        if let Some(wish) = &wish {
+        install_all(&installation, &objects, args.dry_run).await?;
+        if let Some(plan) = &plan {
             if args.wait && !args.dry_run {
-                until_ready(&installation).await?;
+                wait_until_ready(&installation).await?;
             }
-            for word in advice(wish) {
-                output::say(word);
+            for line in next_steps(plan) {
+                output::print_message(line);
             }
             if !args.dry_run
                 && let Some(reminder) = recovery::reminder(&installation).await
             {
-                output::say(reminder);
+                output::print_message(reminder);
             }
         }
     }
     if let Some(format) = args.output {
-        output::data(print(&objects, format)?)?;
+        output::print_data(print(&objects, format)?)?;
     }
     Ok(Exit::Success)
 }
 
 /// Brings definitions and objects into the cluster, or only says what would become of them.
-async fn put(installation: &Installation, objects: &[Value], dry_run: bool) -> anyhow::Result<()> {
+async fn install_all(
+    installation: &Installation,
+    objects: &[Value],
+    dry_run: bool,
+) -> anyhow::Result<()> {
     let client = installation.client();
-    let would = definitions::check(&client).await?;
-    let would = [would, apply::check(installation, objects).await?].concat();
+    let outcomes = definitions::check(&client).await?;
+    let outcomes = [outcomes, apply::check(installation, objects).await?].concat();
     if dry_run {
-        would.into_iter().for_each(output::say);
+        outcomes.into_iter().for_each(output::print_message);
         return Ok(());
     }
     let installed = definitions::install(&client).await;
-    installed
-        .map_err(|error| apply::halfway(&error, &["the custom resource definitions before it"]))?;
-    apply::run(installation, objects, "the custom resource definitions").await
+    installed.map_err(|error| {
+        apply::partial_install_error(&error, &["the custom resource definitions before it"])
+    })?;
+    apply::apply_all(installation, objects, "the custom resource definitions").await
 }
 
 /// What is to be installed, and whether that can work.
-fn wish(args: &Args) -> anyhow::Result<Wish> {
+fn install_plan(args: &Args) -> anyhow::Result<InstallPlan> {
     let LocationArgs { provider, bucket, prefix, cacert, secret_file, no_secret, .. } =
         &args.location;
     let provider = provider.as_deref();
     let server_flags = [args.for_server.0.as_slice(), &args.server_flags].concat();
-    let server = server_line(&server_flags)?;
+    let server = parse_server_flags(&server_flags)?;
     refuse_identity(&server_flags)?;
     if !*no_secret && secret_file.is_none() {
         bail!("provider credentials are missing; add --secret-file, or --no-secret");
@@ -295,7 +300,7 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
                 provider: provider.to_owned(),
                 bucket: bucket.clone(),
                 prefix,
-                certificates: cacert.as_deref().map(trust::read_file).transpose()?,
+                certificates: cacert.as_deref().map(tls_trust::read_file).transpose()?,
                 config: flags::merged(&args.location.backup_location_config),
             })
         }
@@ -310,11 +315,11 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
         (provider.to_owned(), flags::merged(&args.location.snapshot_location_config))
     });
     if let Some(Location { provider, .. }) = &backups {
-        refuse_unserved(provider, &args.plugins, server.filesystem_root())?;
+        refuse_unknown_provider(provider, &args.plugins, server.filesystem_root())?;
     }
     let PodArgs { service_account_name, server_priority_class_name, .. } = &args.pod;
     let annotations = flags::merged(&args.pod.sa_annotations);
-    Ok(Wish {
+    Ok(InstallPlan {
         namespace: client_config::namespace(args.namespace.as_deref())?,
         profile: args.profile.unwrap_or_default(),
         secret: secret_file.as_deref().map(read_secret).transpose()?,
@@ -322,11 +327,11 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
         snapshots,
         service_account: service_account_name.clone(),
         service_account_annotations: annotations,
-        notes: [args.unused.notes(), server.notes()].concat(),
+        warnings: [args.ignored.warnings(), server.warnings()].concat(),
         pod: ServerPod {
-            image: args.image.clone().unwrap_or_else(|| IMAGE.to_owned()),
+            image: args.image.clone().unwrap_or_else(|| DEFAULT_IMAGE.to_owned()),
             replicas: args.replicas,
-            plugins: plugins::containers(&args.plugins, &[])?,
+            plugins: plugins::plugin_containers(&args.plugins, &[])?,
             filesystem_root: server.filesystem_root().map(Path::to_owned),
             flags: server_flags,
             resources: Resources {
@@ -347,8 +352,8 @@ fn wish(args: &Args) -> anyhow::Result<Wish> {
 fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot read the credentials in {}", path.display());
     let size = std::fs::metadata(path).with_context(cannot)?.len();
-    if size > LARGEST_SECRET {
-        bail!("{} has {size} bytes, but a Secret holds at most {LARGEST_SECRET}", path.display());
+    if size > MAX_SECRET_BYTES {
+        bail!("{} has {size} bytes, but a Secret holds at most {MAX_SECRET_BYTES}", path.display());
     }
     std::fs::read(path).with_context(cannot)
 }
@@ -362,22 +367,22 @@ fn gibibytes(text: &str) -> Result<u32, String> {
 }
 
 /// What the server will be told. A flag that it would refuse is told now, not by a pod that does not start.
-fn server_line(flags: &[String]) -> anyhow::Result<server::Line> {
+fn parse_server_flags(flags: &[String]) -> anyhow::Result<server::ServerCommandLine> {
     let words = std::iter::once("server").chain(flags.iter().map(String::as_str));
-    server::Line::try_parse_from(words).map_err(|error| {
-        if let Some(refusal) = Refusal::behind(&error) {
+    server::ServerCommandLine::try_parse_from(words).map_err(|error| {
+        if let Some(refusal) = UnsupportedFlag::find_in(&error) {
             return anyhow!("server flags are not valid: {refusal}");
         }
         let text = error.to_string();
-        let what = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        anyhow!("server flags are not valid: {what}; see `bowline server --help`")
+        let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+        anyhow!("server flags are not valid: {message}; see `bowline server --help`")
     })
 }
 
 /// Refuses a name for the server: all pods of the Deployment would have it, and go on with what another works on.
 fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
-    let names = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
-    if flags.iter().any(names) {
+    let is_identity = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
+    if flags.iter().any(is_identity) {
         bail!(
             "--identity is not supported for an installed server: all its pods would use the same \
              identity and take the Lease from each other; omit it, so that each pod uses its own \
@@ -388,7 +393,7 @@ fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
 }
 
 /// Refuses a provider that nobody would serve: each backup would tell so.
-fn refuse_unserved(
+fn refuse_unknown_provider(
     provider: &str,
     plugins: &[String],
     filesystem_root: Option<&Path>,
@@ -411,62 +416,63 @@ fn refuse_unserved(
 }
 
 /// What the user should know once it is done.
-fn advice(wish: &Wish) -> Vec<String> {
+fn next_steps(wish: &InstallPlan) -> Vec<String> {
     let namespace = &wish.namespace;
-    let mut words = Vec::new();
+    let mut lines = Vec::new();
     match wish.profile {
-        Profile::BackupOnly => words.push(
+        Profile::BackupOnly => lines.push(
             "the server can back up but not restore; to allow restores, install again with the \
              same flags and --profile=full"
                 .to_owned(),
         ),
-        Profile::Full => words.push(format!(
+        Profile::Full => lines.push(format!(
             "the server can restore roles of any kind, so anyone who can write to namespace \
              {namespace} has administrator permissions"
         )),
     }
     if wish.backups.is_none() {
-        words.push(
+        lines.push(
             "no backup location is configured; add one with `bowline backup-location \
                     create`"
                 .to_owned(),
         );
     }
     if let Some(root) = &wish.pod.filesystem_root {
-        words.push(format!(
+        lines.push(format!(
             "mount a volume that all pods of the server share at {} in Deployment {NAME}: without \
              one, backups of the provider `filesystem` are lost with the pod",
             root.display()
         ));
     }
-    words
+    lines
 }
 
 /// Waits until the server is ready.
-async fn until_ready(installation: &Installation) -> anyhow::Result<()> {
+async fn wait_until_ready(installation: &Installation) -> anyhow::Result<()> {
     let (api, namespace): (Api<Deployment>, _) = (installation.api(), installation.namespace());
-    let deadline = Instant::now() + READY_LIMIT;
-    output::say("waiting for the server to become ready");
+    let deadline = Instant::now() + READY_TIMEOUT;
+    output::print_message("waiting for the server to become ready");
     loop {
-        let deployment = installation.ask("read the server's Deployment", api.get(NAME)).await?;
+        let deployment =
+            installation.call_api("read the server's Deployment", api.get(NAME)).await?;
         let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
         let observed = deployment.status.as_ref().and_then(|status| status.observed_generation);
         let status = deployment.status.as_ref();
         let ready = status.and_then(|status| status.updated_replicas).unwrap_or_default();
         let ready = ready.min(status.and_then(|one| one.available_replicas).unwrap_or_default());
         if observed == deployment.metadata.generation && ready >= wanted {
-            output::say("the server is ready");
+            output::print_message("the server is ready");
             return Ok(());
         }
         if Instant::now() >= deadline {
             bail!(
                 "{ready}/{wanted} server pods are ready after {} s; see `kubectl describe pods -n \
                  {namespace} -l {}={NAME}`",
-                READY_LIMIT.as_secs(),
+                READY_TIMEOUT.as_secs(),
                 objects::NAME_LABEL,
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -24,6 +24,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     // Pages are named after the program, whatever it was called this time.
     let command = args::command().bin_name(program::NAME).disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
-    output::say(format_args!("manual pages written to {folder}"));
+    output::print_message(format_args!("manual pages written to {folder}"));
     Ok(Exit::Success)
 }

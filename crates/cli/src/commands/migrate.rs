@@ -1,7 +1,7 @@
 //! `bowline migrate`: from Velero, and back.
 
+mod compatibility;
 mod facts;
-mod judge;
 mod providers;
 mod steps;
 
@@ -12,8 +12,8 @@ use anyhow::bail;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::{open_runs, output};
-use judge::{Finding, Verdict};
+use crate::{active_runs, output};
+use compatibility::{Finding, MigrationVerdict};
 
 /// Switch a cluster from Velero to Bowline, and back
 #[derive(Debug, clap::Args)]
@@ -32,7 +32,7 @@ enum Command {
 
 /// Check an installation of Velero, and show what carries over, what does not, and how to switch
 ///
-/// Changes nothing. Exits with 1 if something does not carry over.
+/// Changes nothing. Exits with 1 if something does not carry over, or a run is in progress.
 #[derive(Debug, clap::Args)]
 struct CheckArgs {
     /// Check an installation of Bowline instead, for a switch back to Velero
@@ -55,47 +55,57 @@ enum Format {
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let Command::Check(check) = args.command;
     let installation = Installation::connect(&args.installation).await?;
-    let open = open_runs::find(&installation).await?;
+    let active = active_runs::find(&installation).await?;
     let facts = facts::gather(&installation).await?;
     let (from, is_there) = if check.back {
         ("Bowline", facts.bowline.is_some())
     } else {
         ("Velero", facts.velero.is_some())
     };
-    if !is_there && facts.has_nothing() {
-        bail!(
-            "no installation of {from} found in namespace `{}`; name the server's namespace with \
-             -n, or install Bowline with `bowline install`",
-            installation.namespace()
-        );
+    if !is_there && facts.is_empty() {
+        bail!(nothing_to_switch(from, installation.namespace()));
     }
-    let findings =
-        if check.back { judge::back(&facts, &open) } else { judge::forth(&facts, &open) };
-    let hinders = findings.iter().any(|finding| finding.verdict == Verdict::Stays);
+    let findings = if check.back {
+        compatibility::check_switch_to_velero(&facts, &active)
+    } else {
+        compatibility::check_switch_to_bowline(&facts, &active)
+    };
+    let has_blockers = findings.iter().any(|finding| finding.verdict == MigrationVerdict::Stays);
     match check.output {
         Format::Json => {
-            let document = serde_json::json!({"ready": !hinders, "findings": findings});
-            output::data(format!("{document:#}\n"))?;
+            let document = serde_json::json!({"ready": !has_blockers, "findings": findings});
+            output::print_data(format!("{document:#}\n"))?;
         }
         Format::Text => {
             let namespace = installation.namespace();
-            let steps = if check.back {
-                steps::back(&facts, namespace)
-            } else {
-                steps::forth(&facts, namespace)
+            let steps = match (check.back, is_there) {
+                (true, _) => steps::steps_to_velero(&facts, namespace),
+                (false, true) => steps::steps_to_bowline(&facts, namespace),
+                (false, false) => Vec::new(),
             };
-            output::data(text(&findings, hinders, &steps))?;
+            output::print_data(text(&findings, has_blockers, &steps))?;
         }
     }
-    Ok(if hinders { Exit::Failed } else { Exit::Success })
+    if !check.back && !is_there {
+        output::print_message(nothing_to_switch(from, installation.namespace()));
+    }
+    Ok(if has_blockers { Exit::Failed } else { Exit::Success })
 }
 
-fn text(findings: &[Finding], hinders: bool, steps: &[String]) -> String {
+fn nothing_to_switch(from: &str, namespace: &str) -> String {
+    format!(
+        "no {from} found in namespace `{namespace}`: nothing to switch; hint: name the namespace of \
+         {from} with -n"
+    )
+}
+
+/// The report for people; without steps, the findings alone.
+fn text(findings: &[Finding], has_blockers: bool, steps: &[String]) -> String {
     let mut text = String::new();
     for (verdict, title) in [
-        (Verdict::Carries, "Carries over:"),
-        (Verdict::Differs, "Carries over with differences:"),
-        (Verdict::Stays, "Does not carry over:"),
+        (MigrationVerdict::Carries, "Carries over:"),
+        (MigrationVerdict::Differs, "Carries over with differences:"),
+        (MigrationVerdict::Stays, "Does not carry over:"),
     ] {
         let mut of_verdict = findings.iter().filter(|one| one.verdict == verdict).peekable();
         if of_verdict.peek().is_none() {
@@ -108,9 +118,28 @@ fn text(findings: &[Finding], hinders: bool, steps: &[String]) -> String {
         }
         text.push('\n');
     }
-    text.push_str(if hinders { "To switch anyway:\n" } else { "To switch:\n" });
-    for (place, step) in steps.iter().enumerate() {
-        let _ = writeln!(text, "  {}. {step}", place + 1);
+    if steps.is_empty() {
+        return text;
+    }
+    text.push_str(if has_blockers { "To switch anyway:\n" } else { "To switch:\n" });
+    for (index, step) in steps.iter().enumerate() {
+        let _ = writeln!(text, "  {}. {step}", index + 1);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn report_without_steps_has_only_the_findings() {
+        let (verdict, what) = (MigrationVerdict::Carries, "1 backup".to_owned());
+        let findings = [Finding { verdict, what, why: String::new() }];
+        assert_eq!(text(&findings, false, &[]), "Carries over:\n  1 backup\n\n");
+        let steps = ["stop Velero".to_owned()];
+        assert!(text(&findings, false, &steps).ends_with("To switch:\n  1. stop Velero\n"));
+        let message = nothing_to_switch("Velero", "n");
+        assert!(message.starts_with("no Velero found in namespace `n`: nothing to switch; hint: "));
+    }
 }

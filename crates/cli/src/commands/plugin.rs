@@ -56,7 +56,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 /// The binary that is meant. A bare name is a file of this folder, never a program of the `PATH`.
-fn command(path: &Path) -> anyhow::Result<PathBuf> {
+fn absolute_path(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
 }
 
@@ -67,15 +67,15 @@ fn identity(kind: Kind, name: &str) -> Value {
 }
 
 /// The longest text of a plugin that is quoted.
-const QUOTE_CHARS: usize = 500;
+const MAX_QUOTE_CHARS: usize = 500;
 
 /// What a plugin said, in one line of harmless characters. A plugin may say anything.
-fn plain(text: &str) -> String {
+fn single_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let harmless =
+    let printable =
         line.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c });
-    let mut quoted: String = harmless.take(QUOTE_CHARS).collect();
-    if quoted.len() < line.len() && line.chars().count() > QUOTE_CHARS {
+    let mut quoted: String = printable.take(MAX_QUOTE_CHARS).collect();
+    if quoted.len() < line.len() && line.chars().count() > MAX_QUOTE_CHARS {
         quoted.push('…');
     }
     quoted
@@ -86,11 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_plugin_says_becomes_one_short_harmless_line() {
-        assert_eq!(plain("panic:  oh\n\tgoroutine 1"), "panic: oh goroutine 1");
-        assert_eq!(plain("\u{1b}[2Jgone"), "\u{fffd}[2Jgone");
-        assert_eq!(plain(&"ä".repeat(QUOTE_CHARS)), "ä".repeat(QUOTE_CHARS));
-        let cut = plain(&"ä".repeat(QUOTE_CHARS + 1));
-        assert_eq!(cut, "ä".repeat(QUOTE_CHARS) + "…");
+    fn plugin_text_becomes_one_short_printable_line() {
+        assert_eq!(single_line("panic:  oh\n\tgoroutine 1"), "panic: oh goroutine 1");
+        assert_eq!(single_line("\u{1b}[2Jgone"), "\u{fffd}[2Jgone");
+        assert_eq!(single_line(&"ä".repeat(MAX_QUOTE_CHARS)), "ä".repeat(MAX_QUOTE_CHARS));
+        let cut = single_line(&"ä".repeat(MAX_QUOTE_CHARS + 1));
+        assert_eq!(cut, "ä".repeat(MAX_QUOTE_CHARS) + "…");
     }
 }

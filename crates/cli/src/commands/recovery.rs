@@ -54,7 +54,7 @@ pub(super) async fn reminder(installation: &Installation) -> Option<String> {
         Ok(state) => state.reminder(&command),
         Err(error) => Some(format!(
             "recovery export: cannot check whether one is due: {}",
-            crate::output::one_line(&error)
+            crate::output::error_chain(&error)
         )),
     }
 }

@@ -33,6 +33,7 @@ pub(super) enum Command {
     /// Describe restores
     Describe(crate::describe::RunArgs),
     /// Print the log of a restore
+    #[command(mut_arg("name", |name| name.help("Name of the restore")))]
     Logs(logs::Args),
     Delete(delete::Args),
     /// Cancel queued or running restores
@@ -68,7 +69,7 @@ impl Run for Restore {
     const LOG: DownloadTargetKind = DownloadTargetKind::RestoreLog;
     const RESULTS: DownloadTargetKind = DownloadTargetKind::RestoreResults;
 
-    type Report = VolumePluginRestore;
+    type VolumeReport = VolumePluginRestore;
 
     fn summary(&self) -> Summary {
         let status = self.status.clone().unwrap_or_default();
@@ -77,11 +78,11 @@ impl Run for Restore {
         Summary {
             stage: match phase {
                 RestorePhase::New => Stage::New,
-                RestorePhase::InProgress => Stage::Working,
-                RestorePhase::FailedValidation => Stage::Refused,
-                RestorePhase::Completed => Stage::Complete,
+                RestorePhase::InProgress => Stage::InProgress,
+                RestorePhase::FailedValidation => Stage::FailedValidation,
+                RestorePhase::Completed => Stage::Completed,
                 _ if phase.is_terminal() => Stage::Ended,
-                _ => Stage::Closing,
+                _ => Stage::Finalizing,
             },
             phase: phase.to_string(),
             items: items.map_or((0, 0), |items| (items.items_restored, items.total_items)),
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_there_once_all_items_are_restored() {
+    fn files_exist_once_all_items_are_restored() {
         for phase in RestorePhase::KNOWN {
             let restore =
                 json!({"metadata": {"name": "r"}, "spec": {}, "status": {"phase": phase}});
@@ -127,7 +128,7 @@ mod tests {
             assert_eq!(restore.state(), *phase);
             let is_over =
                 ["Completed", "PartiallyFailed", "Failed", "FailedValidation"].contains(phase);
-            assert_eq!(restore.summary().stage.is_over(), is_over, "{phase}");
+            assert_eq!(restore.summary().stage.is_terminal(), is_over, "{phase}");
         }
     }
 }

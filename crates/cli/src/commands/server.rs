@@ -15,27 +15,27 @@ use bowline_server::{Options, Priorities, log, metrics};
 use kube::Client;
 
 use crate::args::ClusterArgs;
-use crate::exit::{Exit, until_asked_to_end};
-use crate::velero_flags::{Fate, Flag, NO_FILE_BACKUP, Unneeded, Unused};
+use crate::exit::{Exit, shutdown_signal};
+use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, IgnoredFlags, NO_FILE_BACKUP};
 use crate::{cluster, flags};
 use lease_times::LeaseTimes;
 
 /// How long a connection to the API server may be silent. Watches are asked to end a little sooner.
-const SILENCE: Duration = Duration::from_mins(5);
+const READ_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long making one may take.
-const CONNECT: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The flags of a server by themselves, for those who check what a server will be told.
 #[derive(Debug, clap::Parser)]
-pub(crate) struct Line {
+pub(crate) struct ServerCommandLine {
     #[command(flatten)]
     args: Args,
 }
 
-impl Line {
+impl ServerCommandLine {
     /// What is to be said about flags of Velero's that change nothing here.
-    pub(crate) fn notes(&self) -> &[String] {
-        self.args.unused.notes()
+    pub(crate) fn warnings(&self) -> &[String] {
+        self.args.ignored.warnings()
     }
 
     /// What storage locations of the provider `filesystem` lie below, if there can be any.
@@ -46,22 +46,23 @@ impl Line {
 
 /// The flags of Velero's server that ours has no use for.
 #[derive(Debug)]
-struct OfServer;
+struct IgnoredServerFlags;
 
-impl Unneeded for OfServer {
+impl IgnoredFlagSet for IgnoredServerFlags {
     fn flags() -> Vec<Flag> {
-        const NO_LIMIT: Fate =
-            Fate::Idle("the server limits its own concurrency, and the API server throttles it");
-        const ALL_PARTS: Fate = Fate::Judged(|value| match value {
-            "" => Fate::Done,
-            _ => Fate::Refused(
+        const NO_LIMIT: FlagEffect = FlagEffect::NoEffect(
+            "the server limits its own concurrency, and the API server throttles it",
+        );
+        const ALL_CONTROLLERS: FlagEffect = FlagEffect::ByValue(|value| match value {
+            "" => FlagEffect::Implied,
+            _ => FlagEffect::Unsupported(
                 "no controller of the server can be disabled; pause schedules, or make backup \
                  locations read-only",
             ),
         });
-        const NO_POLICIES: Fate = Fate::Judged(|value| match value {
-            "" => Fate::Done,
-            _ => Fate::Refused(
+        const NO_POLICIES: FlagEffect = FlagEffect::ByValue(|value| match value {
+            "" => FlagEffect::Implied,
+            _ => FlagEffect::Unsupported(
                 "set the policies in each backup and schedule with --resource-policies-configmap",
             ),
         });
@@ -70,12 +71,12 @@ impl Unneeded for OfServer {
             Flag::UPLOADER,
             Flag::FEATURES,
             Flag::CACHE,
-            Flag::value("fs-backup-timeout", Fate::Idle(NO_FILE_BACKUP)),
+            Flag::value("fs-backup-timeout", FlagEffect::NoEffect(NO_FILE_BACKUP)),
             Flag::value("client-qps", NO_LIMIT),
             Flag::value("client-burst", NO_LIMIT),
             Flag::value("max-concurrent-k8s-connections", NO_LIMIT),
-            Flag::value("profiler-address", Fate::Idle("this version has no profiler")),
-            Flag::value("disable-controllers", ALL_PARTS),
+            Flag::value("profiler-address", FlagEffect::NoEffect("this version has no profiler")),
+            Flag::value("disable-controllers", ALL_CONTROLLERS),
             Flag::value("global-backup-volume-policies-configmap", NO_POLICIES),
         ];
         flags.extend(Flag::REPOSITORIES);
@@ -105,13 +106,13 @@ pub(crate) struct Args {
 
     /// Item actions to call one at a time, by name (example.io/my-action) or binary; `*` for all.
     /// Others get up to 32 parallel calls
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     serial_plugin: Vec<String>,
 
     /// Environment variables to pass to plugins, in addition to those that Velero's plugins are
-    /// known to read: names, with a `*` at one end or none; `all` for the server's whole
-    /// environment [default: none]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = flags::word())]
+    /// known to read; `*` may start or end a name; `all` for the server's whole environment
+    /// [default: none]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = flags::non_empty_string())]
     plugin_env: Vec<String>,
 
     /// Maximum message size to or from a plugin. One plugin can make the server use up to 32 times
@@ -149,16 +150,16 @@ pub(crate) struct Args {
     scratch_dir: Option<PathBuf>,
 
     /// Number of backups to run in parallel
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = positive_count)]
     concurrent_backups: usize,
 
     /// Number of restores to run in parallel; they start in order of creation
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = positive_count)]
     concurrent_restores: usize,
 
     /// Number of item blocks (pods with their volumes and hooks) that one backup processes in
     /// parallel
-    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "1", value_parser = positive_count)]
     item_block_worker_count: usize,
 
     /// Number of objects per list request to the API server; 0 for all
@@ -175,14 +176,14 @@ pub(crate) struct Args {
 
     /// Snapshot location to use per provider if there are several: PROVIDER:NAME,PROVIDER:NAME
     #[arg(long, value_name = "LIST", value_parser = by_provider)]
-    default_volume_snapshot_locations: Option<ByProvider>,
+    default_volume_snapshot_locations: Option<LocationsByProvider>,
 
     /// Time that a backup or restore waits for a bucket that does not respond or denies access
     #[arg(long, value_name = "DURATION", default_value = "4h", value_parser = flags::timeout)]
     bucket_wait_timeout: Duration,
 
     /// Attempts at each stage of a backup or restore before it fails
-    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = positive_count)]
     run_attempts: usize,
 
     /// Time limit for a plugin operation, unless set in the backup or restore
@@ -201,12 +202,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     lease: LeaseTimes,
 
-    /// Back up pod volumes with file-system backup, unless set in the backup
+    /// Back up pod volumes with file-system backup, unless set in the backup; not supported yet
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     default_volumes_to_fs_backup: bool,
 
-    /// Move snapshot data to the storage location, unless set in the backup
+    /// Move snapshot data to the storage location, unless set in the backup; not supported yet
     #[arg(long, value_name = "BOOL", default_value = "false", num_args = 0..=1,
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     default_snapshot_move_data: bool,
@@ -217,7 +218,7 @@ pub(crate) struct Args {
     default_snapshot_type: SnapshotType,
 
     /// Number of volume snapshots to upload in parallel; at least one per location
-    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = count)]
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = positive_count)]
     snapshot_upload_concurrency: usize,
 
     /// Label key that groups volumes to be snapshotted together
@@ -249,8 +250,8 @@ pub(crate) struct Args {
           require_equals = true, default_missing_value = "true", value_parser = flags::boolean)]
     schedule_skip_immediately: bool,
 
-    /// Interval at which a storage location is validated, unless set in the location; 0 for only
-    /// once
+    /// Interval at which a storage location is validated, unless set in the location; 0 to validate
+    /// it only when a server starts and when the location changes
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
     store_validation_frequency: Duration,
 
@@ -262,7 +263,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = flags::timeout)]
     terminating_resource_timeout: Duration,
 
-    /// Order of resources to restore: first and, after a `-`, last: a,b,-,c [default: Velero's]
+    /// Order of resources to restore, such as a,b,-,c: kinds before `-` first, after it last
+    /// [default: Velero's]
     #[arg(long, value_name = "KINDS")]
     restore_resource_priorities: Option<Priorities>,
 
@@ -280,7 +282,7 @@ pub(crate) struct Args {
     log_format: log::Format,
 
     #[command(flatten)]
-    unused: Unused<OfServer>,
+    ignored: IgnoredFlags<IgnoredServerFlags>,
 
     #[command(flatten)]
     cluster: ClusterArgs,
@@ -292,26 +294,28 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         nix::sys::prctl::set_dumpable(false)
             .context("cannot protect the server's memory from plugins")?;
     }
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     let mut config = cluster::config(&args.cluster).await?;
-    config.connect_timeout = Some(CONNECT);
-    config.read_timeout = Some(SILENCE);
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
     // A connection that was idle before a request is not silent.
     config.reset_reader_on_write = true;
     let client = Client::try_from(config).context("cannot create a client from the kubeconfig")?;
-    let notes = args.unused.notes().to_vec();
+    let warnings = args.ignored.warnings().to_vec();
     let options = options(args);
     let traces = log::init(options.log).context("cannot start logging")?;
-    for note in notes {
-        tracing::warn!("{note}");
+    for warning in warnings {
+        tracing::warn!("{warning}");
     }
-    let until = async {
+    let shutdown = async {
         asked_to_end.await;
     };
-    let outcome = bowline_server::run(client, options, until).await;
+    let outcome = bowline_server::run(client, options, shutdown).await;
     if let Some(traces) = traces {
         // It waits for the collector, and the runtime may have more to do.
-        tokio::task::spawn_blocking(|| traces.end()).await.context("cannot flush the traces")?;
+        tokio::task::spawn_blocking(|| traces.shut_down())
+            .await
+            .context("cannot flush the traces")?;
     }
     outcome?;
     Ok(Exit::Success)
@@ -326,7 +330,7 @@ fn options(args: Args) -> Options {
         plugin_arguments: std::env::args_os().skip(2).collect(),
         plugin_environment: plugin_environment(args.cluster.kubeconfig.as_deref()),
         serial_plugins: args.serial_plugin,
-        plugin_inherited_environment: InheritedEnvironment::of(&args.plugin_env),
+        plugin_inherited_environment: InheritedEnvironment::from_patterns(&args.plugin_env),
         plugin_message_limit: args.plugin_message_limit,
         plugin_call_timeout: args.plugin_call_timeout,
         freeze_timeout: args.freeze_timeout,
@@ -352,7 +356,7 @@ fn options(args: Args) -> Options {
         snapshot_upload_concurrency: args.snapshot_upload_concurrency,
         default_volume_snapshot_locations: args
             .default_volume_snapshot_locations
-            .map(|ByProvider(locations)| locations)
+            .map(|LocationsByProvider(locations)| locations)
             .unwrap_or_default(),
         volume_group_snapshot_label_key: args.volume_group_snapshot_label_key,
         backup_sync_period: args.backup_sync_period,
@@ -382,7 +386,7 @@ fn plugin_environment(kubeconfig: Option<&Path>) -> Vec<(OsString, OsString)> {
 }
 
 /// How many at a time: at least one.
-fn count(text: &str) -> Result<usize, String> {
+fn positive_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1000) => Ok(count),
         _ => Err("must be a number from 1 to 1000".to_owned()),
@@ -404,17 +408,17 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// Names by provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ByProvider(BTreeMap<String, String>);
+struct LocationsByProvider(BTreeMap<String, String>);
 
 /// `aws:default,azure:other`.
-fn by_provider(text: &str) -> Result<ByProvider, String> {
+fn by_provider(text: &str) -> Result<LocationsByProvider, String> {
     let pair = |pair: &str| match pair.split_once(':') {
         Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
             Ok((provider.to_owned(), name.to_owned()))
         }
         _ => Err(format!("expected PROVIDER:NAME, not `{pair}`")),
     };
-    text.split(',').map(pair).collect::<Result<_, _>>().map(ByProvider)
+    text.split(',').map(pair).collect::<Result<_, _>>().map(LocationsByProvider)
 }
 
 #[cfg(test)]
@@ -422,58 +426,58 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::velero_flags::Refusal;
+    use crate::velero_flags::UnsupportedFlag;
 
     #[derive(Parser)]
-    struct Alone {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
-    fn parsed(words: &[&str]) -> Options {
+    fn parse_options(words: &[&str]) -> Options {
         let words = ["server"].iter().chain(words);
-        options(Alone::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).args)
+        options(TestCommand::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).args)
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_server() {
+    fn flag_defaults_equal_the_server_defaults() {
         // The one that differs: tests and demos must not be in each other's way.
-        let port = metrics::Address::Everywhere(8085);
-        assert_eq!(parsed(&[]).metrics_address, port);
-        let (ours, theirs) = (parsed(&["--metrics-address=0"]), Options::default());
+        let port = metrics::Address::AllInterfaces(8085);
+        assert_eq!(parse_options(&[]).metrics_address, port);
+        let (from_flags, defaults) = (parse_options(&["--metrics-address=0"]), Options::default());
         let comparable = |mut options: Options| {
             options.plugin_arguments.clear();
             format!("{options:#?}")
         };
-        assert_eq!(comparable(ours), comparable(theirs));
+        assert_eq!(comparable(from_flags), comparable(defaults));
     }
 
     /// `pkg/cmd/server/config/config.go` of Velero 1.18, and one restore after the other.
     #[test]
-    fn as_much_runs_side_by_side_as_in_velero() {
+    fn concurrency_defaults_match_velero() {
         let Options { concurrent_backups, concurrent_restores, item_block_worker_count, .. } =
-            parsed(&[]);
+            parse_options(&[]);
         assert_eq!([concurrent_backups, concurrent_restores, item_block_worker_count], [1, 1, 1]);
-        let told = parsed(&["--concurrent-restores=3", "--concurrent-backups=2"]);
-        assert_eq!((told.concurrent_restores, told.concurrent_backups), (3, 2));
+        let options = parse_options(&["--concurrent-restores=3", "--concurrent-backups=2"]);
+        assert_eq!((options.concurrent_restores, options.concurrent_backups), (3, 2));
     }
 
     #[test]
-    fn plugins_are_told_the_kubeconfig_and_which_of_them_get_one_call_at_a_time() {
-        let options = parsed(&[
+    fn plugins_get_the_kubeconfig_and_serial_plugins_are_set() {
+        let options = parse_options(&[
             "--kubeconfig=some/config",
             "--serial-plugin=example.io/a,example.io/b",
             "--serial-plugin=*",
         ]);
-        let here = std::env::current_dir().unwrap().join("some/config").into_os_string();
-        assert_eq!(options.plugin_environment, [(OsString::from("KUBECONFIG"), here)]);
+        let absolute_path = std::env::current_dir().unwrap().join("some/config").into_os_string();
+        assert_eq!(options.plugin_environment, [(OsString::from("KUBECONFIG"), absolute_path)]);
         assert_eq!(options.serial_plugins, ["example.io/a", "example.io/b", "*"]);
-        assert!(parsed(&[]).plugin_environment.is_empty());
+        assert!(parse_options(&[]).plugin_environment.is_empty());
     }
 
     #[test]
-    fn flags_are_spelled_as_veleros() {
-        let options = parsed(&[
+    fn flags_are_spelled_as_in_velero() {
+        let options = parse_options(&[
             "--default-backup-ttl=48h",
             "--default-volumes-to-fs-backup",
             "--default-snapshot-move-data=false",
@@ -493,7 +497,11 @@ mod tests {
             "--leader-elect-renew-deadline=20s",
             "--leader-elect-retry-period=1500ms",
         ]);
-        let bowline_server::lease::Terms { duration, renew, give_up } = options.lease;
+        let bowline_server::lease::LeaseTimings {
+            duration,
+            renew_interval: renew,
+            renew_deadline: give_up,
+        } = options.lease;
         assert_eq!([duration, give_up].map(|time| time.as_secs()), [30, 20]);
         assert_eq!(renew, Duration::from_millis(1500));
         assert_eq!(options.default_backup_ttl, Duration::from_hours(48));
@@ -505,21 +513,24 @@ mod tests {
         assert!(options.backup_sync_period.is_zero());
         assert_eq!(options.plugin_call_timeout, Some(Duration::from_hours(2)));
         assert!(options.plugin_inherited_environment.allows("ACME_URL".as_ref()));
-        let all = parsed(&["--plugin-env=all"]).plugin_inherited_environment;
+        let all = parse_options(&["--plugin-env=all"]).plugin_inherited_environment;
         assert_eq!(all, InheritedEnvironment::All);
         assert_eq!(options.plugin_message_limit, 64 << 20);
         assert_eq!(options.freeze_timeout, Duration::from_secs(90));
         assert_eq!(options.metrics_address.to_string(), "127.0.0.1:9000");
-        assert_eq!(parsed(&["--metrics-address="]).metrics_address, metrics::Address::Off);
+        assert_eq!(parse_options(&["--metrics-address="]).metrics_address, metrics::Address::Off);
         let level = "warning".parse().unwrap();
         assert_eq!(options.log, log::Options { level, format: log::Format::Json });
     }
 
     #[test]
     fn all_flags_of_veleros_server_are_known() {
-        let noted = |words: &[&str]| {
+        let warning_count = |words: &[&str]| {
             let words = ["server"].iter().chain(words);
-            Line::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).notes().len()
+            ServerCommandLine::try_parse_from(words)
+                .unwrap_or_else(|error| panic!("{error}"))
+                .warnings()
+                .len()
         };
         for idle in [
             "--fs-backup-timeout=4h",
@@ -532,10 +543,10 @@ mod tests {
             "--backup-repository-configmap=c",
             "--repo-maintenance-job-configmap=c",
         ] {
-            assert_eq!(noted(&[idle]), 1, "{idle}");
+            assert_eq!(warning_count(&[idle]), 1, "{idle}");
         }
         for done in ["--uploader-type=kopia", "--features=EnableCSI", "--restore-only=false"] {
-            assert_eq!(noted(&[done]), 0, "{done}");
+            assert_eq!(warning_count(&[done]), 0, "{done}");
         }
         for refused in [
             "--restore-only",
@@ -544,13 +555,13 @@ mod tests {
             "--features=EnableAPIGroupVersions",
             "--uploader-type=restic",
         ] {
-            let error = Line::try_parse_from(["server", refused]).unwrap_err();
-            assert!(Refusal::behind(&error).is_some(), "{error}");
+            let error = ServerCommandLine::try_parse_from(["server", refused]).unwrap_err();
+            assert!(UnsupportedFlag::find_in(&error).is_some(), "{error}");
         }
     }
 
     #[test]
-    fn values_that_mean_nothing_are_refused() {
+    fn invalid_values_are_refused() {
         for words in [
             "--concurrent-backups=0",
             "--concurrent-restores=0",
@@ -570,7 +581,7 @@ mod tests {
             "--download-address=here",
             "--metrics-address=here",
         ] {
-            assert!(Alone::try_parse_from(["server", words]).is_err(), "{words}");
+            assert!(TestCommand::try_parse_from(["server", words]).is_err(), "{words}");
         }
     }
 }

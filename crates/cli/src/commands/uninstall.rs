@@ -1,8 +1,8 @@
 //! `bowline uninstall`
 
 mod lease;
-mod others;
 mod restores;
+mod shared_crds;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -21,19 +21,19 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout};
 
-use super::install::{MANAGED_BY, NAME, cluster_name};
+use super::install::{MANAGED_BY_LABEL, NAME, cluster_name};
 use crate::args::InstallationArgs;
 use crate::confirm::confirm;
 use crate::exit::Exit;
-use crate::installation::{ANSWER_LIMIT, Installation, is_not_found};
-use crate::server_deployment::{runs_velero, veleros};
-use crate::velero_flags::{Fate, Flag, Unneeded, Unused};
-use crate::{open_runs, output};
+use crate::installation::{API_TIMEOUT, Installation, is_not_found};
+use crate::server_deployment::{runs_velero, velero_deployments};
+use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, IgnoredFlags};
+use crate::{active_runs, output};
 
 /// How long something may take to go away.
-const GONE_LIMIT: Duration = Duration::from_mins(2);
+const DELETE_TIMEOUT: Duration = Duration::from_mins(2);
 /// How often that is looked at.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Remove the server from a cluster
 ///
@@ -49,9 +49,9 @@ pub(crate) struct Args {
     #[arg(long)]
     purge: bool,
 
-    /// Skip the confirmation prompt, and do not wait for open runs. With --purge, also remove a
-    /// namespace in which nothing was created by `bowline install`, or another Bowline server is
-    /// active
+    /// Skip the confirmation prompt, and do not refuse while a backup or restore is in progress. With
+    /// --purge, also remove a namespace in which nothing was created by `bowline install`, or in
+    /// which another Bowline server is active
     #[arg(long)]
     force: bool,
 
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     confirm: bool,
 
     #[command(flatten)]
-    unused: Unused<OfUninstall>,
+    ignored: IgnoredFlags<IgnoredUninstallFlags>,
 
     #[command(flatten)]
     installation: InstallationArgs,
@@ -68,70 +68,70 @@ pub(crate) struct Args {
 
 /// The flags of `velero uninstall` that we have no use for.
 #[derive(Debug)]
-struct OfUninstall;
+struct IgnoredUninstallFlags;
 
-impl Unneeded for OfUninstall {
+impl IgnoredFlagSet for IgnoredUninstallFlags {
     fn flags() -> Vec<Flag> {
         // What is removed is waited for in any case, as by Velero.
-        vec![Flag::switch("wait", Fate::Done)]
+        vec![Flag::switch("wait", FlagEffect::Implied)]
     }
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    args.unused.notes().iter().for_each(output::say);
+    args.ignored.warnings().iter().for_each(output::print_message);
     let installation = Installation::connect(&args.installation).await?;
     let namespace = installation.namespace().to_owned();
-    let found = look(&installation, args.purge).await?;
-    if let Some(why) = refusal(&found, &args, &namespace) {
-        bail!(why);
+    let found = inspect(&installation, args.purge).await?;
+    if let Some(reason) = refusal_reason(&found, &args, &namespace) {
+        bail!(reason);
     }
     if !args.force {
-        refuse_while_open(&installation).await?;
+        refuse_with_active_runs(&installation).await?;
         if args.purge {
             // Before anything is removed: what has gone does not come back when this ends half-way.
             if let Some(holder) = lease::other_holder(&installation).await? {
-                bail!(still_works(&holder, &namespace));
+                bail!(active_server_error(&holder, &namespace));
             }
         }
     }
-    let what = if args.purge {
+    let question = if args.purge {
         format!("The server, namespace `{namespace}` and all records of backups will be removed.")
     } else {
         format!("The server in namespace `{namespace}` will be removed.")
     };
-    if !confirm(args.force || args.confirm, &what)? {
-        output::say("nothing was removed");
+    if !confirm(args.force || args.confirm, &question)? {
+        output::print_message("nothing was removed");
         return Ok(Exit::Success);
     }
     // Nothing is removed before it is known what others need.
-    let mut others = BTreeSet::new();
+    let mut other_namespaces = BTreeSet::new();
     if args.purge {
-        others = others::find(&installation).await?;
-        restores::let_go(&installation).await?;
+        other_namespaces = shared_crds::find(&installation).await?;
+        restores::delete_restores(&installation).await?;
     }
-    remove_ours(&installation.api::<Deployment>(), NAME).await?;
-    remove_ours(&installation.api::<PodDisruptionBudget>(), NAME).await?;
-    remove_ours(&installation.api::<RoleBinding>(), NAME).await?;
-    remove_ours(&installation.api::<Role>(), NAME).await?;
-    let outside = cluster_name(&namespace);
-    remove_ours(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?;
-    remove_ours(&installation.cluster_api::<ClusterRole>(), &outside).await?;
-    remove_ours(&installation.api::<ServiceAccount>(), NAME).await?;
+    remove_if_managed(&installation.api::<Deployment>(), NAME).await?;
+    remove_if_managed(&installation.api::<PodDisruptionBudget>(), NAME).await?;
+    remove_if_managed(&installation.api::<RoleBinding>(), NAME).await?;
+    remove_if_managed(&installation.api::<Role>(), NAME).await?;
+    let cluster_role = cluster_name(&namespace);
+    remove_if_managed(&installation.cluster_api::<ClusterRoleBinding>(), &cluster_role).await?;
+    remove_if_managed(&installation.cluster_api::<ClusterRole>(), &cluster_role).await?;
+    remove_if_managed(&installation.api::<ServiceAccount>(), NAME).await?;
     if let Some(holder) = lease::remove(&installation).await? {
         if args.purge && !args.force {
             // It stood by, and has taken over from ours.
-            bail!(still_works(&holder, &namespace));
+            bail!(active_server_error(&holder, &namespace));
         }
-        output::say(format_args!(
+        output::print_message(format_args!(
             "Lease {}: kept, because it is held by server `{holder}`, which was not created by \
              `bowline install`",
             bowline_server::lease::NAME
         ));
     }
     if args.purge {
-        purge(&installation, &others).await?;
+        purge(&installation, &other_namespaces).await?;
     } else {
-        output::say(format_args!(
+        output::print_message(format_args!(
             "backups, schedules and locations in namespace `{namespace}` are kept; --purge also \
              removes them"
         ));
@@ -139,7 +139,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn still_works(holder: &str, namespace: &str) -> String {
+fn active_server_error(holder: &str, namespace: &str) -> String {
     format!(
         "server `{holder}`, which was not created by `bowline install`, is still active in \
          namespace `{namespace}`; stop it before you purge its records, or add --force"
@@ -148,7 +148,7 @@ fn still_works(holder: &str, namespace: &str) -> String {
 
 /// What is in the namespace.
 #[derive(Debug, Default)]
-struct Found {
+struct ExistingInstallation {
     /// Something that `bowline install` made.
     is_ours: bool,
     /// Something that only a purge removes: the namespace, or resource definitions.
@@ -157,28 +157,32 @@ struct Found {
     velero: Option<String>,
 }
 
-async fn look(installation: &Installation, purge: bool) -> anyhow::Result<Found> {
-    let mut found = Found { is_ours: is_installed(installation).await?, ..Found::default() };
+async fn inspect(installation: &Installation, purge: bool) -> anyhow::Result<ExistingInstallation> {
+    let mut found = ExistingInstallation {
+        is_ours: is_installed(installation).await?,
+        ..ExistingInstallation::default()
+    };
     if purge {
         let namespaces = installation.cluster_api::<Namespace>();
-        found.is_ours |= is_ours(&namespaces, installation.namespace()).await?;
-        found.has_rest = has_rest(installation).await?;
-        let veleros = veleros(installation, &installation.api(), "").await?;
-        found.velero = veleros.iter().find(|one| runs_velero(one)).map(kube::ResourceExt::name_any);
+        found.is_ours |= is_bowline(&namespaces, installation.namespace()).await?;
+        found.has_rest = has_purgeable(installation).await?;
+        let deployments = velero_deployments(installation, &installation.api(), "").await?;
+        found.velero =
+            deployments.iter().find(|one| runs_velero(one)).map(kube::ResourceExt::name_any);
     }
     Ok(found)
 }
 
 /// Why nothing may be removed. A purge takes everything in the namespace with it, also what is not ours.
-fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
-    let nothing = || {
+fn refusal_reason(found: &ExistingInstallation, args: &Args, namespace: &str) -> Option<String> {
+    let not_installed = || {
         format!(
             "nothing is installed in namespace `{namespace}`; name the server's namespace with \
              --namespace"
         )
     };
     if !args.purge {
-        return (!found.is_ours).then(nothing);
+        return (!found.is_ours).then(not_installed);
     }
     if let Some(velero) = &found.velero {
         return Some(format!(
@@ -190,29 +194,29 @@ fn refusal(found: &Found, args: &Args, namespace: &str) -> Option<String> {
         return None;
     }
     if !found.has_rest {
-        return Some(nothing());
+        return Some(not_installed());
     }
     (!args.force).then(|| {
         format!(
             "{}; --force removes this one with everything in it, although nothing there was \
              created by `bowline install`",
-            nothing()
+            not_installed()
         )
     })
 }
 
 async fn is_installed(installation: &Installation) -> anyhow::Result<bool> {
-    let outside = cluster_name(installation.namespace());
-    Ok(is_ours(&installation.api::<Deployment>(), NAME).await?
-        || is_ours(&installation.cluster_api::<ClusterRole>(), &outside).await?
-        || is_ours(&installation.cluster_api::<ClusterRoleBinding>(), &outside).await?
-        || is_ours(&installation.api::<Role>(), NAME).await?
-        || is_ours(&installation.api::<RoleBinding>(), NAME).await?
-        || is_ours(&installation.api::<ServiceAccount>(), NAME).await?)
+    let cluster_role = cluster_name(installation.namespace());
+    Ok(is_bowline(&installation.api::<Deployment>(), NAME).await?
+        || is_bowline(&installation.cluster_api::<ClusterRole>(), &cluster_role).await?
+        || is_bowline(&installation.cluster_api::<ClusterRoleBinding>(), &cluster_role).await?
+        || is_bowline(&installation.api::<Role>(), NAME).await?
+        || is_bowline(&installation.api::<RoleBinding>(), NAME).await?
+        || is_bowline(&installation.api::<ServiceAccount>(), NAME).await?)
 }
 
 /// Whether there is something that only a purge removes.
-async fn has_rest(installation: &Installation) -> anyhow::Result<bool> {
+async fn has_purgeable(installation: &Installation) -> anyhow::Result<bool> {
     let namespaces = installation.cluster_api::<Namespace>();
     if metadata(&namespaces, installation.namespace()).await?.is_some() {
         return Ok(true);
@@ -227,13 +231,14 @@ async fn has_rest(installation: &Installation) -> anyhow::Result<bool> {
 }
 
 /// Whether an object is there and one that `bowline install` made.
-async fn is_ours<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
+async fn is_bowline<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let is_ours =
-        |object: PartialObjectMeta<K>| object.labels().get(MANAGED_BY).is_some_and(|by| by == NAME);
-    Ok(metadata(api, name).await?.is_some_and(is_ours))
+    let is_managed_by_bowline = |object: PartialObjectMeta<K>| {
+        object.labels().get(MANAGED_BY_LABEL).is_some_and(|by| by == NAME)
+    };
+    Ok(metadata(api, name).await?.is_some_and(is_managed_by_bowline))
 }
 
 async fn metadata<K>(api: &Api<K>, name: &str) -> anyhow::Result<Option<PartialObjectMeta<K>>>
@@ -241,22 +246,22 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let cannot = || format!("cannot read {} {name}", K::kind(&()));
-    timeout(ANSWER_LIMIT, api.get_metadata_opt(name))
+    timeout(API_TIMEOUT, api.get_metadata_opt(name))
         .await
         .with_context(cannot)?
         .with_context(cannot)
 }
 
 /// Deletes an object that `bowline install` made. One of the same name that somebody else made stays.
-async fn remove_ours<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
+async fn remove_if_managed<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    if is_ours(api, name).await? {
+    if is_bowline(api, name).await? {
         return remove(api, name).await;
     }
     if metadata(api, name).await?.is_some() {
-        output::say(format_args!(
+        output::print_message(format_args!(
             "{} {name}: kept, because it was not created by `bowline install`",
             K::kind(&())
         ));
@@ -265,12 +270,12 @@ where
 }
 
 /// A run that is open would stay so, with what its plugins have begun.
-async fn refuse_while_open(installation: &Installation) -> anyhow::Result<()> {
-    let open = open_runs::find(installation).await?;
-    if !open.is_empty() {
+async fn refuse_with_active_runs(installation: &Installation) -> anyhow::Result<()> {
+    let active = active_runs::find(installation).await?;
+    if !active.is_empty() {
         bail!(
             "{} would be left open; wait for them, cancel them, or add --force",
-            open_runs::named(&open)
+            active_runs::first_names(&active)
         );
     }
     Ok(())
@@ -281,9 +286,9 @@ async fn purge(installation: &Installation, others: &BTreeSet<String>) -> anyhow
     remove(&installation.cluster_api::<Namespace>(), installation.namespace()).await?;
     if !others.is_empty() {
         let names: Vec<String> = others.iter().map(|name| format!("`{name}`")).collect();
-        output::say(format_args!(
+        output::print_message(format_args!(
             "the custom resource definitions are kept: objects or servers in {} need them",
-            open_runs::named(&names)
+            active_runs::first_names(&names)
         ));
         return Ok(());
     }
@@ -307,18 +312,18 @@ where
         }
         deleted => drop(deleted.with_context(cannot)?),
     }
-    let deadline = Instant::now() + GONE_LIMIT;
+    let deadline = Instant::now() + DELETE_TIMEOUT;
     while api.get_metadata_opt(name).await.with_context(cannot)?.is_some() {
         if Instant::now() >= deadline {
             bail!(
                 "{kind} {name} still exists {} s after its deletion; see `kubectl get {kind} \
                  {name} -o yaml` for what holds it",
-                GONE_LIMIT.as_secs()
+                DELETE_TIMEOUT.as_secs()
             );
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    output::say(format_args!("{kind} {name}: removed"));
+    output::print_message(format_args!("{kind} {name}: removed"));
     Ok(())
 }
 
@@ -329,24 +334,24 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
     #[test]
-    fn to_wait_may_be_asked_for_as_of_velero_and_changes_nothing() {
+    fn wait_flag_of_velero_is_accepted_without_effect() {
         for line in [&["x", "--wait"][..], &["x", "--wait=false"], &["x"]] {
-            let Line { args } = Line::try_parse_from(line).unwrap();
-            assert!(args.unused.notes().is_empty(), "{line:?}");
+            let TestCommand { args } = TestCommand::try_parse_from(line).unwrap();
+            assert!(args.ignored.warnings().is_empty(), "{line:?}");
         }
     }
 
     #[test]
-    fn a_purge_takes_no_velero_that_runs_and_nothing_of_others_unless_forced() {
+    fn purge_is_refused_for_running_velero_and_foreign_namespaces() {
         let (nothing, velero, others) =
             (Some("nothing is installed"), Some("Velero runs"), Some("--force removes"));
-        let found = |is_ours: bool, has_rest: bool, runs_velero: bool| Found {
+        let found = |is_ours: bool, has_rest: bool, runs_velero: bool| ExistingInstallation {
             is_ours,
             has_rest,
             velero: runs_velero.then(|| "backups-velero".to_owned()),
@@ -364,16 +369,16 @@ mod tests {
             (found(false, true, true), forced, velero),
             (found(true, true, true), forced, velero),
         ] {
-            let args = Line::try_parse_from(["x"].iter().chain(flags)).unwrap().args;
-            let refusal = refusal(&found, &args, "velero");
+            let args = TestCommand::try_parse_from(["x"].iter().chain(flags)).unwrap().args;
+            let refusal = refusal_reason(&found, &args, "velero");
             let is_as_expected = match (&refusal, expected) {
                 (Some(refusal), Some(part)) => refusal.contains(part),
                 (refusal, part) => refusal.is_none() && part.is_none(),
             };
             assert!(is_as_expected, "{found:?} {flags:?}: {refusal:?}");
         }
-        let args = Line::try_parse_from(["x"]).unwrap().args;
-        let hint = refusal(&Found::default(), &args, "velero").unwrap();
+        let args = TestCommand::try_parse_from(["x"]).unwrap().args;
+        let hint = refusal_reason(&ExistingInstallation::default(), &args, "velero").unwrap();
         assert!(!hint.contains("--purge"), "{hint}");
     }
 }

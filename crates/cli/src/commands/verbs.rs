@@ -21,7 +21,7 @@ pub(crate) struct GetArgs {
     installation: InstallationArgs,
 
     #[command(subcommand)]
-    what: Get,
+    resource: Get,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -48,16 +48,16 @@ enum Get {
 }
 
 impl From<GetArgs> for Command {
-    fn from(GetArgs { installation, what }: GetArgs) -> Self {
-        match what {
-            Get::Backups(args) => of_backup(installation, OfBackup::Get(args)),
-            Get::Restores(args) => of_restore(installation, OfRestore::Get(args)),
-            Get::Schedules(args) => of_schedule(installation, OfSchedule::Get(args)),
+    fn from(GetArgs { installation, resource }: GetArgs) -> Self {
+        match resource {
+            Get::Backups(args) => backup_command(installation, OfBackup::Get(args)),
+            Get::Restores(args) => restore_command(installation, OfRestore::Get(args)),
+            Get::Schedules(args) => schedule_command(installation, OfSchedule::Get(args)),
             Get::BackupLocations(args) => {
-                of_backup_location(installation, OfBackupLocation::Get(args))
+                backup_location_command(installation, OfBackupLocation::Get(args))
             }
             Get::SnapshotLocations(args) => {
-                of_snapshot_location(installation, OfSnapshotLocation::Get(args))
+                snapshot_location_command(installation, OfSnapshotLocation::Get(args))
             }
             Get::Plugins(args) => {
                 Self::Plugin(plugin::Args { installation, command: OfPlugin::Get(args) })
@@ -74,7 +74,7 @@ pub(crate) struct DescribeArgs {
     installation: InstallationArgs,
 
     #[command(subcommand)]
-    what: Describe,
+    resource: Describe,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -100,16 +100,16 @@ enum Describe {
 }
 
 impl From<DescribeArgs> for Command {
-    fn from(DescribeArgs { installation, what }: DescribeArgs) -> Self {
-        match what {
-            Describe::Backups(args) => of_backup(installation, OfBackup::Describe(args)),
-            Describe::Restores(args) => of_restore(installation, OfRestore::Describe(args)),
-            Describe::Schedules(args) => of_schedule(installation, OfSchedule::Describe(args)),
+    fn from(DescribeArgs { installation, resource }: DescribeArgs) -> Self {
+        match resource {
+            Describe::Backups(args) => backup_command(installation, OfBackup::Describe(args)),
+            Describe::Restores(args) => restore_command(installation, OfRestore::Describe(args)),
+            Describe::Schedules(args) => schedule_command(installation, OfSchedule::Describe(args)),
             Describe::BackupLocations(args) => {
-                of_backup_location(installation, OfBackupLocation::Describe(args))
+                backup_location_command(installation, OfBackupLocation::Describe(args))
             }
             Describe::SnapshotLocations(args) => {
-                of_snapshot_location(installation, OfSnapshotLocation::Describe(args))
+                snapshot_location_command(installation, OfSnapshotLocation::Describe(args))
             }
             Describe::Repos(args) => {
                 Self::Repo(repo::Args { installation, command: OfRepo::Describe(args) })
@@ -125,7 +125,7 @@ pub(crate) struct CreateArgs {
     installation: InstallationArgs,
 
     #[command(subcommand)]
-    what: Create,
+    resource: Create,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -143,16 +143,16 @@ enum Create {
 }
 
 impl From<CreateArgs> for Command {
-    fn from(CreateArgs { installation, what }: CreateArgs) -> Self {
-        match what {
-            Create::Backup(args) => of_backup(installation, OfBackup::Create(args)),
-            Create::Restore(args) => of_restore(installation, OfRestore::Create(args)),
-            Create::Schedule(args) => of_schedule(installation, OfSchedule::Create(args)),
+    fn from(CreateArgs { installation, resource }: CreateArgs) -> Self {
+        match resource {
+            Create::Backup(args) => backup_command(installation, OfBackup::Create(args)),
+            Create::Restore(args) => restore_command(installation, OfRestore::Create(args)),
+            Create::Schedule(args) => schedule_command(installation, OfSchedule::Create(args)),
             Create::BackupLocation(args) => {
-                of_backup_location(installation, OfBackupLocation::Create(args))
+                backup_location_command(installation, OfBackupLocation::Create(args))
             }
             Create::SnapshotLocation(args) => {
-                of_snapshot_location(installation, OfSnapshotLocation::Create(args))
+                snapshot_location_command(installation, OfSnapshotLocation::Create(args))
             }
         }
     }
@@ -165,7 +165,7 @@ pub(crate) struct DeleteArgs {
     installation: InstallationArgs,
 
     #[command(subcommand)]
-    what: Delete,
+    resource: Delete,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -183,16 +183,16 @@ enum Delete {
 }
 
 impl From<DeleteArgs> for Command {
-    fn from(DeleteArgs { installation, what }: DeleteArgs) -> Self {
-        match what {
-            Delete::Backup(args) => of_backup(installation, OfBackup::Delete(args)),
-            Delete::Restore(args) => of_restore(installation, OfRestore::Delete(args)),
-            Delete::Schedule(args) => of_schedule(installation, OfSchedule::Delete(args)),
+    fn from(DeleteArgs { installation, resource }: DeleteArgs) -> Self {
+        match resource {
+            Delete::Backup(args) => backup_command(installation, OfBackup::Delete(args)),
+            Delete::Restore(args) => restore_command(installation, OfRestore::Delete(args)),
+            Delete::Schedule(args) => schedule_command(installation, OfSchedule::Delete(args)),
             Delete::BackupLocation(args) => {
-                of_backup_location(installation, OfBackupLocation::Delete(args))
+                backup_location_command(installation, OfBackupLocation::Delete(args))
             }
             Delete::SnapshotLocation(args) => {
-                of_snapshot_location(installation, OfSnapshotLocation::Delete(args))
+                snapshot_location_command(installation, OfSnapshotLocation::Delete(args))
             }
         }
     }
@@ -205,44 +205,47 @@ pub(crate) struct LogsArgs {
     installation: InstallationArgs,
 
     #[command(subcommand)]
-    what: Logs,
+    resource: Logs,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Logs {
     /// Print the log of a backup
-    #[command(visible_alias = "backups")]
+    #[command(visible_alias = "backups", mut_arg("name", |name| name.help("Name of the backup")))]
     Backup(logs::Args),
     /// Print the log of a restore
-    #[command(visible_alias = "restores")]
+    #[command(visible_alias = "restores", mut_arg("name", |name| name.help("Name of the restore")))]
     Restore(logs::Args),
 }
 
 impl From<LogsArgs> for Command {
-    fn from(LogsArgs { installation, what }: LogsArgs) -> Self {
-        match what {
-            Logs::Backup(args) => of_backup(installation, OfBackup::Logs(args)),
-            Logs::Restore(args) => of_restore(installation, OfRestore::Logs(args)),
+    fn from(LogsArgs { installation, resource }: LogsArgs) -> Self {
+        match resource {
+            Logs::Backup(args) => backup_command(installation, OfBackup::Logs(args)),
+            Logs::Restore(args) => restore_command(installation, OfRestore::Logs(args)),
         }
     }
 }
 
-fn of_backup(installation: InstallationArgs, command: OfBackup) -> Command {
+fn backup_command(installation: InstallationArgs, command: OfBackup) -> Command {
     Command::Backup(backup::Args { installation, command })
 }
 
-fn of_restore(installation: InstallationArgs, command: OfRestore) -> Command {
+fn restore_command(installation: InstallationArgs, command: OfRestore) -> Command {
     Command::Restore(restore::Args { installation, command })
 }
 
-fn of_schedule(installation: InstallationArgs, command: OfSchedule) -> Command {
+fn schedule_command(installation: InstallationArgs, command: OfSchedule) -> Command {
     Command::Schedule(schedule::Args { installation, command })
 }
 
-fn of_backup_location(installation: InstallationArgs, command: OfBackupLocation) -> Command {
+fn backup_location_command(installation: InstallationArgs, command: OfBackupLocation) -> Command {
     Command::BackupLocation(backup_location::Args { installation, command })
 }
 
-fn of_snapshot_location(installation: InstallationArgs, command: OfSnapshotLocation) -> Command {
+fn snapshot_location_command(
+    installation: InstallationArgs,
+    command: OfSnapshotLocation,
+) -> Command {
     Command::SnapshotLocation(snapshot_location::Args { installation, command })
 }

@@ -10,7 +10,7 @@ use crate::installation::Installation;
 use crate::{flags, output, server_status};
 
 /// That of this program.
-pub(crate) const CLIENT: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+pub(crate) const CLIENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 /// Print the versions of the client and the server
 ///
@@ -30,30 +30,35 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
-    output::data(format_args!("Client:\n\tVersion: {CLIENT}\n"))?;
+    output::print_data(format_args!("Client:\n\tVersion: {CLIENT_VERSION}\n"))?;
     if args.client_only {
         return Ok(Exit::Success);
     }
-    let asked = async {
+    let status = async {
         let installation = Installation::connect(&args.installation).await?;
-        server_status::ask(&installation, args.timeout).await
+        server_status::request_status(&installation, args.timeout).await
     };
-    let server = asked.await.map_err(|error| {
+    let server = status.await.map_err(|error| {
         error.context("the server version is unknown (--client-only does not ask for it)")
     })?;
     let version = server.status.unwrap_or_default().server_version;
-    output::data(format_args!("Server:\n\tVersion: {}\n", output::harmless(&version)))?;
-    if let Some(warning) = warning(CLIENT, &version) {
-        output::say(format_args!("warning: {warning}"));
+    output::print_data(format_args!(
+        "Server:\n\tVersion: {}\n",
+        output::strip_control_chars(&version)
+    ))?;
+    if let Some(warning) = version_warning(CLIENT_VERSION, &version) {
+        output::print_message(format_args!("warning: {warning}"));
     }
     Ok(Exit::Success)
 }
 
 /// What to say of a client and a server that were not made for each other.
-fn warning(client: &str, server: &str) -> Option<String> {
+fn version_warning(client: &str, server: &str) -> Option<String> {
     let parsed = |text: &str| Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
-    let (ours, theirs) = (parsed(client)?, parsed(server)?);
-    let older = match (ours.major, ours.minor).cmp(&(theirs.major, theirs.minor)) {
+    let (client_version, server_version) = (parsed(client)?, parsed(server)?);
+    let older = match (client_version.major, client_version.minor)
+        .cmp(&(server_version.major, server_version.minor))
+    {
         std::cmp::Ordering::Equal => return None,
         std::cmp::Ordering::Less => "client",
         std::cmp::Ordering::Greater => "server",
@@ -68,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_differ_in_more_than_the_last_number_are_told() {
+    fn versions_that_differ_beyond_the_patch_number_are_reported() {
         for (client, server, expected) in [
             ("v1.2.3", "v1.2.9", None),
             ("v1.2.3", "1.2.0-rc.1", None),
@@ -77,9 +82,9 @@ mod tests {
             ("v1.2.3", "main", None),
             ("v1.2.3", "", None),
         ] {
-            let said = warning(client, server);
-            assert_eq!(said.is_some(), expected.is_some(), "{client} {server}");
-            assert!(said.unwrap_or_default().ends_with(expected.unwrap_or_default()));
+            let warning = version_warning(client, server);
+            assert_eq!(warning.is_some(), expected.is_some(), "{client} {server}");
+            assert!(warning.unwrap_or_default().ends_with(expected.unwrap_or_default()));
         }
     }
 }

@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Fetched;
-use crate::listing::Kind;
+use crate::listing::ResourceKind;
 use crate::run::{Run, Summary};
 
 /// Name, labels and annotations: what a document begins with.
-pub(crate) fn of(object: &impl Kind) -> Value {
+pub(crate) fn object_document(object: &impl ResourceKind) -> Value {
     json!({
         "metadata": {
             "name": object.name_any(),
@@ -22,9 +22,9 @@ pub(crate) fn of(object: &impl Kind) -> Value {
 }
 
 /// The same of a run, with phase and reasons.
-pub(crate) fn new(run: &impl Run) -> Value {
+pub(crate) fn run_document(run: &impl Run) -> Value {
     let Summary { phase, failure_reason, validation_errors, .. } = run.summary();
-    let mut document = of(run);
+    let mut document = object_document(run);
     document["phase"] = phase.into();
     if !failure_reason.is_empty() {
         document["failureReason"] = failure_reason.into();
@@ -66,12 +66,12 @@ pub(crate) fn operations<T: Serialize>(
     file: Option<&Fetched<Vec<T>>>,
 ) -> Value {
     let mut operations = json!({"attempted": attempted, "completed": completed, "failed": failed});
-    fetched(&mut operations, "operations", "errorGettingOperations", file);
+    add_fetched(&mut operations, "operations", "errorGettingOperations", file);
     operations
 }
 
 /// Adds what a file holds, or why it could not be read.
-pub(crate) fn fetched<T: Serialize>(
+pub(crate) fn add_fetched<T: Serialize>(
     to: &mut Value,
     key: &str,
     error: &str,

@@ -13,29 +13,29 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use kube::ResourceExt as _;
 
 use super::Fetched;
-use crate::listing::Kind;
-use crate::pace::Pace;
+use crate::key_value_page::{KeyValuePage, NONE};
+use crate::listing::ResourceKind;
+use crate::rate::TransferRate;
 use crate::run::{Run, Summary};
-use crate::sheet::{NONE, Sheet};
-use crate::{moment, pace, program, selector};
+use crate::{program, rate, relative_time, selector};
 
-pub(crate) const MORE: &str = "specify --details for more information";
+pub(crate) const DETAILS_HINT: &str = "specify --details for more information";
 /// What stands where a list of volumes would.
 pub(crate) const NONE_INCLUDED: &str = "<none included>";
 
-pub(crate) fn metadata(sheet: &mut Sheet, object: &impl Kind) {
-    sheet.field(0, "Name", object.name_any());
-    sheet.field(0, "Namespace", object.namespace().unwrap_or_default());
-    sheet.list(0, "Labels", pairs(object.labels()));
-    sheet.list(0, "Annotations", pairs(object.annotations()));
+pub(crate) fn metadata(page: &mut KeyValuePage, object: &impl ResourceKind) {
+    page.field(0, "Name", object.name_any());
+    page.field(0, "Namespace", object.namespace().unwrap_or_default());
+    page.list(0, "Labels", pairs(object.labels()));
+    page.list(0, "Annotations", pairs(object.annotations()));
 }
 
 pub(crate) fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
     map.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
-pub(crate) fn phase<R: Run>(sheet: &mut Sheet, run: &R) {
-    let note = match run.summary().phase.as_str() {
+pub(crate) fn phase<R: Run>(page: &mut KeyValuePage, run: &R) {
+    let hint = match run.summary().phase.as_str() {
         "Failed" | "PartiallyFailed" => {
             let (program, namespace) = (program::name(), run.namespace().unwrap_or_default());
             // As it can be typed whatever the namespace was said by.
@@ -48,178 +48,183 @@ pub(crate) fn phase<R: Run>(sheet: &mut Sheet, run: &R) {
         }
         _ => String::new(),
     };
-    sheet.field(0, "Phase", format_args!("{}{note}", run.state()));
+    page.field(0, "Phase", format_args!("{}{hint}", run.state()));
 }
 
 /// Why it failed or was refused.
-pub(crate) fn reasons(sheet: &mut Sheet, summary: &Summary) {
+pub(crate) fn reasons(page: &mut KeyValuePage, summary: &Summary) {
     if !summary.failure_reason.is_empty() {
-        sheet.gap();
-        sheet.field(0, "Failure reason", &summary.failure_reason);
+        page.blank_line();
+        page.field(0, "Failure reason", &summary.failure_reason);
     }
     if !summary.validation_errors.is_empty() {
-        sheet.gap();
-        sheet.list(0, "Validation errors", &summary.validation_errors);
+        page.blank_line();
+        page.list(0, "Validation errors", &summary.validation_errors);
     }
 }
 
-pub(crate) fn results(sheet: &mut Sheet, summary: &Summary, file: Option<&Fetched<Results>>) {
+pub(crate) fn results(page: &mut KeyValuePage, summary: &Summary, file: Option<&Fetched<Results>>) {
     let Summary { warnings, errors, .. } = *summary;
     match file {
         // The numbers are known without the file.
         None => {
             if warnings > 0 || errors > 0 {
-                sheet.gap();
-                sheet.field(0, "Warnings", warnings);
-                sheet.field(0, "Errors", errors);
+                page.blank_line();
+                page.field(0, "Warnings", warnings);
+                page.field(0, "Errors", errors);
             }
         }
         Some(Err(reason)) => {
-            sheet.gap();
-            sheet.field(0, "Warnings", format_args!("{warnings} <{reason}>"));
-            sheet.field(0, "Errors", format_args!("{errors} <{reason}>"));
+            page.blank_line();
+            page.field(0, "Warnings", format_args!("{warnings} <{reason}>"));
+            page.field(0, "Errors", format_args!("{errors} <{reason}>"));
         }
         Some(Ok(results)) => {
             for (key, number, messages) in
                 [("Warnings", warnings, &results.warnings), ("Errors", errors, &results.errors)]
             {
                 if number > 0 || messages.count() > 0 {
-                    sheet.gap();
-                    self::messages(sheet, key, messages);
+                    page.blank_line();
+                    self::messages(page, key, messages);
                 }
             }
         }
     }
 }
 
-pub(crate) fn messages(sheet: &mut Sheet, key: &str, messages: &Messages) {
-    sheet.heading(0, key);
-    sheet.list(1, "Velero", &messages.velero);
-    sheet.list(1, "Cluster", &messages.cluster);
+pub(crate) fn messages(page: &mut KeyValuePage, key: &str, messages: &Messages) {
+    page.heading(0, key);
+    page.list(1, "Velero", &messages.velero);
+    page.list(1, "Cluster", &messages.cluster);
     if messages.namespaces.is_empty() {
-        sheet.field(1, "Namespaces", NONE);
+        page.field(1, "Namespaces", NONE);
     } else {
-        sheet.heading(1, "Namespaces");
+        page.heading(1, "Namespaces");
         for (namespace, messages) in &messages.namespaces {
-            sheet.list(2, namespace, messages);
+            page.list(2, namespace, messages);
         }
     }
 }
 
-pub(crate) fn selectors(sheet: &mut Sheet, one: Option<&LabelSelector>, any: &[LabelSelector]) {
-    sheet.gap();
-    sheet.field(0, "Label selector", selector_text(one));
-    sheet.gap();
-    let any: Vec<String> = any.iter().map(|selector| selector_text(Some(selector))).collect();
+pub(crate) fn selectors(
+    page: &mut KeyValuePage,
+    selector: Option<&LabelSelector>,
+    alternatives: &[LabelSelector],
+) {
+    page.blank_line();
+    page.field(0, "Label selector", selector_text(selector));
+    page.blank_line();
+    let any: Vec<String> =
+        alternatives.iter().map(|selector| selector_text(Some(selector))).collect();
     let any = if any.is_empty() { NONE.to_owned() } else { any.join(" or ") };
-    sheet.field(0, "Or label selector", any);
+    page.field(0, "Or label selector", any);
 }
 
 /// Operations of plugins: how many were begun, were completed and failed, and each of them.
 pub(crate) fn operations<T>(
-    sheet: &mut Sheet,
+    page: &mut KeyValuePage,
     key: &str,
     (attempted, completed, failed): (i64, i64, i64),
     file: Option<&Fetched<Vec<T>>>,
-    one: impl Fn(&mut Sheet, &T),
+    write_operation: impl Fn(&mut KeyValuePage, &T),
 ) {
     if attempted == 0 {
         return;
     }
-    sheet.gap();
+    page.blank_line();
     let counts = format!("{completed} of {attempted} completed successfully, {failed} failed");
     match file {
-        None => sheet.field(0, key, format_args!("{counts} ({MORE})")),
-        Some(Err(reason)) => sheet.field(0, key, format_args!("{counts} <{reason}>")),
+        None => page.field(0, key, format_args!("{counts} ({DETAILS_HINT})")),
+        Some(Err(reason)) => page.field(0, key, format_args!("{counts} <{reason}>")),
         Some(Ok(operations)) => {
-            sheet.field(0, key, counts);
+            page.field(0, key, counts);
             for operation in operations {
-                one(sheet, operation);
+                write_operation(page, operation);
             }
         }
     }
 }
 
 /// How far an operation is.
-pub(crate) fn operation_status(sheet: &mut Sheet, status: &OperationStatus) {
+pub(crate) fn operation_status(page: &mut KeyValuePage, status: &OperationStatus) {
     let phase = status.phase.as_ref().and_then(|phase| serde_json::to_value(phase).ok());
     let phase = phase.as_ref().and_then(|phase| phase.as_str()).unwrap_or("New");
-    sheet.field(2, "Phase", phase);
+    page.field(2, "Phase", phase);
     if !status.error.is_empty() {
-        sheet.field(2, "Operation Error", &status.error);
+        page.field(2, "Operation Error", &status.error);
     }
     if status.n_total > 0 || status.n_completed > 0 {
         let (done, total, units) = (status.n_completed, status.n_total, &status.operation_units);
-        sheet.field(2, "Progress", format_args!("{done} of {total} complete ({units})"));
+        page.field(2, "Progress", format_args!("{done} of {total} complete ({units})"));
     }
-    if let Some(Pace { per_second, left }) = pace(status) {
+    if let Some(TransferRate { per_second, seconds_remaining }) = operation_rate(status) {
         let units = &status.operation_units;
-        sheet.field(2, "Rate", format_args!("{per_second:.1} {units}/s"));
-        if let Some(left) = left {
-            sheet.field(2, "Time left", format_args!("about {left} s"));
+        page.field(2, "Rate", format_args!("{per_second:.1} {units}/s"));
+        if let Some(seconds_remaining) = seconds_remaining {
+            page.field(2, "Time left", format_args!("about {seconds_remaining} s"));
         }
     }
     if !status.description.is_empty() {
-        sheet.field(2, "Progress description", &status.description);
+        page.field(2, "Progress description", &status.description);
     }
-    for (key, moment) in
+    for (key, time) in
         [("Created", &status.created), ("Started", &status.started), ("Updated", &status.updated)]
     {
-        if let Some(moment) = moment {
-            sheet.field(2, key, moment::text(moment));
+        if let Some(time) = time {
+            page.field(2, key, relative_time::go_format(time));
         }
     }
 }
 
 /// How fast an operation is that goes on, as far as that can be known.
-fn pace(status: &OperationStatus) -> Option<Pace> {
+fn operation_rate(status: &OperationStatus) -> Option<TransferRate> {
     let OperationStatus { phase, n_completed, n_total, started, updated, .. } = status;
     if phase.as_ref().is_some_and(OperationPhase::is_terminal) {
         return None;
     }
-    pace::pace(*n_completed, *n_total, started.as_ref(), updated.as_ref())
+    rate::average_rate(*n_completed, *n_total, started.as_ref(), updated.as_ref())
 }
 
-pub(crate) fn resources(sheet: &mut Sheet, file: Option<&Fetched<ResourceList>>) {
+pub(crate) fn resources(page: &mut KeyValuePage, file: Option<&Fetched<ResourceList>>) {
     let Some(file) = file else { return };
-    sheet.gap();
+    page.blank_line();
     match file {
-        Err(reason) => sheet.field(0, "Resource List", format_args!("<{reason}>")),
+        Err(reason) => page.field(0, "Resource List", format_args!("<{reason}>")),
         Ok(list) => {
-            sheet.heading(0, "Resource List");
+            page.heading(0, "Resource List");
             for (kind, names) in &list.0 {
-                sheet.heading(1, kind);
+                page.heading(1, kind);
                 for name in names {
-                    sheet.line(2, format_args!("- {name}"));
+                    page.line(2, format_args!("- {name}"));
                 }
             }
         }
     }
 }
 
-pub(crate) fn hooks(sheet: &mut Sheet, status: Option<&HookStatus>) {
+pub(crate) fn hooks(page: &mut KeyValuePage, status: Option<&HookStatus>) {
     if let Some(hooks) = status {
-        sheet.gap();
-        sheet.field(0, "HooksAttempted", hooks.hooks_attempted);
-        sheet.field(0, "HooksFailed", hooks.hooks_failed);
+        page.blank_line();
+        page.field(0, "HooksAttempted", hooks.hooks_attempted);
+        page.field(0, "HooksFailed", hooks.hooks_failed);
     }
 }
 
 /// Volumes under a heading, or that there is none.
 pub(crate) fn volumes<T>(
-    sheet: &mut Sheet,
+    page: &mut KeyValuePage,
     level: usize,
     key: &str,
     volumes: &[T],
-    one: impl Fn(&mut Sheet, &T),
+    write_volume: impl Fn(&mut KeyValuePage, &T),
 ) {
     if volumes.is_empty() {
-        sheet.line(level, format_args!("{key}: {NONE_INCLUDED}"));
+        page.line(level, format_args!("{key}: {NONE_INCLUDED}"));
         return;
     }
-    sheet.heading(level, key);
+    page.heading(level, key);
     for volume in volumes {
-        one(sheet, volume);
+        write_volume(page, volume);
     }
 }
 
@@ -247,7 +252,7 @@ pub(crate) fn excluded(list: &[String]) -> String {
     if list.is_empty() { NONE.to_owned() } else { list.join(", ") }
 }
 
-pub(crate) fn choice<'a>(
+pub(crate) fn choice_text<'a>(
     choice: Option<bool>,
     no: &'a str,
     yes: &'a str,
@@ -272,22 +277,27 @@ pub(crate) fn credential(reference: Option<&SecretKeySelector>) -> String {
 }
 
 /// A length of time for which the server has a default.
-pub(crate) fn or_servers(length: Option<Duration>) -> String {
+pub(crate) fn or_server_default(length: Option<Duration>) -> String {
     length.map_or_else(|| "<the server's>".to_owned(), |length| length.to_string())
 }
 
+/// The same, where zero stands for the default. Velero prints `0s`, which is not what happens.
+pub(crate) fn server_default_if_zero(length: Duration) -> String {
+    or_server_default(Some(length).filter(|length| *length != Duration::ZERO))
+}
+
 pub(crate) fn time(time: Option<&Time>) -> String {
-    time.map_or_else(|| "<n/a>".to_owned(), moment::text)
+    time.map_or_else(|| "<n/a>".to_owned(), relative_time::go_format)
 }
 
 #[cfg(test)]
-mod pace_tests {
+mod rate_tests {
     use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn a_rate_and_the_time_left_are_told_where_they_can_be_known() {
+    fn rate_and_remaining_time_are_given_when_known() {
         let status = |more: serde_json::Value| -> OperationStatus {
             let mut status = json!({
                 "phase": "InProgress", "nCompleted": 30, "nTotal": 90,
@@ -298,12 +308,12 @@ mod pace_tests {
             }
             serde_json::from_value(status).unwrap()
         };
-        let known = |left| Some(Pace { per_second: 3.0, left });
-        assert_eq!(pace(&status(json!({}))), known(Some(20)));
-        assert_eq!(pace(&status(json!({"nTotal": 0}))), known(None));
-        assert_eq!(pace(&status(json!({"nCompleted": 0}))), None);
-        assert_eq!(pace(&status(json!({"phase": "Completed"}))), None);
-        assert_eq!(pace(&status(json!({"started": null}))), None);
-        assert_eq!(pace(&status(json!({"updated": "2026-01-02T03:04:00Z"}))), None);
+        let rate = |seconds_remaining| Some(TransferRate { per_second: 3.0, seconds_remaining });
+        assert_eq!(operation_rate(&status(json!({}))), rate(Some(20)));
+        assert_eq!(operation_rate(&status(json!({"nTotal": 0}))), rate(None));
+        assert_eq!(operation_rate(&status(json!({"nCompleted": 0}))), None);
+        assert_eq!(operation_rate(&status(json!({"phase": "Completed"}))), None);
+        assert_eq!(operation_rate(&status(json!({"started": null}))), None);
+        assert_eq!(operation_rate(&status(json!({"updated": "2026-01-02T03:04:00Z"}))), None);
     }
 }

@@ -5,68 +5,76 @@ use bowline_api::volume_plugin::VolumePluginOutcome;
 use indicatif::BinaryBytes;
 use serde_json::{Value, json};
 
-use super::Transfers;
-use super::section::{MORE, time};
-use crate::pace::Pace;
-use crate::sheet::Sheet;
-use crate::transfer::{Report, Tally, Transfer, Units};
+use super::FetchedVolumeProgress;
+use super::section::{DETAILS_HINT, time};
+use crate::key_value_page::KeyValuePage;
+use crate::rate::TransferRate;
+use crate::volume_progress::{UnitProgress, VolumeProgress, VolumeReport, VolumeTotals};
 
 /// For people. Nothing at all of a run without such volumes.
-pub(crate) fn text<R: Report>(sheet: &mut Sheet, transfers: &Transfers, details: bool) {
+pub(crate) fn text<R: VolumeReport>(
+    page: &mut KeyValuePage,
+    transfers: &FetchedVolumeProgress,
+    details: bool,
+) {
     let transfers = match transfers {
         Ok(transfers) if transfers.is_empty() => return,
         Ok(transfers) => transfers,
         Err(reason) => {
-            sheet.gap();
-            sheet.field(0, R::HEADING, format_args!("<{reason}>"));
+            page.blank_line();
+            page.field(0, R::HEADING, format_args!("<{reason}>"));
             return;
         }
     };
-    sheet.gap();
-    let tally = Tally::of(transfers);
+    page.blank_line();
+    let totals = VolumeTotals::from_volumes(transfers);
     if !details {
-        sheet.field(0, R::HEADING, format_args!("{tally} ({MORE})"));
+        page.field(0, R::HEADING, format_args!("{totals} ({DETAILS_HINT})"));
         return;
     }
-    sheet.field(0, R::HEADING, tally);
+    page.field(0, R::HEADING, totals);
     for transfer in transfers {
-        one(sheet, transfer);
+        write_volume(page, transfer);
     }
 }
 
-fn one(sheet: &mut Sheet, transfer: &Transfer) {
-    sheet.heading(1, transfer.name());
-    sheet.field(2, "Plugin", &transfer.plugin);
-    sheet.field(2, "Snapshot ID", &transfer.snapshot);
-    sheet.field(2, "Phase", transfer.phase());
-    sheet.field(2, "Progress", transfer.progress());
-    if let Some(Pace { per_second, left }) = transfer.pace() {
-        sheet.field(2, "Rate", format_args!("{}/s", BinaryBytes(whole(per_second))));
-        if let Some(left) = left {
-            sheet.field(2, "Time left", format_args!("about {}", length(left)));
+fn write_volume(page: &mut KeyValuePage, transfer: &VolumeProgress) {
+    page.heading(1, transfer.name());
+    page.field(2, "Plugin", &transfer.plugin);
+    page.field(2, "Snapshot ID", &transfer.snapshot);
+    page.field(2, "Phase", transfer.phase());
+    page.field(2, "Progress", transfer.progress());
+    if let Some(TransferRate { per_second, seconds_remaining }) = transfer.rate() {
+        page.field(2, "Rate", format_args!("{}/s", BinaryBytes(rounded(per_second))));
+        if let Some(seconds_remaining) = seconds_remaining {
+            page.field(2, "Time left", format_args!("about {}", go_duration(seconds_remaining)));
         }
     }
-    sheet.field(2, "Started", time(transfer.started.as_ref()));
+    page.field(2, "Started", time(transfer.started.as_ref()));
     if let Some(seconds) = transfer.seconds() {
-        sheet.field(2, "Duration", length(seconds));
+        page.field(2, "Duration", go_duration(seconds));
     }
     if !transfer.message.is_empty() {
         let key = match transfer.outcome() {
             Some(VolumePluginOutcome::Failed | VolumePluginOutcome::Canceled) => "Error",
             Some(VolumePluginOutcome::Completed) | None => "Description",
         };
-        sheet.field(2, key, &transfer.message);
+        page.field(2, key, &transfer.message);
     }
     if !transfer.plugin_specific.is_empty() {
-        sheet.heading(2, "Plugin specific");
+        page.heading(2, "Plugin specific");
         for (key, value) in &transfer.plugin_specific {
-            sheet.field(3, key, value);
+            page.field(3, key, value);
         }
     }
 }
 
 /// For programs, added to a document.
-pub(crate) fn json<R: Report>(to: &mut Value, transfers: &Transfers, details: bool) {
+pub(crate) fn json<R: VolumeReport>(
+    to: &mut Value,
+    transfers: &FetchedVolumeProgress,
+    details: bool,
+) {
     let transfers = match transfers {
         Ok(transfers) if transfers.is_empty() => return,
         Ok(transfers) => transfers,
@@ -75,26 +83,26 @@ pub(crate) fn json<R: Report>(to: &mut Value, transfers: &Transfers, details: bo
             return;
         }
     };
-    let tally = Tally::of(transfers);
+    let totals = VolumeTotals::from_volumes(transfers);
     to[R::KEY] = json!({
-        "count": tally.all,
-        "completed": tally.completed,
-        "inProgress": tally.open(),
-        "failed": tally.failed,
-        "canceled": tally.canceled,
-        "bytesDone": tally.bytes.done,
-        "totalBytes": tally.bytes.total,
-        "percent": tally.bytes.percent(),
+        "count": totals.total,
+        "completed": totals.completed,
+        "inProgress": totals.in_progress(),
+        "failed": totals.failed,
+        "canceled": totals.canceled,
+        "bytesDone": totals.bytes.done,
+        "totalBytes": totals.bytes.total,
+        "percent": totals.bytes.percent(),
     });
     if details {
-        to[R::KEY]["volumes"] = transfers.iter().map(document).collect();
+        to[R::KEY]["volumes"] = transfers.iter().map(volume_document).collect();
     }
 }
 
-fn document(transfer: &Transfer) -> Value {
-    let pace = transfer.pace();
+fn volume_document(transfer: &VolumeProgress) -> Value {
+    let rate = transfer.rate();
     let units = transfer.units.as_ref();
-    let percent = transfer.bytes.percent().or(units.and_then(Units::percent));
+    let percent = transfer.bytes.percent().or(units.and_then(UnitProgress::percent));
     let mut document = json!({
         "volume": transfer.volume,
         "plugin": transfer.plugin,
@@ -103,14 +111,14 @@ fn document(transfer: &Transfer) -> Value {
         "bytesDone": transfer.bytes.done,
         "totalBytes": transfer.bytes.total,
         "percent": percent,
-        "bytesPerSecond": pace.map(|pace| whole(pace.per_second)),
-        "secondsLeft": pace.and_then(|pace| pace.left),
+        "bytesPerSecond": rate.map(|rate| rounded(rate.per_second)),
+        "secondsLeft": rate.and_then(|rate| rate.seconds_remaining),
         "startTimestamp": transfer.started,
         "completionTimestamp": transfer.ended,
         "message": transfer.message,
     });
     // Only where there are any, which is seldom.
-    if let Some(Units { name, done, total }) = units {
+    if let Some(UnitProgress { name, done, total }) = units {
         document["units"] = json!({"name": name, "done": done, "total": total});
     }
     if !transfer.plugin_specific.is_empty() {
@@ -124,12 +132,12 @@ fn document(transfer: &Transfer) -> Value {
     clippy::cast_sign_loss,
     reason = "an estimate, of what is not negative"
 )]
-fn whole(number: f64) -> u64 {
+fn rounded(number: f64) -> u64 {
     number.round() as u64
 }
 
 /// A length of time as Go spells it.
-fn length(seconds: u64) -> Duration {
+fn go_duration(seconds: u64) -> Duration {
     Duration::from_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))
 }
 
@@ -140,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_plugin_tells_users_is_shown_with_its_own_units() {
+    fn plugin_specific_values_are_shown_with_plugin_units() {
         let report: VolumePluginBackup = serde_json::from_value(json!({
             "metadata": {"name": "snap-1"},
             "spec": {
@@ -153,10 +161,10 @@ mod tests {
             },
         }))
         .unwrap();
-        let transfers: Transfers = Ok(vec![report.transfer()]);
-        let mut sheet = Sheet::default();
-        text::<VolumePluginBackup>(&mut sheet, &transfers, true);
-        let shown = sheet.finish();
+        let transfers: FetchedVolumeProgress = Ok(vec![report.into_progress()]);
+        let mut page = KeyValuePage::default();
+        text::<VolumePluginBackup>(&mut page, &transfers, true);
+        let shown = page.finish();
         for line in [
             "    Progress:     Files 12/40 (30 %)",
             "    Phase:        Copying",

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Body;
 
 /// Pieces that may wait for a slow reader.
-const PIECES: usize = 16;
+const MAX_QUEUED_CHUNKS: usize = 16;
 
 /// What has been downloaded so far, in order. It blocks while nothing has.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Body {
     /// polled, until the end, or until nobody reads any more. If it fails the reader sees an early
     /// end, so that its error counts first.
     pub(crate) fn into_reader(mut self) -> (Reader, impl Future<Output = anyhow::Result<()>>) {
-        let (sender, receiver) = mpsc::channel(PIECES);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let download = async move {
             while let Some(piece) = self.next().await? {
                 if sender.send(piece).await.is_err() {
@@ -38,24 +38,24 @@ impl Body {
     /// Lets `read` have the file while it is downloaded, and returns what it makes of it. It has a thread
     /// of its own, not one of the runtime's: whoever it writes to may pause for hours and then leave with
     /// Ctrl-C, and nobody waits for this one.
-    pub(crate) async fn read_on_the_side<T: Send + 'static>(
+    pub(crate) async fn read_in_thread<T: Send + 'static>(
         self,
-        what: &str,
+        thread_name: &str,
         read: impl FnOnce(Reader) -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<T> {
         let (reader, download) = self.into_reader();
-        let (done, made) = oneshot::channel();
+        let (done, result) = oneshot::channel();
         std::thread::Builder::new()
-            .name(what.to_owned())
+            .name(thread_name.to_owned())
             .spawn(move || {
                 let _ = done.send(read(reader));
             })
             .context("cannot start a thread")?;
         let downloaded = download.await;
-        let made = made.await;
+        let result = result.await;
         // A download that broke off looks like damage to the one who reads.
         downloaded?;
-        made.unwrap_or_else(|_| Err(anyhow!("the file was not read completely")))
+        result.unwrap_or_else(|_| Err(anyhow!("the file was not read completely")))
     }
 }
 
@@ -76,7 +76,7 @@ impl Read for Reader {
 #[cfg(test)]
 impl Reader {
     /// A reader of these pieces.
-    pub(crate) fn of(pieces: impl IntoIterator<Item = Bytes>) -> Self {
+    pub(crate) fn from_chunks(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let (sender, receiver) = mpsc::channel(1 << 16);
         for piece in pieces {
             sender.try_send(piece).unwrap();

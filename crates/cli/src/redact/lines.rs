@@ -1,13 +1,13 @@
 //! Lines of text, of a log say: what belongs to an address, and what follows a word for something secret.
 
-use super::{REDACTED, is_secret, letters};
+use super::{REDACTED, is_secret, normalized};
 
 /// How a block with a key or certificate begins and ends.
 const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const DASHES: &str = "-----";
 /// Ways to say who one is that are followed by one word.
-const SCHEMES: [&str; 2] = ["bearer", "basic"];
+const AUTH_SCHEMES: [&str; 2] = ["bearer", "basic"];
 
 /// Takes out the blocks in which keys are written. One without an end goes on for as long as its lines
 /// look like one.
@@ -22,19 +22,19 @@ pub(super) fn without_pem(text: &str) -> String {
         let limit = block.find(BEGIN).unwrap_or(block.len());
         let end = block[..limit].find(END).map(|at| at + END.len());
         let end = end.and_then(|at| block[at..].find(DASHES).map(|more| at + more + DASHES.len()));
-        rest = &block[end.unwrap_or_else(|| length_of_half(&block[..limit]))..];
+        rest = &block[end.unwrap_or_else(|| truncated_block_length(&block[..limit]))..];
     }
     clean.push_str(rest);
     clean
 }
 
 /// How much of a text belongs to a block that was cut off.
-fn length_of_half(block: &str) -> usize {
+fn truncated_block_length(block: &str) -> usize {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
     let mut length = 0;
-    for (place, line) in block.split_inclusive('\n').enumerate() {
+    for (index, line) in block.split_inclusive('\n').enumerate() {
         let words = line.trim();
-        if place > 0 && (words.is_empty() || !words.chars().all(is_of_key)) {
+        if index > 0 && (words.is_empty() || !words.chars().all(is_of_key)) {
             break;
         }
         // The end of the line is not part of it.
@@ -44,12 +44,12 @@ fn length_of_half(block: &str) -> usize {
 }
 
 /// Takes what is secret out of one line.
-pub(super) fn clean(line: &str) -> String {
-    bare_keys(&assignments(&addresses(line)))
+pub(super) fn redact_line(line: &str) -> String {
+    redact_bare_keys(&redact_assignments(&redact_urls(line)))
 }
 
 /// Takes out words that are keys by their own looks, whatever stands before them.
-fn bare_keys(line: &str) -> String {
+fn redact_bare_keys(line: &str) -> String {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut clean = String::with_capacity(line.len());
     let mut rest = line;
@@ -93,7 +93,7 @@ fn is_key(word: &str) -> bool {
 }
 
 /// Takes users, passwords and all that follows a `?` out of addresses of any kind.
-fn addresses(line: &str) -> String {
+fn redact_urls(line: &str) -> String {
     const AFTER_SCHEME: &str = "://";
     let mut clean = String::with_capacity(line.len());
     let mut rest = line;
@@ -103,13 +103,13 @@ fn addresses(line: &str) -> String {
         let is_end =
             |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '`' | '\\');
         let (address, after) = after.split_at(after.find(is_end).unwrap_or(after.len()));
-        let (user, place) = address.split_at(length_of_user(address));
+        let (user, location) = address.split_at(user_info_length(address));
         if !user.is_empty() {
             clean.extend([REDACTED, "@"]);
         }
-        match place.split_once('?') {
+        match location.split_once('?') {
             Some((place, _)) => clean.extend([place, "?", REDACTED]),
-            None => clean.push_str(place),
+            None => clean.push_str(location),
         }
         rest = after;
     }
@@ -118,7 +118,7 @@ fn addresses(line: &str) -> String {
 }
 
 /// How much of an address is `user:password@`.
-fn length_of_user(address: &str) -> usize {
+fn user_info_length(address: &str) -> usize {
     let host = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
     let length_with = |text: &str| text.rfind('@').map_or(0, |at| at + 1);
     match host.split_once(':') {
@@ -131,7 +131,7 @@ fn length_of_user(address: &str) -> usize {
 }
 
 /// Takes out what follows `password=`, `token: `, `--password` and the like, and `Bearer`.
-fn assignments(line: &str) -> String {
+fn redact_assignments(line: &str) -> String {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut clean = String::with_capacity(line.len());
     let mut rest = line;
@@ -142,7 +142,7 @@ fn assignments(line: &str) -> String {
         let (word, after) = rest.split_at(end);
         clean.push_str(word);
         rest = after;
-        let Some((gap, length)) = secret_after(word, after) else { continue };
+        let Some((gap, length)) = find_secret_after(word, after) else { continue };
         let (between, value) = rest.split_at(gap);
         clean.push_str(between);
         if length > 0 {
@@ -155,47 +155,47 @@ fn assignments(line: &str) -> String {
 }
 
 /// Where something secret begins after a word, and how long it is.
-fn secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
-    let is_scheme = SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
-    let name = letters(word);
+fn find_secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
+    let is_scheme = AUTH_SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
+    let name = normalized(word);
     let is_command = name.ends_with("command");
-    if is_scheme && length_of_sign(after).is_none() {
-        let gap = length_of_spaces(after);
-        let gap = gap + length_of_quote(&after[gap..]);
-        let length = length_of_word(&after[gap..]);
+    if is_scheme && assignment_sign_length(after).is_none() {
+        let gap = space_length(after);
+        let gap = gap + quote_length(&after[gap..]);
+        let length = word_length(&after[gap..]);
         let is_meant = gap > 0 && looks_like_a_key(word, &after[gap..gap + length]);
         return is_meant.then_some((gap, length));
     }
     if !is_secret(word) && !is_command && name != "bearer" {
         return None;
     }
-    let gap = match length_of_sign(after) {
+    let gap = match assignment_sign_length(after) {
         Some(gap) => gap,
         // `--password word`; of other words one by itself is no assignment.
-        None if word.starts_with('-') && is_secret(word) => length_of_spaces(after),
+        None if word.starts_with('-') && is_secret(word) => space_length(after),
         None => return None,
     };
     let value = &after[gap..];
-    let quote = length_of_quote(value);
+    let quote = quote_length(value);
     if quote > 0 {
-        return Some((gap + quote, length_of_quoted(&value[quote..], &value[..quote])));
+        return Some((gap + quote, quoted_length(&value[quote..], &value[..quote])));
     }
-    let first = &value[..length_of_word(value)];
+    let first = &value[..word_length(value)];
     if name.ends_with("authorization") {
         // What follows is said by the word after it.
-        let is_scheme = SCHEMES.iter().any(|scheme| first.eq_ignore_ascii_case(scheme));
+        let is_scheme = AUTH_SCHEMES.iter().any(|scheme| first.eq_ignore_ascii_case(scheme));
         if is_scheme && value[first.len()..].starts_with(' ') {
-            let gap = gap + first.len() + length_of_spaces(&value[first.len()..]);
-            return Some((gap, length_of_word(&after[gap..])));
+            let gap = gap + first.len() + space_length(&value[first.len()..]);
+            return Some((gap, word_length(&after[gap..])));
         }
-        return Some((gap, length_of_line(value)));
+        return Some((gap, line_length(value)));
     }
-    Some((gap, if is_command { length_of_line(value) } else { first.len() }))
+    Some((gap, if is_command { line_length(value) } else { first.len() }))
 }
 
 /// The end of a quoted key, and the sign of an assignment with the spaces around it.
-fn length_of_sign(after: &str) -> Option<usize> {
-    let rest = &after[length_of_quote(after)..];
+fn assignment_sign_length(after: &str) -> Option<usize> {
+    let rest = &after[quote_length(after)..];
     let rest = rest.trim_start_matches(' ');
     let value = rest.trim_start_matches(['=', ':', '>']);
     let is_assignment = value.len() < rest.len() && !rest.starts_with('>');
@@ -203,13 +203,13 @@ fn length_of_sign(after: &str) -> Option<usize> {
 }
 
 /// A quote, with the backslashes before it if it is one in a quoted text.
-fn length_of_quote(text: &str) -> usize {
+fn quote_length(text: &str) -> usize {
     let slashes = text.len() - text.trim_start_matches('\\').len();
     if text[slashes..].starts_with(['"', '\'', '`']) { slashes + 1 } else { 0 }
 }
 
 /// How long a text is that began with a quote. One that is quoted deeper does not end it.
-fn length_of_quoted(text: &str, quote: &str) -> usize {
+fn quoted_length(text: &str, quote: &str) -> usize {
     let depth = quote.len() - 1;
     let sign = &quote[depth..];
     let end = text.match_indices(sign).find_map(|(at, _)| {
@@ -217,21 +217,21 @@ fn length_of_quoted(text: &str, quote: &str) -> usize {
         let slashes = before.len() - before.trim_end_matches('\\').len();
         (slashes <= depth).then_some(at - slashes)
     });
-    end.unwrap_or_else(|| length_of_line(text))
+    end.unwrap_or_else(|| line_length(text))
 }
 
-fn length_of_spaces(text: &str) -> usize {
+fn space_length(text: &str) -> usize {
     text.len() - text.trim_start_matches(' ').len()
 }
 
 /// A word without quotes.
-fn length_of_word(text: &str) -> usize {
+fn word_length(text: &str) -> usize {
     let is_end =
         |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | ';' | '&' | '}');
     text.find(is_end).unwrap_or(text.len())
 }
 
-fn length_of_line(text: &str) -> usize {
+fn line_length(text: &str) -> usize {
     text.trim_end_matches(['\n', '\r']).len()
 }
 
@@ -249,8 +249,8 @@ mod tests {
     const SECRET: &str = "s3cr3t";
 
     #[test]
-    fn of_a_log_only_the_secret_is_taken_out() {
-        for (said, expected) in [
+    fn only_the_secret_in_a_log_line_is_redacted() {
+        for (line, expected) in [
             ("all is well\n", "all is well\n"),
             ("no token was found", "no token was found"),
             ("secret: cloud-credentials", "secret: <redacted>"),
@@ -263,14 +263,14 @@ mod tests {
             ("basic checks have passed", "basic checks have passed"),
             ("the command has ended", "the command has ended"),
         ] {
-            assert_eq!(text(said), expected);
+            assert_eq!(text(line), expected);
         }
         assert_eq!(text("token=a\ntoken=b\n"), "token=<redacted>\ntoken=<redacted>\n");
     }
 
     #[test]
-    fn who_one_is_is_taken_out_however_it_is_said() {
-        for (said, expected) in [
+    fn credentials_are_redacted_in_every_spelling() {
+        for (line, expected) in [
             ("Authorization: Bearer s3cr3t", "Authorization: Bearer <redacted>"),
             ("Authorization: Basic s3cr3t==\n", "Authorization: Basic <redacted>\n"),
             ("-H 'authorization: basic s3cr3t' x", "-H 'authorization: basic <redacted>' x"),
@@ -282,15 +282,15 @@ mod tests {
             ("bearer=s3cr3t x", "bearer=<redacted> x"),
             ("Bearer \"s3cr3t\"", "Bearer \"<redacted>\""),
         ] {
-            assert_eq!(text(said), expected);
+            assert_eq!(text(line), expected);
         }
     }
 
     #[test]
-    fn a_key_is_taken_out_by_its_looks_alone() {
+    fn key_is_recognized_by_its_format() {
         let token = format!("eyJ{}.eyJ{}.{}", "a".repeat(20), "b".repeat(20), "c-_".repeat(9));
         let key = "abcdefghij".repeat(4);
-        for (said, expected) in [
+        for (line, expected) in [
             ("denied for AKIAIOSFODNN7EXAMPLE at x".to_owned(), "denied for <redacted> at x"),
             (format!("got {token}, retrying"), "got <redacted>, retrying"),
             (format!("{{\"detail\":\"{token}\"}}"), "{\"detail\":\"<redacted>\"}"),
@@ -304,13 +304,13 @@ mod tests {
                 "eyJ is how a token begins, AKIA an id",
             ),
         ] {
-            assert_eq!(text(&said), expected);
+            assert_eq!(text(&line), expected);
         }
     }
 
     #[test]
-    fn a_quoted_value_ends_with_its_quote() {
-        for (said, expected) in [
+    fn quoted_value_ends_with_its_quote() {
+        for (line, expected) in [
             ("password=\"two s3cr3t\" user=me", "password=\"<redacted>\" user=me"),
             ("password: 'two s3cr3t', x", "password: '<redacted>', x"),
             ("{\"pwd\": \"a\\\" s3cr3t\", \"b\": 1}", "{\"pwd\": \"<redacted>\", \"b\": 1}"),
@@ -324,13 +324,13 @@ mod tests {
             ("mysql --password s3cr3t db", "mysql --password <redacted> db"),
             ("mysql --password  's3 s3cr3t' db", "mysql --password  '<redacted>' db"),
         ] {
-            assert_eq!(text(said), expected);
+            assert_eq!(text(line), expected);
         }
     }
 
     #[test]
-    fn users_are_taken_out_of_addresses_of_any_kind() {
-        for (said, expected) in [
+    fn user_info_is_redacted_in_urls_of_any_scheme() {
+        for (line, expected) in [
             ("GET https://h/b/k?X-Amz-Signature=s3cr3t 200", "GET https://h/b/k?<redacted> 200"),
             ("postgres://me:s3cr3t@db:5432/x", "postgres://<redacted>@db:5432/x"),
             ("redis://:s3cr3t@cache", "redis://<redacted>@cache"),
@@ -341,13 +341,13 @@ mod tests {
             ("mongodb://me:s3/s3cr3t@db/x", "mongodb://<redacted>@db/x"),
             ("http://s3cr3t@h", "http://<redacted>@h"),
         ] {
-            assert_eq!(text(said), expected);
+            assert_eq!(text(line), expected);
         }
     }
 
     #[test]
-    fn keys_are_taken_out_as_blocks() {
-        for (said, expected) in [
+    fn pem_blocks_are_redacted_whole() {
+        for (line, expected) in [
             (
                 "key:\n-----BEGIN RSA PRIVATE KEY-----\ns3cr3t\nAB==\n-----END RSA PRIVATE KEY-----\nmore",
                 "key:\n<redacted>\nmore",
@@ -366,14 +366,14 @@ mod tests {
                 "{\"private_key\": \"<redacted>",
             ),
         ] {
-            assert_eq!(text(said), expected);
-            assert!(!text(said).contains(SECRET));
+            assert_eq!(text(line), expected);
+            assert!(!text(line).contains(SECRET));
         }
     }
 
     #[test]
-    fn commands_are_taken_out_to_the_end_of_their_line() {
-        for (said, expected) in [
+    fn commands_are_redacted_to_the_end_of_the_line() {
+        for (line, expected) in [
             (
                 "pre.hook.backup.velero.io/command=[\"/bin/sh\",\"-c\",\"x -ps3cr3t\"]\nmore\n",
                 "pre.hook.backup.velero.io/command=<redacted>\nmore\n",
@@ -381,7 +381,7 @@ mod tests {
             ("  Command: sh -c s3cr3t\n", "  Command: <redacted>\n"),
             ("hookCommand=\"[sh -c s3cr3t]\" pod=a", "hookCommand=\"<redacted>\" pod=a"),
         ] {
-            assert_eq!(text(said), expected);
+            assert_eq!(text(line), expected);
         }
     }
 }

@@ -8,15 +8,15 @@ use bowline_api::volume_plugin::VolumePluginPhase;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use kube::ResourceExt as _;
 
-use super::SERVER_LIMIT;
-use super::narrator::Remark;
+use super::NO_SERVER_HINT_DELAY;
+use super::progress_messages::ProgressMessage;
 use crate::installation::Installation;
-use crate::output::{self, harmless};
+use crate::output::{self, strip_control_chars};
 use crate::run::{Run, Stage, Summary};
-use crate::transfer::{Bytes, Tally, Transfer, Units};
+use crate::volume_progress::{ByteProgress, UnitProgress, VolumeProgress, VolumeTotals};
 
 /// How many volumes have a bar of their own at a time.
-const MOST_BARS: usize = 8;
+const MAX_BARS: usize = 8;
 
 /// Where remarks go.
 pub(super) struct Display {
@@ -33,7 +33,7 @@ struct Bars {
 struct VolumeBar {
     bar: ProgressBar,
     /// How far it was when it was first seen.
-    first: u64,
+    initial_position: u64,
 }
 
 impl Display {
@@ -50,51 +50,53 @@ impl Display {
     pub(super) fn show<R: Run>(
         &mut self,
         run: &R,
-        transfers: &[Transfer],
-        remarks: &[Remark],
+        transfers: &[VolumeProgress],
+        messages: &[ProgressMessage],
         installation: &Installation,
     ) {
         if let Some(bars) = &mut self.bars {
-            bars.show_run(run, &Tally::of(transfers));
+            bars.show_run(run, &VolumeTotals::from_volumes(transfers));
             bars.show_volumes(transfers);
         }
         let name = run.name_any();
-        for remark in remarks {
-            match remark {
-                Remark::NoServer => self.say(&format!(
+        for message in messages {
+            match message {
+                ProgressMessage::NoServer => self.print_line(&format!(
                     "hint: the {noun} is still {state} after {} s; no server seems to run in \
                      namespace `{}`; still waiting, Ctrl-C leaves the {noun} as it is",
-                    SERVER_LIMIT.as_secs(),
+                    NO_SERVER_HINT_DELAY.as_secs(),
                     installation.namespace(),
                     noun = R::NOUN,
                     state = run.state(),
                 )),
-                Remark::WaitsFor(other) => self.say(&format!(
+                ProgressMessage::WaitsForRun(other) => self.print_line(&format!(
                     "hint: the {noun} is still New after {} s: {noun} `{other}` is in progress and \
                      runs first; if that makes no progress either, no server runs in namespace \
                      `{}`",
-                    SERVER_LIMIT.as_secs(),
+                    NO_SERVER_HINT_DELAY.as_secs(),
                     installation.namespace(),
                     noun = R::NOUN,
                 )),
                 // What else there is to say, the bars do.
                 _ if self.bars.is_some() => {}
-                Remark::State(state) => self.say(&format!("{name}: {state}")),
-                Remark::Progress(done, total) => {
-                    self.say(&format!("{name}: {done}/{total} items"));
+                ProgressMessage::State(state) => self.print_line(&format!("{name}: {state}")),
+                ProgressMessage::Progress(done, total) => {
+                    self.print_line(&format!("{name}: {done}/{total} items"));
                 }
-                Remark::Operations(ended, total) => {
-                    self.say(&format!("{name}: {ended}/{total} operations have ended"));
+                ProgressMessage::Operations(ended, total) => {
+                    self.print_line(&format!("{name}: {ended}/{total} operations have ended"));
                 }
-                Remark::Volumes(tally) => self.say(&format!("{name}: volumes: {tally}")),
+                ProgressMessage::Volumes(tally) => {
+                    self.print_line(&format!("{name}: volumes: {tally}"));
+                }
             }
         }
     }
 
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn print_line(&self, line: &str) {
         match &self.bars {
-            Some(bars) => bars.run.println(harmless(line)),
-            None => output::say(harmless(line)),
+            Some(bars) => bars.run.println(strip_control_chars(line)),
+            None => output::print_message(strip_control_chars(line)),
         }
     }
 }
@@ -109,19 +111,19 @@ impl Drop for Display {
 }
 
 impl Bars {
-    fn show_run<R: Run>(&self, run: &R, volumes: &Tally) {
+    fn show_run<R: Run>(&self, run: &R, volumes: &VolumeTotals) {
         let Summary { stage, items, operations, .. } = run.summary();
-        let waits = stage == Stage::Closing && operations.attempted > 0;
-        let (done, total) = if waits { operations.ended() } else { items };
-        let template = match (total > 0, waits) {
+        let waits_for_operations = stage == Stage::Finalizing && operations.attempted > 0;
+        let (done, total) = if waits_for_operations { operations.ended() } else { items };
+        let template = match (total > 0, waits_for_operations) {
             (true, true) => "{spinner} {msg} [{bar:30}] {pos}/{len} operations, {elapsed}{prefix}",
             (true, false) => "{spinner} {msg} [{bar:30}] {pos}/{len} items, {elapsed}{prefix}",
             (false, _) => "{spinner} {msg} {elapsed}{prefix}",
         };
-        self.run.set_message(harmless(&run.state()));
-        self.run.set_prefix(match volumes.all {
+        self.run.set_message(strip_control_chars(&run.state()));
+        self.run.set_prefix(match volumes.total {
             0 => String::new(),
-            _ => format!(", volumes {}", volumes.short()),
+            _ => format!(", volumes {}", volumes.short_text()),
         });
         self.run.set_length(total.unsigned_abs());
         self.run.set_position(done.unsigned_abs());
@@ -129,47 +131,48 @@ impl Bars {
     }
 
     /// A bar for each volume that is at work, as far as there is room.
-    fn show_volumes(&mut self, transfers: &[Transfer]) {
-        let shown = at_work(transfers);
-        let key = |transfer: &Transfer| (transfer.volume.clone(), transfer.snapshot.clone());
-        self.volumes.retain(|known, VolumeBar { bar, .. }| {
-            let stays = shown.iter().any(|transfer| key(transfer) == *known);
-            if !stays {
+    fn show_volumes(&mut self, transfers: &[VolumeProgress]) {
+        let shown = volumes_in_progress(transfers);
+        let key = |transfer: &VolumeProgress| (transfer.volume.clone(), transfer.snapshot.clone());
+        self.volumes.retain(|bar_key, VolumeBar { bar, .. }| {
+            let is_shown = shown.iter().any(|transfer| key(transfer) == *bar_key);
+            if !is_shown {
                 bar.finish_and_clear();
                 self.all.remove(bar);
             }
-            stays
+            is_shown
         });
         for transfer in shown {
-            let (Bytes { done, total }, counts) = measured(transfer);
+            let (ByteProgress { done, total }, counts) = measured_progress(transfer);
             let position = total.map_or(done, |total| done.min(total));
-            let template = |has_pace| volume_template(total, position, has_pace, counts.is_some());
-            let VolumeBar { bar, first } = self.volumes.entry(key(transfer)).or_insert_with(|| {
-                // It is drawn as soon as it is added, so it must have its looks by then.
-                let bar = ProgressBar::no_length()
-                    .with_style(style(template(false)))
-                    .with_prefix(harmless(transfer.name()));
-                let bar = self.all.add(bar);
-                bar.set_position(position);
-                // What was done before says nothing about the speed.
-                bar.reset_eta();
-                VolumeBar { bar, first: position }
-            });
+            let template = |has_rate| volume_template(total, position, has_rate, counts.is_some());
+            let VolumeBar { bar, initial_position: first } =
+                self.volumes.entry(key(transfer)).or_insert_with(|| {
+                    // It is drawn as soon as it is added, so it must have its looks by then.
+                    let bar = ProgressBar::no_length()
+                        .with_style(style(template(false)))
+                        .with_prefix(strip_control_chars(transfer.name()));
+                    let bar = self.all.add(bar);
+                    bar.set_position(position);
+                    // What was done before says nothing about the speed.
+                    bar.reset_eta();
+                    VolumeBar { bar, initial_position: position }
+                });
             if let Some(total) = total {
                 bar.set_length(total);
             }
             bar.set_position(position);
-            bar.set_message(counts.map(harmless).unwrap_or_default());
+            bar.set_message(counts.map(strip_control_chars).unwrap_or_default());
             bar.set_style(style(template(position > *first)));
         }
     }
 }
 
 /// How far a volume is, and in what that is counted if not in bytes.
-fn measured(transfer: &Transfer) -> (Bytes, Option<&str>) {
+fn measured_progress(transfer: &VolumeProgress) -> (ByteProgress, Option<&str>) {
     match &transfer.units {
-        Some(Units { name, done, total }) if transfer.bytes.is_unknown() => {
-            (Bytes { done: *done, total: *total }, Some(name))
+        Some(UnitProgress { name, done, total }) if transfer.bytes.is_unknown() => {
+            (ByteProgress { done: *done, total: *total }, Some(name))
         }
         Some(_) | None => (transfer.bytes, None),
     }
@@ -178,10 +181,10 @@ fn measured(transfer: &Transfer) -> (Bytes, Option<&str>) {
 fn volume_template(
     total: Option<u64>,
     position: u64,
-    has_pace: bool,
+    has_rate: bool,
     counts_units: bool,
 ) -> &'static str {
-    match (total, has_pace) {
+    match (total, has_rate) {
         (Some(_), _) if counts_units => "  {prefix} [{bar:30}] {msg} {pos}/{len}",
         (None, _) if counts_units => "  {prefix} {msg} {pos}",
         (Some(_), true) => {
@@ -202,15 +205,15 @@ fn style(template: &str) -> ProgressStyle {
 }
 
 /// The volumes that are worth a bar: those that plugins are at, in the order in which they came.
-fn at_work(transfers: &[Transfer]) -> Vec<&Transfer> {
-    let is_at_work = |transfer: &&Transfer| {
+fn volumes_in_progress(transfers: &[VolumeProgress]) -> Vec<&VolumeProgress> {
+    let is_in_progress = |transfer: &&VolumeProgress| {
         let has_begun = match &transfer.phase {
-            None | Some(VolumePluginPhase::New) => measured(transfer).0.done > 0,
+            None | Some(VolumePluginPhase::New) => measured_progress(transfer).0.done > 0,
             Some(phase) => !phase.as_str().is_empty(),
         };
         has_begun && transfer.outcome().is_none()
     };
-    transfers.iter().filter(is_at_work).take(MOST_BARS).collect()
+    transfers.iter().filter(is_in_progress).take(MAX_BARS).collect()
 }
 
 #[cfg(test)]
@@ -218,11 +221,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::transfer::tests::backup;
+    use crate::volume_progress::tests::backup;
 
     #[test]
-    fn every_template_is_understood() {
-        for (total, position, has_pace, counts_units) in [
+    fn every_progress_template_is_valid() {
+        for (total, position, has_rate, counts_units) in [
             (Some(9), 1, true, false),
             (Some(9), 1, false, false),
             (None, 1, true, false),
@@ -231,13 +234,13 @@ mod tests {
             (Some(9), 1, true, true),
             (None, 1, true, true),
         ] {
-            let template = volume_template(total, position, has_pace, counts_units);
+            let template = volume_template(total, position, has_rate, counts_units);
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
         }
     }
 
     #[test]
-    fn volumes_that_plugins_are_at_have_bars_as_far_as_there_is_room() {
+    fn volumes_in_progress_have_bars_up_to_the_limit() {
         let volume = |number: usize, phase: &str, done: i64| {
             let progress = json!({"bytesDone": done, "totalBytes": 9});
             backup(&format!("pv-{number}"), &json!({"phase": phase, "progress": progress}))
@@ -251,12 +254,12 @@ mod tests {
             volume(5, "failed", 3),
             volume(6, "", 0),
         ];
-        let names = |shown: Vec<&Transfer>| -> Vec<String> {
+        let names = |shown: Vec<&VolumeProgress>| -> Vec<String> {
             shown.iter().map(|transfer| transfer.volume.clone()).collect()
         };
-        assert_eq!(names(at_work(&volumes)), ["pv-1", "pv-2", "pv-4"]);
-        let many: Vec<Transfer> =
-            (0..MOST_BARS + 3).map(|number| volume(number, "InProgress", 1)).collect();
-        assert_eq!(at_work(&many).len(), MOST_BARS);
+        assert_eq!(names(volumes_in_progress(&volumes)), ["pv-1", "pv-2", "pv-4"]);
+        let many: Vec<VolumeProgress> =
+            (0..MAX_BARS + 3).map(|number| volume(number, "InProgress", 1)).collect();
+        assert_eq!(volumes_in_progress(&many).len(), MAX_BARS);
     }
 }

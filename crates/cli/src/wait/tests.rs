@@ -2,9 +2,9 @@ use bowline_api::backup::{BackupProgress, BackupStatus};
 use bowline_api::{Backup, BackupPhase, Restore, RestorePhase};
 use serde_json::json;
 
-use super::narrator::Remark;
+use super::progress_messages::ProgressMessage;
 use super::*;
-use crate::transfer::Tally;
+use crate::volume_progress::VolumeTotals;
 
 fn backup(phase: Option<BackupPhase>, done: i64, total: i64) -> Backup {
     let mut backup = Backup::new("b", bowline_api::BackupSpec::default());
@@ -20,63 +20,67 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn a_change_of_phase_is_said_once_and_progress_now_and_then() {
-    let mut narrator = Narrator::default();
+fn phase_change_is_reported_once_and_progress_periodically() {
+    let mut messages = ProgressMessages::default();
     let running = |done| backup(Some(BackupPhase::InProgress), done, 9);
-    let state = |text: &str| vec![Remark::State(text.to_owned())];
-    for (at, seen, expected) in [
+    let state = |text: &str| vec![ProgressMessage::State(text.to_owned())];
+    for (at, observed, expected) in [
         (0, backup(None, 0, 0), state("New")),
         (1, backup(Some(BackupPhase::New), 0, 0), vec![]),
         (2, running(1), state("InProgress")),
         (3, running(2), vec![]),
-        (7, running(3), vec![Remark::Progress(3, 9)]),
+        (7, running(3), vec![ProgressMessage::Progress(3, 9)]),
         (8, running(4), vec![]),
-        (12, running(4), vec![Remark::Progress(4, 9)]),
+        (12, running(4), vec![ProgressMessage::Progress(4, 9)]),
         (30, running(4), vec![]),
         (31, backup(Some(BackupPhase::Completed), 9, 9), state("Completed")),
     ] {
-        assert_eq!(narrator.observe(&seen, &[], seconds(at)), expected, "at {at} s");
+        assert_eq!(messages.observe(&observed, &[], seconds(at)), expected, "at {at} s");
     }
 }
 
 #[test]
-fn how_far_volumes_are_is_said_now_and_then() {
-    let mut narrator = Narrator::default();
+fn volume_progress_is_reported_periodically() {
+    let mut messages = ProgressMessages::default();
     let waiting = backup(Some(BackupPhase::WaitingForPluginOperations), 0, 0);
-    narrator.observe(&waiting, &[], seconds(1));
+    messages.observe(&waiting, &[], seconds(1));
     let volumes = |done: i64| {
         let progress = json!({"bytesDone": done, "totalBytes": 1024});
-        vec![transfer::tests::backup("pv", &json!({"phase": "InProgress", "progress": progress}))]
+        vec![volume_progress::tests::backup(
+            "pv",
+            &json!({"phase": "InProgress", "progress": progress}),
+        )]
     };
-    for (at, done, is_said) in
+    for (at, done, is_reported) in
         [(3, 1, false), (5, 2, true), (7, 3, false), (10, 3, true), (20, 3, false)]
     {
-        let seen = volumes(done);
-        let expected = is_said.then(|| Remark::Volumes(Tally::of(&seen)));
-        let said = narrator.observe(&waiting, &seen, seconds(at));
-        assert_eq!(said, expected.into_iter().collect::<Vec<_>>(), "at {at} s");
+        let observed = volumes(done);
+        let expected =
+            is_reported.then(|| ProgressMessage::Volumes(VolumeTotals::from_volumes(&observed)));
+        let reported = messages.observe(&waiting, &observed, seconds(at));
+        assert_eq!(reported, expected.into_iter().collect::<Vec<_>>(), "at {at} s");
     }
 }
 
 #[test]
-fn a_server_that_does_not_begin_is_hinted_at_once() {
-    let mut narrator = Narrator::default();
+fn no_server_hint_is_given_once() {
+    let mut messages = ProgressMessages::default();
     let new = backup(None, 0, 0);
-    assert!(!narrator.observe(&new, &[], seconds(9)).contains(&Remark::NoServer));
-    assert!(narrator.observe(&new, &[], seconds(10)).contains(&Remark::NoServer));
-    assert_eq!(narrator.observe(&new, &[], seconds(60)), []);
+    assert!(!messages.observe(&new, &[], seconds(9)).contains(&ProgressMessage::NoServer));
+    assert!(messages.observe(&new, &[], seconds(10)).contains(&ProgressMessage::NoServer));
+    assert_eq!(messages.observe(&new, &[], seconds(60)), []);
     let queued = backup(Some(BackupPhase::Queued), 0, 0);
-    let mut narrator = Narrator::default();
-    assert!(!narrator.observe(&queued, &[], seconds(60)).contains(&Remark::NoServer));
+    let mut messages = ProgressMessages::default();
+    assert!(!messages.observe(&queued, &[], seconds(60)).contains(&ProgressMessage::NoServer));
 }
 
 #[test]
-fn a_cancel_that_no_server_sees_is_hinted_at_once() {
+fn no_server_hint_for_unnoticed_cancel_is_given_once() {
     let running = || backup(Some(BackupPhase::InProgress), 1, 9);
-    let mut narrator = Narrator::new(Reason::Cancel);
-    assert!(!narrator.observe(&running(), &[], seconds(9)).contains(&Remark::NoServer));
-    assert!(narrator.observe(&running(), &[], seconds(10)).contains(&Remark::NoServer));
-    assert!(!narrator.observe(&running(), &[], seconds(60)).contains(&Remark::NoServer));
+    let mut messages = ProgressMessages::new(WaitReason::Cancel);
+    assert!(!messages.observe(&running(), &[], seconds(9)).contains(&ProgressMessage::NoServer));
+    assert!(messages.observe(&running(), &[], seconds(10)).contains(&ProgressMessage::NoServer));
+    assert!(!messages.observe(&running(), &[], seconds(60)).contains(&ProgressMessage::NoServer));
     // A server that has seen it says so.
     let mut canceling = running();
     let condition = json!({
@@ -86,11 +90,11 @@ fn a_cancel_that_no_server_sees_is_hinted_at_once() {
     if let Some(status) = &mut canceling.status {
         status.conditions = vec![serde_json::from_value(condition).unwrap()];
     }
-    let mut narrator = Narrator::new(Reason::Cancel);
-    assert!(!narrator.observe(&canceling, &[], seconds(60)).contains(&Remark::NoServer));
+    let mut messages = ProgressMessages::new(WaitReason::Cancel);
+    assert!(!messages.observe(&canceling, &[], seconds(60)).contains(&ProgressMessage::NoServer));
     // One that was only asked for is not expected to be canceled.
-    let mut narrator = Narrator::new(Reason::Result);
-    assert!(!narrator.observe(&running(), &[], seconds(60)).contains(&Remark::NoServer));
+    let mut messages = ProgressMessages::new(WaitReason::Result);
+    assert!(!messages.observe(&running(), &[], seconds(60)).contains(&ProgressMessage::NoServer));
 }
 
 fn restore(status: &serde_json::Value) -> Restore {
@@ -99,29 +103,29 @@ fn restore(status: &serde_json::Value) -> Restore {
 }
 
 #[test]
-fn only_a_complete_run_is_a_success() {
+fn only_a_completed_run_is_a_success() {
     for phase in BackupPhase::KNOWN.iter().chain(RestorePhase::KNOWN) {
         let backup = backup(Some(BackupPhase::from(*phase)), 0, 0);
         let restore = restore(&json!({"phase": phase}));
         let expected = if *phase == "Completed" { Exit::Success } else { Exit::Failed };
-        assert_eq!(exit_of(&backup), expected, "{phase}");
-        assert_eq!(exit_of(&restore), expected, "{phase}");
+        assert_eq!(exit_code(&backup), expected, "{phase}");
+        assert_eq!(exit_code(&restore), expected, "{phase}");
     }
 }
 
 #[test]
-fn the_end_of_a_restore_is_told_as_that_of_a_backup() {
+fn restore_outcome_is_reported_like_a_backup_outcome() {
     let ended = restore(&json!({
         "phase": "PartiallyFailed", "errors": 1, "startTimestamp": "2026-01-02T03:04:05Z",
         "completionTimestamp": "2026-01-02T03:04:07Z",
         "progress": {"totalItems": 9, "itemsRestored": 8},
     }));
     let line = "restore `r` PartiallyFailed in 2 s (8/9 items, 1 error, 0 warnings)";
-    assert_eq!(outcome(&ended), [line]);
+    assert_eq!(outcome_lines(&ended), [line]);
 }
 
 #[test]
-fn the_end_is_told_with_numbers_and_reasons() {
+fn outcome_is_reported_with_counts_and_reasons() {
     let mut ended = backup(Some(BackupPhase::PartiallyFailed), 8, 9);
     if let Some(status) = &mut ended.status {
         status.errors = 1;
@@ -133,7 +137,7 @@ fn the_end_is_told_with_numbers_and_reasons() {
             Some(serde_json::from_value("2026-01-02T03:05:17Z".into()).unwrap());
     }
     assert_eq!(
-        outcome(&ended),
+        outcome_lines(&ended),
         [
             "backup `b` PartiallyFailed in 72 s (8/9 items, 1 error, 2 warnings)",
             "reason: the disk\u{fffd} is full",
@@ -143,5 +147,5 @@ fn the_end_is_told_with_numbers_and_reasons() {
     if let Some(status) = &mut refused.status {
         status.validation_errors = vec!["no location".to_owned()];
     }
-    assert_eq!(outcome(&refused), ["backup `b` FailedValidation", "refused: no location"]);
+    assert_eq!(outcome_lines(&refused), ["backup `b` FailedValidation", "refused: no location"]);
 }

@@ -20,8 +20,8 @@ const ACCOUNT: &str = "system:serviceaccount:velero:bowline";
 const GROUPS: [&str; 3] =
     ["system:serviceaccounts", "system:serviceaccounts:velero", "system:authenticated"];
 /// Its own namespace, and one of an application.
-const OWN: &str = "velero";
-const OTHER: &str = "shop";
+const SERVER_NAMESPACE: &str = "velero";
+const APP_NAMESPACE: &str = "shop";
 
 const READ: [&str; 3] = ["get", "list", "watch"];
 const CHANGE: [&str; 3] = ["create", "update", "patch"];
@@ -68,7 +68,7 @@ impl Question {
     }
 
     /// What every account of a cluster may do: ask about itself.
-    fn is_everybodys(&self) -> bool {
+    fn is_allowed_to_everyone(&self) -> bool {
         self.verb == "create"
             && [
                 ("authorization.k8s.io", "selfsubjectaccessreviews"),
@@ -98,40 +98,41 @@ const fn row(
 }
 
 const TABLE: [Row; 7] = [
-    row("read every object", true, true, |asked| asked.is_one_of(&READ)),
-    row("run hooks in pods", true, true, |asked| {
-        asked.verb == "create" && asked.is_of("", "pods/exec")
+    row("read every object", true, true, |question| question.is_one_of(&READ)),
+    row("run hooks in pods", true, true, |question| {
+        question.verb == "create" && question.is_of("", "pods/exec")
     }),
-    row("make and delete snapshots of CSI volumes", true, true, |asked| {
-        let is_snapshot = SNAPSHOTS.iter().any(|(group, resource)| asked.is_of(group, resource));
-        is_snapshot && (asked.is_one_of(&CHANGE) || asked.verb == "delete")
+    row("make and delete snapshots of CSI volumes", true, true, |question| {
+        let is_snapshot = SNAPSHOTS.iter().any(|(group, resource)| question.is_of(group, resource));
+        is_snapshot && (question.is_one_of(&CHANGE) || question.verb == "delete")
     }),
-    row("write its own namespace", true, true, |asked| {
-        let is_written = asked.is_one_of(&CHANGE) || asked.verb == "delete";
-        let is_event = asked.is_of("", "events") || asked.is_of("events.k8s.io", "events");
-        asked.namespace == OWN
-            && (((asked.group == "velero.io" || asked.is_of("", "configmaps")) && is_written)
-                || (asked.is_of("coordination.k8s.io", "leases") && asked.is_one_of(&CHANGE))
-                || (is_event && asked.is_one_of(&["create", "patch"])))
+    row("write its own namespace", true, true, |question| {
+        let is_written = question.is_one_of(&CHANGE) || question.verb == "delete";
+        let is_event = question.is_of("", "events") || question.is_of("events.k8s.io", "events");
+        question.namespace == SERVER_NAMESPACE
+            && (((question.group == "velero.io" || question.is_of("", "configmaps")) && is_written)
+                || (question.is_of("coordination.k8s.io", "leases") && question.is_one_of(&CHANGE))
+                || (is_event && question.is_one_of(&["create", "patch"])))
     }),
-    row("create and change any object", false, true, |asked| asked.is_one_of(&CHANGE)),
-    row("grant rights that it does not have", false, true, |asked| {
-        asked.is_one_of(&["bind", "escalate"])
+    row("create and change any object", false, true, |question| question.is_one_of(&CHANGE)),
+    row("grant rights that it does not have", false, true, |question| {
+        question.is_one_of(&["bind", "escalate"])
     }),
-    row("delete objects of applications", false, false, |asked| asked.is_one_of(&DELETE)),
+    row("delete objects of applications", false, false, |question| question.is_one_of(&DELETE)),
 ];
 
 /// Whether the page says that a server may do this.
-fn is_documented(asked: &Question, profile: Profile) -> bool {
+fn is_documented(question: &Question, profile: Profile) -> bool {
     let is_granted = |row: &Row| match profile {
         Profile::BackupOnly => row.backup_only,
         Profile::Full => row.full,
     };
-    asked.is_everybodys() || TABLE.iter().any(|row| is_granted(row) && (row.is_about)(asked))
+    question.is_allowed_to_everyone()
+        || TABLE.iter().any(|row| is_granted(row) && (row.is_about)(question))
 }
 
 #[test]
-fn the_page_has_the_rows_that_are_asked_about_below() {
+fn documented_table_has_the_tested_rows() {
     let page = include_str!("../../../../docs/install.md");
     let rows = page.lines().skip_while(|line| !line.starts_with("| | backup-only")).skip(2);
     let rows: Vec<Vec<&str>> = rows
@@ -140,9 +141,9 @@ fn the_page_has_the_rows_that_are_asked_about_below() {
         .collect();
     assert_eq!(rows.len(), TABLE.len(), "{rows:?}");
     let word = |may: bool| if may { "yes" } else { "no" };
-    for (told, row) in rows.iter().zip(&TABLE) {
-        assert!(told[0].starts_with(row.begins), "{told:?} is not {:?}", row.begins);
-        assert_eq!(told[1..], [word(row.backup_only), word(row.full)], "{told:?}");
+    for (documented, row) in rows.iter().zip(&TABLE) {
+        assert!(documented[0].starts_with(row.begins), "{documented:?} is not {:?}", row.begins);
+        assert_eq!(documented[1..], [word(row.backup_only), word(row.full)], "{documented:?}");
     }
 }
 
@@ -167,7 +168,8 @@ async fn questions(client: &Client) -> Vec<Question> {
     }
     let mut questions = Vec::new();
     for (group, resource, is_namespaced) in resources {
-        let namespaces: &[&'static str] = if is_namespaced { &[OWN, OTHER] } else { &[""] };
+        let namespaces: &[&'static str] =
+            if is_namespaced { &[SERVER_NAMESPACE, APP_NAMESPACE] } else { &[""] };
         for verb in READ.into_iter().chain(CHANGE).chain(DELETE) {
             questions.extend(namespaces.iter().map(|&namespace| Question {
                 verb,
@@ -179,7 +181,7 @@ async fn questions(client: &Client) -> Vec<Question> {
     }
     for (group, resource, verbs) in SPECIAL {
         for &verb in verbs {
-            questions.extend([OWN, OTHER, ""].map(|namespace| Question {
+            questions.extend([SERVER_NAMESPACE, APP_NAMESPACE, ""].map(|namespace| Question {
                 verb,
                 group: group.to_owned(),
                 resource: resource.to_owned(),
@@ -190,7 +192,7 @@ async fn questions(client: &Client) -> Vec<Question> {
     questions
 }
 
-async fn ask(client: &Client, spec: SubjectAccessReviewSpec) -> bool {
+async fn is_allowed(client: &Client, spec: SubjectAccessReviewSpec) -> bool {
     let spec = SubjectAccessReviewSpec {
         user: Some(ACCOUNT.to_owned()),
         groups: Some(GROUPS.map(str::to_owned).to_vec()),
@@ -201,22 +203,22 @@ async fn ask(client: &Client, spec: SubjectAccessReviewSpec) -> bool {
     api.create(&PostParams::default(), &review).await.unwrap().status.unwrap().allowed
 }
 
-async fn may(client: &Client, asked: &Question) -> bool {
-    let (resource, below) = asked.resource.split_once('/').unwrap_or((&asked.resource, ""));
+async fn may_access(client: &Client, question: &Question) -> bool {
+    let (resource, below) = question.resource.split_once('/').unwrap_or((&question.resource, ""));
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let attributes = ResourceAttributes {
-        verb: text(asked.verb),
-        group: text(&asked.group),
+        verb: text(question.verb),
+        group: text(&question.group),
         resource: text(resource),
         subresource: text(below),
-        namespace: text(asked.namespace),
+        namespace: text(question.namespace),
         ..ResourceAttributes::default()
     };
     let spec = SubjectAccessReviewSpec {
         resource_attributes: Some(attributes),
         ..SubjectAccessReviewSpec::default()
     };
-    ask(client, spec).await
+    is_allowed(client, spec).await
 }
 
 /// Whether it may ask for an address of the API server that is no resource.
@@ -227,33 +229,33 @@ async fn may_reach(client: &Client, verb: &str, path: &str) -> bool {
         non_resource_attributes: Some(attributes),
         ..SubjectAccessReviewSpec::default()
     };
-    ask(client, spec).await
+    is_allowed(client, spec).await
 }
 
 /// A rule in one spelling.
-type Spelled = (BTreeSet<String>, BTreeSet<String>, BTreeSet<String>, Option<Vec<String>>);
+type NormalizedRule = (BTreeSet<String>, BTreeSet<String>, BTreeSet<String>, Option<Vec<String>>);
 
-fn spelled(
+fn normalized(
     groups: Option<Vec<String>>,
     resources: Option<Vec<String>>,
     verbs: Vec<String>,
     names: Option<Vec<String>>,
-) -> Spelled {
+) -> NormalizedRule {
     let set = |texts: Option<Vec<String>>| texts.unwrap_or_default().into_iter().collect();
     let names = names.filter(|names| !names.is_empty());
     (set(groups), set(resources), verbs.into_iter().collect(), names)
 }
 
 /// What the API server says that the server itself may do in a namespace.
-async fn rules(client: &Client, namespace: &str) -> BTreeSet<Spelled> {
+async fn rules(client: &Client, namespace: &str) -> BTreeSet<NormalizedRule> {
     let spec = SelfSubjectRulesReviewSpec { namespace: Some(namespace.to_owned()) };
     let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
     let api: Api<SelfSubjectRulesReview> = Api::all(client.clone());
     let answer = api.create(&PostParams::default(), &review).await.unwrap().status.unwrap();
     let spell = |rule: ResourceRule| {
-        spelled(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
+        normalized(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
     };
-    let is_everybodys = |(_, resources, verbs, _): &Spelled| {
+    let is_everybodys = |(_, resources, verbs, _): &NormalizedRule| {
         let of_oneself = |name: &String| name.starts_with("selfsubject");
         resources.iter().all(of_oneself) && verbs.iter().all(|verb| verb == "create")
     };
@@ -272,7 +274,7 @@ async fn as_server(installed: &Installed) -> Client {
 }
 
 #[test]
-fn each_verb_on_each_resource_is_allowed_if_the_page_says_so_and_only_then() {
+fn each_verb_on_each_resource_is_allowed_exactly_as_documented() {
     let installed = Installed::start();
     let (runtime, client) = (&installed.runtime, &installed.client);
     for profile in Profile::ALL {
@@ -280,19 +282,20 @@ fn each_verb_on_each_resource_is_allowed_if_the_page_says_so_and_only_then() {
         runtime.block_on(async {
             let questions = questions(client).await;
             assert!(questions.len() > 1000, "{}", questions.len());
-            for asked in &questions {
-                let expected = is_documented(asked, profile);
-                assert_eq!(may(client, asked).await, expected, "{profile}: {asked:?}");
+            for question in &questions {
+                let expected = is_documented(question, profile);
+                assert_eq!(may_access(client, question).await, expected, "{profile}: {question:?}");
             }
             for (verb, path) in [("get", "/metrics"), ("get", "/logs/"), ("get", "/debug/pprof/")] {
                 assert!(!may_reach(client, verb, path).await, "{profile}: {verb} {path}");
             }
             assert!(!may_reach(client, "*", "*").await, "{profile}");
             let server = as_server(&installed).await;
-            for namespace in [OWN, OTHER] {
-                let own = if namespace == OWN { access::own_rules() } else { Vec::new() };
+            for namespace in [SERVER_NAMESPACE, APP_NAMESPACE] {
+                let own =
+                    if namespace == SERVER_NAMESPACE { access::own_rules() } else { Vec::new() };
                 let spell = |rule: PolicyRule| {
-                    spelled(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
+                    normalized(rule.api_groups, rule.resources, rule.verbs, rule.resource_names)
                 };
                 let granted = access::cluster_rules(profile).into_iter().chain(own).map(spell);
                 let found = rules(&server, namespace).await;

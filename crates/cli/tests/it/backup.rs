@@ -16,12 +16,12 @@ use rustls::{ServerConfig, ServerConnection, Stream};
 use serde_json::{Value, json};
 
 use crate::bowline::World;
-use crate::cluster::{Place, cluster};
+use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, SIGNATURE, gzip, packed, packed_json};
 use crate::restore;
 
 #[test]
-fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
+fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create"][..], &["name is required", "--from-schedule"][..]),
@@ -77,7 +77,7 @@ fn a_namespace_comes_from_the_flag_the_settings_or_the_environment() {
     let namespace = |more: &[&str]| {
         let mut command = world.bowline(&["backup", "create", "b", "-o", "json"]);
         command.args(more).env("HOME", home.path()).env("VELERO_NAMESPACE", "of-environment");
-        let ended = World::end_of(&mut command);
+        let ended = World::run_command(&mut command);
         let printed: Value = serde_json::from_str(&ended.stdout).unwrap_or(json!({}));
         (printed["metadata"]["namespace"].as_str().unwrap_or_default().to_owned(), ended.stderr)
     };
@@ -86,34 +86,35 @@ fn a_namespace_comes_from_the_flag_the_settings_or_the_environment() {
     assert_eq!(namespace(&[]).0, "of-settings");
     assert_eq!(namespace(&["-n", "of-flag"]).0, "of-flag");
     std::fs::write(folder.join("config.json"), "{").unwrap();
-    let (_, said) = namespace(&[]);
-    assert!(said.contains("config.json") && said.contains("fix or remove"), "{said}");
+    let (_, stderr) = namespace(&[]);
+    assert!(stderr.contains("config.json") && stderr.contains("fix or remove"), "{stderr}");
 }
 
 #[test]
-fn backups_are_deleted_by_the_server_and_the_command_asks_for_it() {
-    let place = cluster().place("backup-delete");
+fn backup_delete_creates_a_delete_request() {
+    let env = cluster().test_env("backup-delete");
     for (name, label) in [("one", "a"), ("two", "a"), ("three", "b")] {
-        restore::backed_up(
-            &place,
+        restore::put_backup(
+            &env,
             name,
             &json!({"phase": "Completed"}),
             &json!({"labels": {"of": label}}),
         );
     }
-    place.refused(&["backup", "delete", "one"], &["--confirm"]);
-    place.refused(&["backup", "delete", "none", "--confirm"], &["backup `none` not found"]);
-    assert_eq!(place.names::<DeleteBackupRequest>(), [""; 0]);
-    let said = place.run(&["backup", "delete", "one", "--confirm"]).stderr;
-    assert!(said.contains("backup `one`: deletion requested"), "{said}");
-    place.ok(&["backup", "delete", "-l", "of=a", "--confirm"]);
-    let names = place.names::<DeleteBackupRequest>();
-    let of: Vec<&str> = names.iter().map(|name| name.rsplit_once('-').unwrap().0).collect();
-    assert_eq!(of, ["one", "one", "two"]);
-    let request: DeleteBackupRequest = place.get(&names[0]);
+    env.run_refused(&["backup", "delete", "one"], &["--confirm"]);
+    env.run_refused(&["backup", "delete", "none", "--confirm"], &["backup `none` not found"]);
+    assert_eq!(env.names::<DeleteBackupRequest>(), [""; 0]);
+    let stderr = env.run(&["backup", "delete", "one", "--confirm"]).stderr;
+    assert!(stderr.contains("backup `one`: deletion requested"), "{stderr}");
+    env.run_ok(&["backup", "delete", "-l", "of=a", "--confirm"]);
+    let names = env.names::<DeleteBackupRequest>();
+    let backup_names: Vec<&str> =
+        names.iter().map(|name| name.rsplit_once('-').unwrap().0).collect();
+    assert_eq!(backup_names, ["one", "one", "two"]);
+    let request: DeleteBackupRequest = env.get(&names[0]);
     assert_eq!(request.spec.backup_name, "one");
     let labels = request.metadata.labels.unwrap();
-    let uid = place.get::<Backup>("one").metadata.uid.unwrap();
+    let uid = env.get::<Backup>("one").metadata.uid.unwrap();
     assert_eq!(
         (&labels["velero.io/backup-name"], &labels["velero.io/backup-uid"]),
         (&"one".into(), &uid)
@@ -121,12 +122,12 @@ fn backups_are_deleted_by_the_server_and_the_command_asks_for_it() {
 }
 
 #[test]
-fn a_command_that_waits_tells_what_the_server_could_not_delete() {
-    let place = cluster().place("backup-delete-wait");
+fn delete_with_wait_reports_server_errors() {
+    let env = cluster().test_env("backup-delete-wait");
     let answer = |name: &'static str, errors: Value| {
-        restore::completed(&place, name);
-        let requests = place.api::<DeleteBackupRequest>();
-        let backups = place.api::<Backup>();
+        restore::put_completed_backup(&env, name);
+        let requests = env.api::<DeleteBackupRequest>();
+        let backups = env.api::<Backup>();
         let server = cluster().runtime.spawn(async move {
             let request = loop {
                 let list = requests.list(&ListParams::default()).await.unwrap().items;
@@ -145,58 +146,58 @@ fn a_command_that_waits_tells_what_the_server_could_not_delete() {
                 requests.patch(&request, &PatchParams::default(), &patch).await.unwrap();
             }
         });
-        let ended = place.run(&["backup", "delete", name, "--confirm", "--wait"]);
+        let ended = env.run(&["backup", "delete", name, "--confirm", "--wait"]);
         cluster().runtime.block_on(server).unwrap();
         (ended.code, ended.stderr)
     };
-    let (code, said) = answer("gone", Value::Null);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.ends_with("backup `gone` deleted\n"), "{said}");
-    let (code, said) = answer("stuck", json!(["error deleting snapshot s1: it is glued on"]));
-    assert_eq!(code, Some(1), "{said}");
+    let (code, stderr) = answer("gone", Value::Null);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.ends_with("backup `gone` deleted\n"), "{stderr}");
+    let (code, stderr) = answer("stuck", json!(["error deleting snapshot s1: it is glued on"]));
+    assert_eq!(code, Some(1), "{stderr}");
     let expected = "backup `stuck` was not deleted, or not completely:\n  error deleting snapshot s1: it is \
                     glued on\n";
-    assert!(said.ends_with(expected), "{said}");
+    assert!(stderr.ends_with(expected), "{stderr}");
 }
 
 #[test]
 fn a_backup_is_created_listed_and_described() {
-    let place = cluster().place("backup-create");
-    let said = place.run(&["backup", "create", "one", "--ttl", "1h", "--labels", "a=b"]).stderr;
-    assert!(said.contains("`one` created; see `bowline backup describe one`"), "{said}");
-    assert!(said.contains("hint: namespace `backup-create` has no backup location"), "{said}");
-    let created: Backup = place.get("one");
+    let env = cluster().test_env("backup-create");
+    let stderr = env.run(&["backup", "create", "one", "--ttl", "1h", "--labels", "a=b"]).stderr;
+    assert!(stderr.contains("`one` created; see `bowline backup describe one`"), "{stderr}");
+    assert!(stderr.contains("hint: namespace `backup-create` has no backup location"), "{stderr}");
+    let created: Backup = env.get("one");
     assert_eq!(created.spec.ttl.to_string(), "1h0m0s");
     assert_eq!(created.spec.included_namespaces, ["*"]);
 
-    place.refused(&["backup", "create", "one"], &["backup `one` already exists"]);
-    place.refused(
+    env.run_refused(&["backup", "create", "one"], &["backup `one` already exists"]);
+    env.run_refused(
         &["backup", "create", "two", "--storage-location", "none"],
         &["backup location `none` not found", "backup-location get"],
     );
-    place.ok(&["backup", "create", "two"]);
-    assert_eq!(place.names::<Backup>(), ["one", "two"]);
+    env.run_ok(&["backup", "create", "two"]);
+    assert_eq!(env.names::<Backup>(), ["one", "two"]);
 
-    let table = place.ok(&["backup", "get"]);
+    let table = env.run_ok(&["backup", "get"]);
     let first: Vec<&str> = table.lines().map(|line| line.split(' ').next().unwrap()).collect();
     assert_eq!(first, ["NAME", "one", "two"]);
-    assert_eq!(place.ok(&["backup", "get", "-l", "a=b"]).lines().count(), 2);
+    assert_eq!(env.run_ok(&["backup", "get", "-l", "a=b"]).lines().count(), 2);
     let one: Value =
-        serde_json::from_str(&place.ok(&["backup", "get", "one", "-o", "json"])).unwrap();
+        serde_json::from_str(&env.run_ok(&["backup", "get", "one", "-o", "json"])).unwrap();
     assert_eq!((&one["kind"], &one["metadata"]["name"]), (&json!("Backup"), &json!("one")));
     assert_eq!(one["metadata"]["managedFields"], Value::Null);
-    let list = place.ok(&["backup", "get", "one", "two", "-o", "yaml"]);
+    let list = env.run_ok(&["backup", "get", "one", "two", "-o", "yaml"]);
     assert!(list.contains("kind: BackupList\n"), "{list}");
     assert_eq!(list.matches("kind: Backup\n").count(), 2, "{list}");
 
     // Nobody has looked at it, so that there is nothing to wait for.
-    let described = place.ok(&["backup", "describe", "one"]);
+    let described = env.run_ok(&["backup", "describe", "one"]);
     assert!(described.contains("\nPhase:  New\n"), "{described}");
-    place.refused(&["backup", "logs", "one"], &["has no log yet", "the phase is New"]);
-    place.refused(&["backup", "download", "one"], &["has no archive", "the phase is New"]);
+    env.run_refused(&["backup", "logs", "one"], &["has no log yet", "the phase is New"]);
+    env.run_refused(&["backup", "download", "one"], &["has no archive", "the phase is New"]);
     for line in [&["get", "none"][..], &["describe", "none"], &["logs", "none"]] {
         let arguments: Vec<&str> = ["backup"].iter().chain(line).copied().collect();
-        place.refused(
+        env.run_refused(
             &arguments,
             &["backup `none` not found in namespace `backup-create`", "for a list"],
         );
@@ -204,25 +205,25 @@ fn a_backup_is_created_listed_and_described() {
 }
 
 #[test]
-fn nothing_is_told_as_such() {
-    let place = cluster().place("backup-nothing");
-    let ended = place.run(&["backup", "get"]);
+fn empty_list_is_reported() {
+    let env = cluster().test_env("backup-nothing");
+    let ended = env.run(&["backup", "get"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ""));
     assert_eq!(ended.stderr, "no backups in namespace `backup-nothing`\n");
-    let list: Value = serde_json::from_str(&place.ok(&["backup", "get", "-o", "json"])).unwrap();
+    let list: Value = serde_json::from_str(&env.run_ok(&["backup", "get", "-o", "json"])).unwrap();
     assert_eq!(list["items"], json!([]));
-    place.refused(
+    env.run_refused(
         &["backup", "get", "-n", "no-such"],
         &["namespace `no-such` does not exist", "--namespace"],
     );
-    place.refused(
+    env.run_refused(
         &["backup", "create", "b", "-n", "no-such"],
         &["namespace `no-such` does not exist"],
     );
 }
 
 #[test]
-fn a_cluster_without_the_definitions_is_explained() {
+fn missing_resource_definitions_give_an_install_hint() {
     // As an API server answers for a path that it does not know.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -250,7 +251,7 @@ fn a_cluster_without_the_definitions_is_explained() {
     let world = World::new();
     for line in [&["get"][..], &["get", "b"], &["describe", "b"], &["logs", "b"]] {
         let mut command = world.bowline(&["backup"]);
-        let ended = World::end_of(command.args(line).env("KUBECONFIG", kubeconfig.path()));
+        let ended = World::run_command(command.args(line).env("KUBECONFIG", kubeconfig.path()));
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         let hint = "install them with `bowline install --crds-only`";
         assert!(ended.stderr.contains(hint), "{line:?}: {}", ended.stderr);
@@ -258,40 +259,47 @@ fn a_cluster_without_the_definitions_is_explained() {
 }
 
 #[test]
-fn a_schedule_lends_a_backup_its_template() {
-    let place = cluster().place("backup-schedule");
+fn backup_from_schedule_uses_its_template() {
+    let env = cluster().test_env("backup-schedule");
     let spec = json!({"schedule": "@daily", "template": {"includedNamespaces": ["app"]}});
-    place.put("Schedule", "nightly", json!({"spec": spec, "metadata": {"labels": {"a": "b"}}}));
-    place.ok(&["backup", "create", "--from-schedule", "nightly", "--labels", "c=d"]);
-    let [name] = place.names::<Backup>().try_into().unwrap();
+    env.apply_velero_object(
+        "Schedule",
+        "nightly",
+        json!({"spec": spec, "metadata": {"labels": {"a": "b"}}}),
+    );
+    env.run_ok(&["backup", "create", "--from-schedule", "nightly", "--labels", "c=d"]);
+    let [name] = env.names::<Backup>().try_into().unwrap();
     let digits = name.strip_prefix("nightly-").unwrap();
     assert!(digits.len() == 14 && digits.bytes().all(|b| b.is_ascii_digit()), "{name}");
-    let backup: Backup = place.get(&name);
+    let backup: Backup = env.get(&name);
     assert_eq!(backup.spec.included_namespaces, ["app"]);
     let labels = backup.metadata.labels.unwrap();
     assert_eq!((labels["a"].as_str(), labels["c"].as_str()), ("b", "d"));
     assert_eq!(labels["velero.io/schedule-name"], "nightly");
     // Velero's scripts have other flags beside it, which say nothing then.
     let line = ["backup", "create", "again", "--from-schedule=nightly", "--ttl=1h"];
-    let ended = place.run(&line);
+    let ended = env.run(&line);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("warning: --from-schedule uses"), "{}", ended.stderr);
-    let again: Backup = place.get("again");
+    let again: Backup = env.get("again");
     assert_eq!(
         (again.spec.included_namespaces, again.spec.ttl),
         (backup.spec.included_namespaces, backup.spec.ttl)
     );
     // Two within a second are two.
     for _ in 0..2 {
-        place.ok(&["backup", "create", "--from-schedule=nightly"]);
+        env.run_ok(&["backup", "create", "--from-schedule=nightly"]);
     }
-    assert_eq!(place.names::<Backup>().len(), 4);
-    place.refused(&["backup", "create", "--from-schedule", "none"], &["schedule `none` not found"]);
+    assert_eq!(env.names::<Backup>().len(), 4);
+    env.run_refused(
+        &["backup", "create", "--from-schedule", "none"],
+        &["schedule `none` not found"],
+    );
 }
 
 /// A backup as a server leaves it.
-fn finished(place: &Place, name: &str) {
-    place.put("Backup", name, json!({"spec": {"includedNamespaces": ["app"]}}));
+fn put_finished_backup(place: &TestEnv, name: &str) {
+    place.apply_velero_object("Backup", name, json!({"spec": {"includedNamespaces": ["app"]}}));
     place.set_status::<Backup>(
         name,
         &json!({
@@ -305,15 +313,15 @@ fn finished(place: &Place, name: &str) {
 
 #[test]
 fn describe_shows_what_the_storage_location_holds_and_leaves_no_request() {
-    let place = cluster().place("backup-describe");
-    finished(&place, "b");
+    let env = cluster().test_env("backup-describe");
+    put_finished_backup(&env, "b");
     let volumes = json!([{"pvName": "pv-1", "skipped": true, "skippedReason": "no snapshotter"}]);
     let operations = json!([{"spec": {
         "operationID": "op-1", "backupItemAction": "x.io/a",
         "resourceIdentifier": {"Group": "", "Resource": "pods", "Namespace": "app", "Name": "web"},
     }}]);
     let _server = FakeServer::start(
-        &place,
+        &env,
         [
             ("BackupResults", packed_json(&json!({"errors": {"namespaces": {"app": ["oh"]}}}))),
             ("BackupVolumeInfos", packed_json(&volumes)),
@@ -321,22 +329,22 @@ fn describe_shows_what_the_storage_location_holds_and_leaves_no_request() {
             ("BackupResourceList", packed_json(&json!({"v1/Pod": ["app/web"]}))),
         ],
     );
-    let described = place.ok(&["backup", "describe", "b", "--details"]);
+    let described = env.run_ok(&["backup", "describe", "b", "--details"]);
     insta::assert_snapshot!(described);
     let json: Value =
-        serde_json::from_str(&place.ok(&["backup", "describe", "b", "-o", "json"])).unwrap();
+        serde_json::from_str(&env.run_ok(&["backup", "describe", "b", "-o", "json"])).unwrap();
     assert_eq!(json["errors"]["namespace"]["app"], json!(["oh"]));
     assert_eq!(json["status"]["backupVolumes"]["skipped"][0]["pvName"], "pv-1");
     assert_eq!(json["status"]["resourceList"], Value::Null, "no --details");
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
 #[test]
-fn describe_says_which_file_cannot_be_read_and_why() {
-    let place = cluster().place("backup-degraded");
-    finished(&place, "b");
+fn describe_names_unreadable_files_with_the_reason() {
+    let env = cluster().test_env("backup-degraded");
+    put_finished_backup(&env, "b");
     let _server = FakeServer::start(
-        &place,
+        &env,
         [
             ("BackupResults", Answer::Reason("the location is unavailable")),
             ("BackupVolumeInfos", Answer::Status("403 Forbidden")),
@@ -344,7 +352,7 @@ fn describe_says_which_file_cannot_be_read_and_why() {
             ("BackupResourceList", Answer::File(b"no gzip".to_vec())),
         ],
     );
-    let described = place.ok(&["backup", "describe", "b", "--details"]);
+    let described = env.run_ok(&["backup", "describe", "b", "--details"]);
     for line in [
         "Errors:    1 <cannot read BackupResults: the server cannot provide the file: the location is \
          unavailable>",
@@ -359,19 +367,19 @@ fn describe_says_which_file_cannot_be_read_and_why() {
         assert!(described.contains(line), "no {line:?} in {described}");
     }
     assert!(!described.contains(SIGNATURE), "{described}");
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
 #[test]
-fn logs_are_printed_and_trouble_is_told_without_the_link() {
-    let place = cluster().place("backup-logs");
-    finished(&place, "b");
+fn logs_are_printed_and_errors_do_not_quote_the_link() {
+    let env = cluster().test_env("backup-logs");
+    put_finished_backup(&env, "b");
     let log = "a line with some numbers\n".repeat(100_000);
     {
-        let _server = FakeServer::start(&place, [("BackupLog", packed(&log))]);
-        assert!(place.ok(&["backup", "logs", "b"]) == log, "it is not the log");
+        let _server = FakeServer::start(&env, [("BackupLog", packed(&log))]);
+        assert!(env.run_ok(&["backup", "logs", "b"]) == log, "it is not the log");
         // A reader that has seen enough is no error.
-        let mut child = place.bowline(&["backup", "logs", "b"]).spawn().unwrap();
+        let mut child = env.bowline(&["backup", "logs", "b"]).spawn().unwrap();
         let mut first = [0; 10];
         child.stdout.take().unwrap().read_exact(&mut first).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(0));
@@ -387,16 +395,16 @@ fn logs_are_printed_and_trouble_is_told_without_the_link() {
         (Answer::File(b"no gzip".to_vec()), &["it is damaged"]),
         (Answer::Reason("no such location"), &["cannot provide the file: no such location"]),
     ] {
-        let _server = FakeServer::start(&place, [("BackupLog", answer)]);
-        let said = place.refused(&["backup", "logs", "b"], words);
-        assert!(said.contains("cannot print the log of backup `b`"), "{said}");
-        assert!(!said.contains(SIGNATURE) && !said.contains("http://"), "{said}");
+        let _server = FakeServer::start(&env, [("BackupLog", answer)]);
+        let stderr = env.run_refused(&["backup", "logs", "b"], words);
+        assert!(stderr.contains("cannot print the log of backup `b`"), "{stderr}");
+        assert!(!stderr.contains(SIGNATURE) && !stderr.contains("http://"), "{stderr}");
     }
     let started = Instant::now();
     let words = ["no response from the server within 1s", "namespace `backup-logs`"];
-    place.refused(&["backup", "logs", "b", "--timeout", "1s"], &words);
+    env.run_refused(&["backup", "logs", "b", "--timeout", "1s"], &words);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
 /// Serves a file to whoever trusts it. Returns its address and its certificate.
@@ -432,13 +440,13 @@ fn serve_with_tls(file: Vec<u8>) -> (String, String) {
 
 #[test]
 fn certificates_come_from_the_flag_the_settings_or_the_location() {
-    let place = cluster().place("backup-tls");
+    let env = cluster().test_env("backup-tls");
     let (url, pem) = serve_with_tls(gzip("the log\n"));
-    let _server = FakeServer::start(&place, [("BackupLog", Answer::Elsewhere(url))]);
+    let _server = FakeServer::start(&env, [("BackupLog", Answer::Elsewhere(url))]);
     let bytes = |pem: &str| k8s_openapi::ByteString(pem.as_bytes().to_vec());
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "data": {"ca.crt": bytes(&pem)},
-        "metadata": {"name": "ca", "namespace": place.namespace},
+        "metadata": {"name": "ca", "namespace": env.namespace},
     });
     cluster().apply(secret);
     for (location, trusted) in [
@@ -449,66 +457,69 @@ fn certificates_come_from_the_flag_the_settings_or_the_location() {
     ] {
         let mut spec = json!({"provider": "aws", "objectStorage": trusted});
         spec["objectStorage"]["bucket"] = "b".into();
-        place.put("BackupStorageLocation", location, json!({"spec": spec}));
-        place.put("Backup", location, json!({"spec": {"storageLocation": location}}));
-        place.set_status::<Backup>(location, &json!({"phase": "Completed"}));
+        env.apply_velero_object("BackupStorageLocation", location, json!({"spec": spec}));
+        env.apply_velero_object("Backup", location, json!({"spec": {"storageLocation": location}}));
+        env.set_status::<Backup>(location, &json!({"phase": "Completed"}));
     }
     let words = ["cannot download from `localhost`", "add the certificate authority", "--cacert"];
-    place.refused(&["backup", "logs", "plain"], &words);
+    env.run_refused(&["backup", "logs", "plain"], &words);
     for location in ["inline", "reference"] {
-        assert_eq!(place.ok(&["backup", "logs", location]), "the log\n");
+        assert_eq!(env.run_ok(&["backup", "logs", location]), "the log\n");
     }
-    let said = place.run(&["backup", "logs", "broken"]).stderr;
-    assert!(said.contains("warning: cannot use the certificates of location `broken`"), "{said}");
-    assert!(said.contains("Secret `ca` has no key `none`"), "{said}");
+    let stderr = env.run(&["backup", "logs", "broken"]).stderr;
+    assert!(
+        stderr.contains("warning: cannot use the certificates of location `broken`"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("Secret `ca` has no key `none`"), "{stderr}");
 
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("ca.crt");
     std::fs::write(&file, &pem).unwrap();
     let file = file.to_str().unwrap();
-    assert_eq!(place.ok(&["backup", "logs", "plain", "--cacert", file]), "the log\n");
+    assert_eq!(env.run_ok(&["backup", "logs", "plain", "--cacert", file]), "the log\n");
     let insecure = ["backup", "logs", "plain", "--insecure-skip-tls-verify"];
-    assert_eq!(place.ok(&insecure), "the log\n");
+    assert_eq!(env.run_ok(&insecure), "the log\n");
     let folder = home.path().join(".config/velero");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("config.json"), json!({"cacert": file}).to_string()).unwrap();
-    let mut command = place.bowline(&["backup", "logs", "plain"]);
-    assert_eq!(World::end_of(command.env("HOME", home.path())).stdout, "the log\n");
+    let mut command = env.bowline(&["backup", "logs", "plain"]);
+    assert_eq!(World::run_command(command.env("HOME", home.path())).stdout, "the log\n");
 }
 
 #[test]
 fn an_interrupted_download_leaves_neither_a_request_nor_a_file() {
-    let place = cluster().place("backup-interrupt");
-    finished(&place, "b");
+    let env = cluster().test_env("backup-interrupt");
+    put_finished_backup(&env, "b");
     let folder = tempfile::tempdir().unwrap();
-    let mut command = place.bowline(&["backup", "download", "b"]);
+    let mut command = env.bowline(&["backup", "download", "b"]);
     let mut child = command.current_dir(folder.path()).spawn().unwrap();
-    World::wait_until("the server is asked", || !place.names::<DownloadRequest>().is_empty());
+    World::wait_until("the server is asked", || !env.names::<DownloadRequest>().is_empty());
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn an_archive_is_written_whole_or_not_at_all() {
-    let place = cluster().place("backup-download");
-    finished(&place, "b");
+fn archive_is_written_completely_or_not_at_all() {
+    let env = cluster().test_env("backup-download");
+    put_finished_backup(&env, "b");
     let folder = tempfile::tempdir().unwrap();
     let target = folder.path().join("b-data.tar.gz");
     let download = |more: &[&str]| {
-        let mut command = place.bowline(&["backup", "download", "b"]);
-        World::end_of(command.args(more).current_dir(folder.path()))
+        let mut command = env.bowline(&["backup", "download", "b"]);
+        World::run_command(command.args(more).current_dir(folder.path()))
     };
     {
-        let _server = FakeServer::start(&place, [("BackupContents", Answer::Cut)]);
+        let _server = FakeServer::start(&env, [("BackupContents", Answer::Cut)]);
         let ended = download(&[]);
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         assert!(ended.stderr.contains("the download was interrupted"), "{}", ended.stderr);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
     let archive = vec![7; 3 << 20];
-    let _server = FakeServer::start(&place, [("BackupContents", Answer::File(archive.clone()))]);
+    let _server = FakeServer::start(&env, [("BackupContents", Answer::File(archive.clone()))]);
     let ended = download(&[]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("saved to b-data.tar.gz, 3.00 MiB"), "{}", ended.stderr);
@@ -524,27 +535,27 @@ fn an_archive_is_written_whole_or_not_at_all() {
     assert!(std::fs::read(&target).unwrap() == archive, "it is not the archive");
     assert_eq!(download(&["-o", "other"]).code, Some(0));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "something else is left");
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
 #[test]
-fn waiting_tells_each_phase_and_how_it_ended() {
-    let place = cluster().place("backup-wait");
+fn wait_reports_each_phase_and_the_outcome() {
+    let env = cluster().test_env("backup-wait");
     let results = packed_json(&json!({"errors": {"namespaces": {"app": ["oh"]}}}));
-    let _server = FakeServer::start(&place, [("BackupResults", results)]);
+    let _server = FakeServer::start(&env, [("BackupResults", results)]);
     for (name, phase, code) in [("good", "Completed", 0), ("bad", "PartiallyFailed", 1)] {
-        let mut command = place.bowline(&["backup", "create", name, "--wait"]);
+        let mut command = env.bowline(&["backup", "create", name, "--wait"]);
         let mut child = command.spawn().unwrap();
-        let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut next = || said.next().unwrap().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut next = || lines.next().unwrap().unwrap();
         assert_eq!(next(), format!("{name}: New"));
-        place.set_status::<Backup>(name, &json!({"phase": "InProgress"}));
+        env.set_status::<Backup>(name, &json!({"phase": "InProgress"}));
         assert_eq!(next(), format!("{name}: InProgress"));
         let progress = json!({"totalItems": 3, "itemsBackedUp": 3});
         let status = json!({
             "phase": phase, "progress": progress, "errors": code, "failureReason": "because",
         });
-        place.set_status::<Backup>(name, &status);
+        env.set_status::<Backup>(name, &status);
         assert_eq!(next(), format!("{name}: {phase}"));
         let errors = if code == 1 { "1 error" } else { "0 errors" };
         let end = format!("backup `{name}` {phase} (3/3 items, {errors}, 0 warnings)");
@@ -560,74 +571,75 @@ fn waiting_tells_each_phase_and_how_it_ended() {
 }
 
 #[test]
-fn waiting_without_a_server_hints_and_can_be_left() {
-    let place = cluster().place("backup-no-server");
-    let mut child = place.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    let hint = said.find(|line| line.as_ref().unwrap().contains("hint:")).unwrap().unwrap();
+fn wait_without_a_server_gives_a_hint_and_can_be_interrupted() {
+    let env = cluster().test_env("backup-no-server");
+    let mut child = env.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let hint = lines.find(|line| line.as_ref().unwrap().contains("hint:")).unwrap().unwrap();
     assert!(hint.contains("no server seems to run in namespace `backup-no-server`"), "{hint}");
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-    let last = said.next().unwrap().unwrap();
+    let last = lines.next().unwrap().unwrap();
     assert!(last.contains("continues without this command"), "{last}");
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(place.names::<Backup>(), ["b"]);
+    assert_eq!(env.names::<Backup>(), ["b"]);
 }
 
 #[test]
-fn a_backup_that_is_deleted_is_not_waited_for() {
-    let place = cluster().place("backup-deleted");
-    let mut child = place.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert_eq!(said.next().unwrap().unwrap(), "b: New");
-    let api = place.api::<Backup>();
+fn wait_ends_when_the_backup_is_deleted() {
+    let env = cluster().test_env("backup-deleted");
+    let mut child = env.bowline(&["backup", "create", "b", "-w"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "b: New");
+    let api = env.api::<Backup>();
     cluster().runtime.block_on(api.delete("b", &kube::api::DeleteParams::default())).unwrap();
-    let last = said.next().unwrap().unwrap();
+    let last = lines.next().unwrap().unwrap();
     assert_eq!(last, "error: backup `b` was deleted while waiting for it");
     assert_eq!(child.wait().unwrap().code(), Some(2));
 }
 
 #[test]
-fn everything_works_with_a_server_of_velero() {
+fn all_commands_work_with_a_velero_server() {
     let cluster = cluster();
     let s3 = cluster.runtime.block_on(S3::start(cluster.plane.bed())).unwrap();
     let started = Velero::start(&cluster.plane, &s3, velero::Options::default());
     let velero = cluster.runtime.block_on(started).unwrap();
-    let app = cluster.place("velero-app");
+    let app = cluster.test_env("velero-app");
     cluster.apply(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"},
         "metadata": {"name": "settings", "namespace": app.namespace},
     }));
-    let place = Place { world: World::new(), namespace: velero::NAMESPACE.to_owned() };
+    let env = TestEnv { world: World::new(), namespace: velero::NAMESPACE.to_owned() };
 
     let create = ["backup", "create", "real", "--include-namespaces", "velero-app", "--wait"];
-    let ended = place.run(&create);
+    let ended = env.run(&create);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("backup `real` Completed"), "{}", ended.stderr);
 
-    let described = place.ok(&["backup", "describe", "real", "--details"]);
+    let described = env.run_ok(&["backup", "describe", "real", "--details"]);
     assert!(described.contains("    - velero-app/settings\n"), "{described}");
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
-    let theirs = cluster.runtime.block_on(async {
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
+    let velero_output = cluster.runtime.block_on(async {
         let mut command = velero.command();
         command.args(["backup", "describe", "real", "--details", "--colorized=false"]);
         command.env("TZ", "UTC");
         command.output().await.unwrap()
     });
     // Velero's command line leaves its requests behind.
-    let left_by_velero = place.names::<DownloadRequest>();
+    let left_by_velero = env.names::<DownloadRequest>();
     let words = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     };
-    let ours = words(&described);
-    let theirs = words(&String::from_utf8(theirs.stdout).unwrap());
-    let missing: Vec<&String> = theirs.iter().filter(|line| !ours.contains(line)).collect();
+    let our_lines = words(&described);
+    let velero_lines = words(&String::from_utf8(velero_output.stdout).unwrap());
+    let missing: Vec<&String> =
+        velero_lines.iter().filter(|line| !our_lines.contains(line)).collect();
     assert_eq!(missing, [] as [&str; 0], "lines of Velero's that we do not have");
 
-    let log = place.ok(&["backup", "logs", "real"]);
+    let log = env.run_ok(&["backup", "logs", "real"]);
     assert!(log.contains("velero-app"), "{log}");
     let folder = tempfile::tempdir().unwrap();
     let archive = folder.path().join("real.tar.gz");
-    place.ok(&["backup", "download", "real", "-o", archive.to_str().unwrap()]);
+    env.run_ok(&["backup", "download", "real", "-o", archive.to_str().unwrap()]);
     let mut unpacked = Vec::new();
     let packed = std::fs::File::open(&archive).unwrap();
     decode::gunzip(packed, Limits::ARCHIVE).read_to_end(&mut unpacked).unwrap();
@@ -635,13 +647,13 @@ fn everything_works_with_a_server_of_velero() {
     assert!(unpacked.windows(path.len()).any(|window| window == path), "not in the archive");
 
     let refused = ["backup", "create", "refused", "--exclude-resources=*", "--wait"];
-    let ended = place.run(&refused);
+    let ended = env.run(&refused);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(ended.stderr.contains("refused: Invalid included/excluded"), "{}", ended.stderr);
-    place.refused(
+    env.run_refused(
         &["backup", "logs", "refused"],
         &["validation failed, so nothing was run: Invalid"],
     );
-    assert_eq!(place.names::<DownloadRequest>(), left_by_velero);
-    restore::works_with_velero(&place, &velero);
+    assert_eq!(env.names::<DownloadRequest>(), left_by_velero);
+    restore::assert_works_with_velero(&env, &velero);
 }

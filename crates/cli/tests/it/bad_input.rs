@@ -4,10 +4,10 @@ use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 
 /// One line, exit code 2, nothing on standard output, nothing left.
-fn assert_refused(world: &World, ended: &Ended, words: &[&str]) {
+fn assert_refused(world: &World, ended: &CommandResult, words: &[&str]) {
     let errors: Vec<&str> =
         ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
     let [error] = errors.as_slice() else { panic!("not one error: {:?}", ended.stderr) };
@@ -54,8 +54,8 @@ fn a_folder_that_is_not_there() {
 #[test]
 fn a_port_in_use() {
     let world = World::new();
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port().to_string();
+    let occupied = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = occupied.local_addr().unwrap().port().to_string();
     let ended = world.run(&["demo", "--exit", "--port", &port]);
     assert_refused(&world, &ended, &[&format!("port {port}"), "in use", "choose another one"]);
 }
@@ -79,7 +79,7 @@ fn a_standard_output_that_is_full() {
     let world = World::new();
     let mut command = world.bowline(&["install", "--crds-only", "--dry-run", "-o", "yaml"]);
     command.stdout(std::fs::File::create("/dev/full").unwrap());
-    let ended = World::end_of(&mut command);
+    let ended = World::run_command(&mut command);
     assert_refused(&world, &ended, &["cannot write to standard output", "No space"]);
 }
 
@@ -89,7 +89,7 @@ fn a_kubeconfig_that_is_broken_is_not_quoted() {
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(kubeconfig.path(), "users:\n  - user: {token: s3cr3t\n").unwrap();
     let mut command = world.bowline(&["install", "--crds-only"]);
-    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig.path()));
+    let ended = World::run_command(command.env("KUBECONFIG", kubeconfig.path()));
     assert!(!ended.stderr.contains("s3cr3t"), "{}", ended.stderr);
     assert_refused(
         &world,
@@ -106,7 +106,7 @@ fn a_binary_that_dies_at_start() {
     std::fs::write(&etcd, "#!/bin/sh\necho 'fatal: this is no etcd' >&2\nexit 7\n").unwrap();
     std::fs::set_permissions(&etcd, Permissions::from_mode(0o755)).unwrap();
     let mut command = world.bowline(&["demo", "--exit"]);
-    let ended = World::end_of(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
+    let ended = World::run_command(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
     assert_refused(&world, &ended, &["etcd", "exit status: 7", "fatal: this is no etcd"]);
 }
 
@@ -116,7 +116,7 @@ fn a_binary_that_cannot_be_run() {
     let assets = tempfile::tempdir().unwrap();
     std::fs::write(assets.path().join("etcd"), "not a program").unwrap();
     let mut command = world.bowline(&["demo", "--exit"]);
-    let ended = World::end_of(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
+    let ended = World::run_command(command.env("BOWLINE_TESTBED_ASSETS", assets.path()));
     assert_refused(&world, &ended, &["cannot start etcd", "ermission denied"]);
 }
 
@@ -127,7 +127,7 @@ fn no_go_toolchain() {
     let mut command = world.bowline(&["demo", "--exit"]);
     command.env("BOWLINE_CACHE", empty.path()).env("PATH", empty.path());
     command.env_remove("BOWLINE_TESTBED_ASSETS").env_remove("KUBEBUILDER_ASSETS");
-    let ended = World::end_of(&mut command);
+    let ended = World::run_command(&mut command);
     assert_refused(&world, &ended, &["`go` was not found", "install Go", "BOWLINE_TESTBED_ASSETS"]);
 }
 
@@ -137,7 +137,7 @@ fn a_cache_that_cannot_be_written() {
     let mut command = world.bowline(&["demo", "--exit"]);
     command.env("BOWLINE_CACHE", "/proc/none");
     command.env_remove("BOWLINE_TESTBED_ASSETS").env_remove("KUBEBUILDER_ASSETS");
-    let ended = World::end_of(&mut command);
+    let ended = World::run_command(&mut command);
     assert_refused(&world, &ended, &["/proc/none", "BOWLINE_CACHE"]);
 }
 
@@ -149,7 +149,7 @@ fn a_kubeconfig_that_is_not_there() {
 }
 
 /// A kubeconfig with one context, `x`, whose cluster does not answer.
-fn kubeconfig_of_nobody() -> tempfile::NamedTempFile {
+fn unreachable_kubeconfig() -> tempfile::NamedTempFile {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let kubeconfig = tempfile::NamedTempFile::new().unwrap();
     let text = format!(
@@ -165,35 +165,35 @@ fn kubeconfig_of_nobody() -> tempfile::NamedTempFile {
 #[test]
 fn a_context_that_is_not_there() {
     let world = World::new();
-    let kubeconfig = kubeconfig_of_nobody();
+    let kubeconfig = unreachable_kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
     let line = ["backup", "get", "--kubecontext", "nope"];
     let words = ["no context `nope`", path, "available contexts: `x`"];
     let ended = world.run(&[&line[..], &["--kubeconfig", path]].concat());
     assert_refused(&world, &ended, &words);
     let mut command = world.bowline(&line);
-    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig.path()));
+    let ended = World::run_command(command.env("KUBECONFIG", kubeconfig.path()));
     assert_refused(&world, &ended, &words);
 }
 
 #[test]
 fn a_cluster_that_does_not_answer() {
     let world = World::new();
-    let kubeconfig = kubeconfig_of_nobody();
+    let kubeconfig = unreachable_kubeconfig();
     let path = kubeconfig.path().to_str().unwrap();
     let ended = world.run(&["install", "--crds-only", "--kubeconfig", path]);
     assert_refused(&world, &ended, &["cannot reach the cluster", "refused"]);
 }
 
 #[test]
-fn an_install_that_does_not_say_whose_bucket() {
+fn install_without_provider() {
     let world = World::new();
     let ended = world.run(&["install"]);
     assert_refused(&world, &ended, &["--secret-file", "--no-secret"]);
 }
 
 #[test]
-fn a_flag_of_velero_that_we_have_no_use_for() {
+fn unsupported_velero_flag() {
     let world = World::new();
     for (line, words) in [
         (
@@ -210,7 +210,7 @@ fn a_flag_of_velero_that_we_have_no_use_for() {
 }
 
 #[test]
-fn a_provider_that_nobody_would_serve() {
+fn provider_without_plugin() {
     let world = World::new();
     let line = ["install", "--no-secret", "--bucket=b", "--provider", "gcp"];
     assert_refused(&world, &world.run(&line), &["`gcp`", "--plugins", "velero-plugin-for-gcp"]);

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use bowline_testbed::leftover;
 
 /// Set on the binary and inherited by all that it starts, so that they can be found.
-const MARK: &str = "BOWLINE_TEST_MARK";
+const MARK_VARIABLE: &str = "BOWLINE_TEST_MARK";
 
 /// How long any run may take. Programs may have to be built first.
-const LIMIT: Duration = Duration::from_mins(40);
+const TIMEOUT: Duration = Duration::from_mins(40);
 
 /// A place to run the binary in: a folder for temporary files, and a mark on its processes.
 pub(crate) struct World {
@@ -17,7 +17,7 @@ pub(crate) struct World {
     mark: String,
 }
 
-pub(crate) struct Ended {
+pub(crate) struct CommandResult {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -35,7 +35,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bowline"));
         command
             .args(arguments)
-            .env(MARK, &self.mark)
+            .env(MARK_VARIABLE, &self.mark)
             .env("TMPDIR", self.tmp.path())
             .env("KUBECONFIG", "/dev/null")
             .env_remove("BOWLINE_TESTBED_KEEP")
@@ -45,15 +45,15 @@ impl World {
         command
     }
 
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
-        Self::end_of(&mut self.bowline(arguments))
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandResult {
+        Self::run_command(&mut self.bowline(arguments))
     }
 
     /// Runs a command to its end.
-    pub(crate) fn end_of(command: &mut Command) -> Ended {
+    pub(crate) fn run_command(command: &mut Command) -> CommandResult {
         let output = command.output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        Ended {
+        CommandResult {
             code: output.status.code(),
             stdout: text(output.stdout),
             stderr: text(output.stderr),
@@ -62,16 +62,16 @@ impl World {
 
     /// Processes and files of this world that are still there.
     pub(crate) fn leftovers(&self) -> Vec<String> {
-        let mut left = leftover::processes(MARK, &self.mark);
+        let mut leftovers = leftover::processes(MARK_VARIABLE, &self.mark);
         for file in std::fs::read_dir(self.tmp.path()).unwrap().flatten() {
-            left.push(format!("file {}", file.path().display()));
+            leftovers.push(format!("file {}", file.path().display()));
         }
-        left
+        leftovers
     }
 
     /// Waits for a condition, for a long time but not for ever.
     pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         while !condition() {
             assert!(Instant::now() < deadline, "waited in vain: {what}");
             std::thread::sleep(Duration::from_millis(50));

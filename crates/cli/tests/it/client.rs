@@ -1,14 +1,14 @@
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 
 #[test]
-fn settings_are_velero_s_and_survive() {
+fn settings_of_velero_are_kept() {
     let world = World::new();
     let home = tempfile::tempdir().unwrap();
-    let run = |arguments: &[&str]| -> Ended {
+    let run = |arguments: &[&str]| -> CommandResult {
         let line = [&["client", "config"], arguments].concat();
-        World::end_of(world.bowline(&line).env("HOME", home.path()))
+        World::run_command(world.bowline(&line).env("HOME", home.path()))
     };
     assert_eq!(run(&["get"]).stdout, "");
     assert_eq!(run(&["get", "namespace"]).stdout, "namespace: <NOT SET>\n");
@@ -18,7 +18,7 @@ fn settings_are_velero_s_and_survive() {
     let file = home.path().join(".config/velero/config.json");
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let mut command = world.bowline(&["backup", "create", "b", "-o", "json"]);
-    let ended = World::end_of(command.env("HOME", home.path()).env_remove("VELERO_NAMESPACE"));
+    let ended = World::run_command(command.env("HOME", home.path()).env_remove("VELERO_NAMESPACE"));
     assert!(ended.stdout.contains("\"namespace\": \"backups\""), "{}", ended.stdout);
 
     assert_eq!(run(&["set", "cacert="]).code, Some(0));

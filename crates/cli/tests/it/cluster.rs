@@ -17,18 +17,18 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 
 /// Never dropped: everything ends with this process.
 pub(crate) struct Cluster {
     pub(crate) runtime: Runtime,
     pub(crate) plane: ControlPlane,
     pub(crate) client: Client,
-    empty: tempfile::TempDir,
+    home_dir: tempfile::TempDir,
 }
 
 /// A server that is installed in a namespace with the full profile.
-pub(crate) fn full(namespace: &str) -> Account {
+pub(crate) fn full_account(namespace: &str) -> Account {
     Account {
         user: service_account(namespace),
         cluster_rules: access::cluster_rules(Profile::Full),
@@ -43,7 +43,7 @@ pub(crate) fn service_account(namespace: &str) -> String {
 }
 
 /// A namespace with a world to run the binary in.
-pub(crate) struct Place {
+pub(crate) struct TestEnv {
     pub(crate) world: World,
     pub(crate) namespace: String,
 }
@@ -62,7 +62,7 @@ pub(crate) fn cluster() -> &'static Cluster {
             }
             (plane, client)
         });
-        Cluster { runtime, plane, client, empty: tempfile::tempdir().unwrap() }
+        Cluster { runtime, plane, client, home_dir: tempfile::tempdir().unwrap() }
     })
 }
 
@@ -72,20 +72,20 @@ impl Cluster {
     }
 
     /// A namespace that nobody else uses.
-    pub(crate) fn place(&self, namespace: &str) -> Place {
+    pub(crate) fn test_env(&self, namespace: &str) -> TestEnv {
         self.apply(json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace},
         }));
-        Place { world: World::new(), namespace: namespace.to_owned() }
+        TestEnv { world: World::new(), namespace: namespace.to_owned() }
     }
 
     /// A home without settings.
     pub(crate) fn home(&self) -> &Path {
-        self.empty.path()
+        self.home_dir.path()
     }
 }
 
-impl Place {
+impl TestEnv {
     /// The binary, ready to run for this namespace.
     pub(crate) fn bowline(&self, arguments: &[&str]) -> Command {
         let mut command = self.world.bowline(arguments);
@@ -102,7 +102,7 @@ impl Place {
 
     /// The server, ready to run in this namespace with the rights that it has when it is installed to restore, too.
     pub(crate) fn server(&self, arguments: &[&str]) -> Command {
-        let account = full(&self.namespace);
+        let account = full_account(&self.namespace);
         let kubeconfig = cluster().runtime.block_on(account.open(&cluster().plane)).unwrap();
         let mut command = self.bowline(&[&["server"], arguments].concat());
         command.env("KUBECONFIG", kubeconfig);
@@ -110,19 +110,19 @@ impl Place {
     }
 
     /// Runs the binary to its end.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
-        World::end_of(&mut self.bowline(arguments))
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandResult {
+        World::run_command(&mut self.bowline(arguments))
     }
 
     /// Runs the binary, which must succeed, and returns what it printed.
-    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn run_ok(&self, arguments: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(ended.code, Some(0), "{arguments:?}: {}", ended.stderr);
         ended.stdout
     }
 
     /// Runs the binary, which must refuse with one line that has these words in it.
-    pub(crate) fn refused(&self, arguments: &[&str], words: &[&str]) -> String {
+    pub(crate) fn run_refused(&self, arguments: &[&str], words: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(ended.code, Some(2), "{arguments:?}: {} {}", ended.stdout, ended.stderr);
         let lines: Vec<&str> = ended.stderr.lines().collect();
@@ -163,7 +163,7 @@ impl Place {
     }
 
     /// An object of Velero's in this namespace.
-    pub(crate) fn put(&self, kind: &str, name: &str, mut rest: Value) {
+    pub(crate) fn apply_velero_object(&self, kind: &str, name: &str, mut rest: Value) {
         rest["apiVersion"] = "velero.io/v1".into();
         rest["kind"] = kind.into();
         rest["metadata"]["name"] = name.into();

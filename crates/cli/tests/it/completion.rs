@@ -5,11 +5,11 @@ use crate::cluster::cluster;
 use crate::restore;
 
 #[test]
-fn names_come_from_the_cluster() {
-    let place = cluster().place("completion");
-    restore::completed(&place, "nightly-1");
-    restore::completed(&place, "nightly-2");
-    let kubectl = |words: &[&str]| place.ok(&[&["__complete"], words].concat());
+fn names_are_completed_from_the_cluster() {
+    let env = cluster().test_env("completion");
+    restore::put_completed_backup(&env, "nightly-1");
+    restore::put_completed_backup(&env, "nightly-2");
+    let kubectl = |words: &[&str]| env.run_ok(&[&["__complete"], words].concat());
     assert_eq!(kubectl(&["backup", "describe", ""]), "nightly-1\t\nnightly-2\t\n:4\n");
     assert_eq!(kubectl(&["describe", "backups", "nightly-2"]), "nightly-2\t\n:4\n");
     assert_eq!(kubectl(&["restore", "create", "--from-backup", "nightly-1"]), "nightly-1\t\n:4\n");
@@ -19,14 +19,14 @@ fn names_come_from_the_cluster() {
     assert!(commands.starts_with("schedule\tManage backup schedules"), "{commands}");
 
     // As the script for bash asks.
-    let mut command = place.bowline(&["--", "bowline", "backup", "logs", "nightly"]);
+    let mut command = env.bowline(&["--", "bowline", "backup", "logs", "nightly"]);
     command.env("BOWLINE_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "3").env("_CLAP_IFS", "\n");
-    let ended = World::end_of(&mut command);
+    let ended = World::run_command(&mut command);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "nightly-1\nnightly-2"));
 }
 
 #[test]
-fn a_cluster_that_does_not_answer_has_no_names() {
+fn unreachable_cluster_completes_no_names() {
     // Takes connections and says nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -40,17 +40,17 @@ fn a_cluster_that_does_not_answer_has_no_names() {
     std::fs::write(kubeconfig.path(), text.to_string()).unwrap();
     let world = World::new();
     for kubeconfig in [kubeconfig.path(), std::path::Path::new("/dev/null")] {
-        let began = Instant::now();
+        let started = Instant::now();
         let mut command = world.bowline(&["__complete", "backup", "describe", "x"]);
-        let ended = World::end_of(command.env("KUBECONFIG", kubeconfig));
+        let ended = World::run_command(command.env("KUBECONFIG", kubeconfig));
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), ":4\n"));
         assert_eq!(ended.stderr, "");
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     }
 }
 
 #[test]
-fn there_is_a_script_for_each_shell() {
+fn each_shell_has_a_completion_script() {
     let world = World::new();
     for (shell, word) in [
         ("bash", "complete -o"),

@@ -15,7 +15,7 @@ use crate::server_status::StatusServer;
 /// Nobody may ever see it.
 const SECRET: &str = "s3cr3t-value";
 
-fn files(bundle: &Path) -> BTreeMap<String, String> {
+fn bundle_files(bundle: &Path) -> BTreeMap<String, String> {
     let packed = std::fs::File::open(bundle).unwrap();
     let mut archive = tar::Archive::new(decode::gunzip(packed, Limits::ARCHIVE));
     let file = |entry: std::io::Result<tar::Entry<'_, _>>| {
@@ -29,18 +29,18 @@ fn files(bundle: &Path) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_bundle_has_all_that_helps_and_nothing_secret() {
-    let place = cluster().place("debug");
-    restore::completed(&place, "one");
+fn bundle_has_all_files_and_no_secrets() {
+    let env = cluster().test_env("debug");
+    restore::put_completed_backup(&env, "one");
     let config = json!({"region": "x", "secretAccessKey": SECRET});
     let spec = json!({"provider": "aws", "config": config, "objectStorage": {"bucket": "b"}});
-    place.put("BackupStorageLocation", "other", json!({"spec": spec}));
+    env.apply_velero_object("BackupStorageLocation", "other", json!({"spec": spec}));
     let message = format!("denied: https://h/b?X-Amz-Signature={SECRET}");
-    place.set_status::<BackupStorageLocation>("other", &json!({"message": message}));
+    env.set_status::<BackupStorageLocation>("other", &json!({"message": message}));
     let target = json!({"kind": "BackupLog", "name": "one"});
-    place.put("DownloadRequest", "left", json!({"spec": {"target": target}}));
+    env.apply_velero_object("DownloadRequest", "left", json!({"spec": {"target": target}}));
     let link = format!("http://h/{SECRET}");
-    place.set_status::<DownloadRequest>("left", &json!({"downloadURL": link}));
+    env.set_status::<DownloadRequest>("left", &json!({"downloadURL": link}));
     cluster().apply(json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": "cloud-credentials", "namespace": "debug"},
@@ -70,10 +70,10 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
         "metadata": {"name": "shop", "namespace": "debug"},
         "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
     }));
-    let _status = StatusServer::start(&place, "v0.1.0");
+    let _status = StatusServer::start(&env, "v0.1.0");
     let log = format!("level=info msg=\"all is well\"\nlevel=warning password={SECRET}\n");
     let _server = FakeServer::start(
-        &place,
+        &env,
         [
             ("BackupLog", packed(&log)),
             ("BackupVolumeInfos", packed_json(&json!([]))),
@@ -84,14 +84,14 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("b.tar.gz");
     let path = bundle.to_str().unwrap();
-    place.refused(&["debug", "--backup", "none", "--output", path], &["backup `none` not found"]);
+    env.run_refused(&["debug", "--backup", "none", "--output", path], &["backup `none` not found"]);
     assert!(!bundle.exists());
-    let ended = place.run(&["debug", "--backup", "one", "--output", path]);
+    let ended = env.run(&["debug", "--backup", "one", "--output", path]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(bundle.metadata().unwrap().permissions().mode() & 0o077, 0);
-    place.refused(&["debug", "--output", path], &["already exists", "--output"]);
+    env.run_refused(&["debug", "--output", path], &["already exists", "--output"]);
 
-    let files = files(&bundle);
+    let files = bundle_files(&bundle);
     let get =
         |name: &str| files.get(name).unwrap_or_else(|| panic!("no {name} in {:?}", files.keys()));
     for (name, text) in &files {
@@ -117,30 +117,30 @@ fn a_bundle_has_all_that_helps_and_nothing_secret() {
     let lines: Vec<&str> = problems.lines().collect();
     assert!(lines.iter().any(|line| line.starts_with("logs/server-0/bowline.log: ")), "{lines:?}");
     for line in lines {
-        let said = format!("not collected: {line}");
-        assert!(ended.stderr.lines().any(|one| one == said), "{line}: {}", ended.stderr);
+        let problem_line = format!("not collected: {line}");
+        assert!(ended.stderr.lines().any(|one| one == problem_line), "{line}: {}", ended.stderr);
     }
 
     // What there is not yet is noted.
-    restore::backed_up(&place, "two", &json!({"phase": "InProgress"}), &json!({}));
+    restore::put_backup(&env, "two", &json!({"phase": "InProgress"}), &json!({}));
     let bundle = folder.path().join("c.tar.gz");
-    let ended = place.run(&["debug", "--backup", "two", "--output", bundle.to_str().unwrap()]);
+    let ended = env.run(&["debug", "--backup", "two", "--output", bundle.to_str().unwrap()]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("problems.txt"), "{}", ended.stderr);
-    let problems = &self::files(&bundle)["bundle/problems.txt"];
+    let problems = &self::bundle_files(&bundle)["bundle/problems.txt"];
     assert!(problems.contains("backup_two.log: the phase is InProgress"), "{problems}");
 }
 
 #[test]
-fn what_a_bundle_lacks_without_a_server_is_told() {
-    let place = cluster().place("debug-nobody");
+fn bundle_reports_missing_files_without_a_server() {
+    let env = cluster().test_env("debug-nobody");
     let folder = tempfile::tempdir().unwrap();
     let bundle = folder.path().join("b.tar.gz");
-    let ended = place.run(&["debug", "--output", bundle.to_str().unwrap()]);
+    let ended = env.run(&["debug", "--output", bundle.to_str().unwrap()]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let problems = &files(&bundle)["bundle/problems.txt"];
-    for lacking in ["versions.json, the server: ", "logs: no server pod found"] {
-        assert!(problems.lines().any(|line| line.starts_with(lacking)), "{problems}");
-        assert!(ended.stderr.contains(&format!("not collected: {lacking}")), "{}", ended.stderr);
+    let problems = &bundle_files(&bundle)["bundle/problems.txt"];
+    for problem in ["versions.json, the server: ", "logs: no server pod found"] {
+        assert!(problems.lines().any(|line| line.starts_with(problem)), "{problems}");
+        assert!(ended.stderr.contains(&format!("not collected: {problem}")), "{}", ended.stderr);
     }
 }

@@ -6,10 +6,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 
 /// Runs the demo to its end; what it says, and what it writes for programs.
-fn performed(world: &World, more: &[&str]) -> (Ended, Value) {
+fn run_demo(world: &World, more: &[&str]) -> (CommandResult, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("outcome.json");
     let mut words = vec!["demo", "--exit", "--json", file.to_str().unwrap()];
@@ -29,20 +29,21 @@ fn performed(world: &World, more: &[&str]) -> (Ended, Value) {
     (ended, outcome)
 }
 
-/// The orders in the journal: when the database held still, when it was destroyed, and restored.
-fn orders(said: &str) -> (u64, u64, u64) {
+/// The orders in the order log: when the database held still, when it was destroyed, and restored.
+fn orders(output: &str) -> (u64, u64, u64) {
     let number_after = |text: &str| -> u64 {
-        let (_, rest) = said.split_once(text).unwrap_or_else(|| panic!("no {text:?} in {said}"));
+        let (_, rest) =
+            output.split_once(text).unwrap_or_else(|| panic!("no {text:?} in {output}"));
         rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
     };
     let held = number_after(" orders; it had ");
-    (held, number_after("Now there are "), number_after("The journal has "))
+    (held, number_after("Now there are "), number_after("The order log has "))
 }
 
 #[test]
 fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
     let world = World::new();
-    let (ended, outcome) = performed(&world, &[]);
+    let (ended, outcome) = run_demo(&world, &[]);
     assert_eq!(outcome["server_kills"], 0);
     let (held, later, restored) = orders(&ended.stdout);
     assert!(0 < held && held < later, "it goes on while it is uploaded: {held} {later}");
@@ -89,9 +90,9 @@ fn demo_with_exit_restores_what_it_destroyed_and_leaves_nothing() {
 }
 
 #[test]
-fn files_are_equal_also_after_the_server_was_killed_in_the_middle_of_the_upload() {
+fn files_are_equal_after_the_server_was_killed_during_the_upload() {
     let world = World::new();
-    let (ended, outcome) = performed(&world, &["--kill-server"]);
+    let (ended, outcome) = run_demo(&world, &["--kill-server"]);
     assert_eq!(outcome["server_kills"], 1);
     let killed = "killed the server with SIGKILL during the upload, at ";
     let line = ended.stderr.lines().find_map(|line| line.strip_prefix(killed));
@@ -104,7 +105,7 @@ fn files_are_equal_also_after_the_server_was_killed_in_the_middle_of_the_upload(
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_before_anything_is_started() {
+fn unwritable_outcome_file_is_refused_before_the_demo_starts() {
     let world = World::new();
     let ended = world.run(&["demo", "--exit", "--json", "/proc/none/outcome.json"]);
     assert_eq!(ended.code, Some(2), "{}{}", ended.stdout, ended.stderr);
@@ -113,13 +114,13 @@ fn a_file_that_cannot_be_written_is_told_before_anything_is_started() {
 }
 
 #[test]
-fn a_demo_can_be_reached_with_kubectl_until_it_is_interrupted() {
+fn demo_is_reachable_with_kubectl_until_interrupted() {
     let world = World::new();
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
-    let said = output_until_reachable(&mut demo);
+    let output = output_until_reachable(&mut demo);
     let line = |prefix: &str| {
-        let found = said.iter().find_map(|line| line.trim().strip_prefix(prefix));
-        let found = found.unwrap_or_else(|| panic!("no {prefix:?} in {said:?}"));
+        let found = output.iter().find_map(|line| line.trim().strip_prefix(prefix));
+        let found = found.unwrap_or_else(|| panic!("no {prefix:?} in {output:?}"));
         found.trim_matches('\'').to_owned()
     };
     for kind in ["backups.velero.io", "restores.velero.io"] {
@@ -135,7 +136,7 @@ fn a_demo_can_be_reached_with_kubectl_until_it_is_interrupted() {
     // The application lives on with the volume that was restored: it can be frozen and backed up again.
     let words = ["backup", "create", "mine", "--include-namespaces", "shop,shop-data", "--wait"];
     let mut again = world.bowline(&words);
-    let again = World::end_of(again.env("KUBECONFIG", line("export KUBECONFIG=")));
+    let again = World::run_command(again.env("KUBECONFIG", line("export KUBECONFIG=")));
     assert_eq!(again.code, Some(0), "{}{}", again.stdout, again.stderr);
 
     signal(&demo, Signal::SIGINT);
@@ -144,12 +145,12 @@ fn a_demo_can_be_reached_with_kubectl_until_it_is_interrupted() {
 }
 
 #[test]
-fn a_demo_that_is_ended_while_it_starts_leaves_nothing() {
+fn demo_terminated_during_start_leaves_nothing() {
     let world = World::new();
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
     World::wait_until("the API server has been started", || {
         assert_eq!(demo.try_wait().unwrap(), None, "the demo ended by itself");
-        world.leftovers().iter().any(|left| left.contains("kube-apiserver"))
+        world.leftovers().iter().any(|leftover| leftover.contains("kube-apiserver"))
     });
     signal(&demo, Signal::SIGTERM);
     assert_eq!(demo.wait().unwrap().code(), Some(143));
@@ -157,7 +158,7 @@ fn a_demo_that_is_ended_while_it_starts_leaves_nothing() {
 }
 
 #[test]
-fn a_demo_that_is_interrupted_while_it_restores_says_no_more_and_leaves_nothing() {
+fn demo_interrupted_during_restore_prints_no_more_and_leaves_nothing() {
     let world = World::new();
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
     let stderr = BufReader::new(demo.stderr.take().unwrap());
@@ -165,13 +166,13 @@ fn a_demo_that_is_interrupted_while_it_restores_says_no_more_and_leaves_nothing(
     let restores = |line: String| line.starts_with("restore `demo` created");
     assert!(lines.any(restores), "the demo ended by itself");
     signal(&demo, Signal::SIGINT);
-    let said: Vec<String> = lines.collect();
+    let output: Vec<String> = lines.collect();
     let ended = demo.wait().unwrap();
     // On a slow machine it may be through by then, and wait for the signal.
-    let was_through = said.iter().any(|line| line.starts_with("Press Ctrl-C"));
-    assert_eq!(ended.code(), Some(if was_through { 0 } else { 130 }), "{said:?}");
+    let was_through = output.iter().any(|line| line.starts_with("Press Ctrl-C"));
+    assert_eq!(ended.code(), Some(if was_through { 0 } else { 130 }), "{output:?}");
     // What `restore create --wait` alone would say.
-    assert!(!said.iter().any(|line| line.contains("continues without")), "{said:?}");
+    assert!(!output.iter().any(|line| line.contains("continues without")), "{output:?}");
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
 
@@ -187,14 +188,14 @@ fn a_demo_that_is_killed_leaves_nothing() {
 
 /// Reads what the demo says until it has said how it can be reached.
 fn output_until_reachable(demo: &mut Child) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut output = Vec::new();
     for line in BufReader::new(demo.stdout.take().unwrap()).lines() {
-        said.push(line.unwrap());
-        if said.last().is_some_and(|line| line.contains("they have no logs")) {
-            return said;
+        output.push(line.unwrap());
+        if output.last().is_some_and(|line| line.contains("they have no logs")) {
+            return output;
         }
     }
-    panic!("the demo ended: {said:?}")
+    panic!("the demo ended: {output:?}")
 }
 
 fn signal(process: &Child, signal: Signal) {

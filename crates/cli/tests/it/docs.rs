@@ -1,8 +1,8 @@
 //! What the pages tell people to type is typed here, page by page.
 
 mod command;
+mod output_match;
 mod page;
-mod shape;
 mod world;
 
 use std::collections::BTreeSet;
@@ -38,16 +38,16 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
 const READ_ONLY: [&str; 7] = ["", "dockerfile", "promql", "rust", "text", "toml", "yaml"];
 
 #[test]
-fn every_command_that_a_page_names_exists_with_its_flags() {
+fn every_documented_command_and_flag_exists() {
     let mut wrong = Vec::new();
-    let mut tried = BTreeSet::new();
+    let mut checked = BTreeSet::new();
     for page in page::all() {
         let typed = page.blocks.iter().flat_map(Block::steps).map(|step| (step.line, step.command));
-        let told = page.spans.iter().map(|span| (span.line, span.text.clone()));
-        for (line, text) in typed.chain(told) {
-            for words in command::of_bowline(&text) {
-                let arguments = command::asking_for_help(&words);
-                if !tried.insert(arguments.clone()) {
+        let inline = page.spans.iter().map(|span| (span.line, span.text.clone()));
+        for (line, text) in typed.chain(inline) {
+            for words in command::bowline_commands(&text) {
+                let arguments = command::with_help_flag(&words);
+                if !checked.insert(arguments.clone()) {
                     continue;
                 }
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -58,27 +58,27 @@ fn every_command_that_a_page_names_exists_with_its_flags() {
             }
         }
     }
-    assert!(tried.len() > 100, "only {} commands were found", tried.len());
+    assert!(checked.len() > 100, "only {} commands were found", checked.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_block_is_run_or_is_one_that_no_test_can_run() {
+fn every_block_is_run_or_listed_as_not_runnable() {
     let mut not_run = Vec::new();
     for page in page::all() {
         for block in &page.blocks {
-            let place = format!("{}:{}", page.name, block.line);
+            let position = format!("{}:{}", page.name, block.line);
             let language = block.language.as_str();
-            if language != page::TYPED {
+            if language != page::CONSOLE_LANGUAGE {
                 let hint = "what is typed is `console`, with `$ ` before each command";
-                assert!(READ_ONLY.contains(&language), "{place}: `{language}`: {hint}");
+                assert!(READ_ONLY.contains(&language), "{position}: `{language}`: {hint}");
                 continue;
             }
             let steps = block.steps();
-            let first = steps.first().unwrap_or_else(|| panic!("{place}: no `$ ` in it"));
-            assert_eq!(first.line, block.line + 1, "{place}: does not begin with `$ `");
+            let first = steps.first().unwrap_or_else(|| panic!("{position}: no `$ ` in it"));
+            assert_eq!(first.line, block.line + 1, "{position}: does not begin with `$ `");
             if let Some(reason) = &block.not_run {
-                println!("not run: {place}: {}: {reason}", first.command);
+                println!("not run: {position}: {}: {reason}", first.command);
                 not_run.push((page.name.clone(), first.command.clone(), reason.clone()));
             }
         }
@@ -87,13 +87,13 @@ fn every_block_is_run_or_is_one_that_no_test_can_run() {
         (page.to_owned(), first.to_owned(), reason.to_owned())
     };
     not_run.sort();
-    let mut known: Vec<_> = NOT_RUN.iter().map(own).collect();
-    known.sort();
-    assert_eq!(not_run, known);
+    let mut expected: Vec<_> = NOT_RUN.iter().map(own).collect();
+    expected.sort();
+    assert_eq!(not_run, expected);
 }
 
 #[test]
-fn who_follows_a_page_sees_what_it_shows() {
+fn documented_commands_print_what_the_page_shows() {
     let only = std::env::var("BOWLINE_DOCS_PAGE").ok();
     let wanted = |page: &Page| only.as_ref().is_none_or(|only| page.name.ends_with(only.as_str()));
     let pages: Vec<Page> = page::all().into_iter().filter(wanted).collect();
@@ -101,9 +101,9 @@ fn who_follows_a_page_sees_what_it_shows() {
     let world = world::World::start();
     let mut wrong = Vec::new();
     for page in &pages {
-        let begun = Instant::now();
+        let started = Instant::now();
         wrong.extend(world.follow(page).err());
-        println!("{}: {} s", page.name, begun.elapsed().as_secs());
+        println!("{}: {} s", page.name, started.elapsed().as_secs());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }

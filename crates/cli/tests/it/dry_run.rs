@@ -10,10 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::bowline::{Ended, World};
-use crate::cluster::{Place, cluster};
+use crate::bowline::{CommandResult, World};
+use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, packed_json};
-use crate::restore::completed;
+use crate::restore::put_completed_backup;
 
 /// An archive of objects, each with the folder of its kind.
 fn archive(objects: &[(&str, Value)]) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn config_map(namespace: &str, name: &str, value: &str) -> Value {
 }
 
 /// As it is created, without what only a backup knows.
-fn live(mut object: Value) -> Value {
+fn as_created(mut object: Value) -> Value {
     object["metadata"]
         .as_object_mut()
         .unwrap()
@@ -83,16 +83,16 @@ fn definition(group: &str) -> Value {
 }
 
 /// What a dry run says of each object: verdict and reason, by resource and name.
-pub(crate) fn told(document: &Value) -> Vec<(String, String, String)> {
+pub(crate) fn object_verdicts(document: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let one = |entry: &Value| {
+    let verdict = |entry: &Value| {
         let namespace = text(&entry["namespace"]);
         let slash = if namespace.is_empty() { "" } else { "/" };
         let name =
             format!("{} {namespace}{slash}{}", text(&entry["resource"]), text(&entry["name"]));
         (name, text(&entry["verdict"]), text(&entry["reason"]))
     };
-    document["objects"].as_array().unwrap().iter().map(one).collect()
+    document["objects"].as_array().unwrap().iter().map(verdict).collect()
 }
 
 /// The versions of everything in a namespace that a restore might touch.
@@ -116,27 +116,27 @@ fn versions(namespace: &str) -> Vec<String> {
 }
 
 /// A cluster in which some objects of a backup are already, and a server with its archive.
-struct Stage {
-    place: Place,
+struct DryRunFixture {
+    env: TestEnv,
     shop: String,
     /// A namespace that is only in the backup.
-    gone: String,
+    missing_namespace: String,
     /// A group of kinds that is only in the backup.
     group: String,
-    before: Vec<String>,
+    versions_before: Vec<String>,
     _server: FakeServer,
 }
 
-impl Stage {
-    fn set(name: &str) -> Self {
-        let place = cluster().place(name);
-        completed(&place, "b");
-        let shop = cluster().place(&format!("{name}-shop")).namespace;
-        let gone = format!("{name}-gone");
+impl DryRunFixture {
+    fn set_up(name: &str) -> Self {
+        let env = cluster().test_env(name);
+        put_completed_backup(&env, "b");
+        let shop = cluster().test_env(&format!("{name}-shop")).namespace;
+        let missing_namespace = format!("{name}-gone");
         let group = format!("{name}.example.io");
-        cluster().apply(live(config_map(&shop, "same", "a")));
-        cluster().apply(live(config_map(&shop, "other", "b")));
-        cluster().apply(live(deployment(&shop, "web:1", "web")));
+        cluster().apply(as_created(config_map(&shop, "same", "a")));
+        cluster().apply(as_created(config_map(&shop, "other", "b")));
+        cluster().apply(as_created(deployment(&shop, "web:1", "web")));
         let widget = |group: &str| object(&format!("{group}/v1"), "Widget", &shop, "w", json!({}));
         let bad = json!({"spec": {"ports": [{"port": 99_999}]}});
         let done = json!({"status": {"phase": "Succeeded"}});
@@ -144,11 +144,11 @@ impl Stage {
         let pod = json!({"spec": {"serviceAccountName": "app", "containers": containers}});
         let archive = archive(&[
             ("namespaces", object("v1", "Namespace", "", &shop, json!({}))),
-            ("namespaces", object("v1", "Namespace", "", &gone, json!({}))),
+            ("namespaces", object("v1", "Namespace", "", &missing_namespace, json!({}))),
             ("configmaps", config_map(&shop, "new", "a")),
             ("configmaps", config_map(&shop, "same", "a")),
             ("configmaps", config_map(&shop, "other", "a")),
-            ("configmaps", config_map(&gone, "lost", "a")),
+            ("configmaps", config_map(&missing_namespace, "lost", "a")),
             ("services", object("v1", "Service", &shop, "bad", bad)),
             ("deployments.apps", deployment(&shop, "web:2", "other")),
             (&format!("widgets.{group}"), widget(&group)),
@@ -163,23 +163,26 @@ impl Stage {
             ("BackupVolumeInfos", Answer::Status("404 Not Found")),
             ("BackupVolumeSnapshots", packed_json(&json!([]))),
         ];
-        let server = FakeServer::start(&place, answers);
-        let before = versions(&shop);
-        Self { place, shop, gone, group, before, _server: server }
+        let server = FakeServer::start(&env, answers);
+        let versions_before = versions(&shop);
+        Self { env, shop, missing_namespace, group, versions_before, _server: server }
     }
 
-    fn plan(&self, more: &[&str]) -> Ended {
+    fn plan(&self, more: &[&str]) -> CommandResult {
         let line = ["restore", "create", "r", "--from-backup", "b", "--dry-run"];
-        self.place.run(&[&line[..], more].concat())
+        self.env.run(&[&line[..], more].concat())
     }
 
     fn assert_unchanged(&self, namespaces: &[&str]) {
-        assert_eq!(versions(&self.shop), self.before);
-        assert_eq!(self.place.names::<Restore>(), [] as [&str; 0]);
-        assert_eq!(self.place.names::<DownloadRequest>(), [] as [&str; 0]);
+        assert_eq!(versions(&self.shop), self.versions_before);
+        assert_eq!(self.env.names::<Restore>(), [] as [&str; 0]);
+        assert_eq!(self.env.names::<DownloadRequest>(), [] as [&str; 0]);
         let api: Api<Namespace> = Api::all(cluster().client.clone());
-        for gone in namespaces {
-            assert!(cluster().runtime.block_on(api.get_opt(gone)).unwrap().is_none(), "{gone}");
+        for namespace in namespaces {
+            assert!(
+                cluster().runtime.block_on(api.get_opt(namespace)).unwrap().is_none(),
+                "{namespace}"
+            );
         }
         let served = cluster().runtime.block_on(cluster().client.list_api_groups()).unwrap();
         assert!(served.groups.iter().all(|found| found.name != self.group));
@@ -187,27 +190,30 @@ impl Stage {
 }
 
 #[test]
-fn each_object_gets_a_verdict_and_nothing_is_changed() {
-    let stage = Stage::set("plan-verdict");
-    let ended = stage.plan(&["-o", "json"]);
+fn each_object_gets_a_verdict_without_any_change() {
+    let fixture = DryRunFixture::set_up("plan-verdict");
+    let ended = fixture.plan(&["-o", "json"]);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let told = told(&document);
+    let verdicts = object_verdicts(&document);
     let find = |name: &str| {
-        let found = told.iter().find(|(found, ..)| found == name);
-        let (_, verdict, reason) = found.unwrap_or_else(|| panic!("no {name} in {told:#?}"));
+        let found = verdicts.iter().find(|(found, ..)| found == name);
+        let (_, verdict, reason) = found.unwrap_or_else(|| panic!("no {name} in {verdicts:#?}"));
         (verdict.as_str(), reason.as_str())
     };
-    let Stage { shop, gone, group, .. } = &stage;
+    let DryRunFixture { shop, missing_namespace, group, .. } = &fixture;
     let at = |kind: &str, name: &str| find(&format!("{kind} {shop}/{name}"));
     assert_eq!(find(&format!("namespaces {shop}")), ("skip", "it exists"));
-    assert_eq!(find(&format!("namespaces {gone}")), ("create", ""));
+    assert_eq!(find(&format!("namespaces {missing_namespace}")), ("create", ""));
     assert_eq!(at("configmaps", "new"), ("create", ""));
     assert_eq!(at("configmaps", "same"), ("skip", "it exists and is the same"));
     let reason = "it exists and would stay as it is, but differs in data.key";
     assert_eq!(at("configmaps", "other"), ("skip", reason));
-    let reason = format!("its namespace {gone} does not exist yet");
-    assert_eq!(find(&format!("configmaps {gone}/lost")), ("notValidated", reason.as_str()));
+    let reason = format!("its namespace {missing_namespace} does not exist yet");
+    assert_eq!(
+        find(&format!("configmaps {missing_namespace}/lost")),
+        ("notValidated", reason.as_str())
+    );
     let (verdict, reason) = at("services", "bad");
     assert!(verdict == "refuse" && reason.contains("spec.ports[0].port"), "{reason}");
     let (verdict, reason) = at("deployments.apps", "web");
@@ -220,16 +226,16 @@ fn each_object_gets_a_verdict_and_nothing_is_changed() {
     assert_eq!(at("serviceaccounts", "app"), ("create", ""));
     let reason = format!("it needs the service account {shop}/app, which is not there yet");
     assert_eq!(at("pods", "needs-app"), ("notValidated", reason.as_str()));
-    assert_eq!(told.len(), 14, "{told:#?}");
+    assert_eq!(verdicts.len(), 14, "{verdicts:#?}");
     assert_eq!((&document["counts"]["refuse"], &document["wouldFail"]), (&json!(2), &json!(true)));
     assert!(ended.stderr.ends_with("nothing was changed\n"), "{}", ended.stderr);
-    stage.assert_unchanged(&[gone]);
+    fixture.assert_unchanged(&[missing_namespace]);
 }
 
 #[test]
-fn policies_and_mappings_are_followed_and_nothing_is_changed() {
-    let stage = Stage::set("plan-policy");
-    let ended = stage.plan(&["--existing-resource-policy", "update"]);
+fn policies_and_mappings_are_applied_without_any_change() {
+    let fixture = DryRunFixture::set_up("plan-policy");
+    let ended = fixture.plan(&["--existing-resource-policy", "update"]);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let row = |name: &str| {
         let line = ended.stdout.lines().find(|line| line.contains(name));
@@ -242,36 +248,36 @@ fn policies_and_mappings_are_followed_and_nothing_is_changed() {
     assert!(web.starts_with("refuse ") && web.contains("field is immutable"), "{web}");
 
     // Where nothing is yet, nothing can be refused.
-    let (shop, copy) = (&stage.shop, "plan-policy-copy");
+    let (shop, copy) = (&fixture.shop, "plan-policy-copy");
     let mapping = format!("{shop}:{copy}");
     let include = format!("--include-namespaces={shop}");
     let maps = "--include-resources=configmaps";
-    let ended = stage.plan(&["--namespace-mappings", &mapping, &include, maps]);
+    let ended = fixture.plan(&["--namespace-mappings", &mapping, &include, maps]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let lines: Vec<&str> = ended.stdout.lines().collect();
     assert!(lines[1].starts_with("create "), "{}", ended.stdout);
     assert!(lines[1].contains(&format!("{copy} (from {shop})")), "{}", ended.stdout);
     assert!(lines[2..].iter().all(|line| line.starts_with("not validated ")), "{}", ended.stdout);
     assert_eq!(lines.len(), 5, "{}", ended.stdout);
-    stage.assert_unchanged(&[copy, &stage.gone]);
+    fixture.assert_unchanged(&[copy, &fixture.missing_namespace]);
 }
 
 #[test]
-fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
-    let place = cluster().place("restore-modified");
-    completed(&place, "b");
-    let shop = cluster().place("restore-modified-shop").namespace;
-    cluster().apply(live(config_map(&shop, "a", "changed")));
+fn modifiers_are_applied_with_the_rights_of_the_user() {
+    let env = cluster().test_env("restore-modified");
+    put_completed_backup(&env, "b");
+    let shop = cluster().test_env("restore-modified-shop").namespace;
+    cluster().apply(as_created(config_map(&shop, "a", "changed")));
     let rules = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: configmaps\n  \
                  mergePatches:\n  - patchData: |\n      data: {key: changed}\n";
     let map = |rules: &str| {
         cluster().apply(json!({
             "apiVersion": "v1", "kind": "ConfigMap", "data": {"rules.yaml": rules},
-            "metadata": {"name": "rules", "namespace": place.namespace},
+            "metadata": {"name": "rules", "namespace": env.namespace},
         }));
     };
     let _server = FakeServer::start(
-        &place,
+        &env,
         [
             (
                 "BackupContents",
@@ -284,19 +290,19 @@ fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
     let line = ["restore", "create", "--from-backup=b", "--dry-run", "-o=json"];
     let modified: Vec<&str> =
         line.iter().copied().chain(["--resource-modifier-configmap=rules"]).collect();
-    let ended = place.run(&modified);
+    let ended = env.run(&modified);
     assert_eq!(ended.code, Some(1), "{}", ended.stdout);
     assert!(ended.stdout.contains("failed to get resource modifiers"), "{}", ended.stdout);
     assert!(ended.stderr.contains("would fail validation and never run"), "{}", ended.stderr);
     map(rules);
-    let document: Value = serde_json::from_str(&place.ok(&modified)).unwrap();
-    assert_eq!(told(&document)[0].2, "it exists and is the same");
-    let document: Value = serde_json::from_str(&place.ok(&line)).unwrap();
-    assert!(told(&document)[0].2.contains("differs in data.key"), "{document:#}");
+    let document: Value = serde_json::from_str(&env.run_ok(&modified)).unwrap();
+    assert_eq!(object_verdicts(&document)[0].2, "it exists and is the same");
+    let document: Value = serde_json::from_str(&env.run_ok(&line)).unwrap();
+    assert!(object_verdicts(&document)[0].2.contains("differs in data.key"), "{document:#}");
 
     // Somebody who may ask for files, and nothing else.
     let reader = |verbs: &[&str], group: &str, resources: &[&str]| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
-    let metadata = json!({"name": "reader", "namespace": place.namespace});
+    let metadata = json!({"name": "reader", "namespace": env.namespace});
     cluster().apply(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
         "rules": [
@@ -311,27 +317,27 @@ fn modifiers_are_applied_and_it_needs_no_more_rights_than_the_user_has() {
         "roleRef": role,
     }));
     let kubeconfig = cluster().plane.kubeconfig_for("jane", "jane", None).unwrap();
-    let mut command = place.bowline(&line);
-    let ended = World::end_of(command.env("KUBECONFIG", kubeconfig));
+    let mut command = env.bowline(&line);
+    let ended = World::run_command(command.env("KUBECONFIG", kubeconfig));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let [(_, verdict, reason)] = <[_; 1]>::try_from(told(&document)).unwrap();
+    let [(_, verdict, reason)] = <[_; 1]>::try_from(object_verdicts(&document)).unwrap();
     assert_eq!(verdict, "notValidated", "{reason}");
     assert!(reason.contains("your own rights do not suffice"), "{reason}");
     assert!(ended.stderr.contains("warning: cannot list the PodVolumeBackups"), "{}", ended.stderr);
 }
 
 #[test]
-fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
-    let place = cluster().place("restore-broken");
-    completed(&place, "b");
+fn dry_run_reports_archive_damage_and_missing_files() {
+    let env = cluster().test_env("restore-broken");
+    put_completed_backup(&env, "b");
     let line = ["restore", "create", "--from-backup=b", "--dry-run"];
     let volumes = || ("BackupVolumeInfos", packed_json(&json!([])));
     let snapshots = || ("BackupVolumeSnapshots", packed_json(&json!([])));
     {
         let server = [("BackupContents", Answer::Cut), volumes(), snapshots()];
-        let _server = FakeServer::start(&place, server);
-        place.refused(
+        let _server = FakeServer::start(&env, server);
+        env.run_refused(
             &line,
             &["cannot read the archive of backup `b`", "the download was interrupted"],
         );
@@ -340,11 +346,11 @@ fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
         let content = archive(&[("configmaps", config_map("restore-broken", "a", "a"))]);
         let cut = content[..content.len() / 2].to_vec();
         let server = [("BackupContents", Answer::File(cut)), volumes(), snapshots()];
-        let _server = FakeServer::start(&place, server);
-        let ended = place.run(&line);
+        let _server = FakeServer::start(&env, server);
+        let ended = env.run(&line);
         assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""), "{}", ended.stderr);
         assert!(ended.stderr.contains("the archive of the backup is damaged"), "{}", ended.stderr);
-        let ended = place.run(&[&line[..], &["--allow-damaged-archive"]].concat());
+        let ended = env.run(&[&line[..], &["--allow-damaged-archive"]].concat());
         assert_eq!(ended.code, Some(1), "{}", ended.stderr);
         assert!(
             ended.stdout.contains("in the archive: the archive breaks off"),
@@ -352,27 +358,27 @@ fn a_dry_run_tells_what_is_wrong_with_an_archive_and_what_it_cannot_get() {
             ended.stdout
         );
     }
-    place.set_status::<Backup>("b", &json!({"phase": "InProgress"}));
-    let ended = place.run(&line);
+    env.set_status::<Backup>("b", &json!({"phase": "InProgress"}));
+    let ended = env.run(&line);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("refused: The backup b is still InProgress"), "{}", ended.stderr);
-    place.set_status::<Backup>("b", &json!({"phase": "Completed"}));
-    let location = place.api::<BackupStorageLocation>();
+    env.set_status::<Backup>("b", &json!({"phase": "Completed"}));
+    let location = env.api::<BackupStorageLocation>();
     cluster().runtime.block_on(location.delete("main", &DeleteParams::default())).unwrap();
-    let ended = place.run(&line);
+    let ended = env.run(&line);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
     assert!(ended.stderr.contains("refused: Error retrieving backup"), "{}", ended.stderr);
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }
 
 #[test]
 fn an_interrupted_dry_run_leaves_no_request() {
-    let place = cluster().place("restore-interrupt");
-    completed(&place, "b");
+    let env = cluster().test_env("restore-interrupt");
+    put_completed_backup(&env, "b");
     let line = ["restore", "create", "--from-backup=b", "--dry-run"];
-    let mut child = place.bowline(&line).spawn().unwrap();
-    World::wait_until("the server is asked", || place.names::<DownloadRequest>().len() == 3);
+    let mut child = env.bowline(&line).spawn().unwrap();
+    World::wait_until("the server is asked", || env.names::<DownloadRequest>().len() == 3);
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!(place.names::<DownloadRequest>(), [] as [&str; 0]);
+    assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Place, cluster};
+use crate::cluster::{TestEnv, cluster};
 
 /// Part of every link. Nobody may ever see it.
 pub(crate) const SIGNATURE: &str = "s3cr3t-signature";
@@ -38,14 +38,14 @@ pub(crate) struct FakeServer {
 
 impl FakeServer {
     pub(crate) fn start<const N: usize>(
-        place: &Place,
+        env: &TestEnv,
         answers: [(&'static str, Answer); N],
     ) -> Self {
         let answers = Arc::new(BTreeMap::from(answers));
         let runtime = &cluster().runtime;
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let api = place.api::<DownloadRequest>();
+        let api = env.api::<DownloadRequest>();
         let http = runtime.spawn(serve(listener, answers.clone()));
         let requests = runtime.spawn(async move {
             loop {
@@ -61,8 +61,8 @@ impl FakeServer {
                     };
                     let patch = match answer {
                         Answer::Elsewhere(host) => link(host),
-                        Answer::Reason(why) => {
-                            json!({"metadata": {"annotations": {"bowline.io/error": why}}})
+                        Answer::Reason(reason) => {
+                            json!({"metadata": {"annotations": {"bowline.io/error": reason}}})
                         }
                         _ => link(&format!("http://{address}")),
                     };
@@ -94,13 +94,13 @@ async fn answer(
     mut connection: TcpStream,
     answers: &BTreeMap<&'static str, Answer>,
 ) -> std::io::Result<()> {
-    let mut asked = Vec::new();
-    while !asked.ends_with(b"\r\n\r\n") {
-        asked.push(connection.read_u8().await?);
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        request.push(connection.read_u8().await?);
     }
-    let asked = String::from_utf8(asked).unwrap();
-    let kind = asked.split(['/', '?']).nth(1).unwrap();
-    assert!(asked.contains(SIGNATURE), "the link is not used as it is: {asked}");
+    let request = String::from_utf8(request).unwrap();
+    let kind = request.split(['/', '?']).nth(1).unwrap();
+    assert!(request.contains(SIGNATURE), "the link is not used as it is: {request}");
     let (status, body) = match answers.get(kind) {
         Some(Answer::File(bytes)) => ("200 OK", bytes.clone()),
         Some(Answer::Cut) => ("200 OK", vec![0x1f, 0x8b]),

@@ -8,10 +8,10 @@
 
 mod bucket;
 mod history;
-mod late;
-mod pair;
-mod plan;
-mod tap;
+mod interruptions;
+mod late_writes;
+mod recording_proxy;
+mod server_pair;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -25,15 +25,15 @@ use kube::api::{ListParams, Patch, PatchParams};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::cluster::{Place, cluster};
-use bucket::{Bucket, backup_of};
+use crate::cluster::{TestEnv, cluster};
+use bucket::{Bucket, backup_name_of};
 use history::History;
-use pair::Pair;
-use plan::{Dice, KILLS, Moment, PAUSES, RECORD};
-use tap::Fate;
+use interruptions::{InterruptionPoint, KILLS, PAUSES, RECORD, SeededRandom};
+use recording_proxy::ReleaseMode;
+use server_pair::ServerPair;
 
 /// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(2);
+const TIMEOUT: Duration = Duration::from_mins(2);
 const NAMESPACE: &str = "handover";
 const BUCKET: &str = "handover";
 /// The Schedules, how often each is due, and what it backs up.
@@ -44,40 +44,40 @@ const SCHEDULES: [(&str, i64, &str); 3] = [
     ("five", 5, "handover-left,handover-right"),
 ];
 /// How many config maps each application has.
-const MAPS: usize = 20;
+const CONFIG_MAPS: usize = 20;
 /// How long a server is left alone before it is interrupted at a random moment, at most.
-const ALONE: Duration = Duration::from_millis(1500);
+const MAX_UNDISTURBED: Duration = Duration::from_millis(1500);
 /// How long a server whose request was broken off is left alone, at most.
-const BEFORE_RETRY: Duration = Duration::from_millis(80);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(80);
 
 /// Waits for something, for a while.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(seen) = look() {
-            return seen;
+        if let Some(value) = poll() {
+            return value;
         }
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn say(line: &str) {
+fn log_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "hand-overs: {line}");
 }
 
 /// What the servers work on.
 struct World {
-    place: Place,
+    env: TestEnv,
     bucket: Bucket,
     history: History,
 }
 
 impl World {
     fn set_up(s3: &S3) -> Self {
-        let place = cluster().place(NAMESPACE);
+        let env = cluster().test_env(NAMESPACE);
         let bucket = Bucket(s3.create_bucket(BUCKET).unwrap());
-        let history = History::of(&place);
+        let history = History::watch_namespace(&env);
         let credentials = std::fs::read_to_string(s3.credentials_file()).unwrap();
         cluster().apply(json!({
             "apiVersion": "v1", "kind": "Secret",
@@ -85,7 +85,7 @@ impl World {
             "stringData": {"cloud": credentials},
         }));
         let config = json!({"region": s3::REGION, "s3ForcePathStyle": "true", "s3Url": s3.url()});
-        place.put(
+        env.apply_velero_object(
             "BackupStorageLocation",
             "default",
             json!({"spec": {
@@ -97,29 +97,29 @@ impl World {
             cluster().apply(json!({
                 "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": app},
             }));
-            for number in 0..MAPS {
+            for number in 0..CONFIG_MAPS {
                 cluster().apply(json!({
                     "apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"},
                     "metadata": {"name": format!("m{number}"), "namespace": app},
                 }));
             }
         }
-        Self { place, bucket, history }
+        Self { env, bucket, history }
     }
 
-    fn schedule(&self) {
+    fn create_schedules(&self) {
         for (name, pause, apps) in SCHEDULES {
             let apps: Vec<&str> = apps.split(',').collect();
             let spec = json!({
                 "schedule": format!("@every {pause}s"), "skipImmediately": false,
                 "template": {"includedNamespaces": apps, "includedResources": ["configmaps"]},
             });
-            self.place.put("Schedule", name, json!({"spec": spec}));
+            self.env.apply_velero_object("Schedule", name, json!({"spec": spec}));
         }
     }
 
     fn backups(&self) -> Vec<Backup> {
-        let api = self.place.api::<Backup>();
+        let api = self.env.api::<Backup>();
         cluster().runtime.block_on(api.list(&ListParams::default())).unwrap().items
     }
 
@@ -133,19 +133,19 @@ impl World {
     }
 
     /// Waits until each Schedule has done its work once more.
-    fn until_schedules_go_on(&self, pair: &mut Pair<'_>) {
-        let before = SCHEDULES.map(|(name, ..)| self.history.notes(name));
-        until("each schedule goes on", || {
-            pair.roles();
-            let now = SCHEDULES.map(|(name, ..)| self.history.notes(name));
+    fn wait_for_schedules(&self, pair: &mut ServerPair<'_>) {
+        let before = SCHEDULES.map(|(name, ..)| self.history.advance_count(name));
+        wait_for("each schedule goes on", || {
+            pair.active_and_standby();
+            let now = SCHEDULES.map(|(name, ..)| self.history.advance_count(name));
             now.iter().zip(&before).all(|(now, before)| now > before).then_some(())
         });
     }
 
     /// Waits until another backup has ended, and the one that a server was interrupted in, if any.
-    fn until_another_ends(&self, interrupted: Option<&str>) {
+    fn wait_for_another_backup(&self, interrupted: Option<&str>) {
         let before = self.ended().len();
-        until("the other goes on with backups", || {
+        wait_for("the other goes on with backups", || {
             let now = self.ended();
             let is_there = interrupted.is_none_or(|name| now.contains_key(name));
             (is_there && now.len() > before).then_some(())
@@ -154,153 +154,173 @@ impl World {
 }
 
 /// A server has lost the Lease before it was interrupted.
-struct TooLate;
+struct LeaseLost;
 
 /// Lets a server come to a moment. Returns the backup that it is at, as far as that is known.
-fn come_to(
-    moment: Moment,
-    pair: &mut Pair<'_>,
-    leader: usize,
-    dice: &mut Dice,
-) -> Result<Option<String>, TooLate> {
-    let (Moment::Sent(trap) | Moment::TriesAgain(trap) | Moment::Late(trap)) = moment else {
-        std::thread::sleep(dice.time(ALONE));
-        return if pair.leads(leader) { Ok(None) } else { Err(TooLate) };
+fn run_until(
+    point: InterruptionPoint,
+    pair: &mut ServerPair<'_>,
+    active: usize,
+    random: &mut SeededRandom,
+) -> Result<Option<String>, LeaseLost> {
+    let (InterruptionPoint::RequestSent(trap)
+    | InterruptionPoint::BeforeRetry(trap)
+    | InterruptionPoint::RequestDelayed(trap)) = point
+    else {
+        std::thread::sleep(random.time(MAX_UNDISTURBED));
+        return if pair.is_active(active) { Ok(None) } else { Err(LeaseLost) };
     };
-    pair.servers[leader].tap.set(trap);
-    let deadline = Instant::now() + LIMIT;
+    pair.servers[active].proxy.hold_next(trap);
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        let caught = pair.servers[leader].tap.caught(Duration::from_millis(100));
+        let caught = pair.servers[active].proxy.wait_for_held(Duration::from_millis(100));
         if let Some(path) = caught {
             let key = path.strip_prefix(&format!("/{BUCKET}/")).unwrap();
-            return Ok(Some(backup_of(key).unwrap().to_owned()));
+            return Ok(Some(backup_name_of(key).unwrap().to_owned()));
         }
-        if !pair.leads(leader) {
-            pair.servers[leader].tap.release(Fate::GoOn);
-            return Err(TooLate);
+        if !pair.is_active(active) {
+            pair.servers[active].proxy.release(ReleaseMode::Forward);
+            return Err(LeaseLost);
         }
-        assert!(Instant::now() < deadline, "no server comes to {moment:?}");
+        assert!(Instant::now() < deadline, "no server comes to {point:?}");
     }
 }
 
 /// Kills the server that works. Returns whether it came to that.
-fn kill(world: &World, pair: &mut Pair<'_>, moment: Moment, dice: &mut Dice) -> bool {
-    let (leader, other) = pair.roles();
-    if come_to(moment, pair, leader, dice).is_err() {
+fn kill_active(
+    world: &World,
+    pair: &mut ServerPair<'_>,
+    point: InterruptionPoint,
+    random: &mut SeededRandom,
+) -> bool {
+    let (active, standby) = pair.active_and_standby();
+    if run_until(point, pair, active, random).is_err() {
         return false;
     }
-    let was_killed = pair.servers[leader].kill();
-    pair.servers[leader].tap.release(Fate::Break);
-    pair.until_leads(other);
-    pair.start_again(leader);
+    let was_killed = pair.servers[active].kill();
+    pair.servers[active].proxy.release(ReleaseMode::Disconnect);
+    pair.wait_until_active(standby);
+    pair.restart(active);
     // Now and then the next one follows at once.
-    if dice.below(2) == 0 {
-        world.until_another_ends(None);
+    if random.below(2) == 0 {
+        world.wait_for_another_backup(None);
     }
     was_killed
 }
 
 /// Pauses the server that works for longer than its Lease. Returns whether it came to that.
-fn pause(world: &World, pair: &mut Pair<'_>, moment: Moment, dice: &mut Dice) -> bool {
-    let (leader, other) = pair.roles();
-    let Ok(interrupted) = come_to(moment, pair, leader, dice) else { return false };
-    if let Moment::TriesAgain(_) = moment {
-        pair.servers[leader].tap.release(Fate::Break);
+fn pause_active(
+    world: &World,
+    pair: &mut ServerPair<'_>,
+    point: InterruptionPoint,
+    random: &mut SeededRandom,
+) -> bool {
+    let (active, standby) = pair.active_and_standby();
+    let Ok(interrupted) = run_until(point, pair, active, random) else { return false };
+    if let InterruptionPoint::BeforeRetry(_) = point {
+        pair.servers[active].proxy.release(ReleaseMode::Disconnect);
         // It has to notice, and waits for a tenth of a second before it tries again.
-        std::thread::sleep(dice.time(BEFORE_RETRY));
+        std::thread::sleep(random.time(MAX_RETRY_DELAY));
     }
-    pair.servers[leader].signal(Signal::SIGSTOP);
-    if let Moment::Sent(_) = moment {
-        pair.servers[leader].tap.release(Fate::Break);
+    pair.servers[active].signal(Signal::SIGSTOP);
+    if let InterruptionPoint::RequestSent(_) = point {
+        pair.servers[active].proxy.release(ReleaseMode::Disconnect);
     }
-    pair.until_leads(other);
-    world.until_another_ends(interrupted.as_deref());
+    pair.wait_until_active(standby);
+    world.wait_for_another_backup(interrupted.as_deref());
 
     let ended = world.ended();
-    let objects = world.bucket.of(&ended);
-    let goes_on = Instant::now();
-    if let Moment::Late(_) = moment {
-        pair.servers[leader].tap.release(Fate::GoOn);
+    let objects = world.bucket.objects_of(&ended);
+    let resumed_at = Instant::now();
+    if let InterruptionPoint::RequestDelayed(_) = point {
+        pair.servers[active].proxy.release(ReleaseMode::Forward);
     }
-    pair.servers[leader].signal(Signal::SIGCONT);
-    pair.servers[leader].until_it_ends();
-    let sent = pair.servers[leader].tap.writes();
-    let judged = late::judge(&sent, goes_on, BUCKET, &ended);
-    judged.unwrap_or_else(|wrong| panic!("{moment:?}: {wrong}"));
-    assert_eq!(world.bucket.of(&ended), objects, "{moment:?}: {interrupted:?} was written again");
+    pair.servers[active].signal(Signal::SIGCONT);
+    pair.servers[active].wait_for_end();
+    let sent = pair.servers[active].proxy.writes();
+    let checked = late_writes::check_late_writes(&sent, resumed_at, BUCKET, &ended);
+    checked.unwrap_or_else(|wrong| panic!("{point:?}: {wrong}"));
+    assert_eq!(
+        world.bucket.objects_of(&ended),
+        objects,
+        "{point:?}: {interrupted:?} was written again"
+    );
     let mut now = world.ended();
     now.retain(|name, _| ended.contains_key(name));
-    assert_eq!(now, ended, "{moment:?}: backups that had ended were changed");
-    pair.start_again(leader);
+    assert_eq!(now, ended, "{point:?}: backups that had ended were changed");
+    pair.restart(active);
     true
 }
 
 #[test]
-fn no_hand_over_of_many_misses_doubles_or_spoils_a_backup() {
+fn repeated_handovers_neither_miss_duplicate_nor_damage_backups() {
     let bed = Bed::new().unwrap();
     let s3 = cluster().runtime.block_on(S3::start(&bed)).unwrap();
     let world = World::set_up(&s3);
-    let mut dice = Dice::from_environment();
-    let mut pair = Pair::start(&world.place, &bed);
-    until("the location is available", || {
-        let status = world.place.get::<BackupStorageLocation>("default").status?;
+    let mut random = SeededRandom::from_environment();
+    let mut pair = ServerPair::start(&world.env, &bed);
+    wait_for("the location is available", || {
+        let status = world.env.get::<BackupStorageLocation>("default").status?;
         (status.phase?.as_str() == "Available").then_some(())
     });
-    world.schedule();
-    world.until_schedules_go_on(&mut pair);
+    world.create_schedules();
+    world.wait_for_schedules(&mut pair);
 
-    let (kills, pauses) = (dice.shuffled(&KILLS), dice.shuffled(&PAUSES));
-    let began = Instant::now();
+    let (kills, pauses) = (random.shuffled(&KILLS), random.shuffled(&PAUSES));
+    let started = Instant::now();
     for (at_kill, at_pause) in kills.into_iter().zip(pauses) {
-        until("a server can be killed", || {
-            kill(&world, &mut pair, at_kill, &mut dice).then_some(())
+        wait_for("a server can be killed", || {
+            kill_active(&world, &mut pair, at_kill, &mut random).then_some(())
         });
-        until("a server can be paused", || {
-            pause(&world, &mut pair, at_pause, &mut dice).then_some(())
+        wait_for("a server can be paused", || {
+            pause_active(&world, &mut pair, at_pause, &mut random).then_some(())
         });
     }
     let interruptions = KILLS.len() + PAUSES.len();
-    world.until_schedules_go_on(&mut pair);
-    say(&format!(
+    world.wait_for_schedules(&mut pair);
+    log_line(&format!(
         "{interruptions} interruptions in {} s, and {} by themselves",
-        began.elapsed().as_secs(),
-        pair.lost
+        started.elapsed().as_secs(),
+        pair.lost_leases
     ));
 
-    let rest = Patch::Merge(json!({"spec": {"paused": true}}));
+    let pause_patch = Patch::Merge(json!({"spec": {"paused": true}}));
     for (name, ..) in SCHEDULES {
-        let api = world.place.api::<Schedule>();
+        let api = world.env.api::<Schedule>();
         let params = PatchParams::default();
-        let patched = api.patch(name, &params, &rest);
+        let patched = api.patch(name, &params, &pause_patch);
         cluster().runtime.block_on(patched).unwrap();
     }
-    until("every backup has ended, and nothing is left of their runs", || {
-        pair.roles();
+    wait_for("every backup has ended, and nothing is left of their runs", || {
+        pair.active_and_standby();
         let own = |name: &String| name != "kube-root-ca.crt";
-        let journals = world.place.names::<ConfigMap>().into_iter().filter(own).count();
-        let scratch = world.bucket.objects().into_keys().find(|key| backup_of(key).is_none());
+        let journals = world.env.names::<ConfigMap>().into_iter().filter(own).count();
+        let scratch = world.bucket.objects().into_keys().find(|key| backup_name_of(key).is_none());
         let are_over = world.ended().len() == world.backups().len();
         (are_over && journals == 0 && scratch.is_none()).then_some(())
     });
-    world.history.each_backup_ends_once();
+    world.history.assert_each_backup_ends_once();
     for (name, pause, _) in SCHEDULES {
-        let kept = world.history.keeps_its_times(name, pause);
-        say(&format!("{name}: {kept:?}"));
-        assert!(kept.backups > 0 && kept.not_noted <= interruptions + pair.lost, "{kept:?}");
+        let summary = world.history.assert_schedule_is_kept(name, pause);
+        log_line(&format!("{name}: {summary:?}"));
+        assert!(
+            summary.backups > 0 && summary.unrecorded <= interruptions + pair.lost_leases,
+            "{summary:?}"
+        );
     }
-    are_as_they_say(&world, &pair);
+    assert_backups_are_complete(&world, &pair);
 }
 
 /// Every Backup has its files, complete and committed once, and there are no others.
-fn are_as_they_say(world: &World, pair: &Pair<'_>) {
+fn assert_backups_are_complete(world: &World, pair: &ServerPair<'_>) {
     let backups = world.backups();
     let names: BTreeSet<String> = backups.iter().map(kube::ResourceExt::name_any).collect();
     let objects = world.bucket.objects();
     let stored: BTreeSet<String> =
-        objects.keys().filter_map(|key| backup_of(key)).map(str::to_owned).collect();
+        objects.keys().filter_map(|key| backup_name_of(key)).map(str::to_owned).collect();
     assert_eq!(stored, names);
     let mut commits = BTreeMap::<String, usize>::new();
-    for write in pair.servers.iter().flat_map(|server| server.tap.writes()) {
+    for write in pair.servers.iter().flat_map(|server| server.proxy.writes()) {
         if let Some(folder) = write.path.strip_suffix(RECORD)
             && write.method == "PUT"
             && (200..300).contains(&write.status)
@@ -312,7 +332,8 @@ fn are_as_they_say(world: &World, pair: &Pair<'_>) {
         let name = backup.name_any();
         assert_eq!(commits.get(&name), Some(&1), "{name} was committed so often");
         let apps = backup.spec.included_namespaces.iter();
-        let maps = apps.flat_map(|app| (0..MAPS).map(move |number| format!("{app}/m{number}")));
-        world.bucket.has(&backup, &maps.collect());
+        let maps =
+            apps.flat_map(|app| (0..CONFIG_MAPS).map(move |number| format!("{app}/m{number}")));
+        world.bucket.assert_backup_is_complete(&backup, &maps.collect());
     }
 }

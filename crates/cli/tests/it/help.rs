@@ -3,7 +3,7 @@
 use crate::bowline::World;
 
 /// The commands below one, as its help lists them.
-fn below(help: &str) -> Vec<&str> {
+fn subcommands(help: &str) -> Vec<&str> {
     let list = help.split_once("\nCommands:\n").map_or("", |(_, list)| list);
     let list = list.split_once("\n\n").map_or(list, |(list, _)| list);
     // What goes on from the line before has no name.
@@ -12,23 +12,23 @@ fn below(help: &str) -> Vec<&str> {
 }
 
 /// Puts down what a command and all below it say.
-fn add(world: &World, command: &[&str], all: &mut String) {
+fn append_help(world: &World, command: &[&str], all: &mut String) {
     let arguments = [command, &["--help"]].concat();
     // Help shows what these are set to.
     let mut run = world.bowline(&arguments);
     run.env_remove("VELERO_NAMESPACE").env_remove("VELERO_SCRATCH_DIR").env_remove("POD_NAME");
-    let ended = World::end_of(&mut run);
+    let ended = World::run_command(&mut run);
     assert_eq!(ended.code, Some(0), "{command:?}");
     all.extend(["$ bowline ", &arguments.join(" "), "\n", &ended.stdout, "\n"]);
-    for name in below(&ended.stdout) {
-        add(world, &[command, &[name]].concat(), all);
+    for name in subcommands(&ended.stdout) {
+        append_help(world, &[command, &[name]].concat(), all);
     }
 }
 
 #[test]
 fn help_says_what_each_command_is_for() {
     let mut all = String::new();
-    add(&World::new(), &[], &mut all);
+    append_help(&World::new(), &[], &mut all);
     for command in ["backup cancel", "schedule pause", "get backups", "client config set", "server"]
     {
         assert!(all.contains(&format!("$ bowline {command} --help\n")), "{command}");

@@ -24,22 +24,22 @@ use tokio::runtime::Runtime;
 use crate::bowline::World;
 
 /// The copy that people can look at, and apply without us.
-const COPY: &str = "deploy/crds.yaml";
+const CRDS_FILE: &str = "deploy/crds.yaml";
 
 #[test]
-fn the_checked_in_definitions_are_those_that_install_prints() {
+fn checked_in_definitions_equal_install_output() {
     let ended = World::new().run(&["install", "--crds-only", "--dry-run", "-o", "yaml"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let copy = std::fs::read_to_string(root.join(COPY)).unwrap_or_default();
+    let copy = std::fs::read_to_string(root.join(CRDS_FILE)).unwrap_or_default();
     assert!(
         ended.stdout == copy,
-        "{COPY} is out of date; run `bowline install --crds-only --dry-run -o yaml > {COPY}`"
+        "{CRDS_FILE} is out of date; run `bowline install --crds-only --dry-run -o yaml > {CRDS_FILE}`"
     );
 }
 
 #[test]
-fn the_checked_in_servers_are_those_that_install_prints() {
+fn checked_in_server_manifests_equal_install_output() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
     for profile in ["backup-only", "full"] {
@@ -50,8 +50,8 @@ fn the_checked_in_servers_are_those_that_install_prints() {
         let path = format!("deploy/{profile}/server.yaml");
         // Printed after the definitions, which are a file of their own.
         assert!(
-            ended.stdout.strip_prefix(&read(COPY)) == Some(&read(&path)),
-            "{path} is out of date: it is what `bowline {}` prints after {COPY}",
+            ended.stdout.strip_prefix(&read(CRDS_FILE)) == Some(&read(&path)),
+            "{path} is out of date: it is what `bowline {}` prints after {CRDS_FILE}",
             line.join(" ")
         );
     }
@@ -73,12 +73,12 @@ fn definitions_are_created_once_and_a_newer_one_is_kept() {
     let world = World::new();
     let install = |more: &[&str]| {
         let mut command = world.bowline(&["install", "--crds-only"]);
-        let ended = World::end_of(command.args(more).env("KUBECONFIG", plane.kubeconfig()));
+        let ended = World::run_command(command.args(more).env("KUBECONFIG", plane.kubeconfig()));
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
         ended.stderr
     };
-    let all = |said: &str, end: &str| {
-        assert_eq!(said.lines().filter(|line| line.ends_with(end)).count(), 15, "{said}");
+    let all = |stderr: &str, end: &str| {
+        assert_eq!(stderr.lines().filter(|line| line.ends_with(end)).count(), 15, "{stderr}");
     };
     all(&install(&["--dry-run"]), ": would be created");
     all(&install(&[]), ": created");
@@ -93,10 +93,15 @@ fn definitions_are_created_once_and_a_newer_one_is_kept() {
         kubectl.output().await.unwrap()
     });
     assert!(patched.status.success(), "{patched:?}");
-    let said = install(&[]);
-    let kept = "backups.velero.io: kept, because it is newer than ours, which lacks v1:spec.future";
-    assert!(said.contains(kept), "{said}");
-    assert_eq!(said.lines().filter(|line| line.ends_with(": up to date")).count(), 14, "{said}");
+    let stderr = install(&[]);
+    let message = "backups.velero.io: kept, because it is newer than this program's, which lacks \
+                   v1:spec.future";
+    assert!(stderr.contains(message), "{stderr}");
+    assert_eq!(
+        stderr.lines().filter(|line| line.ends_with(": up to date")).count(),
+        14,
+        "{stderr}"
+    );
 }
 
 /// A control plane, and `bowline` commands that talk to it.
@@ -120,20 +125,20 @@ impl Installed {
     /// Runs a command. Returns its exit code, and what it says to people and to programs.
     fn run(&self, line: &[&str]) -> (Option<i32>, String, String) {
         let mut command = self.world.bowline(line);
-        let ended = World::end_of(command.env("KUBECONFIG", self.plane.kubeconfig()));
+        let ended = World::run_command(command.env("KUBECONFIG", self.plane.kubeconfig()));
         (ended.code, ended.stderr, ended.stdout)
     }
 
     pub(crate) fn install(&self, profile: &str) -> String {
         let profile = format!("--profile={profile}");
         let line = ["install", &profile, "--no-secret", "--no-default-backup-location"];
-        let (code, said, _) = self.run(&line);
-        assert_eq!(code, Some(0), "{said}");
-        said
+        let (code, stderr, _) = self.run(&line);
+        assert_eq!(code, Some(0), "{stderr}");
+        stderr
     }
 
     /// Whether the server's account may do something, in a namespace if one is named.
-    fn may(&self, verb: &str, resource: &str, namespace: &str) -> bool {
+    fn may_access(&self, verb: &str, resource: &str, namespace: &str) -> bool {
         let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
         let (resource, below) = resource.split_once('/').unwrap_or((resource, ""));
         let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -199,19 +204,25 @@ const NEVER: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn the_server_may_do_what_is_documented_and_nothing_more() {
+fn server_has_exactly_the_documented_rights() {
     let installed = Installed::start();
     for profile in ["backup-only", "full"] {
         installed.install(profile);
         for &(verb, resource, namespace) in ALWAYS {
-            assert!(installed.may(verb, resource, namespace), "{profile}: {verb} {resource}");
+            assert!(
+                installed.may_access(verb, resource, namespace),
+                "{profile}: {verb} {resource}"
+            );
         }
         for &(verb, resource, namespace) in FOR_RESTORES {
-            let may = installed.may(verb, resource, namespace);
+            let may = installed.may_access(verb, resource, namespace);
             assert_eq!(may, profile == "full", "{profile}: {verb} {resource}");
         }
         for &(verb, resource, namespace) in NEVER {
-            assert!(!installed.may(verb, resource, namespace), "{profile}: {verb} {resource}");
+            assert!(
+                !installed.may_access(verb, resource, namespace),
+                "{profile}: {verb} {resource}"
+            );
         }
     }
     let bindings: Api<ClusterRoleBinding> = Api::all(installed.client.clone());
@@ -223,13 +234,13 @@ fn the_server_may_do_what_is_documented_and_nothing_more() {
 }
 
 #[test]
-fn an_installation_is_whole_can_be_repeated_and_goes_away() {
+fn installation_is_complete_repeatable_and_removable() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     let dry = ["install", "--no-secret", "--no-default-backup-location", "--dry-run"];
-    let (code, said, _) = installed.run(&dry);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("Deployment bowline: would be created"), "{said}");
+    let (code, stderr, _) = installed.run(&dry);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("Deployment bowline: would be created"), "{stderr}");
     assert!(installed.install("full").contains("Deployment bowline: created"));
     assert!(installed.install("full").contains("Deployment bowline: up to date"));
 
@@ -245,14 +256,14 @@ fn an_installation_is_whole_can_be_repeated_and_goes_away() {
     pod.spec.as_mut().unwrap().host_network = Some(true);
     runtime.block_on(pods.create(&dry, &pod)).unwrap_err();
 
-    let (code, said, _) = installed.run(&["uninstall"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("standard input is not a terminal"), "{said}");
-    let (code, said, _) = installed.run(&["uninstall", "--force"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("standard input is not a terminal"), "{stderr}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(0), "{stderr}");
     let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    let left = runtime.block_on(bindings.list(&ListParams::default())).unwrap();
-    assert!(left.items.iter().all(|one| one.name_any() != "bowline-velero"));
+    let remaining = runtime.block_on(bindings.list(&ListParams::default())).unwrap();
+    assert!(remaining.items.iter().all(|one| one.name_any() != "bowline-velero"));
     let namespaces: Api<Namespace> = Api::all(client.clone());
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     assert_eq!(runtime.block_on(deployments.get_opt("bowline")).unwrap(), None);
@@ -262,7 +273,7 @@ fn an_installation_is_whole_can_be_repeated_and_goes_away() {
 
 /// The patch of docs/local-volume.md makes a consistent pod, and the next installation leaves it alone.
 #[test]
-fn a_server_that_is_patched_for_local_volumes_stays_so_when_it_is_installed_again() {
+fn local_volume_patch_survives_reinstallation() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     installed.install("backup-only");
@@ -287,8 +298,8 @@ fn a_server_that_is_patched_for_local_volumes_stays_so_when_it_is_installed_agai
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "velero");
     let template = || runtime.block_on(deployments.get("bowline")).unwrap().spec.unwrap().template;
     let patched = template();
-    let said = installed.install("backup-only");
-    assert!(said.contains("Deployment bowline: up to date"), "{said}");
+    let stderr = installed.install("backup-only");
+    assert!(stderr.contains("Deployment bowline: up to date"), "{stderr}");
     assert_eq!(template(), patched);
 
     // What the kubelet goes by: the container's word before the pod's.
@@ -311,7 +322,7 @@ fn a_server_that_is_patched_for_local_volumes_stays_so_when_it_is_installed_agai
 }
 
 #[test]
-fn what_an_installation_of_velero_has_is_left_and_used() {
+fn existing_velero_objects_are_kept_and_used() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     let enforce = "pod-security.kubernetes.io/enforce";
@@ -329,10 +340,10 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
         names.collect::<Vec<_>>().contains(&"credentials".to_owned())
     };
 
-    let said = installed.install("full");
-    let kept = "Namespace velero: kept unchanged, so its pods are not restricted to the Pod Security \
+    let stderr = installed.install("full");
+    let message = "Namespace velero: kept unchanged, so its pods are not restricted to the Pod Security \
                 level `restricted`";
-    assert!(said.lines().any(|line| line == kept), "{said}");
+    assert!(stderr.lines().any(|line| line == message), "{stderr}");
     let labels = runtime.block_on(namespaces.get("velero")).unwrap().metadata.labels.unwrap();
     assert_eq!(labels[enforce], "privileged");
     let of_ours = |name: &String| name.contains("audit") || name.contains("managed-by");
@@ -345,27 +356,27 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     });
     let secret = serde_json::from_value(secret).unwrap();
     runtime.block_on(secrets.create(&PostParams::default(), &secret)).unwrap();
-    let said = installed.install("full");
-    assert!(said.contains("Secret cloud-credentials: kept, the server uses"), "{said}");
-    assert!(!said.contains("s3cr3t"), "{said}");
-    assert!(mounted(), "{said}");
+    let stderr = installed.install("full");
+    assert!(stderr.contains("Secret cloud-credentials: kept, the server uses"), "{stderr}");
+    assert!(!stderr.contains("s3cr3t"), "{stderr}");
+    assert!(mounted(), "{stderr}");
 
     // Until they are in a recovery file, and again when they have changed, that is said.
     let due = "hint: backups exclude credentials (Secret cloud-credentials)";
-    assert!(said.contains(due) && said.contains("`bowline recovery export FILE`"), "{said}");
+    assert!(stderr.contains(due) && stderr.contains("`bowline recovery export FILE`"), "{stderr}");
     let folder = tempfile::tempdir().unwrap();
     let recipient = "age1munncrq6tvthy5t8wgcmhay78vu3lfzew3g23w68mt74maaghp6sy3st6k";
     let file = folder.path().join("recovery.age").display().to_string();
-    let (code, said, _) = installed.run(&["recovery", "export", &file, "--recipient", recipient]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("s3cr3t"), "{said}");
-    let said = installed.install("full");
-    assert!(!said.contains("recovery export"), "{said}");
+    let (code, stderr, _) = installed.run(&["recovery", "export", &file, "--recipient", recipient]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(!stderr.contains("s3cr3t"), "{stderr}");
+    let stderr = installed.install("full");
+    assert!(!stderr.contains("recovery export"), "{stderr}");
     let changed = Patch::Merge(json!({"stringData": {"cloud": "changed"}}));
     let merge = PatchParams::default();
     runtime.block_on(secrets.patch("cloud-credentials", &merge, &changed)).unwrap();
-    let said = installed.install("full");
-    assert!(said.contains("have changed since the recovery export of"), "{said}");
+    let stderr = installed.install("full");
+    assert!(stderr.contains("have changed since the recovery export of"), "{stderr}");
 
     // What somebody else has said of a location is told, with how to change it.
     let location = serde_json::json!({
@@ -375,17 +386,17 @@ fn what_an_installation_of_velero_has_is_left_and_used() {
     });
     let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), "velero");
     runtime.block_on(locations.patch("default", &params, &Patch::Apply(&location))).unwrap();
-    let (code, said, _) =
+    let (code, stderr, _) =
         installed.run(&["install", "--no-secret", "--provider=aws", "--bucket=ours"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("`kubectl edit BackupStorageLocation default -n velero`"), "{said}");
-    assert!(!said.contains("delete it"), "{said}");
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("`kubectl edit BackupStorageLocation default -n velero`"), "{stderr}");
+    assert!(!stderr.contains("delete it"), "{stderr}");
 }
 
 /// Tries something until it is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_mins(2);
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -405,15 +416,15 @@ fn deployment(name: &str, replicas: i32, container: &Value) -> Deployment {
 }
 
 #[test]
-fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
+fn installation_is_refused_whole_or_reports_partial_progress() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     let line = ["install", "--no-secret", "--no-default-backup-location"];
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let (code, said, _) = installed.run(&["uninstall", "--force"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("nothing is installed in namespace `velero`"), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("nothing is installed in namespace `velero`"), "{stderr}");
 
     // Two things are in the way. Both are told, and nothing is changed.
     let role = json!({
@@ -430,15 +441,15 @@ fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
     let binding = serde_json::from_value(binding).unwrap();
     runtime.block_on(bindings.create(&PostParams::default(), &binding)).unwrap();
     for more in [&["--dry-run"][..], &[]] {
-        let (code, said, _) = installed.run(&[&line[..], more].concat());
-        assert_eq!(code, Some(2), "{said}");
+        let (code, stderr, _) = installed.run(&[&line[..], more].concat());
+        assert_eq!(code, Some(2), "{stderr}");
         assert!(
-            said.contains("ClusterRole bowline-velero exists but was not created by"),
-            "{said}"
+            stderr.contains("ClusterRole bowline-velero exists but was not created by"),
+            "{stderr}"
         );
-        assert!(said.contains("(managed by `Helm`)"), "{said}");
-        assert!(said.contains("ClusterRoleBinding bowline-velero exists"), "{said}");
-        assert!(said.contains("nothing was changed"), "{said}");
+        assert!(stderr.contains("(managed by `Helm`)"), "{stderr}");
+        assert!(stderr.contains("ClusterRoleBinding bowline-velero exists"), "{stderr}");
+        assert!(stderr.contains("nothing was changed"), "{stderr}");
     }
     assert_eq!(runtime.block_on(definitions.get_opt("backups.velero.io")).unwrap(), None);
     assert_eq!(runtime.block_on(namespaces.get_opt("velero")).unwrap(), None);
@@ -478,26 +489,26 @@ fn an_installation_is_refused_as_a_whole_or_tells_how_far_it_came() {
         }
         created
     };
-    until("the policy is in force", || !is_let_in());
-    let (code, said, _) = installed.run(&line);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no Deployments today"), "{said}");
-    let there = "with the custom resource definitions, Namespace velero, ServiceAccount bowline,";
-    assert!(said.contains(there) && said.contains("run the same command again"), "{said}");
+    wait_until("the policy is in force", || !is_let_in());
+    let (code, stderr, _) = installed.run(&line);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("no Deployments today"), "{stderr}");
+    let message = "with the custom resource definitions, Namespace velero, ServiceAccount bowline,";
+    assert!(stderr.contains(message) && stderr.contains("run the same command again"), "{stderr}");
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     runtime.block_on(bound.delete("none-today", &delete)).unwrap();
-    until("the policy is no longer in force", is_let_in);
-    let (code, said, _) = installed.run(&line);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("Role bowline: up to date"), "{said}");
-    assert!(said.contains("Deployment bowline: created"), "{said}");
+    wait_until("the policy is no longer in force", is_let_in);
+    let (code, stderr, _) = installed.run(&line);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("Role bowline: up to date"), "{stderr}");
+    assert!(stderr.contains("Deployment bowline: created"), "{stderr}");
     let (_, said, _) = installed.run(&[&line[..], &["--dry-run", "--replicas=3"]].concat());
     assert!(said.contains("Role bowline: up to date"), "{said}");
     assert!(said.contains("Deployment bowline: would be updated"), "{said}");
 }
 
 #[test]
-fn others_are_noticed_and_left_alone() {
+fn foreign_objects_are_detected_and_kept() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     for name in ["velero", "other"] {
@@ -515,23 +526,26 @@ fn others_are_noticed_and_left_alone() {
     let install =
         |namespace: &str, more: &[&str]| installed.run(&[&line[..], &[namespace], more].concat());
     for more in [&[][..], &["--dry-run"], &["--beside-velero"]] {
-        let (code, said, _) = install("velero", more);
-        assert_eq!(code, Some(2), "{said}");
-        assert!(said.contains("`bowline migrate check -n velero`"), "{said}");
+        let (code, stderr, _) = install("velero", more);
+        assert_eq!(code, Some(2), "{stderr}");
+        assert!(stderr.contains("`bowline migrate check -n velero`"), "{stderr}");
     }
-    let (code, said, _) = install("other", &[]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("namespace `velero`") && said.contains("--beside-velero"), "{said}");
+    let (code, stderr, _) = install("other", &[]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(
+        stderr.contains("namespace `velero`") && stderr.contains("--beside-velero"),
+        "{stderr}"
+    );
     assert_eq!(install("other", &["--beside-velero"]).0, Some(0));
     // Ours is in the other namespace. Whoever forgets to name it does not remove Velero's.
-    let (code, said, _) = installed.run(&["uninstall", "--force"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("nothing is installed") && !said.contains("--purge"), "{said}");
-    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
-    assert_eq!(code, Some(2), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("nothing is installed") && !stderr.contains("--purge"), "{stderr}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--purge", "--force"]);
+    assert_eq!(code, Some(2), "{stderr}");
     assert!(
-        said.contains("Velero runs in namespace `velero` as Deployment `backups-velero`"),
-        "{said}"
+        stderr.contains("Velero runs in namespace `velero` as Deployment `backups-velero`"),
+        "{stderr}"
     );
     assert!(runtime.block_on(deployments.get_opt("backups-velero")).unwrap().is_some());
     let (params, none) = (PatchParams::default(), Patch::Merge(json!({"spec": {"replicas": 0}})));
@@ -546,8 +560,8 @@ fn others_are_noticed_and_left_alone() {
         containers.map(|one| (one.name, one.image.unwrap_or_default())).collect()
     };
     let plugin = |version: u8| ("a-aws".to_owned(), format!("x.io/a/aws:{version}"));
-    let (code, said, _) = installed.run(&["plugin", "add", "x.io/a/aws:1", "--confirm"]);
-    assert_eq!((code, plugins()), (Some(0), vec![plugin(1)]), "{said}");
+    let (code, stderr, _) = installed.run(&["plugin", "add", "x.io/a/aws:1", "--confirm"]);
+    assert_eq!((code, plugins()), (Some(0), vec![plugin(1)]), "{stderr}");
     let (code, said, _) = install("velero", &["--plugins=x.io/a/aws:2"]);
     assert_eq!((code, plugins()), (Some(0), vec![plugin(2)]), "{said}");
     let (code, said, _) = installed.run(&["plugin", "add", "x.io/a/aws:3", "--confirm"]);
@@ -569,19 +583,19 @@ fn others_are_noticed_and_left_alone() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     });
-    let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("server `by-hand`") && said.contains("is still active"), "{said}");
-    assert!(!said.contains("removed"), "{said}");
-    let (code, said, _) = installed.run(&["uninstall", "--force"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("Deployment bowline: removed"), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--purge", "--confirm"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    assert!(stderr.contains("server `by-hand`") && stderr.contains("is still active"), "{stderr}");
+    assert!(!stderr.contains("removed"), "{stderr}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("Deployment bowline: removed"), "{stderr}");
     assert!(
-        said.contains("Lease bowline-server: kept, because it is held by server `by-hand`"),
-        "{said}"
+        stderr.contains("Lease bowline-server: kept, because it is held by server `by-hand`"),
+        "{stderr}"
     );
-    let (code, said, _) = installed.run(&["uninstall", "--force"]);
-    assert_eq!(code, Some(2), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--force"]);
+    assert_eq!(code, Some(2), "{stderr}");
     renewing.abort();
     assert!(runtime.block_on(leases.get_opt("bowline-server")).unwrap().is_some());
 
@@ -606,7 +620,7 @@ fn put_restore(installed: &Installed, namespace: &str) {
 }
 
 #[test]
-fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
+fn purge_works_without_a_server_and_keeps_shared_definitions() {
     let installed = Installed::start();
     let Installed { runtime, client, .. } = &installed;
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -620,16 +634,17 @@ fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
     put_restore(&installed, "archive");
     put_restore(&installed, "velero");
 
-    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--purge", "--force"]);
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(!is_there("velero"));
     assert!(
-        said.contains("the custom resource definitions are kept: ") && said.contains("`archive`")
+        stderr.contains("the custom resource definitions are kept: ")
+            && stderr.contains("`archive`")
     );
     let restores: Api<Restore> = Api::namespaced(client.clone(), "archive");
-    let left = runtime.block_on(restores.get("one")).unwrap();
-    assert_eq!(left.metadata.deletion_timestamp, None);
-    assert_eq!(left.metadata.finalizers, Some(vec![finalizer::RESTORE.to_owned()]));
+    let remaining = runtime.block_on(restores.get("one")).unwrap();
+    assert_eq!(remaining.metadata.deletion_timestamp, None);
+    assert_eq!(remaining.metadata.finalizers, Some(vec![finalizer::RESTORE.to_owned()]));
 
     // What is not of `bowline install` goes only if that is meant.
     let (code, said, _) = installed.run(&["uninstall", "--purge", "--confirm", "-n", "archive"]);
@@ -637,19 +652,20 @@ fn a_purge_ends_without_a_server_and_spares_what_other_namespaces_have() {
     assert!(said.contains("--force removes this one") && is_there("archive"), "{said}");
 
     // Nobody else needs the definitions once the last records go.
-    let (code, said, _) = installed.run(&["uninstall", "--purge", "--force", "-n", "archive"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, stderr, _) = installed.run(&["uninstall", "--purge", "--force", "-n", "archive"]);
+    assert_eq!(code, Some(0), "{stderr}");
     assert!(!is_there("archive"));
     assert_eq!(runtime.block_on(definitions.get_opt("restores.velero.io")).unwrap(), None);
 }
 
 #[test]
-fn what_would_not_carry_over_from_velero_is_told() {
+fn migrate_check_reports_what_does_not_carry_over() {
     let installed = Installed::start();
     installed.install("backup-only");
-    let (code, said, _) = installed.run(&["migrate", "check"]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("no installation of Velero found in namespace `velero`"), "{said}");
+    let (code, stderr, _) = installed.run(&["migrate", "check"]);
+    assert_eq!(code, Some(2), "{stderr}");
+    let nothing = "no Velero found in namespace `velero`: nothing to switch; hint: ";
+    assert!(stderr.contains(nothing), "{stderr}");
 
     // What Velero has left can be looked at without its Deployment.
     let location = ["backup-location", "create", "main", "--provider=aws", "--bucket=b"];
@@ -657,7 +673,8 @@ fn what_would_not_carry_over_from_velero_is_told() {
     assert_eq!(code, Some(0), "{said}");
     let (code, said, text) = installed.run(&["migrate", "check"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(text.contains("no Deployment `velero`") && text.contains("To switch:"), "{text}");
+    assert!(text.contains("no Deployment `velero`") && !text.contains("To switch"), "{text}");
+    assert!(said.contains(nothing), "{said}");
 
     let deployment = serde_json::json!({
         "metadata": {"name": "velero"},

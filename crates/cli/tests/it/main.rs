@@ -7,13 +7,11 @@
 )]
 
 mod access;
-mod as_velero;
 mod backup;
 mod backup_location;
 mod bad_input;
 mod bowline;
 mod client;
-mod closed_memory;
 mod cluster;
 mod completion;
 mod debug;
@@ -25,9 +23,10 @@ mod follow;
 mod handover;
 mod help;
 mod install;
-mod killed;
+mod killed_restore;
 mod plugin;
 mod plugin_add;
+mod process_memory;
 mod recovery;
 mod restore;
 mod schedule;
@@ -36,5 +35,6 @@ mod server;
 mod server_status;
 mod snapshot_location;
 mod switch;
+mod velero_parity;
 mod verbs;
 mod volumes;

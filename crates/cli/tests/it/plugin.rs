@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 
 fn locate(program: Program) -> String {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -67,9 +67,9 @@ impl Scratch {
         path
     }
 
-    fn run(&self, world: &World, arguments: &[&str]) -> Ended {
+    fn run(&self, world: &World, arguments: &[&str]) -> CommandResult {
         let mut command = world.bowline(arguments);
-        let ended = World::end_of(command.env("FIXTURE_STATE_DIR", self.folder.path()));
+        let ended = World::run_command(command.env("FIXTURE_STATE_DIR", self.folder.path()));
         assert_eq!(world.leftovers(), [] as [&str; 0]);
         ended
     }
@@ -98,7 +98,7 @@ fn section<'a>(stdout: &'a str, heading: &str) -> Vec<&'a str> {
     lines.take_while(|line| !line.is_empty()).collect()
 }
 
-fn assert_refused(ended: &Ended, words: &[&str]) {
+fn assert_refused(ended: &CommandResult, words: &[&str]) {
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{}", ended.stderr);
     assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
     for word in words {
@@ -116,7 +116,7 @@ fn inspect_lists_veleros_plugin_for_aws() {
 }
 
 #[test]
-fn inspect_tells_what_actions_apply_to() {
+fn inspect_shows_which_items_actions_apply_to() {
     let world = World::new();
     let ended = world.run(&["plugin", "inspect", &locate(Program::FixturePlugins)]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
@@ -157,7 +157,7 @@ fn a_snapshotter_of_version_2_is_listed_as_such() {
 }
 
 #[test]
-fn what_is_no_plugin_is_refused_in_one_line() {
+fn non_plugin_is_refused_in_one_line() {
     let scratch = Scratch::new();
     let world = World::new();
     let script = scratch.script("#!/bin/sh\necho 'no luck today' >&2\nexit 3\n");
@@ -251,7 +251,7 @@ fn check_takes_veleros_plugin_for_aws_through_a_real_bucket() {
     let path = locate(Program::VeleroPluginForAws);
     let world = World::new();
     let mut command = world.bowline(&["plugin", "check", &path, "--kind=ObjectStore"]);
-    let ended = World::end_of(command.args(config).arg("--bucket=bowline-check"));
+    let ended = World::run_command(command.args(config).arg("--bucket=bowline-check"));
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{}", ended.stdout);
     assert!(ended.stdout.ends_with("\n20 rules hold, 0 broken, 0 skipped\n"), "{}", ended.stdout);
     assert_eq!(files_below(bucket.join("some")), [] as [PathBuf; 0]);
@@ -289,12 +289,12 @@ fn a_plugin_that_hangs_has_broken_the_rule_that_it_hung_in() {
     );
     // Each of the seven actions that are called, and that three of them may have started operations.
     assert!(ended.stdout.ends_with(" 10 broken, 35 skipped\n"), "{}", ended.stdout);
-    let left = "\n           left: maybe operations of 1 call for bowline-check-";
-    assert_eq!(ended.stdout.matches(left).count(), 3, "{}", ended.stdout);
+    let leftover_line = "\n           left: maybe operations of 1 call for bowline-check-";
+    assert_eq!(ended.stdout.matches(leftover_line).count(), 3, "{}", ended.stdout);
 }
 
 #[test]
-fn only_a_check_of_delete_actions_deletes() {
+fn delete_actions_are_called_only_when_selected() {
     let scratch = Scratch::new();
     let path = locate(Program::FixturePlugins);
     let pod = scratch.pod("''");
@@ -312,7 +312,7 @@ fn only_a_check_of_delete_actions_deletes() {
 }
 
 #[test]
-fn a_plugin_that_dies_is_told_with_its_end() {
+fn plugin_exit_status_is_reported() {
     let scratch = Scratch::new();
     let path = locate(Program::FixturePlugins);
     let arguments = ["plugin", "check", &path, &scratch.root(), "--item", &scratch.pod("die")];
@@ -324,21 +324,21 @@ fn a_plugin_that_dies_is_told_with_its_end() {
 }
 
 #[test]
-fn a_configuration_that_is_refused_breaks_one_rule_and_skips_the_others() {
+fn refused_configuration_fails_one_rule_and_skips_the_others() {
     let scratch = Scratch::new();
     let path = locate(Program::FixturePlugins);
     let arguments = ["plugin", "check", &path, "-o", "json", "--bucket=b", "--config=a=b"];
     let ended = scratch.run(&World::new(), &arguments);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(1), ""));
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
-    let of_store: Vec<&Value> = report["findings"]
+    let store_findings: Vec<&Value> = report["findings"]
         .as_array()
         .unwrap()
         .iter()
         .filter(|finding| finding["plugin"]["kind"] == "ObjectStore")
         .collect();
     assert_eq!(
-        *of_store[0],
+        *store_findings[0],
         json!({
             "plugin": {"kind": "ObjectStore", "name": "fixture.bowline.io/os", "version": "v1"},
             "rule": "takes its configuration",
@@ -347,13 +347,13 @@ fn a_configuration_that_is_refused_breaks_one_rule_and_skips_the_others() {
             "left": [],
         })
     );
-    let rest = &of_store[1..];
+    let rest = &store_findings[1..];
     assert!(!rest.is_empty() && rest.iter().all(|finding| finding["verdict"] == "skipped"));
     assert_eq!(report["summary"]["broken"], 2, "the store and the snapshotter");
 }
 
 #[test]
-fn what_was_not_given_is_not_held_against_a_plugin() {
+fn missing_input_skips_rules() {
     let scratch = Scratch::new();
     let path = locate(Program::FixturePlugins);
     let run = |more: &[&str]| {
@@ -375,7 +375,7 @@ fn what_was_not_given_is_not_held_against_a_plugin() {
 }
 
 #[test]
-fn a_kind_that_a_binary_does_not_have_is_refused_in_one_line() {
+fn missing_kind_is_refused_in_one_line() {
     let path = locate(Program::SnapshotterV2);
     let arguments = ["plugin", "check", &path, "--kind=VolumeSnapshotter", "--kind=ObjectStore"];
     let ended = Scratch::new().run(&World::new(), &arguments);
@@ -383,7 +383,7 @@ fn a_kind_that_a_binary_does_not_have_is_refused_in_one_line() {
 }
 
 #[test]
-fn a_check_that_is_interrupted_removes_what_it_made() {
+fn interrupted_check_cleans_up() {
     let scratch = Scratch::new();
     let world = World::new();
     let path = locate(Program::SnapshotterV2);
@@ -408,7 +408,7 @@ fn a_check_that_is_interrupted_removes_what_it_made() {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_before_the_plugin_is_started() {
+fn invalid_input_is_refused_before_the_plugin_is_started() {
     let scratch = Scratch::new();
     let world = World::new();
     let pod = scratch.pod("''");

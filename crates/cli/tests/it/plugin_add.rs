@@ -6,9 +6,9 @@ use serde_json::json;
 use crate::cluster::cluster;
 
 #[test]
-fn a_plugin_is_added_and_removed_and_the_rest_stays() {
-    let place = cluster().place("plugin-add");
-    place.refused(
+fn plugin_is_added_and_removed_without_other_changes() {
+    let env = cluster().test_env("plugin-add");
+    env.run_refused(
         &["plugin", "add", "x", "--confirm"],
         &["no server Deployment found", "--namespace"],
     );
@@ -32,9 +32,9 @@ fn a_plugin_is_added_and_removed_and_the_rest_stays() {
             },
         },
     }));
-    place.refused(&["plugin", "add", "x.io/a/aws:1"], &["--confirm"]);
-    place.ok(&["plugin", "add", "x.io/a/aws:1", "--confirm", "--image-pull-policy=Always"]);
-    let pod = || place.get::<Deployment>("bowline").spec.unwrap().template.spec.unwrap();
+    env.run_refused(&["plugin", "add", "x.io/a/aws:1"], &["--confirm"]);
+    env.run_ok(&["plugin", "add", "x.io/a/aws:1", "--confirm", "--image-pull-policy=Always"]);
+    let pod = || env.get::<Deployment>("bowline").spec.unwrap().template.spec.unwrap();
     let names = || -> Vec<String> {
         pod().init_containers.unwrap_or_default().into_iter().map(|one| one.name).collect()
     };
@@ -48,11 +48,14 @@ fn a_plugin_is_added_and_removed_and_the_rest_stays() {
         server.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
     assert!(mounts.contains(&"/plugins") && mounts.contains(&"/scratch"), "{mounts:?}");
     assert_eq!((added.containers.len(), added.volumes.unwrap().len()), (2, 2));
-    place.refused(&["plugin", "add", "x.io/a/aws:1", "--confirm"], &["already present", "`a-aws`"]);
+    env.run_refused(
+        &["plugin", "add", "x.io/a/aws:1", "--confirm"],
+        &["already present", "`a-aws`"],
+    );
 
-    place.refused(&["plugin", "remove", "none"], &["has no plugin `none`", "x.io/a/aws:1"]);
-    place.ok(&["plugin", "remove", "x.io/a/aws:1"]);
+    env.run_refused(&["plugin", "remove", "none"], &["has no plugin `none`", "x.io/a/aws:1"]);
+    env.run_ok(&["plugin", "remove", "x.io/a/aws:1"]);
     assert_eq!(names(), ["first"]);
-    place.ok(&["plugin", "remove", "first"]);
+    env.run_ok(&["plugin", "remove", "first"]);
     assert_eq!(names(), [""; 0]);
 }

@@ -13,11 +13,11 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
-use crate::bowline::Ended;
-use crate::cluster::{Place, cluster};
+use crate::bowline::CommandResult;
+use crate::cluster::{TestEnv, cluster};
 
 /// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(3);
+const TIMEOUT: Duration = Duration::from_mins(3);
 const PASSPHRASE: &str = "correct horse battery staple";
 /// A key that was made for tests: a passphrase takes a second to try.
 const IDENTITY: &str = "AGE-SECRET-KEY-1U3KRA38FNQVLXZXQ5GJCP9HC5XHHRCZ3CS9DNXZ5KYCV3C84Q7CSS4LV0Q";
@@ -27,9 +27,9 @@ const RECIPIENT: &str = "age1munncrq6tvthy5t8wgcmhay78vu3lfzew3g23w68mt74maaghp6
 struct Server(Child);
 
 impl Server {
-    fn start(place: &Place, folder: &Path) -> Self {
+    fn start(env: &TestEnv, folder: &Path) -> Self {
         let at = |flag: &str, name: &str| format!("--{flag}={}", folder.join(name).display());
-        let mut command = place.server(&["--metrics-address=0", "--backup-sync-period=1s"]);
+        let mut command = env.server(&["--metrics-address=0", "--backup-sync-period=1s"]);
         command.args([at("plugin-dir", "plugins"), at("scratch-dir", "scratch")]);
         // Nothing but the Secret of the location opens the bucket.
         for variable in ["AWS_SHARED_CREDENTIALS_FILE", "AWS_PROFILE", "AWS_ACCESS_KEY_ID"] {
@@ -47,11 +47,11 @@ impl Drop for Server {
     }
 }
 
-fn until<T>(what: &str, folder: &Path, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+fn wait_for<T>(what: &str, folder: &Path, mut poll: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(seen) = look() {
-            return seen;
+        if let Some(value) = poll() {
+            return value;
         }
         let log = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
         assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", log());
@@ -60,14 +60,14 @@ fn until<T>(what: &str, folder: &Path, mut look: impl FnMut() -> Option<T>) -> T
 }
 
 /// Folders in which servers keep credentials.
-fn credentials(folder: &Path) -> usize {
+fn credential_folders(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder.join("scratch")).unwrap().flatten();
     let is_one = |name: &str| name.starts_with("bowline-credentials-");
     entries.filter(|entry| is_one(&entry.file_name().to_string_lossy())).count()
 }
 
 #[test]
-fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
+fn rebuilt_cluster_is_restored_from_bucket_and_recovery_file() {
     let runtime = &cluster().runtime;
     let bed = Bed::new().unwrap();
     let s3 = runtime.block_on(S3::start(&bed)).unwrap();
@@ -90,7 +90,7 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     }));
 
     // The cluster that will be lost: a backup, and an export.
-    let old = cluster().place("recovery-old");
+    let old = cluster().test_env("recovery-old");
     let nothing = old.run(&["recovery", "export", &file, &opens]);
     assert_eq!(nothing.code, Some(2), "{}", nothing.stderr);
     assert!(nothing.stderr.contains("nothing to export"), "{}", nothing.stderr);
@@ -100,21 +100,27 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     }));
     let config = format!("--config=region={REGION},s3ForcePathStyle=true,s3Url={}", s3.url());
     let location = ["backup-location", "create", "main", "--provider=aws", "--bucket=recovery"];
-    old.ok(&[&location[..], &["--credential=bucket-keys=cloud", "--default", &config]].concat());
-    old.put("VolumeSnapshotLocation", "disks", json!({"spec": {"provider": "example.io/none"}}));
+    old.run_ok(
+        &[&location[..], &["--credential=bucket-keys=cloud", "--default", &config]].concat(),
+    );
+    old.apply_velero_object(
+        "VolumeSnapshotLocation",
+        "disks",
+        json!({"spec": {"provider": "example.io/none"}}),
+    );
     let server = Server::start(&old, folder.path());
-    old.ok(&["backup", "create", "b1", "--include-namespaces=recovery-app", "--wait"]);
-    old.ok(&["recovery", "export", &file, &opens]);
+    old.run_ok(&["backup", "create", "b1", "--include-namespaces=recovery-app", "--wait"]);
+    old.run_ok(&["recovery", "export", &file, &opens]);
     assert_eq!(Path::new(&file).metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    old.refused(&["recovery", "export", &file, &opens], &["exists; overwrite it with --force"]);
+    old.run_refused(&["recovery", "export", &file, &opens], &["exists; overwrite it with --force"]);
     let sealed = at("sealed.age");
-    old.ok(&["recovery", "export", &sealed, "--recipient", RECIPIENT]);
-    assert_eq!(credentials(folder.path()), 1);
+    old.run_ok(&["recovery", "export", &sealed, "--recipient", RECIPIENT]);
+    assert_eq!(credential_folders(folder.path()), 1);
     drop(server);
-    assert_eq!(credentials(folder.path()), 1, "a killed server leaves its credentials");
+    assert_eq!(credential_folders(folder.path()), 1, "a killed server leaves its credentials");
 
     // The file: names without values, and nothing for those who lack the passphrase.
-    let shown = old.ok(&["recovery", "show", &file, &opens]);
+    let shown = old.run_ok(&["recovery", "show", &file, &opens]);
     for word in ["bucket-keys", "keys: cloud", "main", "bucket: recovery", "disks"] {
         assert!(shown.contains(word), "no {word} in {shown}");
     }
@@ -125,17 +131,20 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     let other = at("other");
     std::fs::write(&other, "something else\n").unwrap();
     let wrong = format!("--passphrase-file={other}");
-    old.refused(&["recovery", "show", &file, &wrong], &["the passphrase is wrong"]);
-    old.refused(&["recovery", "show", &file], &["without a terminal", "--passphrase-file"]);
+    old.run_refused(&["recovery", "show", &file, &wrong], &["the passphrase is wrong"]);
+    old.run_refused(&["recovery", "show", &file], &["without a terminal", "--passphrase-file"]);
     let cut = at("cut.age");
     std::fs::write(&cut, &stored[..stored.len() - 1]).unwrap();
-    old.refused(&["recovery", "show", &cut, &opens], &["damaged or cut off"]);
+    old.run_refused(&["recovery", "show", &cut, &opens], &["damaged or cut off"]);
 
     // The new cluster: the file, then the server, then the backups come by themselves.
-    let new = cluster().place("recovery-new");
+    let new = cluster().test_env("recovery-new");
     let key = at("key");
     std::fs::write(&key, format!("# made for tests\n{IDENTITY}\n")).unwrap();
-    new.refused(&["recovery", "import", &sealed, &opens], &["not with a passphrase", "--identity"]);
+    new.run_refused(
+        &["recovery", "import", &sealed, &opens],
+        &["not with a passphrase", "--identity"],
+    );
     let import = |more: &[&str]| {
         new.run(&[&["recovery", "import", &sealed, "--identity", &key], more].concat())
     };
@@ -150,26 +159,26 @@ fn a_cluster_is_rebuilt_from_its_bucket_and_a_recovery_file() {
     assert_eq!(imported.code, Some(0), "{}", imported.stderr);
     assert!(!imported.stderr.contains(secret.as_str()), "{}", imported.stderr);
     assert_eq!(new.names::<VolumeSnapshotLocation>(), ["disks"]);
-    let brought: Secret = new.get("bucket-keys");
-    assert_eq!(brought.labels()["velero.io/exclude-from-backup"], "true");
+    let imported_secret: Secret = new.get("bucket-keys");
+    assert_eq!(imported_secret.labels()["velero.io/exclude-from-backup"], "true");
     let _server = Server::start(&new, folder.path());
-    until("the backup is there", folder.path(), || {
+    wait_for("the backup is there", folder.path(), || {
         new.names::<Backup>().contains(&"b1".to_owned()).then_some(())
     });
-    assert_eq!(credentials(folder.path()), 1, "those of the killed server are removed");
+    assert_eq!(credential_folders(folder.path()), 1, "those of the killed server are removed");
     let mapped = "--namespace-mappings=recovery-app:recovery-app-again";
-    new.ok(&["restore", "create", "r1", "--from-backup=b1", mapped, "--wait"]);
+    new.run_ok(&["restore", "create", "r1", "--from-backup=b1", mapped, "--wait"]);
     let restored: Api<ConfigMap> = Api::namespaced(cluster().client.clone(), "recovery-app-again");
     let restored = runtime.block_on(restored.get("settings")).unwrap();
     assert_eq!(restored.data.unwrap()["color"], "blue");
 
-    check_that_nothing_is_replaced_unasked(&new, &import, keys.as_bytes());
+    assert_nothing_is_replaced_without_force(&new, &import, keys.as_bytes());
 }
 
 /// What is there and differs is not touched unless that is said.
-fn check_that_nothing_is_replaced_unasked(
-    new: &Place,
-    import: &dyn Fn(&[&str]) -> Ended,
+fn assert_nothing_is_replaced_without_force(
+    new: &TestEnv,
+    import: &dyn Fn(&[&str]) -> CommandResult,
     keys: &[u8],
 ) {
     let again = import(&[]);

@@ -5,7 +5,7 @@ use crate::bowline::World;
 use crate::cluster::cluster;
 
 #[test]
-fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
+fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create", "s"][..], &["--schedule", "schedule create --help"][..]),
@@ -47,22 +47,22 @@ fn a_schedule_is_printed_without_a_cluster() {
 
 #[test]
 fn a_schedule_is_created_paused_and_deleted() {
-    let place = cluster().place("schedule-life");
+    let env = cluster().test_env("schedule-life");
     let create = ["schedule", "create", "one", "--schedule=@every 1h", "--labels=of=test"];
-    let said = place.run(&create).stderr;
-    assert!(said.contains("schedule `one` created; see `bowline schedule get one`"), "{said}");
-    place.refused(&create, &["schedule `one` already exists"]);
-    place.refused(
+    let stderr = env.run(&create).stderr;
+    assert!(stderr.contains("schedule `one` created; see `bowline schedule get one`"), "{stderr}");
+    env.run_refused(&create, &["schedule `one` already exists"]);
+    env.run_refused(
         &["schedule", "create", "x", "--schedule=@daily", "--storage-location=none"],
         &["backup location `none` not found"],
     );
-    place.ok(&["create", "schedule", "two", "--schedule=@daily", "--skip-immediately"]);
-    assert_eq!(place.get::<Schedule>("two").spec.skip_immediately, Some(true));
+    env.run_ok(&["create", "schedule", "two", "--schedule=@daily", "--skip-immediately"]);
+    assert_eq!(env.get::<Schedule>("two").spec.skip_immediately, Some(true));
 
     // What the server would do.
     let status = json!({"phase": "FailedValidation", "validationErrors": ["invalid schedule: x"]});
-    place.set_status::<Schedule>("two", &status);
-    let ended = place.run(&["get", "schedules"]);
+    env.set_status::<Schedule>("two", &status);
+    let ended = env.run(&["get", "schedules"]);
     let words: Vec<Vec<&str>> =
         ended.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[0].last(), Some(&"NEXT"));
@@ -72,38 +72,45 @@ fn a_schedule_is_created_paused_and_deleted() {
     assert!(words[1].contains(&"<default>"), "{}", ended.stdout);
     assert_eq!((words[2][0], words[2][words[2].len() - 2]), ("two", "false"));
     assert_eq!(ended.stderr, "schedule `two`: invalid schedule: x\n");
-    let described = place.ok(&["schedule", "describe", "one"]);
+    let described = env.run_ok(&["schedule", "describe", "one"]);
     assert!(described.contains("\nBackup Template:\n  Namespaces:\n"), "{described}");
     assert!(described.contains("\nNext Backup:  20"), "{described}");
     assert!(!described.contains("TTL:  0s"), "{described}");
-    let described = place.ok(&["describe", "schedules", "two", "-o", "json"]);
+    let described = env.run_ok(&["describe", "schedules", "two", "-o", "json"]);
     let described: Value = serde_json::from_str(&described).unwrap();
     assert_eq!(described["validationErrors"], json!(["invalid schedule: x"]));
-    place.refused(
+    env.run_refused(
         &["schedule", "describe", "none"],
         &["schedule `none` not found", "schedule get`"],
     );
 
-    let said = place.run(&["schedule", "pause", "one", "two"]).stderr;
-    assert_eq!(said, "schedule `one` is paused\nschedule `two` is paused\n");
-    let two: Schedule = place.get("two");
+    let stderr = env.run(&["schedule", "pause", "one", "two"]).stderr;
+    assert_eq!(stderr, "schedule `one` is paused\nschedule `two` is paused\n");
+    let two: Schedule = env.get("two");
     assert_eq!((two.spec.paused, two.spec.skip_immediately), (true, None));
-    let said = place.run(&["schedule", "pause", "--all"]).stderr;
-    assert_eq!(said.matches("is already paused").count(), 2, "{said}");
-    place.ok(&["schedule", "unpause", "-l", "of=test", "--skip-immediately=false"]);
-    let one: Schedule = place.get("one");
+    let stderr = env.run(&["schedule", "pause", "--all"]).stderr;
+    assert_eq!(stderr.matches("is already paused").count(), 2, "{stderr}");
+    env.run_ok(&["schedule", "unpause", "-l", "of=test", "--skip-immediately=false"]);
+    let one: Schedule = env.get("one");
     assert_eq!((one.spec.paused, one.spec.skip_immediately), (false, Some(false)));
-    assert!(place.get::<Schedule>("two").spec.paused);
+    assert!(env.get::<Schedule>("two").spec.paused);
 
-    place.ok(&["backup", "create", "--from-schedule", "one"]);
-    let [backup] = place.names::<Backup>().try_into().unwrap();
+    env.run_ok(&["backup", "create", "--from-schedule", "one"]);
+    let [backup] = env.names::<Backup>().try_into().unwrap();
     assert!(backup.starts_with("one-"), "{backup}");
 
     // A variable that is not set must not mean everything.
-    place.refused(&["schedule", "delete", "-l", "", "--confirm"], &["selector is empty", "--all"]);
-    place.refused(&["schedule", "delete", "one"], &["--confirm"]);
-    place.ok(&["delete", "schedules", "--all", "--confirm"]);
-    assert_eq!(place.names::<Schedule>(), [""; 0]);
-    let ended = place.run(&["schedule", "pause", "--all"]);
+    env.run_refused(
+        &["schedule", "delete", "-l", "", "--confirm"],
+        &["selector is empty", "--all"],
+    );
+    env.run_refused(&["schedule", "delete", "one"], &["--confirm"]);
+    env.run_refused(
+        &["schedule", "delete", "one", "none", "--confirm"],
+        &["schedule `none` not found", "; nothing was deleted"],
+    );
+    env.run_ok(&["delete", "schedules", "--all", "--confirm"]);
+    assert_eq!(env.names::<Schedule>(), [""; 0]);
+    let ended = env.run(&["schedule", "pause", "--all"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), "no schedules found\n"));
 }

@@ -6,36 +6,36 @@ use std::process::{Command, Stdio};
 
 use bowline_testbed::program::{self, Program};
 
-use crate::bowline::{Ended, World};
-use crate::switch::stage::{Stage, for_cluster};
+use crate::bowline::{CommandResult, World};
+use crate::switch::stage::{MigrationEnv, set_cluster_env};
 
 /// What both servers are told.
 const FLAGS: [&str; 2] = ["--store-validation-frequency=2s", "--backup-sync-period=2s"];
 
 /// Runs the script with a binary that it finds under the name `velero`.
-fn run(stage: &Stage, name: &str, binary: &Path) -> Ended {
-    let [kubectl] = stage.runtime.block_on(program::locate([Program::Kubectl])).unwrap();
-    let home = stage.bed.subdir(name).unwrap();
+fn run(env: &MigrationEnv, name: &str, binary: &Path) -> CommandResult {
+    let [kubectl] = env.runtime.block_on(program::locate([Program::Kubectl])).unwrap();
+    let home = env.bed.subdir(name).unwrap();
     symlink(binary, home.join("velero")).unwrap();
     symlink(kubectl, home.join("kubectl")).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/scripts/nightly.sh");
     let mut command = Command::new("/bin/sh");
-    for_cluster(&mut command, &stage.plane, &home);
+    set_cluster_env(&mut command, &env.plane, &home);
     command
         .arg(script)
         .env("PATH", format!("{}:/usr/bin:/bin", home.display()))
         .env("TMPDIR", &home)
         .stdin(Stdio::null());
-    World::end_of(&mut command)
+    World::run_command(&mut command)
 }
 
 #[test]
-fn a_script_for_velero_finds_the_same_with_bowline() {
-    let stage = Stage::set(&[Program::VeleroPluginForAws]);
-    let running = stage.start_velero(&FLAGS);
-    let [velero] = stage.runtime.block_on(program::locate([Program::Velero])).unwrap();
-    let theirs = run(&stage, "with-velero", &velero);
-    assert_eq!(theirs.code, Some(0), "{}\n{}", theirs.stdout, theirs.stderr);
+fn velero_script_gives_the_same_output_with_bowline() {
+    let env = MigrationEnv::start(&[Program::VeleroPluginForAws]);
+    let running = env.start_velero(&FLAGS);
+    let [velero] = env.runtime.block_on(program::locate([Program::Velero])).unwrap();
+    let with_velero = run(&env, "with-velero", &velero);
+    assert_eq!(with_velero.code, Some(0), "{}\n{}", with_velero.stdout, with_velero.stderr);
     drop(running);
     // The script has found what it was made for.
     for fact in [
@@ -46,17 +46,21 @@ fn a_script_for_velero_finds_the_same_with_bowline() {
         "backs up twice under a name: no",
         "the restore went with its backup: yes",
     ] {
-        assert!(theirs.stdout.lines().any(|line| line == fact), "{fact}: {}", theirs.stdout);
+        assert!(
+            with_velero.stdout.lines().any(|line| line == fact),
+            "{fact}: {}",
+            with_velero.stdout
+        );
     }
-    let empty: Vec<&str> = theirs.stdout.lines().filter(|line| line.ends_with(": ")).collect();
-    assert_eq!(empty, ["unpaused: "], "{}", theirs.stdout);
+    let empty: Vec<&str> = with_velero.stdout.lines().filter(|line| line.ends_with(": ")).collect();
+    assert_eq!(empty, ["unpaused: "], "{}", with_velero.stdout);
 
-    stage.ok(&["install", "--profile=full", "--no-secret", "--no-default-backup-location"]);
+    env.ok(&["install", "--profile=full", "--no-secret", "--no-default-backup-location"]);
     let mut flags = FLAGS.map(str::to_owned).to_vec();
     flags.push("--metrics-address=127.0.0.1:0".to_owned());
-    let server = stage.start_bowline(&flags);
-    let ours = run(&stage, "with-bowline", Path::new(env!("CARGO_BIN_EXE_bowline")));
-    assert_eq!(ours.code, Some(0), "{}\n{}", ours.stdout, ours.stderr);
-    assert_eq!(ours.stdout, theirs.stdout, "{}", ours.stderr);
-    server.end(&stage);
+    let server = env.start_bowline(&flags);
+    let with_bowline = run(&env, "with-bowline", Path::new(env!("CARGO_BIN_EXE_bowline")));
+    assert_eq!(with_bowline.code, Some(0), "{}\n{}", with_bowline.stdout, with_bowline.stderr);
+    assert_eq!(with_bowline.stdout, with_velero.stdout, "{}", with_bowline.stderr);
+    server.stop(&env);
 }

@@ -10,10 +10,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::bowline::World;
-use crate::cluster::full;
+use crate::cluster::full_account;
 
 #[test]
-fn a_server_says_in_one_line_what_it_lacks_and_ends_cleanly_when_asked() {
+fn server_reports_missing_prerequisites_and_stops_cleanly() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let bed = Bed::new().unwrap();
     let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
@@ -24,7 +24,7 @@ fn a_server_says_in_one_line_what_it_lacks_and_ends_cleanly_when_asked() {
         command
     };
     let cannot_start = |mut command: Command, reason: &str| {
-        let ended = World::end_of(&mut command);
+        let ended = World::run_command(&mut command);
         assert_eq!(ended.code, Some(2), "{}", ended.stderr);
         assert!(ended.stderr.starts_with("error: "), "{}", ended.stderr);
         assert!(ended.stderr.contains(reason), "{}", ended.stderr);
@@ -37,28 +37,28 @@ fn a_server_says_in_one_line_what_it_lacks_and_ends_cleanly_when_asked() {
     cannot_start(server(&["--namespace=default"]), "backups.velero.io, restores.velero.io");
     cannot_start(server(&["--kubeconfig=/nowhere/at/all"]), "/nowhere/at/all");
 
-    let installed = World::end_of(
+    let installed = World::run_command(
         world.bowline(&["install", "--crds-only"]).env("KUBECONFIG", plane.kubeconfig()),
     );
     assert_eq!(installed.code, Some(0), "{}", installed.stderr);
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut process = server(&["-n", "default", "--log-format=json"]).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("the server is up") {
-            assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended: {said}");
+        let mut log = String::new();
+        while !log.contains("the server is up") {
+            assert_ne!(lines.read_line(&mut log).unwrap(), 0, "it ended: {log}");
         }
         kill(Pid::from_raw(process.id().cast_signed()), signal).unwrap();
-        lines.read_to_string(&mut said).unwrap();
-        assert_eq!(process.wait().unwrap().code(), Some(0), "{said}");
-        assert!(!said.contains("given up"), "something did not end by itself: {said}");
-        assert!(said.lines().all(|line| line.starts_with("{\"") && line.ends_with('}')), "{said}");
+        lines.read_to_string(&mut log).unwrap();
+        assert_eq!(process.wait().unwrap().code(), Some(0), "{log}");
+        assert!(!log.contains("given up"), "something did not end by itself: {log}");
+        assert!(log.lines().all(|line| line.starts_with("{\"") && line.ends_with('}')), "{log}");
     }
     assert_eq!(world.leftovers(), [] as [&str; 0]);
 }
 
 /// Answers one request of an exporter, and returns its path and body.
-fn take_in(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
+fn answer_export(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut first = String::new();
     reader.read_line(&mut first).ok()?;
@@ -81,12 +81,12 @@ fn take_in(mut stream: TcpStream) -> Option<(String, Vec<u8>)> {
 }
 
 #[test]
-fn traces_go_to_the_collector_that_the_standard_variable_names() {
+fn traces_are_sent_to_the_collector_of_the_standard_variable() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let bed = Bed::new().unwrap();
     let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
     let world = World::new();
-    let installed = World::end_of(
+    let installed = World::run_command(
         world.bowline(&["install", "--crds-only"]).env("KUBECONFIG", plane.kubeconfig()),
     );
     assert_eq!(installed.code, Some(0), "{}", installed.stderr);
@@ -96,13 +96,13 @@ fn traces_go_to_the_collector_that_the_standard_variable_names() {
     // It ends with this process.
     std::thread::spawn(move || {
         for stream in collector.incoming().flatten() {
-            if let Some(request) = take_in(stream) {
+            if let Some(request) = answer_export(stream) {
                 let _ = sender.send(request);
             }
         }
     });
 
-    let account = runtime.block_on(full("default").open(&plane)).unwrap();
+    let account = runtime.block_on(full_account("default").open(&plane)).unwrap();
     let mut process = world
         .bowline(&["server", "--plugin-dir=/nowhere", "-n", "default", "--metrics-address=0"])
         .env("KUBECONFIG", account)
@@ -110,16 +110,21 @@ fn traces_go_to_the_collector_that_the_standard_variable_names() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(process.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains("the server is up") {
-        assert_ne!(lines.read_line(&mut said).unwrap(), 0, "it ended: {said}");
+    let mut log = String::new();
+    while !log.contains("the server is up") {
+        assert_ne!(lines.read_line(&mut log).unwrap(), 0, "it ended: {log}");
     }
     let backup = ["backup", "create", "traced", "-n", "default", "--wait"];
-    let made = World::end_of(world.bowline(&backup).env("KUBECONFIG", plane.kubeconfig()));
-    assert_eq!(made.code, Some(1), "there is no location, so that it is refused: {}", made.stderr);
+    let created = World::run_command(world.bowline(&backup).env("KUBECONFIG", plane.kubeconfig()));
+    assert_eq!(
+        created.code,
+        Some(1),
+        "there is no location, so that it is refused: {}",
+        created.stderr
+    );
     kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGTERM).unwrap();
-    lines.read_to_string(&mut said).unwrap();
-    assert_eq!(process.wait().unwrap().code(), Some(0), "{said}");
+    lines.read_to_string(&mut log).unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(0), "{log}");
 
     let has =
         |body: &[u8], text: &str| body.windows(text.len()).any(|window| window == text.as_bytes());

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::bowline::World;
-use crate::cluster::{Place, cluster};
+use crate::cluster::{TestEnv, cluster};
 
 /// Answers each request in a namespace as a server of this version would. Ends when it is dropped.
 pub(crate) struct StatusServer(JoinHandle<()>);
 
 impl StatusServer {
-    pub(crate) fn start(place: &Place, version: &'static str) -> Self {
-        let api = place.api::<ServerStatusRequest>();
+    pub(crate) fn start(env: &TestEnv, version: &'static str) -> Self {
+        let api = env.api::<ServerStatusRequest>();
         let status = json!({"status": {
             "phase": "Processed", "serverVersion": version,
             "processedTimestamp": "2026-01-02T03:04:05Z",
@@ -44,26 +44,26 @@ impl Drop for StatusServer {
 }
 
 #[test]
-fn version_tells_both_and_leaves_no_request() {
-    let place = cluster().place("status-version");
+fn version_prints_both_versions_and_leaves_no_request() {
+    let env = cluster().test_env("status-version");
     let client = concat!("Client:\n\tVersion: v", env!("CARGO_PKG_VERSION"), "\n");
-    let server = StatusServer::start(&place, "v99.1.0");
-    let ended = place.run(&["version"]);
+    let server = StatusServer::start(&env, "v99.1.0");
+    let ended = env.run(&["version"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(ended.stdout, format!("{client}Server:\n\tVersion: v99.1.0\n"));
     assert!(ended.stderr.contains("upgrade the client"), "{}", ended.stderr);
     drop(server);
-    assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);
+    assert_eq!(env.names::<ServerStatusRequest>(), [""; 0]);
 
     // Nobody answers.
-    let ended = place.run(&["version", "--timeout", "300ms"]);
+    let ended = env.run(&["version", "--timeout", "300ms"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), client));
     let lines: Vec<&str> = ended.stderr.lines().collect();
     let [line] = lines.as_slice() else { panic!("not one line: {}", ended.stderr) };
     for word in ["no response from a server within 300ms", "`status-version`", "--client-only"] {
         assert!(line.contains(word), "{line}");
     }
-    assert_eq!(place.names::<ServerStatusRequest>(), [""; 0]);
+    assert_eq!(env.names::<ServerStatusRequest>(), [""; 0]);
     // Neither is there a cluster.
     let ended = World::new().run(&["version", "--client-only"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), client));
@@ -71,13 +71,14 @@ fn version_tells_both_and_leaves_no_request() {
 
 #[test]
 fn plugins_of_the_server_are_listed() {
-    let place = cluster().place("status-plugins");
-    let _server = StatusServer::start(&place, "v0.1.0");
+    let env = cluster().test_env("status-plugins");
+    let _server = StatusServer::start(&env, "v0.1.0");
     let expected =
         "NAME            KIND\nvelero.io/pod   BackupItemAction\nvelero.io/aws   ObjectStore\n";
-    assert_eq!(place.ok(&["plugin", "get"]), expected);
-    assert_eq!(place.ok(&["get", "plugins"]), expected);
-    let answer: Value = serde_json::from_str(&place.ok(&["plugin", "get", "-o", "json"])).unwrap();
+    assert_eq!(env.run_ok(&["plugin", "get"]), expected);
+    assert_eq!(env.run_ok(&["get", "plugins"]), expected);
+    let answer: Value =
+        serde_json::from_str(&env.run_ok(&["plugin", "get", "-o", "json"])).unwrap();
     assert_eq!(answer["status"]["plugins"][1]["name"], "velero.io/aws");
     assert_eq!(answer["kind"], "ServerStatusRequest");
 }

@@ -5,7 +5,7 @@ use crate::bowline::World;
 use crate::cluster::cluster;
 
 #[test]
-fn what_is_wrong_with_a_command_line_is_told_in_one_line() {
+fn usage_error_is_one_line() {
     let world = World::new();
     for (line, words) in [
         (&["create", "l"][..], &["--provider", "create --help"][..]),
@@ -46,48 +46,48 @@ fn a_location_is_printed_without_a_cluster() {
 }
 
 #[test]
-fn a_location_is_created_changed_and_forgotten() {
-    let place = cluster().place("snapshots-life");
+fn location_is_created_changed_and_deleted() {
+    let env = cluster().test_env("snapshots-life");
     let create = ["snapshot-location", "create", "one", "--provider=x.io/a"];
     let more = ["--config=a=b", "--labels=of=test", "--snapshot-type=local"];
-    place.ok(&[&create[..], &more].concat());
-    place.refused(&create, &["snapshot location `one` already exists"]);
-    place.ok(&["snapshot-location", "create", "two", "--provider=aws"]);
+    env.run_ok(&[&create[..], &more].concat());
+    env.run_refused(&create, &["snapshot location `one` already exists"]);
+    env.run_ok(&["snapshot-location", "create", "two", "--provider=aws"]);
 
-    let table = place.ok(&["snapshot-location", "get"]);
+    let table = env.run_ok(&["snapshot-location", "get"]);
     let words: Vec<Vec<&str>> =
         table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(words[1..], [vec!["one", "x.io/a", "local"], vec!["two", "aws", "<none>"]]);
-    assert_eq!(place.ok(&["snapshot-location", "get", "-l", "of=test"]).lines().count(), 2);
-    let one = place.ok(&["snapshot-location", "get", "one", "-o", "json"]);
+    assert_eq!(env.run_ok(&["snapshot-location", "get", "-l", "of=test"]).lines().count(), 2);
+    let one = env.run_ok(&["snapshot-location", "get", "one", "-o", "json"]);
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!(one["spec"], json!({"provider": "x.io/a", "config": {"a": "b"}}));
-    place.refused(
+    env.run_refused(
         &["snapshot-location", "get", "none"],
         &["snapshot location `none` not found", "`bowline snapshot-location get`"],
     );
 
-    place.ok(&["snapshot-location", "set", "one", "--credential=cloud=key"]);
-    place.ok(&["snapshot-location", "set", "one", "--snapshot-type=cloud"]);
-    let one: VolumeSnapshotLocation = place.get("one");
+    env.run_ok(&["snapshot-location", "set", "one", "--credential=cloud=key"]);
+    env.run_ok(&["snapshot-location", "set", "one", "--snapshot-type=cloud"]);
+    let one: VolumeSnapshotLocation = env.get("one");
     assert_eq!(one.spec.config["a"], "b", "what is not said stays");
     assert_eq!(one.spec.credential.unwrap().name, "cloud");
     assert_eq!(one.metadata.annotations.unwrap()["bowline.io/snapshot-type"], "cloud");
 
     // A backup that has snapshots needs its location.
     let spec = json!({"volumeSnapshotLocations": ["one", "two"]});
-    place.put("Backup", "b", json!({"spec": spec}));
-    place.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 1}));
-    place.refused(&["snapshot-location", "delete", "x", "--confirm"], &["location `x`"]);
-    let ended = place.run(&["snapshot-location", "delete", "-l", "of=test", "--confirm"]);
+    env.apply_velero_object("Backup", "b", json!({"spec": spec}));
+    env.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 1}));
+    env.run_refused(&["snapshot-location", "delete", "x", "--confirm"], &["location `x`"]);
+    let ended = env.run(&["snapshot-location", "delete", "-l", "of=test", "--confirm"]);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let warning = "warning: 1 backup has, or may have, snapshots taken with `one`";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
-    assert_eq!(place.names::<VolumeSnapshotLocation>(), ["two"]);
-    place.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 0}));
-    place.refused(&["snapshot-location", "delete", "two"], &["--confirm"]);
-    place.ok(&["snapshot-location", "delete", "--all", "--confirm"]);
-    assert_eq!(place.names::<VolumeSnapshotLocation>(), [""; 0]);
-    let ended = place.run(&["snapshot-location", "delete", "--all"]);
+    assert_eq!(env.names::<VolumeSnapshotLocation>(), ["two"]);
+    env.set_status::<Backup>("b", &json!({"volumeSnapshotsAttempted": 0}));
+    env.run_refused(&["snapshot-location", "delete", "two"], &["--confirm"]);
+    env.run_ok(&["snapshot-location", "delete", "--all", "--confirm"]);
+    assert_eq!(env.names::<VolumeSnapshotLocation>(), [""; 0]);
+    let ended = env.run(&["snapshot-location", "delete", "--all"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), "no snapshot locations found\n"));
 }

@@ -13,7 +13,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use application::Application;
-use stage::{Server, Stage};
+use stage::{MigrationEnv, Server};
 
 /// The flags that Velero's server has in its Deployment. Two of them mean nothing to ours.
 const FLAGS: [&str; 12] = [
@@ -31,7 +31,7 @@ const FLAGS: [&str; 12] = [
     "--metrics-address=127.0.0.1:0",
 ];
 /// Those of them that carry over.
-const CARRIED: usize = FLAGS.len() - 2;
+const SUPPORTED_FLAG_COUNT: usize = FLAGS.len() - 2;
 /// The image of the plugin that both servers have.
 const PLUGIN: &str = "velero/velero-plugin-for-aws:v1.14.3";
 /// A schedule whose time comes while we look, and one whose time does not.
@@ -42,69 +42,69 @@ const OFFICE: &str = "office";
 /// Namespaces with a claim that a plugin takes its time for: ten minutes, and one after the backup, half
 /// of one within it.
 const SLOW: &str = "app-slow";
-const BEGUN: &str = "app-begun";
+const WAITING: &str = "app-begun";
 const MIDDLE: &str = "app-middle";
 
 #[test]
-fn a_cluster_goes_from_velero_to_bowline_and_back_with_all_that_either_made() {
-    let stage = Stage::set(&[Program::VeleroPluginForAws, Program::FixturePlugins]);
-    let application = Application::create(&stage);
-    other_namespaces(&stage);
-    let before = application::objects(&stage);
+fn cluster_migrates_from_velero_to_bowline_and_back() {
+    let env = MigrationEnv::start(&[Program::VeleroPluginForAws, Program::FixturePlugins]);
+    let application = Application::create(&env);
+    create_other_namespaces(&env);
+    let before = application::objects(&env);
 
-    let running = stage.start_velero(&FLAGS);
-    deploy_velero(&stage, 1);
-    velero_is_used(&stage, &running, &application);
-    let by_velero = scheduled(&stage, &BTreeSet::new());
-    refused_beside_velero(&stage);
-    let (install, flags) = checked(&stage);
-    begun_by_velero(&stage, &running);
+    let running = env.start_velero(&FLAGS);
+    deploy_velero(&env, 1);
+    use_velero(&env, &running, &application);
+    let by_velero = wait_for_scheduled_backup(&env, &BTreeSet::new());
+    assert_refused_beside_velero(&env);
+    let (install, flags) = run_migrate_check(&env);
+    start_backups_with_velero(&env, &running);
 
-    stage.kubectl(&["scale", "deployment", "velero", "-n", velero::NAMESPACE, "--replicas=0"]);
+    env.kubectl(&["scale", "deployment", "velero", "-n", velero::NAMESPACE, "--replicas=0"]);
     drop(running);
-    stage.ok(&install.iter().map(String::as_str).collect::<Vec<_>>());
-    let server = stage.start_bowline(&flags);
-    expired(&stage, &application);
-    shown(&stage, &application);
-    application.lose(&stage);
-    stage.ok(&["restore", "create", "back", "--from-backup=by-velero", "--wait"]);
-    assert_eq!(application::objects(&stage), before);
-    application.has_its_data(&stage);
-    bowline_is_used(&stage);
+    env.ok(&install.iter().map(String::as_str).collect::<Vec<_>>());
+    let server = env.start_bowline(&flags);
+    assert_expired_backup_deleted(&env, &application);
+    assert_velero_objects_shown(&env, &application);
+    application.delete_all(&env);
+    env.ok(&["restore", "create", "back", "--from-backup=by-velero", "--wait"]);
+    assert_eq!(application::objects(&env), before);
+    application.assert_data_restored(&env);
+    use_bowline(&env);
     for name in ["begun", "middle"] {
-        until_in(&stage, name, "Completed");
+        wait_for_phase(&env, name, "Completed");
     }
-    not_while_a_run_is_open(&stage);
-    let by_bowline = scheduled(&stage, &by_velero);
-    go_back(&stage, server);
+    assert_refused_with_active_run(&env);
+    let by_bowline = wait_for_scheduled_backup(&env, &by_velero);
+    switch_back(&env, server);
 
-    let running = stage.start_velero(&FLAGS);
-    deploy_velero(&stage, 1);
-    velero_shows(&stage, &running);
-    application.lose(&stage);
+    let running = env.start_velero(&FLAGS);
+    deploy_velero(&env, 1);
+    assert_velero_shows_backups(&env, &running);
+    application.delete_all(&env);
     let from = ["restore", "create", "forth", "--from-backup=by-bowline", "--wait"];
-    stage.velero(&running, &from);
-    let told = stage.velero(&running, &["restore", "get", "forth"]);
-    assert!(told.contains("Completed"), "{told}");
-    assert_eq!(application::objects(&stage), before);
-    application.has_its_data(&stage);
-    scheduled(&stage, &by_bowline);
-    stage.velero(&running, &["backup", "delete", "by-bowline", "--confirm"]);
-    application.lets_go_of(&stage, "by-bowline");
+    env.velero(&running, &from);
+    let listed = env.velero(&running, &["restore", "get", "forth"]);
+    assert!(listed.contains("Completed"), "{listed}");
+    assert_eq!(application::objects(&env), before);
+    application.assert_data_restored(&env);
+    wait_for_scheduled_backup(&env, &by_bowline);
+    env.velero(&running, &["backup", "delete", "by-bowline", "--confirm"]);
+    application.wait_until_backup_deleted(&env, "by-bowline");
 }
 
-fn other_namespaces(stage: &Stage) {
-    for name in [OFFICE, SLOW, BEGUN, MIDDLE] {
-        stage.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+fn create_other_namespaces(env: &MigrationEnv) {
+    for name in [OFFICE, SLOW, WAITING, MIDDLE] {
+        env.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     }
-    stage.apply(json!({
+    env.apply(json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "desk", "namespace": OFFICE}, "data": {"drawer": "full"},
     }));
     for (namespace, verb) in
-        [(SLOW, "operation=600000"), (BEGUN, "operation=60000"), (MIDDLE, "sleep=30000")]
+        [(SLOW, "operation=600000"), (WAITING, "operation=60000"), (MIDDLE, "sleep=30000")]
     {
-        stage.apply(json!({
+        env.apply(json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
             "metadata": {
                 "name": "data", "namespace": namespace,
@@ -120,10 +120,10 @@ fn other_namespaces(stage: &Stage) {
 
 /// The Deployment that Velero's server would run in. No node is there for its pods, and the server runs
 /// beside the cluster.
-fn deploy_velero(stage: &Stage, replicas: i32) {
+fn deploy_velero(env: &MigrationEnv, replicas: i32) {
     let labels = json!({"deploy": "velero"});
     let arguments: Vec<&str> = std::iter::once("server").chain(FLAGS).collect();
-    stage.apply(json!({
+    env.apply(json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": "velero", "namespace": velero::NAMESPACE},
         "spec": {
@@ -144,11 +144,11 @@ fn deploy_velero(stage: &Stage, replicas: i32) {
 }
 
 /// Locations, schedules, backups and a restore, all made with Velero's own commands.
-fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
-    stage.s3.create_bucket("offsite").unwrap();
+fn use_velero(env: &MigrationEnv, running: &Velero, application: &Application) {
+    env.s3.create_bucket("offsite").unwrap();
     let config =
-        format!("--config=region={},s3ForcePathStyle=true,s3Url={}", s3::REGION, stage.s3.url());
-    let velero = |arguments: &[&str]| stage.velero(running, arguments);
+        format!("--config=region={},s3ForcePathStyle=true,s3Url={}", s3::REGION, env.s3.url());
+    let velero = |arguments: &[&str]| env.velero(running, arguments);
     velero(&[
         "backup-location",
         "create",
@@ -158,7 +158,7 @@ fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
         "--prefix=main",
         &config,
     ]);
-    application.locate(stage);
+    application.create_snapshot_secret(env);
     velero(&[
         "snapshot-location",
         "create",
@@ -178,7 +178,7 @@ fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
     ]);
     let office = format!("--include-namespaces={OFFICE}");
     velero(&["schedule", "create", OFTEN, "--schedule=* * * * *", &office]);
-    stage.until("the other location is available", || {
+    env.wait_for("the other location is available", || {
         velero(&["backup-location", "get", "offsite"]).contains("Available").then_some(())
     });
     let shop = format!("--include-namespaces={}", application::NAMESPACE);
@@ -189,8 +189,8 @@ fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
         ("of-hourly", &["--from-schedule=hourly"]),
     ] {
         velero(&[&["backup", "create", name, "--wait"], flags].concat());
-        let told = velero(&["backup", "get", name]);
-        assert!(told.contains("Completed"), "{told}");
+        let listed = velero(&["backup", "get", name]);
+        assert!(listed.contains("Completed"), "{listed}");
     }
     velero(&[
         "restore",
@@ -206,40 +206,42 @@ fn velero_is_used(stage: &Stage, running: &Velero, application: &Application) {
 
 /// Waits for a backup of the schedule that is not among the known ones, and returns all of them. No
 /// minute has two.
-fn scheduled(stage: &Stage, known: &BTreeSet<String>) -> BTreeSet<String> {
-    let named = |schedule: &str| {
+fn wait_for_scheduled_backup(env: &MigrationEnv, previous: &BTreeSet<String>) -> BTreeSet<String> {
+    let backups_of_schedule = |schedule: &str| {
         let params = ListParams::default().labels(&format!("velero.io/schedule-name={schedule}"));
-        stage.runtime.block_on(stage.api::<Backup>().list(&params)).unwrap().items
+        env.runtime.block_on(env.api::<Backup>().list(&params)).unwrap().items
     };
-    let new = stage.until("the schedule has made another backup", || {
+    let new = env.wait_for("the schedule has made another backup", || {
         let is_new = |backup: &Backup| {
             let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
             phase.is_some_and(|phase| phase.as_str() == "Completed")
-                && !known.contains(&backup.name_any())
+                && !previous.contains(&backup.name_any())
         };
-        named(OFTEN).into_iter().find(is_new)
+        backups_of_schedule(OFTEN).into_iter().find(is_new)
     });
-    let all: BTreeSet<String> = named(OFTEN).iter().map(kube::ResourceExt::name_any).collect();
-    assert!(known.is_subset(&all), "{known:?} {all:?}");
+    let all: BTreeSet<String> =
+        backups_of_schedule(OFTEN).iter().map(kube::ResourceExt::name_any).collect();
+    assert!(previous.is_subset(&all), "{previous:?} {all:?}");
     // `often-20260115013000`, up to the minute.
     let minutes: BTreeSet<&str> = all.iter().map(|name| &name[..name.len() - 2]).collect();
     assert_eq!(minutes.len(), all.len(), "a time has two backups: {all:?}");
-    let schedule: Schedule = stage.runtime.block_on(stage.api().get(OFTEN)).unwrap();
+    let schedule: Schedule = env.runtime.block_on(env.api().get(OFTEN)).unwrap();
     let last = schedule.status.unwrap().last_backup.unwrap().0.strftime("%Y%m%d%H%M%S");
     assert!(format!("{OFTEN}-{last}") >= new.name_any(), "{last} {}", new.name_any());
     // The time of the other one has not come, whoever looks at it.
-    let others: Vec<String> = named(HOURLY).iter().map(kube::ResourceExt::name_any).collect();
+    let others: Vec<String> =
+        backups_of_schedule(HOURLY).iter().map(kube::ResourceExt::name_any).collect();
     assert!(others.iter().all(|name| name.starts_with("of-hourly")), "{others:?}");
     all
 }
 
 /// A server of ours does not start where Velero's runs.
-fn refused_beside_velero(stage: &Stage) {
-    stage.until("Velero's pod is there", || {
-        let pods = stage.kubectl(&["get", "pods", "-n", velero::NAMESPACE, "-o", "name"]);
+fn assert_refused_beside_velero(env: &MigrationEnv) {
+    env.wait_for("Velero's pod is there", || {
+        let pods = env.kubectl(&["get", "pods", "-n", velero::NAMESPACE, "-o", "name"]);
         pods.contains("pod/velero-").then_some(())
     });
-    let ended = stage.run(&["server", "--plugin-dir=/nowhere", "--metrics-address=0"]);
+    let ended = env.run(&["server", "--plugin-dir=/nowhere", "--metrics-address=0"]);
     assert_eq!(ended.code, Some(2), "{}", ended.stderr);
     let last = ended.stderr.lines().last().unwrap_or_default();
     assert!(
@@ -250,20 +252,20 @@ fn refused_beside_velero(stage: &Stage) {
 }
 
 /// What `migrate check` says: the words of the command to install with, and the flags that carry over.
-fn checked(stage: &Stage) -> (Vec<String>, Vec<String>) {
+fn run_migrate_check(env: &MigrationEnv) -> (Vec<String>, Vec<String>) {
     // A backup of the schedule may be open.
-    let text = stage.until("nothing speaks against the switch", || {
-        let ended = stage.run(&["migrate", "check"]);
+    let text = env.wait_for("nothing speaks against the switch", || {
+        let ended = env.run(&["migrate", "check"]);
         (ended.code == Some(0)).then_some(ended.stdout)
     });
-    let document = stage.run(&["migrate", "check", "-o", "json"]).stdout;
+    let document = env.run(&["migrate", "check", "-o", "json"]).stdout;
     let document: Value = serde_json::from_str(&document).unwrap();
     let findings = document["findings"].as_array().unwrap();
-    let of = |verdict: &str| -> Vec<String> {
-        let them = findings.iter().filter(|finding| finding["verdict"] == verdict);
-        them.map(|finding| finding["what"].as_str().unwrap().to_owned()).collect()
+    let with_verdict = |verdict: &str| -> Vec<String> {
+        let matching = findings.iter().filter(|finding| finding["verdict"] == verdict);
+        matching.map(|finding| finding["what"].as_str().unwrap().to_owned()).collect()
     };
-    let carried = of("carries");
+    let carried = with_verdict("carries");
     for what in ["2 schedules", "2 backup locations", "1 snapshot location"] {
         assert!(carried.iter().any(|found| found == what), "{what}: {document:#}");
     }
@@ -273,9 +275,9 @@ fn checked(stage: &Stage) -> (Vec<String>, Vec<String>) {
         .filter_map(|what| what.strip_prefix("server flag "))
         .map(str::to_owned)
         .collect();
-    assert_eq!(flags.len(), CARRIED, "{document:#}");
+    assert_eq!(flags.len(), SUPPORTED_FLAG_COUNT, "{document:#}");
     for flag in &FLAGS[..2] {
-        assert!(of("differs").contains(&format!("server flag {flag}")), "{document:#}");
+        assert!(with_verdict("differs").contains(&format!("server flag {flag}")), "{document:#}");
     }
     let line = text.split('`').find(|part| part.starts_with("bowline install ")).unwrap();
     assert!(line.contains(&flags.join(" ")) && line.contains(PLUGIN), "{line}");
@@ -285,78 +287,78 @@ fn checked(stage: &Stage) -> (Vec<String>, Vec<String>) {
 
 /// A backup that a plugin is still at work for when Velero is stopped, and one that Velero is in the
 /// middle of.
-fn begun_by_velero(stage: &Stage, running: &Velero) {
+fn start_backups_with_velero(env: &MigrationEnv, running: &Velero) {
     for (name, namespace, phase) in
-        [("begun", BEGUN, "WaitingForPluginOperations"), ("middle", MIDDLE, "InProgress")]
+        [("begun", WAITING, "WaitingForPluginOperations"), ("middle", MIDDLE, "InProgress")]
     {
-        let of = format!("--include-namespaces={namespace}");
-        stage.velero(running, &["backup", "create", name, &of]);
-        until_in(stage, name, phase);
-        is_named_as_open(stage, &["migrate", "check"], &format!("backup {name} ({phase})"));
+        let include_flag = format!("--include-namespaces={namespace}");
+        env.velero(running, &["backup", "create", name, &include_flag]);
+        wait_for_phase(env, name, phase);
+        assert_reported_as_active(env, &["migrate", "check"], &format!("backup {name} ({phase})"));
     }
 }
 
 /// Whether a check names a run that is open, and fails.
-fn is_named_as_open(stage: &Stage, check: &[&str], named: &str) {
-    let ended = stage.run(check);
+fn assert_reported_as_active(env: &MigrationEnv, check: &[&str], expected: &str) {
+    let ended = env.run(check);
     assert_eq!(ended.code, Some(1), "{}", ended.stdout);
-    assert!(ended.stdout.contains(named), "{named}: {}", ended.stdout);
+    assert!(ended.stdout.contains(expected), "{expected}: {}", ended.stdout);
 }
 
 /// Waits until a backup is in a phase.
-fn until_in(stage: &Stage, name: &str, phase: &str) {
-    stage.until(&format!("{name} is {phase}"), || {
-        let backup: Backup = stage.runtime.block_on(stage.api().get(name)).unwrap();
+fn wait_for_phase(env: &MigrationEnv, name: &str, phase: &str) {
+    env.wait_for(&format!("{name} is {phase}"), || {
+        let backup: Backup = env.runtime.block_on(env.api().get(name)).unwrap();
         (backup.status?.phase?.as_str() == phase).then_some(())
     });
 }
 
 /// A backup of Velero's whose time is over goes, with its files and its snapshot.
-fn expired(stage: &Stage, application: &Application) {
-    application.lets_go_of(stage, "brief");
-    let offsite = stage.s3.create_bucket("offsite").unwrap();
+fn assert_expired_backup_deleted(env: &MigrationEnv, application: &Application) {
+    application.wait_until_backup_deleted(env, "brief");
+    let offsite = env.s3.create_bucket("offsite").unwrap();
     assert!(offsite.join("main/backups/away/velero-backup.json").exists());
 }
 
 /// Our commands show what Velero has made.
-fn shown(stage: &Stage, application: &Application) {
-    let listed = stage.ok(&["backup", "get"]);
+fn assert_velero_objects_shown(env: &MigrationEnv, application: &Application) {
+    let listed = env.ok(&["backup", "get"]);
     for name in ["by-velero", "away", "of-hourly", "often-"] {
         assert!(listed.contains(name), "{name}: {listed}");
     }
     assert!(!listed.contains("brief"), "{listed}");
-    let described = stage.ok(&["backup", "describe", "by-velero", "--details"]);
+    let described = env.ok(&["backup", "describe", "by-velero", "--details"]);
     let snapshots = application.snapshots();
     let [snapshot] = snapshots.as_slice() else { panic!("not one: {snapshots:?}") };
     for words in ["Completed", snapshot, "shop/settings", "v1/ConfigMap"] {
         assert!(described.contains(words), "{words}: {described}");
     }
-    assert!(stage.ok(&["backup", "describe", "away"]).contains("offsite"));
-    let logs = stage.ok(&["backup", "logs", "by-velero"]);
+    assert!(env.ok(&["backup", "describe", "away"]).contains("offsite"));
+    let logs = env.ok(&["backup", "logs", "by-velero"]);
     assert!(logs.contains("velero/by-velero"), "{logs}");
-    let file = stage.bed.dir().join("by-velero.tar.gz");
-    stage.ok(&["backup", "download", "by-velero", "-o", file.to_str().unwrap()]);
-    let stored = stage.s3.create_bucket(velero::NAMESPACE).unwrap();
+    let file = env.bed.dir().join("by-velero.tar.gz");
+    env.ok(&["backup", "download", "by-velero", "-o", file.to_str().unwrap()]);
+    let stored = env.s3.create_bucket(velero::NAMESPACE).unwrap();
     let stored = stored.join("backups/by-velero/by-velero.tar.gz");
     assert!(std::fs::read(file).unwrap() == std::fs::read(stored).unwrap());
-    let restored = stage.ok(&["restore", "describe", "copy", "--details"]);
+    let restored = env.ok(&["restore", "describe", "copy", "--details"]);
     assert!(restored.contains("Completed") && restored.contains("by-velero"), "{restored}");
-    stage.ok(&["restore", "logs", "copy"]);
-    let schedules = stage.ok(&["schedule", "get"]);
+    env.ok(&["restore", "logs", "copy"]);
+    let schedules = env.ok(&["schedule", "get"]);
     assert!(schedules.contains("@every 1h") && schedules.contains("* * * * *"), "{schedules}");
-    assert!(stage.ok(&["schedule", "describe", HOURLY]).contains("Enabled"));
-    let locations = stage.ok(&["backup-location", "get"]);
+    assert!(env.ok(&["schedule", "describe", HOURLY]).contains("Enabled"));
+    let locations = env.ok(&["backup-location", "get"]);
     assert_eq!(locations.matches("Available").count(), 2, "{locations}");
-    assert!(stage.ok(&["snapshot-location", "get"]).contains("disks"));
+    assert!(env.ok(&["snapshot-location", "get"]).contains("disks"));
 }
 
 /// Backups for Velero to find.
-fn bowline_is_used(stage: &Stage) {
+fn use_bowline(env: &MigrationEnv) {
     let shop = format!("--include-namespaces={}", application::NAMESPACE);
-    stage.ok(&["backup", "create", "by-bowline", &shop, "--wait"]);
-    stage.ok(&["backup", "create", "of-hourly-2", "--from-schedule=hourly", "--wait"]);
+    env.ok(&["backup", "create", "by-bowline", &shop, "--wait"]);
+    env.ok(&["backup", "create", "of-hourly-2", "--from-schedule=hourly", "--wait"]);
     let owners = ["of-hourly", "of-hourly-2"].map(|name| {
-        let backup: Backup = stage.runtime.block_on(stage.api().get(name)).unwrap();
+        let backup: Backup = env.runtime.block_on(env.api().get(name)).unwrap();
         backup.owner_references().to_vec()
     });
     assert_eq!(owners[0], owners[1]);
@@ -364,26 +366,26 @@ fn bowline_is_used(stage: &Stage) {
 }
 
 /// The way back is closed until the run is over.
-fn not_while_a_run_is_open(stage: &Stage) {
-    stage.ok(&["backup", "create", "slow", &format!("--include-namespaces={SLOW}")]);
-    until_in(stage, "slow", "WaitingForPluginOperations");
+fn assert_refused_with_active_run(env: &MigrationEnv) {
+    env.ok(&["backup", "create", "slow", &format!("--include-namespaces={SLOW}")]);
+    wait_for_phase(env, "slow", "WaitingForPluginOperations");
     let named = "backup slow (WaitingForPluginOperations)";
-    is_named_as_open(stage, &["migrate", "check", "--back"], named);
-    stage.ok(&["backup", "cancel", "slow", "--wait"]);
+    assert_reported_as_active(env, &["migrate", "check", "--back"], named);
+    env.ok(&["backup", "cancel", "slow", "--wait"]);
 }
 
-fn go_back(stage: &Stage, server: Server) {
-    stage.until("the way back is open", || {
-        let ended = stage.run(&["migrate", "check", "--back"]);
+fn switch_back(env: &MigrationEnv, server: Server) {
+    env.wait_for("the way back is open", || {
+        let ended = env.run(&["migrate", "check", "--back"]);
         (ended.code == Some(0)).then_some(())
     });
-    server.end(stage);
-    stage.ok(&["uninstall", "--confirm"]);
+    server.stop(env);
+    env.ok(&["uninstall", "--confirm"]);
 }
 
 /// Velero's commands show what Bowline has made.
-fn velero_shows(stage: &Stage, running: &Velero) {
-    let listed = stage.velero(running, &["backup", "get"]);
+fn assert_velero_shows_backups(env: &MigrationEnv, running: &Velero) {
+    let listed = env.velero(running, &["backup", "get"]);
     let line = |name: &str| {
         let mut lines = listed.lines().filter(|line| line.starts_with(&format!("{name} ")));
         lines.next().unwrap_or_else(|| panic!("no {name} in {listed}")).to_owned()
@@ -393,14 +395,14 @@ fn velero_shows(stage: &Stage, running: &Velero) {
     }
     assert!(line("slow").contains("Failed") && !listed.contains("brief"), "{listed}");
     let describe = ["backup", "describe", "by-bowline", "--details", "--colorized=false"];
-    let described = stage.velero(running, &describe);
+    let described = env.velero(running, &describe);
     for words in ["Phase:  Completed", "shop/settings", "Snapshot ID:", "Result:", "succeeded"] {
         assert!(described.contains(words), "{words}: {described}");
     }
-    assert!(!stage.velero(running, &["backup", "logs", "by-bowline"]).is_empty());
-    let restores = stage.velero(running, &["restore", "get"]);
+    assert!(!env.velero(running, &["backup", "logs", "by-bowline"]).is_empty());
+    let restores = env.velero(running, &["restore", "get"]);
     assert!(restores.contains("copy") && restores.contains("back "), "{restores}");
-    let schedules = stage.velero(running, &["schedule", "get"]);
+    let schedules = env.velero(running, &["schedule", "get"]);
     assert_eq!(schedules.matches("Enabled").count(), 2, "{schedules}");
     assert!(schedules.contains(HOURLY) && schedules.contains(OFTEN), "{schedules}");
 }

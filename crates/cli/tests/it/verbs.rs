@@ -8,15 +8,15 @@ use crate::cluster::cluster;
 use crate::restore;
 
 #[test]
-fn each_verb_is_that_of_its_noun() {
-    let place = cluster().place("verbs");
-    place.ok(&["create", "backup-location", "main", "--provider=aws", "--bucket=b"]);
-    place.ok(&["create", "snapshot-location", "near", "--provider=aws"]);
-    assert_eq!(place.names::<BackupStorageLocation>(), ["main"]);
-    place.ok(&["create", "backup", "one", "--storage-location", "main"]);
-    place.set_status::<Backup>("one", &json!({"phase": "Completed"}));
-    place.ok(&["create", "restore", "r", "--from-backup", "one"]);
-    place.put(
+fn verb_first_and_noun_first_commands_are_equal() {
+    let env = cluster().test_env("verbs");
+    env.run_ok(&["create", "backup-location", "main", "--provider=aws", "--bucket=b"]);
+    env.run_ok(&["create", "snapshot-location", "near", "--provider=aws"]);
+    assert_eq!(env.names::<BackupStorageLocation>(), ["main"]);
+    env.run_ok(&["create", "backup", "one", "--storage-location", "main"]);
+    env.set_status::<Backup>("one", &json!({"phase": "Completed"}));
+    env.run_ok(&["create", "restore", "r", "--from-backup", "one"]);
+    env.apply_velero_object(
         "BackupRepository",
         "web-main-kopia",
         json!({"spec": {
@@ -36,26 +36,26 @@ fn each_verb_is_that_of_its_noun() {
         (&["describe", "snapshot-locations"], &["snapshot-location", "describe", "near"]),
         (&["describe", "repo", "-o", "json"], &["repo", "describe", "-o", "json"]),
     ] {
-        let shown = place.ok(verb_first);
-        assert_eq!(shown, place.ok(noun_first), "{verb_first:?}");
+        let shown = env.run_ok(verb_first);
+        assert_eq!(shown, env.run_ok(noun_first), "{verb_first:?}");
         assert!(!shown.is_empty(), "{verb_first:?}");
     }
-    place.refused(&["logs", "restore", "r"], &["restore `r` has no log yet", "--follow"]);
-    place.ok(&["delete", "backups", "one", "--confirm"]);
-    assert_eq!(place.names::<DeleteBackupRequest>().len(), 1);
-    place.ok(&["delete", "snapshot-location", "near", "--confirm"]);
-    assert_eq!(place.names::<VolumeSnapshotLocation>(), [""; 0]);
+    env.run_refused(&["logs", "restore", "r"], &["restore `r` has no log yet", "--follow"]);
+    env.run_ok(&["delete", "backups", "one", "--confirm"]);
+    assert_eq!(env.names::<DeleteBackupRequest>().len(), 1);
+    env.run_ok(&["delete", "snapshot-location", "near", "--confirm"]);
+    assert_eq!(env.names::<VolumeSnapshotLocation>(), [""; 0]);
 }
 
 #[test]
-fn flags_of_velero_may_stand_in_front() {
-    let place = cluster().place("verbs-in-front");
-    restore::completed(&place, "here");
+fn global_velero_flags_may_precede_the_command() {
+    let env = cluster().test_env("verbs-in-front");
+    restore::put_completed_backup(&env, "here");
     let run = |arguments: &[&str]| {
-        let mut command = place.bowline(arguments);
-        World::end_of(command.env_remove("VELERO_NAMESPACE")).stdout
+        let mut command = env.bowline(arguments);
+        World::run_command(command.env_remove("VELERO_NAMESPACE")).stdout
     };
-    let expected = place.ok(&["backup", "get"]);
+    let expected = env.run_ok(&["backup", "get"]);
     assert!(expected.contains("here"), "{expected}");
     let namespace = "verbs-in-front";
     for line in [
@@ -69,18 +69,18 @@ fn flags_of_velero_may_stand_in_front() {
     // The one that is nearer wins.
     assert_eq!(run(&["-n", "elsewhere", "backup", "get", "-n", namespace]), expected);
     let kubeconfig = cluster().plane.kubeconfig().display().to_string();
-    let mut command = place.bowline(&["--kubeconfig", &kubeconfig, "backup", "get"]);
-    assert_eq!(World::end_of(command.env("KUBECONFIG", "/dev/null")).stdout, expected);
+    let mut command = env.bowline(&["--kubeconfig", &kubeconfig, "backup", "get"]);
+    assert_eq!(World::run_command(command.env("KUBECONFIG", "/dev/null")).stdout, expected);
 }
 
 #[test]
-fn as_a_plugin_of_kubectl_it_says_so() {
-    let place = cluster().place("verbs-kubectl");
+fn kubectl_plugin_names_itself_in_help_and_hints() {
+    let env = cluster().test_env("verbs-kubectl");
     let folder = tempfile::tempdir().unwrap();
     let plugin = folder.path().join("kubectl-bowline");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bowline"), &plugin).unwrap();
     let run = |arguments: &[&str]| {
-        let template = place.bowline(arguments);
+        let template = env.bowline(arguments);
         let mut command = std::process::Command::new(&plugin);
         command.args(arguments);
         for (key, value) in template.get_envs() {
@@ -88,12 +88,12 @@ fn as_a_plugin_of_kubectl_it_says_so() {
                 command.env(key, value);
             }
         }
-        World::end_of(&mut command)
+        World::run_command(&mut command)
     };
     let help = run(&["backup", "get", "--help"]).stdout;
     assert!(help.contains("Usage: kubectl bowline backup get"), "{help}");
-    let said = run(&["backup", "get", "none"]).stderr;
-    assert!(said.contains("run `kubectl bowline backup get` for a list"), "{said}");
-    let said = run(&["backup", "gte"]).stderr;
-    assert!(said.contains("see `kubectl bowline backup --help`"), "{said}");
+    let stderr = run(&["backup", "get", "none"]).stderr;
+    assert!(stderr.contains("run `kubectl bowline backup get` for a list"), "{stderr}");
+    let stderr = run(&["backup", "gte"]).stderr;
+    assert!(stderr.contains("see `kubectl bowline backup --help`"), "{stderr}");
 }

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use super::{id, unreadable};
+use super::{id, unreadable_item_error};
 
 /// Adds the volume of a bound claim, and removes from the claim what would keep it from being
 /// restored: where its data once came from, by which labels it chose its volume, and labels of
@@ -22,7 +22,7 @@ use super::{id, unreadable};
 pub(super) struct ClaimAction;
 
 /// What labels of a selector begin with that a restore has put there.
-const OURS: &str = "velero.io/";
+const VELERO_LABEL_PREFIX: &str = "velero.io/";
 
 /// What is read of a claim.
 #[derive(Default, Deserialize)]
@@ -65,7 +65,7 @@ struct Status {
 
 impl Claim {
     pub(super) fn read(item: &Item) -> Result<Self> {
-        serde_json::from_slice(item.json()).map_err(|error| unreadable(&error))
+        serde_json::from_slice(item.json()).map_err(|error| unreadable_item_error(&error))
     }
 
     /// The volume, if the claim is bound to one.
@@ -80,11 +80,11 @@ impl Claim {
         self.spec.storage_class_name.as_deref() == Some("")
     }
 
-    fn has_a_past(&self, backup: &str) -> bool {
+    fn needs_cleaning(&self, backup: &str) -> bool {
         let spec = &self.spec;
         let is_chosen = spec.selector.as_ref().is_some_and(|selector| {
             let mut labels = selector.match_labels.iter().flat_map(BTreeMap::keys);
-            !self.keeps_selector() || labels.any(|key| key.starts_with(OURS))
+            !self.keeps_selector() || labels.any(|key| key.starts_with(VELERO_LABEL_PREFIX))
         });
         let mut labels = self.metadata.labels.iter().flatten();
         spec.data_source.is_some()
@@ -106,7 +106,7 @@ fn is_stale(key: &str, value: &str, backup: &str) -> bool {
 }
 
 /// The claim without its past.
-fn forget(item: &Item, claim: &Claim, backup: &str) -> Result<Item> {
+fn strip_stale_fields(item: &Item, claim: &Claim, backup: &str) -> Result<Item> {
     let broken = |error| Error::new(Code::Internal, format!("cannot change the claim: {error}"));
     let mut object: Value = item.parse().map_err(broken)?;
     if let Some(metadata) = object["metadata"].as_object_mut() {
@@ -120,18 +120,18 @@ fn forget(item: &Item, claim: &Claim, backup: &str) -> Result<Item> {
         if !claim.keeps_selector() {
             spec.remove("selector");
         } else if let Some(selector) = spec.get_mut("selector").and_then(Value::as_object_mut) {
-            retain(selector, "matchLabels", |key, _| !key.starts_with(OURS));
+            retain(selector, "matchLabels", |key, _| !key.starts_with(VELERO_LABEL_PREFIX));
         }
     }
     Item::from_object(&object).map_err(broken)
 }
 
 /// Keeps some entries of a map within a map, and the map itself only if it is not empty.
-fn retain(within: &mut Map<String, Value>, key: &str, keep: impl Fn(&str, &Value) -> bool) {
-    if let Some(map) = within.get_mut(key).and_then(Value::as_object_mut) {
+fn retain(parent: &mut Map<String, Value>, key: &str, keep: impl Fn(&str, &Value) -> bool) {
+    if let Some(map) = parent.get_mut(key).and_then(Value::as_object_mut) {
         map.retain(|key, value| keep(key, value));
         if map.is_empty() {
-            within.remove(key);
+            parent.remove(key);
         }
     }
 }
@@ -148,8 +148,8 @@ impl BackupItemAction for ClaimAction {
         let Some(volume) = claim.volume() else { return Ok(output) };
         output.additional_items.push(volume);
         let backup = backup.metadata.name.as_deref().unwrap_or_default();
-        if claim.has_a_past(backup) {
-            output.item = forget(item, &claim, backup)?;
+        if claim.needs_cleaning(backup) {
+            output.item = strip_stale_fields(item, &claim, backup)?;
         }
         Ok(output)
     }

@@ -9,7 +9,7 @@ use bowline_plugin::{
 };
 
 use super::claim::{Claim, Metadata};
-use super::lazy::Lazies;
+use super::lazy::LazyMap;
 use super::mounts::Mounts;
 use super::{Reader, id};
 use crate::cluster::Query;
@@ -21,27 +21,27 @@ pub(super) struct ClaimBlock {
     mounts: Arc<Mounts>,
     /// The label that names the group of a claim; empty if there are no groups.
     group_label: String,
-    groups: Lazies<(String, String), Vec<String>>,
+    groups: LazyMap<(String, String), Vec<String>>,
 }
 
 impl ClaimBlock {
     pub(super) fn new(reader: Reader, mounts: Arc<Mounts>, group_label: &str) -> Self {
         let group_label = group_label.to_owned();
-        Self { reader, mounts, group_label, groups: Lazies::default() }
+        Self { reader, mounts, group_label, groups: LazyMap::default() }
     }
 
-    async fn pods(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
+    async fn running_pods(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
         let pods = self.mounts.of_claim(&of.namespace, &of.name).await?;
         let running = pods.iter().filter(|pod| pod.is_running);
-        Ok(running.map(|pod| id("", "pods", &of.namespace, pod.note.name())).collect())
+        Ok(running.map(|pod| id("", "pods", &of.namespace, pod.facts.name())).collect())
     }
 
     /// The other claims of the same volume group.
-    async fn companions(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
+    async fn group_members(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
         let labels = of.labels.as_ref();
         let group = labels.and_then(|labels| labels.get(&self.group_label));
         let Some(group) = group.filter(|group| !group.is_empty()) else { return Ok(Vec::new()) };
-        let claims = self.groups.of((of.namespace.clone(), group.clone()));
+        let claims = self.groups.entry((of.namespace.clone(), group.clone()));
         let claims = claims.get(self.list_group(&of.namespace, group)).await?;
         let others = claims.iter().filter(|name| **name != of.name);
         Ok(others.map(|name| id("", "persistentvolumeclaims", &of.namespace, name)).collect())
@@ -55,11 +55,11 @@ impl ClaimBlock {
             label_selector: format!("{}={group}", self.group_label),
             ..Query::default()
         };
-        let see = |object: &crate::Object| {
+        let collect_name = |object: &crate::Object| {
             names.push(object.name.clone());
             Ok(())
         };
-        self.reader.each("", "persistentvolumeclaims", query, see).await?;
+        self.reader.for_each_object("", "persistentvolumeclaims", query, collect_name).await?;
         Ok(names)
     }
 }
@@ -78,8 +78,8 @@ impl ItemBlockAction for ClaimBlock {
         let claim = Claim::read(item)?;
         let Some(volume) = claim.volume() else { return Ok(Vec::new()) };
         let mut related = vec![volume];
-        related.extend(self.pods(&claim.metadata).await?);
-        related.extend(self.companions(&claim.metadata).await?);
+        related.extend(self.running_pods(&claim.metadata).await?);
+        related.extend(self.group_members(&claim.metadata).await?);
         Ok(related)
     }
 }

@@ -9,7 +9,7 @@ use tokio::sync::OnceCell;
 
 /// How often a failed reading is begun again. After that the last failure is the answer: a list
 /// that is forbidden must not be asked for once for every item.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// A value that is read when it is first needed, once for all who need it.
 pub(super) struct Lazy<T> {
@@ -27,7 +27,7 @@ impl<T: Send> Lazy<T> {
     /// The value. `read` is awaited only by the first who asks; the others wait for it.
     pub(super) async fn get(&self, read: impl Future<Output = Result<T>> + Send) -> Result<&T> {
         let try_to_read = || async {
-            if let Some(error) = self.has_given_up() {
+            if let Some(error) = self.exhausted_error() {
                 return Err(error);
             }
             let read = read.await;
@@ -40,26 +40,26 @@ impl<T: Send> Lazy<T> {
         self.value.get_or_try_init(try_to_read).await
     }
 
-    fn has_given_up(&self) -> Option<Error> {
+    fn exhausted_error(&self) -> Option<Error> {
         let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.get(TRIES - 1).cloned()
+        failures.get(MAX_ATTEMPTS - 1).cloned()
     }
 }
 
 /// Values that are read when they are first needed, by a key.
-pub(super) struct Lazies<K, T> {
+pub(super) struct LazyMap<K, T> {
     values: Mutex<HashMap<K, Arc<Lazy<T>>>>,
 }
 
-impl<K, T> Default for Lazies<K, T> {
+impl<K, T> Default for LazyMap<K, T> {
     fn default() -> Self {
         Self { values: Mutex::default() }
     }
 }
 
-impl<K: Eq + Hash, T> Lazies<K, T> {
+impl<K: Eq + Hash, T> LazyMap<K, T> {
     /// The value of a key, read or not.
-    pub(super) fn of(&self, key: K) -> Arc<Lazy<T>> {
+    pub(super) fn entry(&self, key: K) -> Arc<Lazy<T>> {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(values.entry(key).or_default())
     }

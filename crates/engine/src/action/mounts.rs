@@ -6,9 +6,9 @@ use std::sync::Arc;
 use bowline_plugin::Result;
 
 use super::Reader;
-use super::lazy::Lazies;
+use super::lazy::LazyMap;
 use super::pod::Pod;
-use crate::backup::volume::PodNote;
+use crate::backup::volume::PodFacts;
 use crate::cluster::Query;
 
 /// The pods that mount claims. They are listed when the first claim is asked about, once for all items of a
@@ -17,15 +17,15 @@ pub(crate) struct Mounts {
     reader: Reader,
     /// The namespaces that the run is limited to. Then pods are listed in each of them that has
     /// claims, else in all at once.
-    only: HashSet<String>,
-    listed: Lazies<String, ByNamespace>,
+    namespaces: HashSet<String>,
+    listed: LazyMap<String, ByNamespace>,
 }
 
 /// A pod that mounts a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct MountingPod {
     /// What it says of its volumes.
-    pub(crate) note: Arc<PodNote>,
+    pub(crate) facts: Arc<PodFacts>,
     pub(crate) is_running: bool,
 }
 
@@ -34,19 +34,19 @@ type ByNamespace = HashMap<String, HashMap<String, Vec<MountingPod>>>;
 
 impl Mounts {
     pub(super) fn new(reader: Reader, namespaces: Vec<String>) -> Self {
-        Self { reader, only: namespaces.into_iter().collect(), listed: Lazies::default() }
+        Self { reader, namespaces: namespaces.into_iter().collect(), listed: LazyMap::default() }
     }
 
     /// The pods that mount a claim, whether or not they are part of the run.
     pub(crate) async fn of_claim(&self, namespace: &str, claim: &str) -> Result<Vec<MountingPod>> {
-        let only = match (self.only.is_empty(), self.only.contains(namespace)) {
+        let scope = match (self.namespaces.is_empty(), self.namespaces.contains(namespace)) {
             (true, _) => None,
             (false, true) => Some(namespace.to_owned()),
             // The run takes nothing from there.
             (false, false) => return Ok(Vec::new()),
         };
-        let listed = self.listed.of(only.clone().unwrap_or_default());
-        let listed = listed.get(self.list(only)).await?;
+        let listed = self.listed.entry(scope.clone().unwrap_or_default());
+        let listed = listed.get(self.list(scope)).await?;
         let pods = listed.get(namespace).and_then(|claims| claims.get(claim));
         Ok(pods.cloned().unwrap_or_default())
     }
@@ -54,25 +54,25 @@ impl Mounts {
     async fn list(&self, namespace: Option<String>) -> Result<ByNamespace> {
         let mut mounts = ByNamespace::new();
         let query = Query { namespace, ..Query::default() };
-        let see = |object: &crate::Object| {
+        let collect_mounts = |object: &crate::Object| {
             let pod: Pod = serde_json::from_slice(object.item.json())?;
             // Most pods mount nothing, so that only the others are read whole.
             let mut claims = pod.claims().peekable();
             if claims.peek().is_none() {
                 return Ok(());
             }
-            let (note, is_running) = (Arc::new(PodNote::read(object)?), pod.is_running());
+            let (facts, is_running) = (Arc::new(PodFacts::read(object)?), pod.is_running());
             let in_namespace = mounts.entry(object.namespace.clone()).or_default();
             for claim in claims {
                 let pods = in_namespace.entry(claim.to_owned()).or_default();
-                let mounting = MountingPod { note: Arc::clone(&note), is_running };
-                if pods.last().is_none_or(|last| !Arc::ptr_eq(&last.note, &note)) {
+                let mounting = MountingPod { facts: Arc::clone(&facts), is_running };
+                if pods.last().is_none_or(|last| !Arc::ptr_eq(&last.facts, &facts)) {
                     pods.push(mounting);
                 }
             }
             Ok(())
         };
-        self.reader.each("", "pods", query, see).await?;
+        self.reader.for_each_object("", "pods", query, collect_mounts).await?;
         Ok(mounts)
     }
 }

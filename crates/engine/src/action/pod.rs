@@ -8,7 +8,7 @@ use bowline_plugin::{
 };
 use serde::Deserialize;
 
-use super::{id, unreadable};
+use super::{id, unreadable_item_error};
 
 /// Adds what a pod needs, and says that it belongs to it.
 pub(super) struct PodAction;
@@ -79,7 +79,8 @@ impl Pod {
 }
 
 fn related(item: &Item) -> Result<Vec<ResourceIdentifier>> {
-    let pod: Pod = serde_json::from_slice(item.json()).map_err(|error| unreadable(&error))?;
+    let pod: Pod =
+        serde_json::from_slice(item.json()).map_err(|error| unreadable_item_error(&error))?;
     Ok(pod.related())
 }
 

@@ -11,7 +11,7 @@ use bowline_plugin::{
 use serde::Deserialize;
 
 use super::lazy::Lazy;
-use super::{Reader, id, unreadable};
+use super::{Reader, id, unreadable_item_error};
 use crate::cluster::Query;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -56,25 +56,25 @@ struct Subject {
 
 impl Bindings {
     fn add(&mut self, name: &str, binding: Binding) {
-        let place = self.all.len();
+        let index = self.all.len();
         for subject in binding.subjects.into_iter().flatten() {
             if subject.kind != "ServiceAccount" {
                 continue;
             }
             let names = self.by_subject.entry(subject.namespace).or_default();
-            let places = names.entry(subject.name).or_default();
-            if places.last() != Some(&place) {
-                places.push(place);
+            let indexes = names.entry(subject.name).or_default();
+            if indexes.last() != Some(&index) {
+                indexes.push(index);
             }
-            if self.all.len() == place {
+            if self.all.len() == index {
                 self.all.push((name.into(), binding.role_ref.name.as_str().into()));
             }
         }
     }
 
-    fn of(&self, namespace: &str, name: &str) -> Vec<ResourceIdentifier> {
-        let places = self.by_subject.get(namespace).and_then(|names| names.get(name));
-        let found = places.into_iter().flatten().filter_map(|place| self.all.get(*place));
+    fn related_to(&self, namespace: &str, name: &str) -> Vec<ResourceIdentifier> {
+        let indexes = self.by_subject.get(namespace).and_then(|names| names.get(name));
+        let found = indexes.into_iter().flatten().filter_map(|place| self.all.get(*place));
         let (mut bindings, mut roles) = (BTreeSet::new(), BTreeSet::new());
         for (binding, role) in found {
             bindings.insert(binding);
@@ -102,18 +102,20 @@ impl ServiceAccount {
             name: String,
         }
         let account: Account =
-            serde_json::from_slice(item.json()).map_err(|error| unreadable(&error))?;
+            serde_json::from_slice(item.json()).map_err(|error| unreadable_item_error(&error))?;
         let bindings = self.bindings.get(self.list()).await?;
-        Ok(bindings.of(&account.metadata.namespace, &account.metadata.name))
+        Ok(bindings.related_to(&account.metadata.namespace, &account.metadata.name))
     }
 
     async fn list(&self) -> Result<Bindings> {
         let mut bindings = Bindings::default();
-        let see = |object: &crate::Object| {
+        let add_binding = |object: &crate::Object| {
             bindings.add(&object.name, serde_json::from_slice(object.item.json())?);
             Ok(())
         };
-        self.reader.each(RBAC, "clusterrolebindings", Query::default(), see).await?;
+        self.reader
+            .for_each_object(RBAC, "clusterrolebindings", Query::default(), add_binding)
+            .await?;
         Ok(bindings)
     }
 }

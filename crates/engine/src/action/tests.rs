@@ -22,13 +22,13 @@ fn texts(ids: &[ResourceIdentifier]) -> Vec<String> {
 }
 
 /// A cluster and all the actions on it.
-struct Bench {
+struct ActionTest {
     fake: Arc<Fake>,
-    backup_item: Vec<Named<dyn BackupItemAction>>,
-    item_block: Vec<Named<dyn ItemBlockAction>>,
+    backup_item: Vec<NamedAction<dyn BackupItemAction>>,
+    item_block: Vec<NamedAction<dyn ItemBlockAction>>,
 }
 
-impl Bench {
+impl ActionTest {
     fn new(fake: Fake) -> Self {
         Self::limited(fake, &[])
     }
@@ -103,12 +103,12 @@ fn subject(kind: &str, namespace: &str, name: &str) -> Value {
 
 #[tokio::test]
 async fn all_actions_are_there_in_veleros_order_and_say_what_they_want() {
-    let bench = Bench::new(Fake::usual());
+    let bench = ActionTest::new(Fake::usual());
     let mut found = Vec::new();
-    for Named { name, plugin, .. } in &bench.backup_item {
+    for NamedAction { name, plugin, .. } in &bench.backup_item {
         found.push((name.to_string(), plugin.applies_to().await.unwrap().included_resources));
     }
-    for Named { name, plugin, .. } in bench.item_block.clone() {
+    for NamedAction { name, plugin, .. } in bench.item_block.clone() {
         found.push((name.to_string(), plugin.applies_to().await.unwrap().included_resources));
     }
     let expected = [
@@ -119,13 +119,13 @@ async fn all_actions_are_there_in_veleros_order_and_say_what_they_want() {
         ("velero.io/pvc", "persistentvolumeclaims"),
         ("velero.io/service-account", "serviceaccounts"),
     ];
-    let expected = expected.map(|(name, sees)| (name.to_owned(), vec![sees.to_owned()]));
+    let expected = expected.map(|(name, resource)| (name.to_owned(), vec![resource.to_owned()]));
     assert_eq!(found, expected);
 }
 
 #[tokio::test]
 async fn a_pod_brings_its_priority_class_and_its_claims() {
-    let bench = Bench::new(Fake::usual());
+    let bench = ActionTest::new(Fake::usual());
     let mut object = pod("shop", "db", "Running", &["data", "log"]);
     object["spec"]["priorityClassName"] = "high".into();
     let own = json!({"name": "tmp", "emptyDir": {}});
@@ -147,8 +147,8 @@ async fn a_pod_brings_its_priority_class_and_its_claims() {
 }
 
 #[tokio::test]
-async fn a_bound_claim_brings_its_volume_and_forgets_its_past() {
-    let bench = Bench::new(Fake::usual());
+async fn bound_claim_adds_its_volume_and_loses_stale_fields() {
+    let bench = ActionTest::new(Fake::usual());
     let selector = json!({"matchLabels": {"velero.io/x": "1", "app": "db"}});
     let only_ours = json!({"matchLabels": {"velero.io/x": "1"}});
     for (what, spec, labels, expected_spec, expected_labels) in [
@@ -224,8 +224,8 @@ async fn a_bound_claim_brings_its_volume_and_forgets_its_past() {
 }
 
 #[tokio::test]
-async fn a_claim_that_is_not_bound_is_left_alone() {
-    let bench = Bench::new(Fake::usual().with(pod("shop", "db", "Running", &["data"])));
+async fn unbound_claim_is_unchanged() {
+    let bench = ActionTest::new(Fake::usual().with(pod("shop", "db", "Running", &["data"])));
     for (phase, volume) in [("Pending", "pv"), ("Lost", "pv"), ("Bound", "")] {
         let mut object =
             claim("data", &json!({"volumeName": volume, "dataSource": {}}), &json!({}));
@@ -250,7 +250,7 @@ fn pods_and_claims() -> Fake {
 
 #[tokio::test]
 async fn a_claim_belongs_with_its_volume_and_the_running_pods_that_mount_it() {
-    let bench = Bench::new(pods_and_claims());
+    let bench = ActionTest::new(pods_and_claims());
     for (name, expected) in [
         ("data", vec!["persistentvolumes/pv-data", "pods/shop/db-0", "pods/shop/db-1"]),
         ("log", vec!["persistentvolumes/pv-log", "pods/shop/db-0"]),
@@ -264,7 +264,7 @@ async fn a_claim_belongs_with_its_volume_and_the_running_pods_that_mount_it() {
 
 #[tokio::test]
 async fn pods_are_listed_by_namespace_if_the_run_is_limited_to_some() {
-    let bench = Bench::limited(pods_and_claims(), &["shop", "empty"]);
+    let bench = ActionTest::limited(pods_and_claims(), &["shop", "empty"]);
     for _ in 0..2 {
         let related = bench.related("velero.io/pvc", &bound("log")).await.unwrap();
         assert_eq!(related, ["persistentvolumes/pv-log", "pods/shop/db-0"]);
@@ -290,7 +290,7 @@ async fn claims_of_one_volume_group_belong_together() {
         .with(grouped("b", "one"))
         .with(grouped("c", "two"))
         .with(elsewhere);
-    let bench = Bench::new(fake);
+    let bench = ActionTest::new(fake);
     for (name, group, expected) in [
         ("a", "one", vec!["persistentvolumes/pv-a", "persistentvolumeclaims/shop/b"]),
         ("b", "one", vec!["persistentvolumes/pv-b", "persistentvolumeclaims/shop/a"]),
@@ -323,7 +323,7 @@ fn bindings() -> Fake {
 
 #[tokio::test]
 async fn a_service_account_brings_the_bindings_that_name_it_and_their_roles() {
-    let bench = Bench::new(bindings());
+    let bench = ActionTest::new(bindings());
     let rbac = "rbac.authorization.k8s.io";
     let names = |bindings: &[&str], roles: &[&str]| -> Vec<String> {
         let bindings = bindings.iter().map(|name| format!("clusterrolebindings.{rbac}/{name}"));
@@ -349,16 +349,16 @@ async fn a_service_account_brings_the_bindings_that_name_it_and_their_roles() {
 async fn a_cluster_without_rbac_has_no_bindings() {
     let served = crate::cluster::fake::usual_resources();
     let bench =
-        Bench::new(Fake::new(served.into_iter().filter(|served| served.id.group.is_empty())));
+        ActionTest::new(Fake::new(served.into_iter().filter(|served| served.id.group.is_empty())));
     let output = bench.execute("velero.io/service-account", &account("shop", "web")).await;
     assert!(output.unwrap().additional_items.is_empty());
 }
 
 #[tokio::test]
-async fn a_list_that_fails_is_an_error_of_the_item_and_not_asked_for_without_end() {
-    let bench = Bench::new(bindings());
+async fn failed_list_is_an_item_error_and_retries_are_limited() {
+    let bench = ActionTest::new(bindings());
     bench.fake.fail_list("clusterrolebindings.rbac.authorization.k8s.io", 1, || {
-        cluster::Error::Silent(Duration::from_secs(9))
+        cluster::Error::Timeout(Duration::from_secs(9))
     });
     for _ in 0..10 {
         let error =
@@ -374,8 +374,8 @@ async fn a_list_that_fails_is_an_error_of_the_item_and_not_asked_for_without_end
 }
 
 #[tokio::test]
-async fn a_list_that_failed_once_is_read_the_next_time() {
-    let bench = Bench::new(pods_and_claims());
+async fn list_that_failed_once_is_retried_next_time() {
+    let bench = ActionTest::new(pods_and_claims());
     bench.fake.fail_list("pods", 1, || cluster::Error::Refused {
         code: 403,
         reason: "Forbidden".into(),
@@ -392,7 +392,7 @@ async fn a_list_that_failed_once_is_read_the_next_time() {
 
 #[tokio::test]
 async fn many_items_at_once_wait_for_one_list() {
-    let bench = Bench::new(pods_and_claims());
+    let bench = ActionTest::new(pods_and_claims());
     let claim = bound("data");
     let all = (0..20).map(|_| bench.related("velero.io/pvc", &claim));
     for related in futures::future::join_all(all).await {

@@ -23,14 +23,14 @@ use crate::resource::Resource;
 pub const FORMAT_VERSION: &str = "1.1.0";
 
 /// How many items wait for the thread.
-const WAITING: usize = 64;
+const QUEUE_CAPACITY: usize = 64;
 /// The mode of all files.
-const MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o755;
 /// How much is compressed. Every item is there twice, so that compressing takes more time than all else
 /// together; the default level takes a third longer for a tenth less.
-const LEVEL: Compression = Compression::new(4);
+const COMPRESSION_LEVEL: Compression = Compression::new(4);
 /// What is appended to the folder of the preferred version.
-const PREFERRED: &str = "-preferredversion";
+const PREFERRED_VERSION_SUFFIX: &str = "-preferredversion";
 
 /// Where items are put in.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Archive {
 #[derive(Debug)]
 enum Message {
     Entry(Entry),
-    BreakOff,
+    Abort,
 }
 
 /// One item on its way into the archive.
@@ -56,11 +56,11 @@ pub(super) struct Entry {
 /// The archive has stopped taking items: writing or uploading it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the archive cannot be written any more")]
-pub(super) struct Closed;
+pub(super) struct ArchiveClosed;
 
 /// The thread that writes.
 #[derive(Debug)]
-pub(super) struct Writing {
+pub(super) struct ArchiveWriter {
     thread: JoinHandle<io::Result<Sealed>>,
 }
 
@@ -89,35 +89,38 @@ pub(super) fn paths(resource: &Resource, namespace: &str, name: &str) -> [String
         namespace => format!("namespaces/{namespace}/{name}.json"),
     };
     let folder = format!("resources/{}", resource.id);
-    [format!("{folder}/{rest}"), format!("{folder}/{}{PREFERRED}/{rest}", resource.version)]
+    [
+        format!("{folder}/{rest}"),
+        format!("{folder}/{}{PREFERRED_VERSION_SUFFIX}/{rest}", resource.version),
+    ]
 }
 
 /// Starts an archive. It ends when all clones of the [`Archive`] are gone.
-pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, Writing)> {
-    let (entries, received) = mpsc::channel(WAITING);
+pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, ArchiveWriter)> {
+    let (entries, receiver) = mpsc::channel(QUEUE_CAPACITY);
     let (writer, stream) = pipe::pipe();
     let thread = std::thread::Builder::new()
         .name("archive".to_owned())
-        .spawn(move || write(received, writer, now))?;
-    Ok((Archive { entries }, stream, Writing { thread }))
+        .spawn(move || write(receiver, writer, now))?;
+    Ok((Archive { entries }, stream, ArchiveWriter { thread }))
 }
 
 impl Archive {
     /// Appends an item.
-    pub(super) async fn append(&self, entry: Entry) -> Result<(), Closed> {
-        self.entries.send(Message::Entry(entry)).await.map_err(|_| Closed)
+    pub(super) async fn append(&self, entry: Entry) -> Result<(), ArchiveClosed> {
+        self.entries.send(Message::Entry(entry)).await.map_err(|_| ArchiveClosed)
     }
 
     /// Ends the archive in an error, so that nothing of it is kept.
-    pub(super) async fn break_off(&self) {
+    pub(super) async fn abort(&self) {
         // One that is closed has broken off already.
-        let _ = self.entries.send(Message::BreakOff).await;
+        let _ = self.entries.send(Message::Abort).await;
     }
 }
 
-impl Writing {
+impl ArchiveWriter {
     /// Waits for the end.
-    pub(super) async fn end(self) -> io::Result<Sealed> {
+    pub(super) async fn finish(self) -> io::Result<Sealed> {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         match joined {
             Ok(Ok(sealed)) => sealed,
@@ -131,7 +134,7 @@ fn write(
     writer: pipe::Writer,
     now: Timestamp,
 ) -> io::Result<Sealed> {
-    let mut tar = builder(Counted { writer, bytes: 0 });
+    let mut tar = builder(CountingWriter { writer, bytes: 0 });
     let seconds = u64::try_from(now.as_second()).unwrap_or_default();
     append(&mut tar, "metadata/version", format!("{FORMAT_VERSION}\n").as_bytes(), seconds)?;
     let mut items = 0;
@@ -151,7 +154,7 @@ fn write(
 
 /// An archive that is written to something.
 pub(super) fn builder<W: io::Write>(into: W) -> tar::Builder<GzEncoder<W>> {
-    tar::Builder::new(GzEncoder::new(into, LEVEL))
+    tar::Builder::new(GzEncoder::new(into, COMPRESSION_LEVEL))
 }
 
 /// Appends a file to an archive.
@@ -174,18 +177,18 @@ pub(super) fn append_from(
 ) -> io::Result<()> {
     let mut header = tar::Header::new_ustar();
     header.set_size(size);
-    header.set_mode(MODE);
+    header.set_mode(FILE_MODE);
     header.set_mtime(seconds);
     tar.append_data(&mut header, path, content)
 }
 
 /// Counts what goes through.
-struct Counted {
+struct CountingWriter {
     writer: pipe::Writer,
     bytes: u64,
 }
 
-impl io::Write for Counted {
+impl io::Write for CountingWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.writer.write(bytes)?;
         self.bytes += count as u64;

@@ -23,94 +23,97 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use super::archive::Archive;
-use super::collect::{self, Held};
+use super::collect::{self, SpooledItem};
 use super::hook::{self, Plan, Thaw};
-use super::item::{self, How, Sink};
-use super::snapshot::{self, Planned};
+use super::item::{self, Sink, VisitContext};
+use super::snapshot::{self, PlannedPluginSnapshot};
 use super::thaw::give_up_if_canceled;
-use super::{Context, filter::Verdict};
-use super::{credentials, csi, note};
+use super::{Context, filter::FilterVerdict};
+use super::{block_journal, credentials, csi};
+use crate::failpoint::{self, Point};
 use crate::item::{Object, is_name};
 use crate::journal;
-use crate::point::{self, Point};
-use crate::report::About;
+use crate::report::ReportSubject;
 use crate::resource::Resource;
 
 /// How many items a block may have. More would have to be held in memory.
-const LARGEST: usize = 10_000;
+const MAX_BLOCK_ITEMS: usize = 10_000;
 
 /// How many blocks may wait for CSI drivers at a time, besides those that the workers have.
-const WAITING: usize = 32;
+const MAX_WAITING_BLOCKS: usize = 32;
 
 /// Groups what was held into blocks, and backs them up side by side.
-pub(super) async fn process(context: &Arc<Context>, held: Vec<Held>, archive: &Archive) {
+pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, archive: &Archive) {
     let workers = Arc::new(Semaphore::new(context.options.block_workers));
-    let waiting = Arc::new(Semaphore::new(WAITING));
+    let waiting = Arc::new(Semaphore::new(MAX_WAITING_BLOCKS));
     let mut tasks = JoinSet::new();
-    let mut builder = Builder::new(context, held);
+    let mut builder = BlockBuilder::new(context, spooled);
     loop {
         // Blocks are made one ahead of the workers, not all at once.
         let Ok(worker) = Arc::clone(&workers).acquire_owned().await else { break };
         let Some(block) = builder.next_block().await else { break };
         let (context, archive) = (Arc::clone(context), archive.clone());
         let waiting = Arc::clone(&waiting);
-        let task = async move { back_up(&context, block, &archive, worker, waiting).await };
+        let task = async move { back_up_block(&context, block, &archive, worker, waiting).await };
         tasks.spawn(task.in_current_span());
     }
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            context.report.error(About::Run, format!("the backup of a block broke off: {error}"));
+            context
+                .report
+                .error(ReportSubject::Run, format!("the backup of a block broke off: {error}"));
         }
     }
 }
 
 /// Makes blocks of held items.
-struct Builder<'a> {
+struct BlockBuilder<'a> {
     context: &'a Context,
-    held: Vec<Option<Held>>,
+    spooled: Vec<Option<SpooledItem>>,
     /// Where an item is among them, by its key.
-    places: HashMap<u128, usize>,
+    indexes: HashMap<u128, usize>,
     /// What was asked for although it was not collected. It is in a block now, or will never be.
     fetched: HashSet<ResourceIdentifier>,
     /// The user's orders: places of items that are one block, by the first place of their resource. Their
     /// block is the first of the resource, so that ordered volumes and claims are still in the block of a pod
     /// that has them: pods come first, and take them into their freeze.
     orders: BTreeMap<usize, Vec<usize>>,
-    next: usize,
+    next_index: usize,
 }
 
-impl<'a> Builder<'a> {
-    fn new(context: &'a Context, held: Vec<Held>) -> Self {
-        let mut held = held;
+impl<'a> BlockBuilder<'a> {
+    fn new(context: &'a Context, spooled: Vec<SpooledItem>) -> Self {
+        let mut spooled = spooled;
         // Lists arrive in any order; pods lead, and volumes follow their claims.
         let order: HashMap<_, _> = context.resources.iter().map(|r| &r.id).zip(0..).collect();
-        held.sort_by(|one, other| {
-            let key = |held: &Held| order.get(&held.resource.id).copied().unwrap_or(usize::MAX);
+        spooled.sort_by(|one, other| {
+            let key =
+                |item: &SpooledItem| order.get(&item.resource.id).copied().unwrap_or(usize::MAX);
             key(one)
                 .cmp(&key(other))
                 .then_with(|| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)))
         });
         // A page that was asked for twice gives its objects twice.
-        held.dedup_by(|one, other| {
+        spooled.dedup_by(|one, other| {
             (&one.resource.id, &one.namespace, &one.name)
                 == (&other.resource.id, &other.namespace, &other.name)
         });
-        let places: HashMap<_, _> = held
+        let indexes: HashMap<_, _> = spooled
             .iter()
             .enumerate()
-            .map(|(place, held)| (context.seen.key(&held.id()), place))
+            .map(|(place, item)| (context.visited.key(&item.id()), place))
             .collect();
-        let orders = orders(context, &held);
-        let held = held.into_iter().map(Some).collect();
-        Self { context, held, places, fetched: HashSet::new(), orders, next: 0 }
+        let orders = orders(context, &spooled);
+        let spooled = spooled.into_iter().map(Some).collect();
+        Self { context, spooled, indexes, fetched: HashSet::new(), orders, next_index: 0 }
     }
 
     /// What the next block starts with.
     fn next_seed(&mut self) -> Option<Vec<usize>> {
-        self.orders.remove(&self.next).or_else(|| {
-            let place = self.next;
-            self.next += 1;
-            (place < self.held.len()).then(|| vec![place])
+        self.orders.remove(&self.next_index).or_else(|| {
+            let place = self.next_index;
+            self.next_index += 1;
+            (place < self.spooled.len()).then(|| vec![place])
         })
     }
 
@@ -119,7 +122,7 @@ impl<'a> Builder<'a> {
             if self.context.has_stopped() {
                 return None;
             }
-            let block = self.grow(seed).await;
+            let block = self.expand_seed(seed).await;
             if !block.is_empty() {
                 return Some(block);
             }
@@ -128,9 +131,9 @@ impl<'a> Builder<'a> {
     }
 
     /// The items of a seed and everything that is related to them.
-    async fn grow(&mut self, seed: Vec<usize>) -> Vec<Object> {
+    async fn expand_seed(&mut self, seed: Vec<usize>) -> Vec<Object> {
         let mut queue: VecDeque<Object> =
-            seed.into_iter().filter_map(|place| self.take(place)).collect();
+            seed.into_iter().filter_map(|place| self.load_spooled(place)).collect();
         let mut block = Vec::new();
         while let Some(object) = queue.pop_front() {
             for related in related(self.context, &object).await {
@@ -138,16 +141,16 @@ impl<'a> Builder<'a> {
                 let Some((resource, id)) = self.context.resolve(&related.id) else {
                     let id = &related.id;
                     let what = format!("names {id}, of a kind that the cluster does not serve");
-                    related.tell_error(self.context, &object, &what);
+                    related.report_error(self.context, &object, &what);
                     continue;
                 };
                 if !is_name(&id.name) {
-                    let what = format!("names {id}, {}", item::without_name(&id.name));
-                    related.tell_error(self.context, &object, &what);
+                    let what = format!("names {id}, {}", item::invalid_name_message(&id.name));
+                    related.report_error(self.context, &object, &what);
                     continue;
                 }
-                let found = match self.places.get(&self.context.seen.key(&id)) {
-                    Some(&place) => self.take(place),
+                let found = match self.indexes.get(&self.context.visited.key(&id)) {
+                    Some(&place) => self.load_spooled(place),
                     None if self.fetched.insert(id.clone()) => {
                         fetch(self.context, &object, &related, &resource, &id).await
                     }
@@ -156,11 +159,11 @@ impl<'a> Builder<'a> {
                 queue.extend(found);
             }
             block.push(object);
-            if block.len() + queue.len() > LARGEST {
+            if block.len() + queue.len() > MAX_BLOCK_ITEMS {
                 self.context.report.error(
-                    About::Run,
+                    ReportSubject::Run,
                     format!(
-                        "more than {LARGEST} items are said to belong together; the rest is backed \
+                        "more than {MAX_BLOCK_ITEMS} items are said to belong together; the rest is backed \
                          up apart from them"
                     ),
                 );
@@ -172,23 +175,23 @@ impl<'a> Builder<'a> {
     }
 
     /// Reads a held item back; none if another block has it.
-    fn take(&mut self, place: usize) -> Option<Object> {
-        let held = self.held.get_mut(place)?.take()?;
-        let id = held.id();
-        let read = held.read(&self.context.spool);
-        read.map_err(|error| collect::tell_lost(self.context, &id, &error)).ok()
+    fn load_spooled(&mut self, place: usize) -> Option<Object> {
+        let item = self.spooled.get_mut(place)?.take()?;
+        let id = item.id();
+        let read = item.read(&self.context.spool);
+        read.map_err(|error| collect::report_unreadable_spool(self.context, &id, &error)).ok()
     }
 }
 
 /// The user's orders: for each resource the places of its ordered items, by the first place of the resource.
-fn orders(context: &Context, held: &[Held]) -> BTreeMap<usize, Vec<usize>> {
+fn orders(context: &Context, spooled: &[SpooledItem]) -> BTreeMap<usize, Vec<usize>> {
     let mut first_places = HashMap::new();
     let mut ordered_places: HashMap<(&str, String), Vec<usize>> = HashMap::new();
-    for (place, held) in held.iter().enumerate() {
-        first_places.entry(&held.resource.id).or_insert(place);
-        let resource = held.resource.id.resource.as_str();
+    for (place, item) in spooled.iter().enumerate() {
+        first_places.entry(&item.resource.id).or_insert(place);
+        let resource = item.resource.id.resource.as_str();
         if context.request.ordered.contains_key(resource) {
-            let name = collect::name_in_order(&held.id());
+            let name = collect::ordered_name(&item.id());
             ordered_places.entry((resource, name)).or_default().push(place);
         }
     }
@@ -196,15 +199,15 @@ fn orders(context: &Context, held: &[Held]) -> BTreeMap<usize, Vec<usize>> {
     for (resource, names) in &context.request.ordered {
         for name in names {
             let Some(places) = ordered_places.get(&(resource.as_str(), name.clone())) else {
-                context.report.warning(
-                    About::Run,
+                context.report.warn(
+                    ReportSubject::Run,
                     format!("{resource} {name} is in `orderedResources` but was not found"),
                 );
                 continue;
             };
             // Two groups may have a resource of that name.
             for &place in places {
-                let first = first_places.get(&held[place].resource.id).copied().unwrap_or(place);
+                let first = first_places.get(&spooled[place].resource.id).copied().unwrap_or(place);
                 orders.entry(first).or_default().push(place);
             }
         }
@@ -222,7 +225,7 @@ struct Related {
 
 impl Related {
     /// Tells that the item cannot be in the block.
-    fn tell_error(&self, context: &Context, of: &Object, what: &str) {
+    fn report_error(&self, context: &Context, of: &Object, what: &str) {
         if self.is_of_plugin {
             let text = format!("the item block action {} {what}", self.action);
             context.report.error(&of.id(), text);
@@ -237,17 +240,19 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
         if !action.selects(object) {
             continue;
         }
-        let ask = || {
+        let get_related = || {
             let asking = action.plugin.get_related_items(&object.item, &context.request.backup);
             context.unless_canceled(asking)
         };
-        let asked = match ask().await {
+        let answer = match get_related().await {
             // The plugin may have died of another item, and asking does no harm.
-            Err(error) if error.class() == Class::Transient && !context.is_over() => ask().await,
+            Err(error) if error.class() == Class::Transient && !context.is_aborted() => {
+                get_related().await
+            }
             asked => asked,
         };
         let is_of_plugin = place >= context.built_in_block_actions;
-        match asked {
+        match answer {
             Ok(ids) => related.extend(ids.into_iter().map(|id| {
                 let action = action.name.clone();
                 Related { id, action, is_of_plugin }
@@ -269,18 +274,19 @@ async fn fetch(
     resource: &Arc<Resource>,
     id: &ResourceIdentifier,
 ) -> Option<Object> {
-    if context.seen.contains(id) {
+    if context.visited.contains(id) {
         return None;
     }
     match context.cluster.get(resource, &id.namespace, &id.name).await {
-        Ok(Some(object)) => Some(object)
-            .filter(|object| credentials::verdict(context, object, false) == Verdict::Include),
+        Ok(Some(object)) => Some(object).filter(|object| {
+            credentials::verdict(context, object, false) == FilterVerdict::Include
+        }),
         Ok(None) => {
             if related.is_of_plugin {
                 let action = &related.action;
                 let text =
                     format!("the item block action {action} names {id}, which does not exist");
-                context.report.warning(&of.id(), text);
+                context.report.warn(&of.id(), text);
             }
             None
         }
@@ -294,80 +300,83 @@ async fn fetch(
 
 /// Backs up a block. It holds its worker until then, unless it has to wait for a driver: that keeps no other
 /// block from its turn.
-async fn back_up(
+async fn back_up_block(
     context: &Context,
     block: Vec<Object>,
     archive: &Archive,
     worker: OwnedSemaphorePermit,
     waiting: Arc<Semaphore>,
 ) {
-    let (plans, unreadable) = plans(context, &block);
+    let (plans, unreadable) = hook_plans(context, &block);
     let is_new = |object: &&Object| is_new(context, object);
-    let by_csi = csi::prepare(context, block.iter().filter(is_new)).await;
+    let csi_planned = csi::prepare(context, block.iter().filter(is_new)).await;
     let mut planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
-    let by_csi = csi::or_plugins(by_csi, &mut planned);
-    let has_to_wait = !csi::claims(&by_csi).is_empty();
-    let _place = if has_to_wait { waiting.acquire_owned().await.unwrap_or(worker) } else { worker };
-    let mut intents = note::intents(context, block.iter().filter(is_new));
+    let csi_planned = csi::prefer_plugins(csi_planned, &mut planned);
+    let has_to_wait = !csi::waiting_claims(&csi_planned).is_empty();
+    let _permit =
+        if has_to_wait { waiting.acquire_owned().await.unwrap_or(worker) } else { worker };
+    let mut intents = block_journal::intents(context, block.iter().filter(is_new));
     intents.extend(snapshot::intents(&planned));
-    intents.extend(csi::intents(&by_csi));
+    intents.extend(csi::intents(&csi_planned));
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
-        let sink = Sink::archive(archive).of_block(block);
-        leave_out_all(context, &sink, &unreadable);
+        let sink = Sink::archive(archive).with_members(block);
+        exclude_pods(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
-        snapshot::take(context, planned, &sink).await;
-        let tried = csi::take(context, by_csi, &sink).await;
-        csi::finish(context, tried, &sink).await;
+        snapshot::create_snapshots(context, planned, &sink).await;
+        let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
+        csi::finish(context, attempts, &sink).await;
         return;
     }
-    let pods = plans.iter().map(|(pod, _)| freezable(pod)).collect();
-    let noted = match note::begin(context, pods, intents).await {
-        Ok(noted) => noted,
+    let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
+    let journaled = match block_journal::begin_block(context, pods, intents).await {
+        Ok(block) => block,
         // Nothing has happened yet, and nothing may.
         Err(error) => {
             for id in ids {
-                if context.seen.claim(&id) {
+                if context.visited.mark_visited(&id) {
                     context.report.error(&id, format!("it is not backed up: {error}"));
                 }
             }
             return;
         }
     };
-    let planned = snapshot::if_noted(planned, noted.is_in_journal);
-    let by_csi = csi::if_noted(by_csi, noted.is_in_journal);
-    let sink = Sink::noted(noted).of_block(block).keeping_back(csi::claims(&by_csi));
-    leave_out_all(context, &sink, &unreadable);
-    let Outcome { is_whole, frozen } = take(context, &plans, planned, by_csi, &ids, &sink).await;
-    if let Some(mut noted) = sink.into_noted() {
-        noted.frozen = frozen;
-        note::end(context, noted, is_whole, archive).await;
+    let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
+    let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
+    let sink =
+        Sink::for_block(journaled).with_members(block).deferring(csi::waiting_claims(&csi_planned));
+    exclude_pods(context, &sink, &unreadable);
+    let BlockOutcome { is_complete: is_whole, frozen } =
+        back_up_frozen(context, &plans, planned, csi_planned, &ids, &sink).await;
+    if let Some(mut journaled) = sink.into_block() {
+        journaled.frozen = frozen;
+        block_journal::end_block(context, journaled, is_whole, archive).await;
     }
 }
 
 /// What came of a block.
-struct Outcome {
+struct BlockOutcome {
     /// Whether all of it was taken: one that was not begun in earnest when the server ends is left to the
     /// next.
-    is_whole: bool,
+    is_complete: bool,
     /// Pods whose post-hooks did not reach them.
     frozen: Vec<journal::Pod>,
 }
 
 /// Freezes, takes and thaws a block.
-async fn take(
+async fn back_up_frozen(
     context: &Context,
     plans: &[(Object, Plan)],
-    planned: Vec<Planned>,
-    by_csi: Vec<csi::Planned>,
+    planned: Vec<PlannedPluginSnapshot>,
+    csi_planned: Vec<csi::PlannedCsiSnapshot>,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
-) -> Outcome {
+) -> BlockOutcome {
     let (report, tally) = (sink.report(context), sink.tally(context));
     let cluster = &*context.cluster;
-    let with = hook::With { cluster, report, tally };
+    let hook_context = hook::HookContext { cluster, report, tally };
     let mut to_thaw = Vec::new();
-    let (mut visited, mut tried) = (None, Vec::new());
+    let (mut visited, mut attempts) = (None, Vec::new());
     let window = async {
         for (pod, plan) in plans {
             if context.has_stopped() {
@@ -375,57 +384,61 @@ async fn take(
             }
             // Noted before anything can happen to the pod.
             to_thaw.push((pod, plan));
-            point::pass(Point::PreHook);
+            failpoint::hit(Point::PreHook);
             let outcome = hook::run_pre(cluster, pod, plan, report, tally).await;
-            point::pass(Point::Frozen);
+            failpoint::hit(Point::Frozen);
             if !outcome.started && !plan.pre.is_empty() {
                 to_thaw.pop();
             }
             if !outcome.may_be_stored {
-                leave_out(context, sink, &pod.id());
+                exclude_pod(context, sink, &pod.id());
             }
         }
         if context.has_stopped() {
             return false;
         }
         let visits = visit_all(context, ids, sink, &mut visited);
-        let by_plugins = snapshot::take(context, planned, sink);
-        ((), (), tried) = join3(visits, by_plugins, csi::take(context, by_csi, sink)).await;
-        !context.is_over()
+        let by_plugins = snapshot::create_snapshots(context, planned, sink);
+        ((), (), attempts) =
+            join3(visits, by_plugins, csi::create_snapshots(context, csi_planned, sink)).await;
+        !context.is_aborted()
     };
     // Whatever happens in it, the pods are thawed.
     let window = AssertUnwindSafe(window).catch_unwind().await;
-    let mut late = Vec::new();
+    let mut unreached = Vec::new();
     for (pod, plan) in to_thaw {
         let thaw = Thaw::new(pod, plan);
         // One that is not reached keeps no other waiting.
-        if !late.is_empty() {
-            late.push(thaw);
+        if !unreached.is_empty() {
+            unreached.push(thaw);
             continue;
         }
-        point::pass(Point::PostHook);
-        late.extend(thaw.run(with).await);
-        point::pass(Point::Thawed);
+        failpoint::hit(Point::PostHook);
+        unreached.extend(thaw.run(hook_context).await);
+        failpoint::hit(Point::Thawed);
     }
     // A run that is canceled thaws all the same, but does not wait for a node that is away.
     let given_up = context.stop.child_token();
     let frozen = tokio::select! {
-        frozen = hook::thaw_late(with, late, &given_up) => frozen,
+        frozen = hook::retry_thaw_all(hook_context, unreached, &given_up) => frozen,
         never = give_up_if_canceled(&context.cancel, &given_up) => never,
     };
-    let unthawed = |left: hook::Unthawed<'_>| journal::Pod { ran: left.ran, ..freezable(left.pod) };
+    let unthawed = |still_frozen: hook::Unthawed<'_>| journal::Pod {
+        ran: still_frozen.ran,
+        ..journal_pod(still_frozen.pod)
+    };
     let frozen = frozen.into_iter().map(unthawed).collect();
-    csi::finish(context, tried, sink).await;
-    item::visit_kept_back(context, sink).await;
+    csi::finish(context, attempts, sink).await;
+    item::visit_deferred(context, sink).await;
     if window.is_err() {
-        let left = ids.iter().filter(|id| sink.take_member(id).is_some());
-        for id in visited.into_iter().chain(left) {
+        let remaining = ids.iter().filter(|id| sink.take_member(id).is_some());
+        for id in visited.into_iter().chain(remaining) {
             let text =
                 "the backup of its block broke off at it or before it: a defect; see the log";
             report.error(id, text);
         }
     }
-    Outcome { is_whole: window.unwrap_or(true) && !context.is_over(), frozen }
+    BlockOutcome { is_complete: window.unwrap_or(true) && !context.is_aborted(), frozen }
 }
 
 /// Visits the items of a block, and says which one it is at.
@@ -436,24 +449,24 @@ async fn visit_all<'a>(
     visited: &mut Option<&'a ResourceIdentifier>,
 ) {
     for id in ids {
-        if context.is_over() {
+        if context.is_aborted() {
             return;
         }
         // Unless it came in with an item before it.
         if let Some(object) = sink.take_member(id) {
             *visited = Some(id);
-            item::visit(context, object, How::default(), sink).await;
+            item::visit(context, object, VisitContext::default(), sink).await;
         }
     }
 }
 
 /// Whether an item has not been backed up yet.
 fn is_new(context: &Context, object: &Object) -> bool {
-    !object.is_being_deleted && !context.seen.contains(&object.id())
+    !object.is_being_deleted && !context.visited.contains(&object.id())
 }
 
 /// A pod, as it is noted before it is frozen.
-fn freezable(pod: &Object) -> journal::Pod {
+fn journal_pod(pod: &Object) -> journal::Pod {
     let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
     journal::Pod { namespace, name, uid: uid_of(pod), ran: Vec::new() }
 }
@@ -474,31 +487,34 @@ pub(super) fn uid_of(object: &Object) -> String {
 }
 
 /// Sees to it that a pod is not stored with its block, nor by another way.
-fn leave_out(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
-    context.seen.claim(pod);
+fn exclude_pod(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
+    context.visited.mark_visited(pod);
     sink.take_member(pod);
 }
 
 /// The same for several.
-fn leave_out_all(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]) {
+fn exclude_pods(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]) {
     for pod in pods {
-        leave_out(context, sink, pod);
+        exclude_pod(context, sink, pod);
     }
 }
 
 /// The pods of a block that have hooks, and those whose hooks cannot be read: they are told, and like
 /// pods whose pre-hooks failed they are not stored.
-fn plans(context: &Context, block: &[Object]) -> (Vec<(Object, Plan)>, Vec<ResourceIdentifier>) {
+fn hook_plans(
+    context: &Context,
+    block: &[Object],
+) -> (Vec<(Object, Plan)>, Vec<ResourceIdentifier>) {
     let (mut plans, mut unreadable) = (Vec::new(), Vec::new());
     for pod in block {
         let id = pod.id();
-        if !pod.resource.is_core("pods") || pod.is_being_deleted || context.seen.contains(&id) {
+        if !pod.resource.is_core("pods") || pod.is_being_deleted || context.visited.contains(&id) {
             continue;
         }
         match context.hooks.plan_and_warn(pod) {
             Ok((plan, warnings)) => {
                 for warning in warnings {
-                    context.report.warning(&id, warning);
+                    context.report.warn(&id, warning);
                 }
                 if !plan.is_empty() {
                     plans.push((pod.clone(), plan));

@@ -16,19 +16,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument as _;
 
-use super::filter::{Scope, Verdict};
-use super::item::{self, How, Sink};
+use super::filter::{FilterVerdict, Scope};
+use super::item::{self, Sink, VisitContext};
 use super::progress::{ExpectedItem, ExpectedList};
-use super::spool::{Place, Spool};
+use super::spool::{Spool, SpoolRange};
 use super::{Context, archive::Archive, credentials};
 use crate::cluster::{self, Query};
 use crate::item::Object;
-use crate::report::About;
+use crate::report::ReportSubject;
 use crate::resource::{GroupResource, Resource};
 
 /// How many objects of one list are visited at a time. More than one only helps where actions are
 /// asked.
-const VISITS: usize = 16;
+const MAX_CONCURRENT_VISITS: usize = 16;
 
 /// The unit of the budget for what is in flight.
 const BUDGET_UNIT: usize = 1 << 10;
@@ -38,28 +38,28 @@ const BUDGET_UNIT: usize = 1 << 10;
 pub(super) struct Listing {
     resource: Arc<Resource>,
     query: Query,
-    pub(super) turn: Turn,
+    pub(super) phase: ListPhase,
 }
 
 /// When a LIST is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ListPhase {
     /// First, for some of its objects may be held.
-    First,
+    BeforeBlocks,
     /// At any time.
-    Any,
+    Anytime,
     /// After the blocks, for a plugin sees its objects. It may add pods to them, and a pod with hooks
     /// must not come in before its block.
-    Last,
+    AfterBlocks,
 }
 
 /// An object that waits on disk for its block. There may be very many.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct SpooledItem {
     pub(super) resource: Arc<Resource>,
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
-    pub(super) place: Place,
+    pub(super) spool_range: SpoolRange,
     /// Whether it waits for its own block. Otherwise it waits for all of them, as [`Turn::Last`]
     /// does.
     pub(super) is_of_block: bool,
@@ -67,7 +67,7 @@ pub(super) struct Held {
     _expected: ExpectedItem,
 }
 
-impl Held {
+impl SpooledItem {
     pub(super) fn id(&self) -> ResourceIdentifier {
         let GroupResource { group, resource } = self.resource.id.clone();
         let (namespace, name) = (self.namespace.to_string(), self.name.to_string());
@@ -76,13 +76,13 @@ impl Held {
 
     /// Reads it back.
     pub(super) fn read(self, spool: &Spool) -> std::io::Result<Object> {
-        let item = spool.get(self.place)?;
+        let item = spool.get(self.spool_range)?;
         Object::new(&self.resource, item).map_err(std::io::Error::other)
     }
 }
 
 /// The LISTs that a request needs, in order.
-pub(super) fn plan(context: &Context, live_namespaces: usize) -> Vec<Listing> {
+pub(super) fn plan_listings(context: &Context, live_namespaces: usize) -> Vec<Listing> {
     let selectors: Vec<String> = match context.request.selectors.as_slice() {
         [] => vec![String::new()],
         selectors => selectors.iter().map(ToString::to_string).collect(),
@@ -93,11 +93,11 @@ pub(super) fn plan(context: &Context, live_namespaces: usize) -> Vec<Listing> {
         if resource.is_core("namespaces") {
             continue;
         }
-        if let Verdict::Skip(reason) = context.filter.kind(resource) {
+        if let FilterVerdict::Skip(reason) = context.filter.kind(resource) {
             tracing::debug!(resource = %resource.id, "not listed: {reason}");
             continue;
         }
-        let turn = turn(context, resource);
+        let phase = list_phase(context, resource);
         let namespaces = context.filter.namespaces();
         for namespace in namespaces_to_list(&namespaces, resource, live_namespaces) {
             for label_selector in &selectors {
@@ -106,7 +106,7 @@ pub(super) fn plan(context: &Context, live_namespaces: usize) -> Vec<Listing> {
                     label_selector: label_selector.clone(),
                     ..Query::default()
                 };
-                listings.push(Listing { resource: Arc::clone(resource), query, turn });
+                listings.push(Listing { resource: Arc::clone(resource), query, phase });
             }
         }
     }
@@ -138,70 +138,85 @@ pub(super) async fn items(
     listings: Vec<Listing>,
     archive: &Archive,
     connections: &Arc<Semaphore>,
-) -> Vec<Held> {
-    let held = Arc::new(Mutex::new(Vec::new()));
+) -> Vec<SpooledItem> {
+    let spooled = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
-    let tell = |ended: Result<(), JoinError>| {
+    let report_broken_list = |ended: Result<(), JoinError>| {
         if let Err(error) = ended {
-            context.report.error(About::Run, format!("a listing broke off: {error}"));
+            context.report.error(ReportSubject::Run, format!("a listing broke off: {error}"));
         }
     };
     for listing in listings {
         // There are as many tasks as connections, not as many as lists.
         let Ok(connection) = Arc::clone(connections).acquire_owned().await else { break };
         while let Some(ended) = tasks.try_join_next() {
-            tell(ended);
+            report_broken_list(ended);
         }
         if context.has_stopped() {
             break;
         }
         let (context, archive) = (Arc::clone(context), archive.clone());
-        let held = Arc::clone(&held);
+        let spooled = Arc::clone(&spooled);
         let task = async move {
-            list(&context, &listing, &archive, &held).await;
+            list(&context, &listing, &archive, &spooled).await;
             drop(connection);
         };
         tasks.spawn(task.in_current_span());
     }
     while let Some(ended) = tasks.join_next().await {
-        tell(ended);
+        report_broken_list(ended);
     }
-    std::mem::take(&mut *held.lock().unwrap_or_else(PoisonError::into_inner))
+    std::mem::take(&mut *spooled.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Visits what was held until the blocks are through.
-pub(super) async fn release(context: &Context, held: Vec<Held>, archive: &Archive) {
+pub(super) async fn visit_spooled(context: &Context, spooled: Vec<SpooledItem>, archive: &Archive) {
     let sink = Sink::archive(archive);
     let sink = &sink;
-    let visit = async |held: Held| {
+    let visit = async |item: SpooledItem| {
         if context.has_stopped() {
             return;
         }
-        let id = held.id();
-        match held.read(&context.spool) {
+        let id = item.id();
+        match item.read(&context.spool) {
             Ok(object) => {
-                let budget = room_for(&context.budget, &object).await;
-                item::visit(context, object, How { budget, ..How::default() }, sink).await;
+                let permit = acquire_budget(&context.budget, &object).await;
+                item::visit(
+                    context,
+                    object,
+                    VisitContext { budget: permit, ..VisitContext::default() },
+                    sink,
+                )
+                .await;
             }
-            Err(error) => tell_lost(context, &id, &error),
+            Err(error) => report_unreadable_spool(context, &id, &error),
         }
     };
-    futures::stream::iter(held).for_each_concurrent(VISITS, visit).await;
+    futures::stream::iter(spooled).for_each_concurrent(MAX_CONCURRENT_VISITS, visit).await;
 }
 
 /// Tells that a held item cannot be read back.
-pub(super) fn tell_lost(context: &Context, id: &ResourceIdentifier, error: &std::io::Error) {
+pub(super) fn report_unreadable_spool(
+    context: &Context,
+    id: &ResourceIdentifier,
+    error: &std::io::Error,
+) {
     let text = format!("it cannot be read back from the scratch folder: {error}");
     context.report.error(id, text);
 }
 
-async fn list(context: &Context, listing: &Listing, archive: &Archive, held: &Mutex<Vec<Held>>) {
+async fn list(
+    context: &Context,
+    listing: &Listing,
+    archive: &Archive,
+    spooled: &Mutex<Vec<SpooledItem>>,
+) {
     let Listing { resource, query, .. } = listing;
     let sink = Sink::archive(archive);
     let sink = &sink;
     let expected = Arc::new(ExpectedList::new(&context.progress));
     let announced = Arc::clone(&expected);
-    let announce = Box::new(move |left| announced.set(left));
+    let announce = Box::new(move |remaining| announced.set(remaining));
     let mut objects = context.cluster.list_announced(resource, query.clone(), announce);
     let mut visits = FuturesUnordered::new();
     let mut count = 0_usize;
@@ -209,17 +224,18 @@ async fn list(context: &Context, listing: &Listing, archive: &Archive, held: &Mu
         if context.has_stopped() {
             break;
         }
-        expected.take();
+        expected.count_received();
         match object {
             Ok(object) => {
                 count += 1;
                 // Nothing is read on that there is no room for.
-                let budget = with_progress(&mut visits, room_for(&context.budget, &object)).await;
-                visits.push(receive(context, object, budget, sink, held));
+                let budget =
+                    with_progress(&mut visits, acquire_budget(&context.budget, &object)).await;
+                visits.push(visit_or_spool(context, object, budget, sink, spooled));
             }
-            Err(error) => tell(context, listing, error),
+            Err(error) => report_list_error(context, listing, error),
         }
-        while visits.len() >= VISITS {
+        while visits.len() >= MAX_CONCURRENT_VISITS {
             visits.next().await;
         }
     }
@@ -247,54 +263,55 @@ async fn with_progress<T>(
     }
 }
 
-fn tell(context: &Context, listing: &Listing, error: cluster::Error) {
+fn report_list_error(context: &Context, listing: &Listing, error: cluster::Error) {
     let Listing { resource, query, .. } = listing;
-    let place = query.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
-    let place = place.unwrap_or_default();
+    let namespace_suffix = query.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
+    let namespace_suffix = namespace_suffix.unwrap_or_default();
     let text = match error {
         cluster::Error::Object(error) => {
-            format!("an object among {}{place} is not backed up: {error}", resource.id)
+            format!("an object among {}{namespace_suffix} is not backed up: {error}", resource.id)
         }
         error => format!(
-            "{}{place} cannot be listed, so not all of them are in the backup: {error}",
+            "{}{namespace_suffix} cannot be listed, so not all of them are in the backup: {error}",
             resource.id
         ),
     };
-    context.report.error(About::Run, text);
+    context.report.error(ReportSubject::Run, text);
 }
 
-async fn room_for(budget: &Arc<Semaphore>, object: &Object) -> Option<OwnedSemaphorePermit> {
+async fn acquire_budget(budget: &Arc<Semaphore>, object: &Object) -> Option<OwnedSemaphorePermit> {
     let units = object.item.json().len() / BUDGET_UNIT + 1;
     // What is larger than all of the budget takes all of it.
-    let units = units.min(super::IN_FLIGHT / BUDGET_UNIT);
+    let units = units.min(super::MAX_IN_FLIGHT_BYTES / BUDGET_UNIT);
     let units = u32::try_from(units).unwrap_or(u32::MAX);
     Arc::clone(budget).acquire_many_owned(units).await.ok()
 }
 
 /// The permits of a whole budget.
 pub(super) fn budget() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(super::IN_FLIGHT / BUDGET_UNIT))
+    Arc::new(Semaphore::new(super::MAX_IN_FLIGHT_BYTES / BUDGET_UNIT))
 }
 
-async fn receive(
+async fn visit_or_spool(
     context: &Context,
     object: Object,
     budget: Option<OwnedSemaphorePermit>,
     sink: &Sink<'_>,
-    held: &Mutex<Vec<Held>>,
+    spooled: &Mutex<Vec<SpooledItem>>,
 ) {
     let is_of_block = is_of_block(context, &object);
     if !is_of_block && !waits_for_blocks(context, &object) {
-        item::visit(context, object, How { budget, ..How::default() }, sink).await;
+        item::visit(context, object, VisitContext { budget, ..VisitContext::default() }, sink)
+            .await;
         return;
     }
-    if let Verdict::Skip(reason) = credentials::verdict(context, &object, false) {
+    if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, false) {
         tracing::debug!(item = %object.id(), "left out: {reason}");
         return;
     }
-    match hold(context, &object, is_of_block) {
-        Ok(held_object) => {
-            held.lock().unwrap_or_else(PoisonError::into_inner).push(held_object);
+    match spool_object(context, &object, is_of_block) {
+        Ok(spooled_item) => {
+            spooled.lock().unwrap_or_else(PoisonError::into_inner).push(spooled_item);
         }
         Err(error) => {
             let text = format!("it cannot be kept in the scratch folder: {error}");
@@ -303,38 +320,42 @@ async fn receive(
     }
 }
 
-fn hold(context: &Context, object: &Object, is_of_block: bool) -> std::io::Result<Held> {
-    let place = context.spool.put(&object.item)?;
+fn spool_object(
+    context: &Context,
+    object: &Object,
+    is_of_block: bool,
+) -> std::io::Result<SpooledItem> {
+    let spool_range = context.spool.put(&object.item)?;
     let Object { resource, namespace, name, .. } = object;
     let (namespace, name) = (namespace.as_str().into(), name.as_str().into());
     let (resource, expected) = (Arc::clone(resource), ExpectedItem::new(&context.progress));
-    Ok(Held { resource, namespace, name, place, is_of_block, _expected: expected })
+    Ok(SpooledItem { resource, namespace, name, spool_range, is_of_block, _expected: expected })
 }
 
 /// When a resource is listed.
-fn turn(context: &Context, resource: &Resource) -> Turn {
-    if may_hold(context, resource) {
-        Turn::First
-    } else if context.own_item_actions().any(|action| action.looks_at(resource)) {
-        Turn::Last
+fn list_phase(context: &Context, resource: &Resource) -> ListPhase {
+    if may_need_block(context, resource) {
+        ListPhase::BeforeBlocks
+    } else if context.plugin_item_actions().any(|action| action.may_select(resource)) {
+        ListPhase::AfterBlocks
     } else {
-        Turn::Any
+        ListPhase::Anytime
     }
 }
 
 /// Whether an object has no block and yet must not come before any: see [`Turn::Last`].
 fn waits_for_blocks(context: &Context, object: &Object) -> bool {
-    may_hold(context, &object.resource)
-        && context.own_item_actions().any(|action| action.selects(object))
+    may_need_block(context, &object.resource)
+        && context.plugin_item_actions().any(|action| action.selects(object))
 }
 
 /// Whether objects of a resource may have to wait for their block.
-fn may_hold(context: &Context, resource: &Resource) -> bool {
+fn may_need_block(context: &Context, resource: &Resource) -> bool {
     ["pods", "persistentvolumeclaims", "persistentvolumes"]
         .iter()
-        .any(|held| resource.is_core(held))
+        .any(|kind| resource.is_core(kind))
         || context.request.ordered.contains_key(&resource.id.resource)
-        || context.own_block_actions().any(|action| action.looks_at(resource))
+        || context.plugin_block_actions().any(|action| action.may_select(resource))
 }
 
 /// Whether an object has to wait for its block.
@@ -345,15 +366,15 @@ fn is_of_block(context: &Context, object: &Object) -> bool {
     }
     let is_ordered = || {
         let ordered = context.request.ordered.get(&resource.id.resource);
-        ordered.is_some_and(|names| names.contains(&name_in_order(&object.id())))
+        ordered.is_some_and(|names| names.contains(&ordered_name(&object.id())))
     };
     is_ordered()
         || (resource.is_core("pods") && (has_claims(object) || has_hooks(context, object)))
-        || context.own_block_actions().any(|action| action.selects(object))
+        || context.plugin_block_actions().any(|action| action.selects(object))
 }
 
 /// An object as `orderedResources` names it.
-pub(super) fn name_in_order(id: &ResourceIdentifier) -> String {
+pub(super) fn ordered_name(id: &ResourceIdentifier) -> String {
     match id.namespace.as_str() {
         "" => id.name.clone(),
         namespace => format!("{namespace}/{}", id.name),

@@ -13,17 +13,17 @@ use jiff::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::filter::{self, Filter, Verdict};
+use super::filter::{self, Filter, FilterVerdict};
 use super::hook::{Hooks, Tally};
 use super::inventory::Inventory;
 use super::item::Namespaces;
-use super::look::{BRIEFLY, Name, PATIENTLY, look};
+use super::name_check::{CHECK_FRESH, CHECK_RESUMED, NameAvailability, check_name};
 use super::request::Request;
-use super::seen::Seen;
 use super::spool::Spool;
-use super::volume::{Snapshotted, Volumes, Wishes};
+use super::visited_items::VisitedItems;
+use super::volume::{SnapshotOutcome, VolumeOptions, Volumes};
 use super::{
-    AFTER_CANCEL, Fatal, Options, Progress, Recovery, Run, canceled_for, collect, credentials, csi,
+    CANCEL_GRACE, Fatal, Options, Progress, Recovery, Run, canceled_for, collect, credentials, csi,
     discover, snapshot,
 };
 use crate::action::{self, BuiltIn, Mounts};
@@ -31,7 +31,7 @@ use crate::cluster::Cluster;
 use crate::item::Object;
 use crate::journal::Journal;
 use crate::operation::Operation;
-use crate::report::{About, Report};
+use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 
@@ -42,7 +42,7 @@ pub(super) struct Context {
     pub(super) store: BackupStore,
     pub(super) resources: Arc<Resources>,
     pub(super) filter: Filter,
-    pub(super) credentials: credentials::LeftOut,
+    pub(super) credentials: credentials::ExcludedCredentials,
     pub(super) hooks: Hooks,
     pub(super) hook_tally: Tally,
     pub(super) backup_item_actions: Vec<Action<dyn BackupItemAction>>,
@@ -52,8 +52,8 @@ pub(super) struct Context {
     /// How many of them are built in; they come first.
     pub(super) built_in_block_actions: usize,
     /// Whoever holds it shows an item to an action for the second time.
-    pub(super) second_try: tokio::sync::Mutex<()>,
-    pub(super) seen: Seen,
+    pub(super) retry_lock: tokio::sync::Mutex<()>,
+    pub(super) visited: VisitedItems,
     pub(super) namespaces: Namespaces,
     pub(super) inventory: Inventory,
     pub(super) volumes: Volumes,
@@ -64,11 +64,11 @@ pub(super) struct Context {
     pub(super) journal: Arc<dyn Journal>,
     pub(super) recovery: Recovery,
     /// The number of the next block that is noted.
-    pub(super) blocks: AtomicU64,
+    pub(super) next_block_number: AtomicU64,
     /// Whether something could not be noted.
-    pub(super) is_without_notes: AtomicBool,
+    pub(super) journal_unavailable: AtomicBool,
     /// Whether a pod may be frozen still, though its block is over.
-    pub(super) leaves_frozen: AtomicBool,
+    pub(super) may_leave_frozen: AtomicBool,
     pub(super) spool: Spool,
     pub(super) budget: Arc<Semaphore>,
     pub(super) report: Arc<Report>,
@@ -77,18 +77,18 @@ pub(super) struct Context {
     pub(super) started: Timestamp,
     pub(super) stop: CancellationToken,
     pub(super) cancel: CancellationToken,
-    is_broken: AtomicBool,
+    archive_failed: AtomicBool,
 }
 
 impl Context {
     /// Whether nothing new is to be begun.
     pub(super) fn has_stopped(&self) -> bool {
-        self.is_over() || self.stop.is_cancelled()
+        self.is_aborted() || self.stop.is_cancelled()
     }
 
     /// Whether what is under way is to be broken off.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_broken.load(Ordering::Relaxed) || self.cancel.is_cancelled()
+    pub(super) fn is_aborted(&self) -> bool {
+        self.archive_failed.load(Ordering::Relaxed) || self.cancel.is_cancelled()
     }
 
     /// Waits for the answer of a plugin; not for long once the run was canceled.
@@ -99,7 +99,7 @@ impl Context {
         tokio::select! {
             biased;
             answer = call => answer,
-            () = canceled_for(&self.cancel, AFTER_CANCEL) => {
+            () = canceled_for(&self.cancel, CANCEL_GRACE) => {
                 let text = "no answer since the backup was canceled; the plugin may go on";
                 Err(bowline_plugin::Error::new(Code::DeadlineExceeded, text))
             }
@@ -113,22 +113,23 @@ impl Context {
     }
 
     /// Notes an operation.
-    pub(super) fn begun(&self, operation: Operation) {
-        self.progress.snapshots.begin(&operation);
+    pub(super) fn record_operation(&self, operation: Operation) {
+        self.progress.snapshots.record_operation(&operation);
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
     /// Notes what an earlier process has made of a volume.
-    pub(super) fn replayed(&self, volume: &str, outcome: Snapshotted) {
-        self.snapshots.claim(volume);
-        self.volumes.note_snapshotted(volume, outcome);
+    pub(super) fn record_replayed_volume(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.snapshots.claim_volume(volume);
+        self.volumes.record_snapshot(volume, outcome);
     }
 
     /// What the request says about volumes.
-    pub(super) fn wishes(&self) -> Wishes<'_> {
+    pub(super) fn volume_options(&self) -> VolumeOptions<'_> {
         let claims = self.resources.core("persistentvolumeclaims");
-        let includes = |kind: &Arc<Resource>| matches!(self.filter.kind(kind), Verdict::Include);
-        Wishes {
+        let includes =
+            |kind: &Arc<Resource>| matches!(self.filter.kind(kind), FilterVerdict::Include);
+        VolumeOptions {
             snapshot_volumes: self.request.snapshot_volumes,
             default_volumes_to_fs_backup: self.request.default_volumes_to_fs_backup,
             policies: self.request.policies.as_ref(),
@@ -138,8 +139,8 @@ impl Context {
     }
 
     /// The archive takes no more.
-    pub(super) fn stop(&self) {
-        self.is_broken.store(true, Ordering::Relaxed);
+    pub(super) fn mark_archive_failed(&self) {
+        self.archive_failed.store(true, Ordering::Relaxed);
     }
 
     /// The resource that an identifier speaks of, and the identifier as we spell it.
@@ -161,12 +162,16 @@ impl Context {
     }
 
     /// The backup item actions of plugins.
-    pub(super) fn own_item_actions(&self) -> impl Iterator<Item = &Action<dyn BackupItemAction>> {
+    pub(super) fn plugin_item_actions(
+        &self,
+    ) -> impl Iterator<Item = &Action<dyn BackupItemAction>> {
         self.backup_item_actions.iter().skip(self.built_in_item_actions)
     }
 
     /// The item block actions of plugins.
-    pub(super) fn own_block_actions(&self) -> impl Iterator<Item = &Action<dyn ItemBlockAction>> {
+    pub(super) fn plugin_block_actions(
+        &self,
+    ) -> impl Iterator<Item = &Action<dyn ItemBlockAction>> {
         self.item_block_actions.iter().skip(self.built_in_block_actions)
     }
 }
@@ -178,14 +183,14 @@ pub(super) async fn prepare(
     now: Timestamp,
 ) -> Result<Arc<Context>, Fatal> {
     // An earlier process may have taken something, also one that has left in good order.
-    let has_begun = run.recovery.recovered.next_block > 0;
-    let patience = if has_begun { PATIENTLY } else { BRIEFLY };
-    match look(&run.store, &run.request.name, patience, &run.stop, &run.cancel).await {
-        Name::Free => {}
-        Name::Taken => return Err(Fatal::Exists),
-        Name::Unknown(_) if run.stop.is_cancelled() => return Err(Fatal::Stopped),
+    let has_started = run.recovery.recovered.next_block > 0;
+    let retry_window = if has_started { CHECK_RESUMED } else { CHECK_FRESH };
+    match check_name(&run.store, &run.request.name, retry_window, &run.stop, &run.cancel).await {
+        NameAvailability::Free => {}
+        NameAvailability::Taken => return Err(Fatal::Exists),
+        NameAvailability::Unknown(_) if run.stop.is_cancelled() => return Err(Fatal::Stopped),
         // Also if it was cancelled: what lies there may be of another.
-        Name::Unknown(error) => return Err(Fatal::Look(error)),
+        NameAvailability::Unknown(error) => return Err(Fatal::ReadBucket(error)),
     }
     assemble(run, report, now).await
 }
@@ -199,46 +204,52 @@ pub(super) async fn assemble(
         run;
     let spool = Spool::create(&options.scratch).map_err(Fatal::Scratch)?;
     let (errors, warnings) = recovery.report.messages();
-    report.take_over(errors, warnings);
+    report.append(errors, warnings);
     for text in &request.errors {
-        report.error(About::Run, text.clone());
+        report.error(ReportSubject::Run, text.clone());
     }
     for text in &request.warnings {
-        report.warning(About::Run, text.clone());
+        report.warn(ReportSubject::Run, text.clone());
     }
     let discovery = cluster.discover().await.map_err(Fatal::Discover)?;
-    discover::tell_failed(&discovery, &report);
+    discover::report_failed_groups(&discovery, &report);
     let resources = Arc::new(discover::resources(&discovery));
     let filter = Filter::new(&request.filter, &resources);
     for text in filter.warnings() {
-        report.warning(About::Run, text.clone());
+        report.warn(ReportSubject::Run, text.clone());
     }
     let hooks = Hooks::new(&request.hooks, &resources).map_err(Fatal::Hooks)?;
 
-    let only = match filter.namespaces() {
+    let limited_namespaces = match filter.namespaces() {
         filter::Scope::All => Vec::new(),
         filter::Scope::Only(namespaces) => namespaces,
     };
     let key = &request.volume_group_label_key;
     let BuiltIn { backup_item_actions: mut named, item_block_actions: mut named_block, mounts } =
-        action::built_in(&cluster, &resources, only, key);
+        action::built_in(&cluster, &resources, limited_namespaces, key);
     let csi = csi::Csi::default();
-    named.extend(csi::built_in(&csi.taken));
+    named.extend(csi::built_in(&csi.completed));
     let (built_in_item_actions, built_in_block_actions) = (named.len(), named_block.len());
     for action in run.backup_item_actions {
         if named.iter().any(|built_in| built_in.name == action.name) {
             let text =
                 format!("the action {} of a plugin takes no part: it is built in", action.name);
-            report.warning(About::Run, text);
+            report.warn(ReportSubject::Run, text);
         } else {
             named.push(action);
         }
     }
     let backup_item_actions =
-        selection::ask(named, |plugin| plugin.applies_to(), &resources, &report).await;
+        selection::resolve_selectors(named, |plugin| plugin.applies_to(), &resources, &report)
+            .await;
     named_block.extend(run.item_block_actions);
-    let item_block_actions =
-        selection::ask(named_block, |plugin| plugin.applies_to(), &resources, &report).await;
+    let item_block_actions = selection::resolve_selectors(
+        named_block,
+        |plugin| plugin.applies_to(),
+        &resources,
+        &report,
+    )
+    .await;
 
     let snapshots = snapshot::Locations::new(run.snapshotters, &request.snapshot_locations);
     Ok(Arc::new(Context {
@@ -247,15 +258,15 @@ pub(super) async fn assemble(
         store,
         resources,
         filter,
-        credentials: credentials::LeftOut::default(),
+        credentials: credentials::ExcludedCredentials::default(),
         hooks,
         hook_tally: Tally::default(),
         backup_item_actions,
         built_in_item_actions,
         item_block_actions,
         built_in_block_actions,
-        second_try: tokio::sync::Mutex::default(),
-        seen: Seen::default(),
+        retry_lock: tokio::sync::Mutex::default(),
+        visited: VisitedItems::default(),
         namespaces: Namespaces::default(),
         inventory: Inventory::default(),
         volumes: Volumes::default(),
@@ -264,9 +275,9 @@ pub(super) async fn assemble(
         csi,
         operations: Mutex::default(),
         journal,
-        blocks: AtomicU64::new(recovery.recovered.next_block),
-        is_without_notes: AtomicBool::new(false),
-        leaves_frozen: AtomicBool::new(false),
+        next_block_number: AtomicU64::new(recovery.recovered.next_block),
+        journal_unavailable: AtomicBool::new(false),
+        may_leave_frozen: AtomicBool::new(false),
         recovery,
         spool,
         budget: collect::budget(),
@@ -276,6 +287,6 @@ pub(super) async fn assemble(
         started: now,
         stop,
         cancel,
-        is_broken: AtomicBool::new(false),
+        archive_failed: AtomicBool::new(false),
     }))
 }

@@ -6,26 +6,26 @@ use std::sync::{Mutex, PoisonError};
 use bowline_api::annotation;
 
 use super::Context;
-use super::filter::{Reason, Verdict};
+use super::filter::{FilterVerdict, SkipReason};
 use crate::item::Object;
-use crate::report::About;
+use crate::report::ReportSubject;
 
 /// The Secrets with credentials that were left out, as `namespace/name`.
 #[derive(Debug, Default)]
-pub(super) struct LeftOut {
+pub(super) struct ExcludedCredentials {
     secrets: Mutex<BTreeSet<String>>,
 }
 
 /// Whether an item belongs to the backup, by the filters or, if an action insists on it, in spite of them.
 /// Credentials that do not are noted.
-pub(super) fn verdict(context: &Context, object: &Object, is_wanted: bool) -> Verdict {
+pub(super) fn verdict(context: &Context, object: &Object, must_include: bool) -> FilterVerdict {
     let Object { resource, namespace, name, labels, .. } = object;
-    let verdict = if is_wanted {
-        context.filter.insisted(resource, namespace, name)
+    let verdict = if must_include {
+        context.filter.must_include_verdict(resource, namespace, name)
     } else {
         context.filter.item(resource, namespace, name, labels)
     };
-    if verdict == Verdict::Skip(Reason::Credentials) {
+    if verdict == FilterVerdict::Skip(SkipReason::Credentials) {
         let secrets = context.credentials.secrets.lock();
         let mut secrets = secrets.unwrap_or_else(PoisonError::into_inner);
         secrets.insert(format!("{namespace}/{name}"));
@@ -34,7 +34,7 @@ pub(super) fn verdict(context: &Context, object: &Object, is_wanted: bool) -> Ve
 }
 
 /// Tells which credentials are not in the backup.
-pub(super) fn tell(context: &Context) {
+pub(super) fn warn_excluded(context: &Context) {
     let secrets = context.credentials.secrets.lock().unwrap_or_else(PoisonError::into_inner);
     if secrets.is_empty() {
         return;
@@ -47,5 +47,5 @@ pub(super) fn tell(context: &Context) {
         names.join(", "),
         annotation::INCLUDE_CREDENTIALS
     );
-    context.report.warning(About::Run, text);
+    context.report.warn(ReportSubject::Run, text);
 }

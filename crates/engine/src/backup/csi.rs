@@ -23,15 +23,15 @@
 
 mod action;
 pub mod class;
-mod clear;
-mod follow;
+mod cleanup;
+mod create;
 mod group;
-mod leave;
 mod object;
 mod plan;
+mod readiness;
 mod record;
-mod sight;
-mod take;
+mod retention;
+mod snapshot_watch;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,42 +51,48 @@ use crate::resource::Resource;
 pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
-pub(super) use clear::clear_up;
-pub use follow::Follower;
-pub use leave::{
-    Discarded, Left, Reach, Target, discard, discard_or_tell, release, retain, targets,
-};
+pub(super) use cleanup::discard_unreferenced;
+pub(super) use create::{create_snapshots, finish};
 use object::{CLASSES, CONTENTS, SNAPSHOTS};
-pub(super) use plan::{Planned, claims, if_noted, intents, or_plugins, prepare, prepare_one};
-pub use record::{Record, forget_discarded, is_of_csi, settle};
-use sight::{Key, Sight};
-pub(super) use take::{finish, take};
+pub(super) use plan::{
+    PlannedCsiSnapshot, fail_unless_journaled, intents, prefer_plugins, prepare, prepare_one,
+    waiting_claims,
+};
+pub use readiness::ReadinessWatch;
+pub use record::{
+    CsiSnapshotRecord, apply_operation_results, clear_discarded_handles, is_csi_operation,
+};
+pub use retention::{
+    Discarded, Leftovers, SnapshotApi, Target, discard, discard_and_report, release, retain,
+    targets_of_operations,
+};
+use snapshot_watch::{SnapshotKey, SnapshotWatch};
 
 /// How many objects are read or written at a time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-const NO_API: &str = "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot \
+const SNAPSHOT_API_MISSING: &str = "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot \
                       controller and its definitions if the driver can take snapshots";
 
 /// The snapshots that were taken in a run, for the actions.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    records: Mutex<HashMap<Key, Record>>,
+pub(super) struct CompletedSnapshots {
+    records: Mutex<HashMap<SnapshotKey, CsiSnapshotRecord>>,
 }
 
-impl Taken {
+impl CompletedSnapshots {
     /// Notes one.
-    pub(super) fn add(&self, record: Record) {
+    pub(super) fn add(&self, record: CsiSnapshotRecord) {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         records.insert((record.namespace.clone(), record.claim.clone()), record);
     }
 
-    fn of_claim(&self, namespace: &str, name: &str) -> Option<Record> {
+    fn of_claim(&self, namespace: &str, name: &str) -> Option<CsiSnapshotRecord> {
         let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         records.get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
 
-    fn of_snapshot(&self, namespace: &str, name: &str) -> Option<Record> {
+    fn of_snapshot(&self, namespace: &str, name: &str) -> Option<CsiSnapshotRecord> {
         let records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         records.values().find(|one| one.namespace == namespace && one.name == name).cloned()
     }
@@ -95,43 +101,43 @@ impl Taken {
 /// What a run knows of CSI.
 #[derive(Default)]
 pub(super) struct Csi {
-    pub(super) taken: Arc<Taken>,
+    pub(super) completed: Arc<CompletedSnapshots>,
     claims: Mutex<Claims>,
     /// What an earlier process left that was taken away, or was tried to.
     reclaimed: Mutex<HashSet<Target>>,
     classes: OnceCell<Result<Vec<(Class, Object)>, String>>,
-    sight: OnceCell<Sight>,
+    watch: OnceCell<SnapshotWatch>,
 }
 
 /// The claims of a run.
 #[derive(Default)]
 struct Claims {
     /// Those that somebody has seen to.
-    known: HashSet<Key>,
+    handled: HashSet<SnapshotKey>,
     /// Those whose block is taking their snapshots. They are stored when that is done, and not before.
-    in_flight: HashSet<Key>,
+    in_flight: HashSet<SnapshotKey>,
 }
 
 /// Whose turn it is with a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum ClaimVisit {
     /// Somebody else has visited it, or will.
-    Theirs,
+    Skip,
     /// That of who asks.
-    Ours {
+    Proceed {
         /// Whether nobody has seen to its snapshot.
         is_new: bool,
     },
 }
 
 /// The resources of the snapshot API.
-struct Api {
+struct SnapshotResources {
     snapshots: Arc<Resource>,
     contents: Arc<Resource>,
     classes: Arc<Resource>,
 }
 
-impl Api {
+impl SnapshotResources {
     fn of(context: &Context) -> Option<Self> {
         let find = |plural| {
             let found = context.resources.find(&object::resource(plural)).cloned();
@@ -151,15 +157,15 @@ impl Csi {
     }
 
     /// Notes that a claim is seen to.
-    pub(super) fn claim(&self, namespace: &str, name: &str) {
-        self.claims().known.insert((namespace.to_owned(), name.to_owned()));
+    pub(super) fn mark_handled(&self, namespace: &str, name: &str) {
+        self.claims().handled.insert((namespace.to_owned(), name.to_owned()));
     }
 
     /// Whether a claim is left to the block that asks. It is in flight from then on.
-    fn take_off(&self, namespace: &str, name: &str) -> bool {
+    fn begin_snapshot(&self, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
         let mut claims = self.claims();
-        let is_first = claims.known.insert(key.clone());
+        let is_first = claims.handled.insert(key.clone());
         if is_first {
             claims.in_flight.insert(key);
         }
@@ -167,29 +173,33 @@ impl Csi {
     }
 
     /// Notes that what is to be stored of a claim is known.
-    pub(super) fn land(&self, namespace: &str, name: &str) {
+    pub(super) fn finish_snapshot(&self, namespace: &str, name: &str) {
         self.claims().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
     /// Whose turn it is with a claim. One that another block has in flight is left to that; `see` notes
     /// that it is visited, and says whether it was not. All of it at once, since blocks work side by side.
-    pub(super) fn turn(
+    pub(super) fn claim_visit(
         &self,
         namespace: &str,
         name: &str,
         is_of_another_block: bool,
-        see: impl FnOnce() -> bool,
-    ) -> Turn {
+        mark_visited: impl FnOnce() -> bool,
+    ) -> ClaimVisit {
         let key = (namespace.to_owned(), name.to_owned());
         let mut claims = self.claims();
-        if (is_of_another_block && claims.in_flight.contains(&key)) || !see() {
-            return Turn::Theirs;
+        if (is_of_another_block && claims.in_flight.contains(&key)) || !mark_visited() {
+            return ClaimVisit::Skip;
         }
-        Turn::Ours { is_new: claims.known.insert(key) }
+        ClaimVisit::Proceed { is_new: claims.handled.insert(key) }
     }
 
     /// All classes, in the order of their names.
-    async fn classes(&self, context: &Context, api: &Api) -> Result<&[(Class, Object)], String> {
+    async fn classes(
+        &self,
+        context: &Context,
+        api: &SnapshotResources,
+    ) -> Result<&[(Class, Object)], String> {
         let list = || async {
             let listed = context.cluster.list(&api.classes, Query::default());
             let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
@@ -208,16 +218,16 @@ impl Csi {
         self.classes.get_or_init(list).await.as_deref().map_err(Clone::clone)
     }
 
-    async fn sight(&self, context: &Context, api: &Api) -> &Sight {
+    async fn watch(&self, context: &Context, api: &SnapshotResources) -> &SnapshotWatch {
         let open = || {
             let uid = context.request.uid.as_str();
-            Sight::open(&context.cluster, &api.snapshots, &api.contents, uid)
+            SnapshotWatch::open(&context.cluster, &api.snapshots, &api.contents, uid)
         };
-        self.sight.get_or_init(open).await
+        self.watch.get_or_init(open).await
     }
 
     /// The classes of snapshots, as they are in the cluster.
-    pub(super) fn used_classes(&self, records: &[Record]) -> Vec<Value> {
+    pub(super) fn used_classes(&self, records: &[CsiSnapshotRecord]) -> Vec<Value> {
         let Some(Ok(classes)) = self.classes.get() else { return Vec::new() };
         let is_used = |class: &Class| records.iter().any(|record| record.class == class.name);
         let used = classes.iter().filter(|(class, _)| is_used(class));
@@ -225,19 +235,19 @@ impl Csi {
     }
 }
 
-fn reach(context: &Context) -> Option<Reach<'_>> {
-    Reach::new(&*context.cluster, &context.resources, context.request.of())
+fn snapshot_api(context: &Context) -> Option<SnapshotApi<'_>> {
+    SnapshotApi::new(&*context.cluster, &context.resources, context.request.run_ref())
 }
 
-fn tell_left(report: &Report, id: &ResourceIdentifier, target: &Target, reason: &str) {
-    report.warning(id, format!("{target} that was made for it may be left over: {reason}"));
+fn warn_leftover(report: &Report, id: &ResourceIdentifier, target: &Target, reason: &str) {
+    report.warn(id, format!("{target} that was made for it may be left over: {reason}"));
 }
 
 /// Takes away a snapshot that was asked for when the server ended, so that nobody knows what came of it.
 pub(super) async fn reclaim(context: &Context, intent: &Intent) {
-    let Some(wanted) = &intent.csi else { return };
-    let Some(reach) = reach(context) else { return };
-    let target = Target::from(wanted);
+    let Some(csi_intent) = &intent.csi else { return };
+    let Some(api) = snapshot_api(context) else { return };
+    let target = Target::from(csi_intent);
     // Each member of a group names it.
     let reclaimed = context.csi.reclaimed.lock();
     let is_first = reclaimed.unwrap_or_else(PoisonError::into_inner).insert(target.clone());
@@ -246,16 +256,16 @@ pub(super) async fn reclaim(context: &Context, intent: &Intent) {
     }
     let id: ResourceIdentifier = intent.item.clone().into();
     // One that is not there was never made.
-    for (target, reason) in leave::discard(&reach, &[target]).await.left {
-        tell_left(&context.report, &id, &target, &reason);
+    for (target, reason) in retention::discard(&api, &[target]).await.undeleted {
+        warn_leftover(&context.report, &id, &target, &reason);
     }
 }
 
 /// Takes away the snapshots of a block that is done again by the next process.
-pub(super) async fn undo(context: &Context, records: &[Record]) {
-    if let Some(reach) = reach(context) {
+pub(super) async fn discard_block_snapshots(context: &Context, records: &[CsiSnapshotRecord]) {
+    if let Some(api) = snapshot_api(context) {
         let targets = targets_of(records);
-        for (target, reason) in leave::discard(&reach, &targets).await.left {
+        for (target, reason) in retention::discard(&api, &targets).await.undeleted {
             let Target { namespace, name, .. } = target;
             tracing::warn!(namespace, name, "the next process takes it away: {reason}");
         }
@@ -263,13 +273,13 @@ pub(super) async fn undo(context: &Context, records: &[Record]) {
 }
 
 /// The VolumeSnapshots of records, and groups of them.
-pub fn targets_of(records: &[Record]) -> Vec<Target> {
-    records.iter().filter_map(Record::target).collect()
+pub fn targets_of(records: &[CsiSnapshotRecord]) -> Vec<Target> {
+    records.iter().filter_map(CsiSnapshotRecord::target).collect()
 }
 
 /// Reads the classes, if an earlier process has taken snapshots.
-pub(super) async fn recall(context: &Context) {
-    if let Some(api) = Api::of(context)
+pub(super) async fn load_classes(context: &Context) {
+    if let Some(api) = SnapshotResources::of(context)
         && let Err(reason) = context.csi.classes(context, &api).await
     {
         tracing::warn!("{reason}");

@@ -6,8 +6,8 @@ use futures::StreamExt as _;
 
 use super::Context;
 use super::filter::CrdRule;
-use super::item::{self, How, Sink};
-use crate::report::About;
+use super::item::{self, Sink, VisitContext};
+use crate::report::ReportSubject;
 use crate::resource::GroupResource;
 
 /// How many definitions of custom resources are asked for at a time.
@@ -16,7 +16,7 @@ const CRDS_AT_ONCE: usize = 8;
 /// Stores the definitions of the custom resources that were stored, unless the request says what
 /// to do with definitions.
 pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
-    if context.filter.wants_crds() != CrdRule::OfStored {
+    if context.filter.crd_rule() != CrdRule::OfStored {
         return;
     }
     let id = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
@@ -31,12 +31,12 @@ pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
                 Ok(Some(definition)) => {
                     // The filters have let definitions through. One that has the label for it stays out, as in
                     // Velero (pkg/backup/backup.go, backupCRD).
-                    item::visit(context, definition, How::default(), sink).await;
+                    item::visit(context, definition, VisitContext::default(), sink).await;
                 }
                 // Kinds that are built into the API server have no definition.
                 Ok(None) => {}
                 Err(error) => context.report.error(
-                    About::Run,
+                    ReportSubject::Run,
                     format!("the definition of {name} is not in the backup: {error}"),
                 ),
             }

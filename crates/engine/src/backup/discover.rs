@@ -3,7 +3,7 @@
 //! In: what the API server says it serves. Out: what can be listed and restored again, each once.
 
 use crate::cluster::Discovery;
-use crate::report::{About, Report};
+use crate::report::{Report, ReportSubject};
 use crate::resource::{Resource, Resources};
 
 /// What a resource must allow, to be read now and written again later.
@@ -38,17 +38,17 @@ pub(super) fn resources(discovery: &Discovery) -> Resources {
         let core = CORE_FIRST.iter().position(|first| resource.is_core(first));
         (is_late, !resource.id.group.is_empty(), core.unwrap_or(CORE_FIRST.len()))
     });
-    let mut kept: Vec<&Resource> = Vec::new();
+    let mut resources: Vec<&Resource> = Vec::new();
     for resource in found {
-        if !kept.iter().any(|earlier| are_the_same(earlier, resource)) {
-            kept.push(resource);
+        if !resources.iter().any(|earlier| are_cohabiting(earlier, resource)) {
+            resources.push(resource);
         }
     }
-    Resources::new(kept.into_iter().cloned())
+    Resources::new(resources.into_iter().cloned())
 }
 
 /// Whether two resources of different groups have the same objects.
-fn are_the_same(one: &Resource, other: &Resource) -> bool {
+fn are_cohabiting(one: &Resource, other: &Resource) -> bool {
     let groups = COHABITING.iter().find(|(name, _)| *name == one.id.resource).map(|(_, g)| g);
     one.id.resource == other.id.resource
         && one.id.group != other.id.group
@@ -58,14 +58,14 @@ fn are_the_same(one: &Resource, other: &Resource) -> bool {
 }
 
 /// Tells of groups that did not answer: what they hold is missing in the backup.
-pub(super) fn tell_failed(discovery: &Discovery, report: &Report) {
+pub(super) fn report_failed_groups(discovery: &Discovery, report: &Report) {
     for failed in &discovery.failed {
         let group = failed.split('/').next().unwrap_or_default();
         let message = format!("the API group {failed}; its objects are not in the backup");
         if COMPUTED.contains(&group) {
             tracing::info!("{message}, where there never are any");
         } else {
-            report.error(About::Run, message);
+            report.error(ReportSubject::Run, message);
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_listed_or_written_again_is_left_out() {
+    fn resources_without_required_verbs_are_excluded() {
         let found = names(vec![
             resource("", "pods", &VERBS),
             resource("", "pods/log", &VERBS),
@@ -139,10 +139,10 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_does_not_answer_is_an_error_unless_nothing_of_it_is_ever_backed_up() {
+    fn failed_api_group_is_an_error_unless_its_objects_are_computed() {
         let report = Report::default();
         let failed = vec!["metrics.k8s.io/v1beta1: gone".into(), "shop.io/v1: gone".into()];
-        tell_failed(&Discovery { resources: Vec::new(), failed }, &report);
+        report_failed_groups(&Discovery { resources: Vec::new(), failed }, &report);
         assert_eq!(
             report.results().errors.velero,
             ["the API group shop.io/v1: gone; its objects are not in the backup"]

@@ -11,7 +11,7 @@
 //! - The Namespace objects of excluded namespaces are not taken.
 //! - A list of includes of which nothing is left includes nothing, not everything.
 
-mod choice;
+mod compiled_lists;
 pub mod namespaces;
 #[cfg(test)]
 mod tests;
@@ -24,8 +24,8 @@ use bowline_api::label;
 use crate::glob::{Glob, Globs};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
-pub use choice::{Choice, Lists};
-pub use verdict::{Reason, Verdict};
+pub use compiled_lists::{CompiledLists, Lists};
+pub use verdict::{FilterVerdict, SkipReason};
 
 /// Objects of the CSI snapshot API. Those in the cluster are nobody's data; those that a backup
 /// makes come as additional items that must be included.
@@ -75,7 +75,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    fn have(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
+    fn contains(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         resource.is_core("secrets") && namespace == self.namespace && self.secrets.contains(name)
     }
 }
@@ -109,7 +109,7 @@ fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
             .flat_map(|lists| lists.cluster.included.iter().chain(&lists.namespaced.included))
             .collect(),
     };
-    let told = included.into_iter().filter(|glob| glob.is_literal()).filter_map(|glob| {
+    let warnings = included.into_iter().filter(|glob| glob.is_literal()).filter_map(|glob| {
         match resources.resolve(glob.as_str()) {
             None => Some(format!("the cluster has no resource {glob}: nothing of it is in the backup")),
             Some(resource) if REQUESTS.contains(&resource.id.to_string().as_str()) => Some(format!(
@@ -118,7 +118,7 @@ fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
             Some(_) => None,
         }
     });
-    told.collect()
+    warnings.collect()
 }
 
 /// Nothing said is said in the new way.
@@ -162,8 +162,8 @@ pub struct Filter {
 
 #[derive(Debug)]
 enum CompiledKinds {
-    Old { choice: Choice, cluster_resources: Option<bool> },
-    New { cluster: Choice, namespaced: Choice },
+    Old { choice: CompiledLists, cluster_resources: Option<bool> },
+    New { cluster: CompiledLists, namespaced: CompiledLists },
 }
 
 impl Filter {
@@ -173,12 +173,13 @@ impl Filter {
         let mut warnings = Vec::new();
         let kinds = match &spec.kinds {
             Kinds::Old { lists, cluster_resources } => CompiledKinds::Old {
-                choice: Choice::of_kinds(lists, resources),
+                choice: CompiledLists::of_kinds(lists, resources),
                 cluster_resources: *cluster_resources,
             },
             Kinds::New { spec, policy } => {
                 let mut scoped = |own: &Lists, policy: &Lists, is_namespaced| {
-                    let mut choice = Choice::of_scope(own, resources, is_namespaced, &mut warnings);
+                    let mut choice =
+                        CompiledLists::of_scope(own, resources, is_namespaced, &mut warnings);
                     choice.add_policy(policy, resources, is_namespaced, &mut warnings);
                     choice
                 };
@@ -210,7 +211,7 @@ impl Filter {
     }
 
     /// Whether the objects of a kind are collected.
-    pub fn kind(&self, resource: &Resource) -> Verdict {
+    pub fn kind(&self, resource: &Resource) -> FilterVerdict {
         self.collects(&resource.id, resource.is_namespaced)
     }
 
@@ -223,9 +224,9 @@ impl Filter {
         namespace: &str,
         name: &str,
         labels: &BTreeMap<String, String>,
-    ) -> Verdict {
+    ) -> FilterVerdict {
         if labels.get(label::EXCLUDE_FROM_BACKUP).is_some_and(|value| value == "true") {
-            return Verdict::Skip(Reason::ExcludeLabel);
+            return FilterVerdict::Skip(SkipReason::ExcludeLabel);
         }
         if resource.is_core("namespaces") {
             return self.excludes_namespace(name);
@@ -234,20 +235,25 @@ impl Filter {
             return self.excludes_cluster_scoped(&resource.id);
         }
         match self.includes_namespace(namespace) {
-            Verdict::Include => match self.kind(resource) {
-                Verdict::Include => self.insisted(resource, namespace, name),
-                skip @ Verdict::Skip(_) => skip,
+            FilterVerdict::Include => match self.kind(resource) {
+                FilterVerdict::Include => self.must_include_verdict(resource, namespace, name),
+                skip @ FilterVerdict::Skip(_) => skip,
             },
-            skip @ Verdict::Skip(_) => skip,
+            skip @ FilterVerdict::Skip(_) => skip,
         }
     }
 
     /// Whether an object belongs to the backup on which an action insists, whatever the lists say.
-    pub fn insisted(&self, resource: &Resource, namespace: &str, name: &str) -> Verdict {
-        if self.credentials.have(resource, namespace, name) {
-            Verdict::Skip(Reason::Credentials)
+    pub fn must_include_verdict(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> FilterVerdict {
+        if self.credentials.contains(resource, namespace, name) {
+            FilterVerdict::Skip(SkipReason::Credentials)
         } else {
-            Verdict::Include
+            FilterVerdict::Include
         }
     }
 
@@ -258,13 +264,15 @@ impl Filter {
     }
 
     /// Whether the objects in a namespace belong to the backup.
-    pub fn includes_namespace(&self, name: &str) -> Verdict {
-        if let skip @ Verdict::Skip(_) = self.excludes_namespace(name) {
+    pub fn includes_namespace(&self, name: &str) -> FilterVerdict {
+        if let skip @ FilterVerdict::Skip(_) = self.excludes_namespace(name) {
             return skip;
         }
         match &self.included_namespaces {
-            Some(names) if !names.contains(name) => Verdict::Skip(Reason::NamespaceNotIncluded),
-            _ => Verdict::Include,
+            Some(names) if !names.contains(name) => {
+                FilterVerdict::Skip(SkipReason::NamespaceNotIncluded)
+            }
+            _ => FilterVerdict::Include,
         }
     }
 
@@ -276,25 +284,25 @@ impl Filter {
         labels: &BTreeMap<String, String>,
         is_active: bool,
         selectors: &[Selector],
-    ) -> Verdict {
+    ) -> FilterVerdict {
         if !is_active {
-            return Verdict::Skip(Reason::NamespaceNotActive);
+            return FilterVerdict::Skip(SkipReason::NamespaceNotActive);
         }
-        if let skip @ Verdict::Skip(_) = self.excludes_namespace(name) {
+        if let skip @ FilterVerdict::Skip(_) = self.excludes_namespace(name) {
             return skip;
         }
         if selectors.iter().any(|selector| selector.matches(labels)) {
-            return Verdict::Include;
+            return FilterVerdict::Include;
         }
         // Who asks for labels everywhere does not ask for every namespace.
-        if !self.is_selection() && !selectors.is_empty() {
-            return Verdict::Skip(Reason::NotSelected);
+        if !self.is_partial() && !selectors.is_empty() {
+            return FilterVerdict::Skip(SkipReason::NotSelected);
         }
         self.includes_namespace(name)
     }
 
     /// What happens to CustomResourceDefinitions.
-    pub fn wants_crds(&self) -> CrdRule {
+    pub fn crd_rule(&self) -> CrdRule {
         let id = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
         if !self.excludes_cluster_scoped(&id).is_include() {
             CrdRule::Excluded
@@ -306,35 +314,35 @@ impl Filter {
     }
 
     /// Whether namespaces were selected, and the backup is so of a part of the cluster.
-    fn is_selection(&self) -> bool {
+    fn is_partial(&self) -> bool {
         self.included_namespaces.is_some() && !self.is_of_all_namespaces
     }
 
-    fn excludes_namespace(&self, name: &str) -> Verdict {
+    fn excludes_namespace(&self, name: &str) -> FilterVerdict {
         if self.excluded_namespaces.matches(name) {
-            Verdict::Skip(Reason::NamespaceExcluded)
+            FilterVerdict::Skip(SkipReason::NamespaceExcluded)
         } else {
-            Verdict::Include
+            FilterVerdict::Include
         }
     }
 
-    fn collects(&self, id: &GroupResource, is_namespaced: bool) -> Verdict {
+    fn collects(&self, id: &GroupResource, is_namespaced: bool) -> FilterVerdict {
         let name = id.to_string();
         if NEVER_COLLECTED.contains(&name.as_str()) {
-            return Verdict::Skip(Reason::SnapshotObject);
+            return FilterVerdict::Skip(SkipReason::SnapshotObject);
         }
         if REQUESTS.contains(&name.as_str()) {
-            return Verdict::Skip(Reason::Request);
+            return FilterVerdict::Skip(SkipReason::Request);
         }
         let are_namespaces = name == "namespaces";
         match &self.kinds {
             CompiledKinds::Old { choice, cluster_resources } => {
                 match cluster_resources {
                     Some(false) if !is_namespaced => {
-                        return Verdict::Skip(Reason::NoClusterResources);
+                        return FilterVerdict::Skip(SkipReason::NoClusterResources);
                     }
-                    None if !is_namespaced && !are_namespaces && self.is_selection() => {
-                        return Verdict::Skip(Reason::PartOfCluster);
+                    None if !is_namespaced && !are_namespaces && self.is_partial() => {
+                        return FilterVerdict::Skip(SkipReason::PartOfCluster);
                     }
                     _ => {}
                 }
@@ -342,39 +350,39 @@ impl Filter {
             }
             CompiledKinds::New { namespaced, .. } if is_namespaced => namespaced.verdict(&name),
             CompiledKinds::New { cluster, namespaced } => {
-                let is_full = !self.is_selection() && namespaced.is_everything();
+                let is_full = !self.is_partial() && namespaced.is_everything();
                 if cluster.excludes(&name) {
-                    Verdict::Skip(Reason::KindExcluded)
-                } else if are_namespaces || cluster.names(&name) {
-                    Verdict::Include
-                } else if !cluster.is_silent() {
-                    Verdict::Skip(Reason::KindNotIncluded)
+                    FilterVerdict::Skip(SkipReason::KindExcluded)
+                } else if are_namespaces || cluster.includes_explicitly(&name) {
+                    FilterVerdict::Include
+                } else if !cluster.is_unset() {
+                    FilterVerdict::Skip(SkipReason::KindNotIncluded)
                 } else if is_full {
-                    Verdict::Include
+                    FilterVerdict::Include
                 } else {
-                    Verdict::Skip(Reason::PartOfCluster)
+                    FilterVerdict::Skip(SkipReason::PartOfCluster)
                 }
             }
         }
     }
 
     /// Whether a cluster-scoped kind is refused even as an additional item.
-    fn excludes_cluster_scoped(&self, id: &GroupResource) -> Verdict {
+    fn excludes_cluster_scoped(&self, id: &GroupResource) -> FilterVerdict {
         let name = id.to_string();
         if NEVER_COLLECTED.contains(&name.as_str()) {
-            return Verdict::Skip(Reason::SnapshotObject);
+            return FilterVerdict::Skip(SkipReason::SnapshotObject);
         }
         match &self.kinds {
             CompiledKinds::Old { choice, cluster_resources } => match cluster_resources {
-                _ if choice.excludes(&name) => Verdict::Skip(Reason::KindExcluded),
-                Some(true) => Verdict::Include,
-                Some(false) => Verdict::Skip(Reason::NoClusterResources),
+                _ if choice.excludes(&name) => FilterVerdict::Skip(SkipReason::KindExcluded),
+                Some(true) => FilterVerdict::Include,
+                Some(false) => FilterVerdict::Skip(SkipReason::NoClusterResources),
                 None => choice.verdict(&name),
             },
             CompiledKinds::New { cluster, .. } if cluster.excludes(&name) => {
-                Verdict::Skip(Reason::KindExcluded)
+                FilterVerdict::Skip(SkipReason::KindExcluded)
             }
-            CompiledKinds::New { .. } => Verdict::Include,
+            CompiledKinds::New { .. } => FilterVerdict::Include,
         }
     }
 }

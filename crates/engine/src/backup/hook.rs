@@ -37,7 +37,7 @@ use crate::resource::{GroupResource, Resources};
 pub use crate::hook::{Error, OnError};
 pub use run::{PreOutcome, run_pre};
 pub use tally::{Freeze, Tally};
-pub use thaw::{SIDE_BY_SIDE, Thaw, Unthawed, With, thaw_late, thaw_one_late};
+pub use thaw::{HookContext, MAX_CONCURRENT_THAWS, Thaw, Unthawed, retry_thaw, retry_thaw_all};
 
 /// The hooks of a Backup.
 #[derive(Clone, Debug, Default)]
@@ -144,16 +144,16 @@ impl Pod {
 impl Hooks {
     /// Compiles the hooks of a Backup, or says all that is wrong with them.
     pub fn new(hooks: &BackupHooks, resources: &Resources) -> Result<Self, Vec<String>> {
-        let (mut specs, mut wrong) = (Vec::new(), Vec::new());
+        let (mut specs, mut errors) = (Vec::new(), Vec::new());
         for (place, hooks) in hooks.resources.iter().enumerate() {
             let mut complaints = Vec::new();
             if let Some(spec) = compile(hooks, resources, &mut complaints) {
                 specs.push(spec);
             }
             let complain = |what| format!("hooks.resources[{place}] {:?}: {what}", hooks.name);
-            wrong.extend(complaints.into_iter().map(complain));
+            errors.extend(complaints.into_iter().map(complain));
         }
-        if wrong.is_empty() { Ok(Self { specs }) } else { Err(wrong) }
+        if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
     }
 
     /// What runs in a pod.
@@ -174,11 +174,11 @@ impl Hooks {
             annotation::hook(&Annotations(own), keys, &mut warnings)
         };
         let own_pre = match own(&annotation::PRE)? {
-            None => own(&annotation::OLD)?,
+            None => own(&annotation::LEGACY_PRE)?,
             found => found,
         };
         let own_post = own(&annotation::POST)?;
-        let specs = || self.specs.iter().filter(|spec| spec.pods.have(object));
+        let specs = || self.specs.iter().filter(|spec| spec.pods.contains(object));
         let mut plan = Plan {
             pre: own_pre.map_or_else(
                 || specs().flat_map(|spec| spec.pre.clone()).collect(),

@@ -76,14 +76,14 @@ impl Serialize for Inventory {
         for ((kind, namespace), group) in names.iter() {
             kinds.entry(kind).or_default().push((namespace, group));
         }
-        to.collect_map(kinds.into_iter().map(|(kind, groups)| (kind, OfKind(groups))))
+        to.collect_map(kinds.into_iter().map(|(kind, groups)| (kind, KindNames(groups))))
     }
 }
 
 /// The names of one kind, by namespace.
-struct OfKind<'a>(Vec<(&'a str, &'a Names)>);
+struct KindNames<'a>(Vec<(&'a str, &'a Names)>);
 
-impl Serialize for OfKind<'_> {
+impl Serialize for KindNames<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut groups = self.0.clone();
         // The order of whole names: that of `a/` and `a-b/`, not that of `a` and `a-b`.
@@ -93,18 +93,18 @@ impl Serialize for OfKind<'_> {
         to.collect_seq(groups.into_iter().flat_map(|(namespace, group)| {
             let mut names: Vec<&str> = group.text.split_terminator(SEPARATOR).collect();
             names.sort_unstable();
-            names.into_iter().map(move |name| Full { namespace, name })
+            names.into_iter().map(move |name| QualifiedName { namespace, name })
         }))
     }
 }
 
 /// `ns/name`, or `name` where there is no namespace.
-struct Full<'a> {
+struct QualifiedName<'a> {
     namespace: &'a str,
     name: &'a str,
 }
 
-impl Serialize for Full<'_> {
+impl Serialize for QualifiedName<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.namespace {
             "" => to.serialize_str(self.name),

@@ -8,7 +8,7 @@
 //! An item that is shown to an action that may begin an operation is [noted](super::note) before and
 //! after, unless it is in a block that is.
 
-mod act;
+mod actions;
 mod sink;
 
 use std::collections::BTreeSet;
@@ -21,22 +21,22 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::archive::{Archive, Entry};
-use super::filter::Verdict;
-use super::{Context, credentials, csi, note, snapshot};
+use super::filter::FilterVerdict;
+use super::{Context, block_journal, credentials, csi, snapshot};
 use crate::item::Object;
-pub(super) use act::without_name;
-use act::{Acted, AdditionalItem, act};
+pub(super) use actions::invalid_name_message;
+use actions::{ActionOutcome, AdditionalItem, run_actions};
+use sink::Destination;
 pub(super) use sink::Sink;
-use sink::Way;
 
 /// How many items that were kept back are visited at a time.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_VISITS: usize = 8;
 
 /// How an item came in.
 #[derive(Debug, Default)]
-pub(super) struct How {
+pub(super) struct VisitContext {
     /// Whether it is stored even where the filters leave it out.
-    pub(super) is_wanted: bool,
+    pub(super) must_include: bool,
     /// Its part of what may be in flight.
     pub(super) budget: Option<OwnedSemaphorePermit>,
     /// Whether it was read for an action, so that it may be an item of another block.
@@ -52,19 +52,19 @@ struct Visit {
     added: Vec<AdditionalItem>,
     /// What actions have left out. It may come in by another way, but not by this one again: two items that
     /// add one another and are both left out would never end.
-    dropped: Vec<ResourceIdentifier>,
+    excluded: Vec<ResourceIdentifier>,
 }
 
 /// Backs up an item and what its actions add to it.
 pub(super) fn visit<'a>(
     context: &'a Context,
     object: Object,
-    how: How,
+    visit_context: VisitContext,
     sink: &'a Sink<'a>,
 ) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let mut visit = Visit::default();
-        let visiting = visit_one(context, object, how, sink, &mut visit);
+        let visiting = visit_one(context, object, visit_context, sink, &mut visit);
         let visited = AssertUnwindSafe(visiting).catch_unwind().await;
         visit_added(context, visit, visited, sink).await;
     })
@@ -80,83 +80,86 @@ async fn visit_added(
 ) {
     while let Some(next) = visit.added.pop() {
         // What goes straight into the archive is lost when the run stops, so that nobody waits for it.
-        if context.is_over() || (context.has_stopped() && sink.is_archive()) {
+        if context.is_aborted() || (context.has_stopped() && sink.is_archive()) {
             break;
         }
-        let Some((object, how)) = act::read_additional(context, &next, sink).await else {
+        let Some((object, visit_context)) = actions::read_additional(context, &next, sink).await
+        else {
             continue;
         };
-        let visiting = visit_one(context, object, how, sink, &mut visit);
+        let visiting = visit_one(context, object, visit_context, sink, &mut visit);
         let visited = AssertUnwindSafe(visiting).catch_unwind().await;
         outcome = outcome.and(visited);
     }
-    for id in visit.dropped {
-        context.seen.release(&id);
+    for id in visit.excluded {
+        context.visited.unmark(&id);
     }
-    if let Err(broken) = outcome {
-        resume_unwind(broken);
+    if let Err(panic) = outcome {
+        resume_unwind(panic);
     }
 }
 
 async fn visit_one(
     context: &Context,
     object: Object,
-    how: How,
+    visit_context: VisitContext,
     sink: &Sink<'_>,
     visit: &mut Visit,
 ) {
     let id = object.id();
-    if let Some(reason) = why_not(context, &object, how.is_wanted) {
+    if let Some(reason) = skip_reason(context, &object, visit_context.must_include) {
         tracing::debug!(item = %id, "left out: {reason}");
         return;
     }
-    if sink.keeps_back(&id) {
-        sink.keep_back(object, how);
+    if sink.defers(&id) {
+        sink.defer(object, visit_context);
         return;
     }
-    if context.is_over() {
+    if context.is_aborted() {
         return;
     }
-    let Some(is_new_claim) = arrive(context, &object, &id, &how) else { return };
-    let how = How { is_new_claim, ..how };
-    match &sink.way {
-        Way::Archive(archive)
+    let Some(is_new_claim) = begin_visit(context, &object, &id, &visit_context) else { return };
+    let visit_context = VisitContext { is_new_claim, ..visit_context };
+    match &sink.destination {
+        Destination::Archive(archive)
             if context.may_begin_operations(&object)
                 || may_be_snapshotted(context, &object)
                 || is_new_claim =>
         {
-            visit_alone(context, object, how, archive).await;
+            visit_as_own_block(context, object, visit_context, archive).await;
         }
-        Way::Noted(noted) if is_new_claim => {
+        Destination::Block(block) if is_new_claim => {
             // An action has brought a claim in that nobody expected in this block.
-            let planned = csi::prepare_one(context, &object).await;
-            let is_noted = note::also(context, noted, csi::intents(&planned)).await;
-            let planned = csi::if_noted(planned, is_noted);
-            let tried = csi::take(context, planned, sink).await;
-            csi::finish(context, tried, sink).await;
-            work_on(context, object, how, sink, visit).await;
+            let csi_planned = csi::prepare_one(context, &object).await;
+            let is_journaled =
+                block_journal::append_intents(context, block, csi::intents(&csi_planned)).await;
+            let csi_planned = csi::fail_unless_journaled(csi_planned, is_journaled);
+            let attempts = csi::create_snapshots(context, csi_planned, sink).await;
+            csi::finish(context, attempts, sink).await;
+            back_up_item(context, object, visit_context, sink, visit).await;
         }
-        Way::Noted(noted) if may_be_snapshotted(context, &object) => {
+        Destination::Block(block) if may_be_snapshotted(context, &object) => {
             // An action has brought a volume in that nobody expected in this block.
             let planned = snapshot::prepare(context, [&object]).await;
-            let is_noted = note::also(context, noted, snapshot::intents(&planned)).await;
-            let planned = snapshot::if_noted(planned, is_noted);
-            let working = work_on(context, object, how, sink, visit);
-            join(working, snapshot::take(context, planned, sink)).await;
+            let is_journaled =
+                block_journal::append_intents(context, block, snapshot::intents(&planned)).await;
+            let planned = snapshot::fail_unless_journaled(planned, is_journaled);
+            let working = back_up_item(context, object, visit_context, sink, visit);
+            join(working, snapshot::create_snapshots(context, planned, sink)).await;
         }
-        _ => work_on(context, object, how, sink, visit).await,
+        _ => back_up_item(context, object, visit_context, sink, visit).await,
     }
 }
 
 /// Backs up an item that is a block of its own. Items that are added to it are of that block, so that this
 /// is never one within another.
-fn visit_alone<'a>(
+fn visit_as_own_block<'a>(
     context: &'a Context,
     object: Object,
-    how: How,
+    visit_context: VisitContext,
     archive: &'a Archive,
 ) -> BoxFuture<'a, ()> {
-    Box::pin(note::alone(context, object, how, archive))
+    Box::pin(block_journal::back_up_single(context, object, visit_context, archive))
 }
 
 /// Whether a volume may have to be snapshotted that no block has seen to.
@@ -166,67 +169,84 @@ fn may_be_snapshotted(context: &Context, object: &Object) -> bool {
 
 /// Notes that an item is visited. None if somebody else does that, or has. Otherwise whether it is a claim
 /// that may have to be snapshotted, and that no block has seen to.
-fn arrive(context: &Context, object: &Object, id: &ResourceIdentifier, how: &How) -> Option<bool> {
-    let see = || context.seen.claim(id);
+fn begin_visit(
+    context: &Context,
+    object: &Object,
+    id: &ResourceIdentifier,
+    visit_context: &VisitContext,
+) -> Option<bool> {
+    let mark_visited = || context.visited.mark_visited(id);
     if !object.resource.is_core("persistentvolumeclaims") {
-        return see().then_some(false);
+        return mark_visited().then_some(false);
     }
     let Object { namespace, name, .. } = object;
-    match context.csi.turn(namespace, name, how.is_of_another_block, see) {
-        csi::Turn::Theirs => None,
-        csi::Turn::Ours { is_new } => Some(is_new),
+    match context.csi.claim_visit(namespace, name, visit_context.is_of_another_block, mark_visited)
+    {
+        csi::ClaimVisit::Skip => None,
+        csi::ClaimVisit::Proceed { is_new } => Some(is_new),
     }
 }
 
 /// Backs up the items that were kept back.
-pub(super) async fn visit_kept_back(context: &Context, sink: &Sink<'_>) {
+pub(super) async fn visit_deferred(context: &Context, sink: &Sink<'_>) {
     let mut visits = Vec::new();
-    for (object, how) in sink.let_go() {
+    for (object, visit_context) in sink.take_deferred() {
         // What is to be stored of it is known now, so that anybody may.
-        context.csi.land(&object.namespace, &object.name);
-        visits.push(visit(context, object, how, sink));
+        context.csi.finish_snapshot(&object.namespace, &object.name);
+        visits.push(visit(context, object, visit_context, sink));
     }
-    futures::stream::iter(visits).buffer_unordered(AT_ONCE).collect::<()>().await;
+    futures::stream::iter(visits).buffer_unordered(MAX_CONCURRENT_VISITS).collect::<()>().await;
 }
 
 /// Backs up an item that was claimed, and what its actions add to it.
-pub(super) async fn work(context: &Context, object: Object, how: How, sink: &Sink<'_>) {
+pub(super) async fn back_up_claimed(
+    context: &Context,
+    object: Object,
+    visit_context: VisitContext,
+    sink: &Sink<'_>,
+) {
     let mut visit = Visit::default();
-    let working = work_on(context, object, how, sink, &mut visit);
+    let working = back_up_item(context, object, visit_context, sink, &mut visit);
     let worked = AssertUnwindSafe(working).catch_unwind().await;
     visit_added(context, visit, worked, sink).await;
 }
 
 /// Backs up an item that was claimed.
-async fn work_on(context: &Context, object: Object, how: How, sink: &Sink<'_>, visit: &mut Visit) {
+async fn back_up_item(
+    context: &Context,
+    object: Object,
+    visit_context: VisitContext,
+    sink: &Sink<'_>,
+    visit: &mut Visit,
+) {
     let id = object.id();
-    sink.visited(&id);
-    meet(context, &object);
-    match act(context, object, &id, sink, &mut visit.added).await {
-        Acted::Store(object) => store(context, &object, how.budget, sink).await,
-        Acted::Drop => visit.dropped.push(id),
-        Acted::Failed => {}
+    sink.record_visited(&id);
+    record_found(context, &object);
+    match run_actions(context, object, &id, sink, &mut visit.added).await {
+        ActionOutcome::Store(object) => store(context, &object, visit_context.budget, sink).await,
+        ActionOutcome::Exclude => visit.excluded.push(id),
+        ActionOutcome::Failed => {}
     }
-    context.progress.done();
+    context.progress.count_done();
 }
 
 /// Notes what is to be known of every item, whatever becomes of it.
-pub(super) fn meet(context: &Context, object: &Object) {
-    context.progress.find();
+pub(super) fn record_found(context: &Context, object: &Object) {
+    context.progress.count_found();
     if object.resource.is_namespaced {
         context.namespaces.touch(&object.namespace);
     }
-    context.volumes.note(object);
+    context.volumes.record(object);
 }
 
 /// Why an item is not backed up, if it is not.
-fn why_not(context: &Context, object: &Object, is_wanted: bool) -> Option<String> {
+fn skip_reason(context: &Context, object: &Object, must_include: bool) -> Option<String> {
     if object.is_being_deleted {
         return Some("it is being deleted".to_owned());
     }
-    match credentials::verdict(context, object, is_wanted) {
-        Verdict::Include => None,
-        Verdict::Skip(reason) => Some(reason.to_string()),
+    match credentials::verdict(context, object, must_include) {
+        FilterVerdict::Include => None,
+        FilterVerdict::Skip(reason) => Some(reason.to_string()),
     }
 }
 
@@ -236,7 +256,7 @@ async fn store(
     budget: Option<OwnedSemaphorePermit>,
     sink: &Sink<'_>,
 ) {
-    if let Way::Fresh(fresh) = &sink.way {
+    if let Destination::Replacement(fresh) = &sink.destination {
         if let Err(error) = fresh.store(object) {
             let text = format!("it cannot be kept in the scratch folder: {error}");
             context.report.error(&object.id(), text);
@@ -245,14 +265,14 @@ async fn store(
     }
     context.inventory.add(object);
     let entry = Entry::new(object, budget);
-    match &sink.way {
-        Way::Fresh(_) => {}
-        Way::Archive(archive) => {
+    match &sink.destination {
+        Destination::Replacement(_) => {}
+        Destination::Archive(archive) => {
             if archive.append(entry).await.is_err() {
-                context.stop();
+                context.mark_archive_failed();
             }
         }
-        Way::Noted(noted) => noted.store(object, entry),
+        Destination::Block(block) => block.store(object, entry),
     }
 }
 

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use futures::StreamExt as _;
 use serde::Deserialize;
 
-use super::filter::Verdict;
-use super::item::{self, How, Sink};
+use super::filter::FilterVerdict;
+use super::item::{self, Sink, VisitContext};
 use super::{Context, Fatal};
 use crate::cluster::Query;
 use crate::item::Object;
-use crate::report::About;
+use crate::report::ReportSubject;
 
 /// All namespaces, which are few.
 pub(super) async fn list(context: &Context) -> Result<Vec<Object>, Fatal> {
@@ -39,7 +39,7 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
         phase: String,
     }
     let Some(resource) = context.resources.core("namespaces") else { return };
-    if matches!(context.filter.kind(resource), Verdict::Skip(_)) {
+    if matches!(context.filter.kind(resource), FilterVerdict::Skip(_)) {
         return;
     }
     let listed: HashSet<String> =
@@ -47,15 +47,15 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
     for namespace in namespaces {
         let read = namespace.item.parse::<Namespace>();
         let is_active = read.is_ok_and(|namespace| namespace.status.phase == "Active");
-        let kept = context.filter.keeps_namespace_object(
+        let verdict = context.filter.keeps_namespace_object(
             &namespace.name,
             &namespace.labels,
             is_active,
             &context.request.selectors,
         );
-        if matches!(kept, Verdict::Include) || context.namespaces.has(&namespace.name) {
-            let how = How { is_wanted: true, ..How::default() };
-            item::visit(context, namespace, how, sink).await;
+        if matches!(verdict, FilterVerdict::Include) || context.namespaces.has(&namespace.name) {
+            let visit_context = VisitContext { must_include: true, ..VisitContext::default() };
+            item::visit(context, namespace, visit_context, sink).await;
         }
     }
     // Namespaces that have been created since the list.
@@ -65,13 +65,13 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
         }
         match context.cluster.get(resource, "", &name).await {
             Ok(Some(namespace)) => {
-                let how = How { is_wanted: true, ..How::default() };
-                item::visit(context, namespace, how, sink).await;
+                let visit_context = VisitContext { must_include: true, ..VisitContext::default() };
+                item::visit(context, namespace, visit_context, sink).await;
             }
             // It went as it came.
             Ok(None) => {}
             Err(error) => context.report.error(
-                About::Run,
+                ReportSubject::Run,
                 format!("the namespace {name} itself is not in the backup: {error}"),
             ),
         }

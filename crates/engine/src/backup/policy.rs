@@ -120,7 +120,7 @@ pub enum InvalidPolicies {
 
 impl InvalidPolicies {
     /// Whether the document could be read, and only says what it must not.
-    pub fn was_read(&self) -> bool {
+    pub fn is_readable(&self) -> bool {
         match self {
             Self::Keys(_) | Self::Yaml(_) | Self::Capacity(_) | Self::Quantity { .. } => false,
             Self::Version(_)
@@ -184,13 +184,13 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct VolumePolicy {
     #[serde(default)]
-    conditions: Option<condition::Written>,
-    action: WrittenAction,
+    conditions: Option<condition::ConditionsDocument>,
+    action: ActionDocument,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenAction {
+struct ActionDocument {
     #[serde(rename = "type")]
     method: String,
     #[serde(default)]
@@ -221,7 +221,7 @@ impl Document {
         if self.version != VERSION {
             return Err(InvalidPolicies::Version(self.version));
         }
-        let check = |(conditions, action): (Conditions, WrittenAction)| {
+        let check = |(conditions, action): (Conditions, ActionDocument)| {
             let action = action.check()?;
             conditions.check()?;
             Ok(Rule { conditions, action })
@@ -232,7 +232,7 @@ impl Document {
     }
 }
 
-impl WrittenAction {
+impl ActionDocument {
     fn check(self) -> Result<Action, InvalidPolicies> {
         let method = Method::ALL.into_iter().find(|method| method.as_str() == self.method);
         Ok(Action {

@@ -17,7 +17,7 @@ pub struct Progress {
     /// Items that nobody has visited yet.
     expected: AtomicU64,
     /// Lists that have not begun.
-    unbegun: AtomicU64,
+    lists_not_started: AtomicU64,
     /// The snapshots that plugins were asked for.
     pub snapshots: SnapshotProgress,
 }
@@ -30,7 +30,7 @@ impl Progress {
 
     /// Whether the total is more than a beginning: every list has said how long it is, or is through.
     pub fn is_total_known(&self) -> bool {
-        self.found() > 0 && self.unbegun.load(Ordering::Relaxed) == 0
+        self.found() > 0 && self.lists_not_started.load(Ordering::Relaxed) == 0
     }
 
     /// How many items have been found so far.
@@ -43,17 +43,17 @@ impl Progress {
         self.done.load(Ordering::Relaxed)
     }
 
-    pub(super) fn find(&self) {
+    pub(super) fn count_found(&self) {
         self.found.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn done(&self) {
+    pub(super) fn count_done(&self) {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
     /// So many lists are going to be read.
     pub(super) fn plan_lists(&self, count: usize) {
-        self.unbegun.fetch_add(count as u64, Ordering::Relaxed);
+        self.lists_not_started.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 
@@ -78,42 +78,46 @@ impl Drop for ExpectedItem {
 #[derive(Debug)]
 pub(super) struct ExpectedList {
     progress: Arc<Progress>,
-    left: AtomicU64,
-    has_begun: AtomicBool,
+    remaining: AtomicU64,
+    has_started: AtomicBool,
 }
 
 impl ExpectedList {
     pub(super) fn new(progress: &Arc<Progress>) -> Self {
         Self {
             progress: Arc::clone(progress),
-            left: AtomicU64::new(0),
-            has_begun: AtomicBool::new(false),
+            remaining: AtomicU64::new(0),
+            has_started: AtomicBool::new(false),
         }
     }
 
     /// So many objects of the list are still to come.
-    pub(super) fn set(&self, left: u64) {
+    pub(super) fn set(&self, remaining: u64) {
         // Raised first, so that the sum is never less than its parts.
-        self.progress.expected.fetch_add(left, Ordering::Relaxed);
-        let before = self.left.swap(left, Ordering::Relaxed);
+        self.progress.expected.fetch_add(remaining, Ordering::Relaxed);
+        let before = self.remaining.swap(remaining, Ordering::Relaxed);
         self.progress.expected.fetch_sub(before, Ordering::Relaxed);
-        self.begin();
+        self.mark_started();
     }
 
     /// One of them has come.
-    pub(super) fn take(&self) {
-        let less = |left: u64| left.checked_sub(1);
-        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+    pub(super) fn count_received(&self) {
+        let less = |remaining: u64| remaining.checked_sub(1);
+        if self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
             self.progress.expected.fetch_sub(1, Ordering::Relaxed);
         }
-        self.begin();
+        self.mark_started();
     }
 
-    fn begin(&self) {
-        if !self.has_begun.swap(true, Ordering::Relaxed) {
-            let less = |unbegun: u64| unbegun.checked_sub(1);
+    fn mark_started(&self) {
+        if !self.has_started.swap(true, Ordering::Relaxed) {
+            let less = |lists_not_started: u64| lists_not_started.checked_sub(1);
             // One that was not planned counts for nothing.
-            let _ = self.progress.unbegun.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self.progress.lists_not_started.fetch_update(
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                less,
+            );
         }
     }
 }
@@ -129,22 +133,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lists_announce_and_what_is_held_counts_until_it_is_found() {
+    fn announced_and_spooled_items_count_until_found() {
         let progress = Arc::new(Progress::default());
         progress.plan_lists(2);
         let (long, short) = (ExpectedList::new(&progress), ExpectedList::new(&progress));
         long.set(700);
         for _ in 0..500 {
-            long.take();
-            progress.find();
+            long.count_received();
+            progress.count_found();
         }
         assert_eq!((progress.total(), progress.is_total_known()), (700, false));
         long.set(200);
-        short.take();
-        let held = ExpectedItem::new(&progress);
+        short.count_received();
+        let spooled = ExpectedItem::new(&progress);
         assert_eq!((progress.total(), progress.is_total_known()), (701, true));
-        drop(held);
-        progress.find();
+        drop(spooled);
+        progress.count_found();
         // It breaks off.
         drop(long);
         drop(short);

@@ -16,20 +16,20 @@ use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
 
 use super::archive;
-use super::item::{self, How, Sink};
-use super::spool::{Place, Spool};
-use super::{Context, Fatal, Run, assemble, own, upload};
+use super::item::{self, Sink, VisitContext};
+use super::spool::{Spool, SpoolRange};
+use super::{Context, Fatal, Run, assemble, into_owned_report, upload};
 use crate::item::Object;
 use crate::journal::Recovered;
 use crate::operation::Operation;
 use crate::report::Report;
 
 /// The largest item that is copied.
-const LARGEST: u64 = 64 << 20;
+const MAX_ITEM_BYTES: u64 = 64 << 20;
 
 /// What came of storing items again.
 #[derive(Debug)]
-pub struct Replaced {
+pub struct ReplaceOutcome {
     /// What went wrong with items.
     pub report: Report,
     /// How many items were stored again, or why the archive is as it was.
@@ -37,13 +37,13 @@ pub struct Replaced {
 }
 
 /// Items that are stored again, on disk until then.
-pub(super) struct Fresh {
+pub(super) struct ReplacementItems {
     spool: Spool,
-    places: Mutex<BTreeMap<String, Place>>,
+    places: Mutex<BTreeMap<String, SpoolRange>>,
     names: Mutex<Vec<(String, String)>>,
 }
 
-impl Fresh {
+impl ReplacementItems {
     pub(super) fn new(spool: Spool) -> Self {
         Self { spool, places: Mutex::default(), names: Mutex::default() }
     }
@@ -70,7 +70,7 @@ pub fn items_of(operations: &[Operation]) -> BTreeSet<ResourceIdentifier> {
 }
 
 /// The items that a journal says are to be stored again.
-pub fn noted(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
+pub fn journaled_items(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
     let records = recovered.finished.iter().flat_map(|ended| &ended.backup_operations);
     records.flat_map(|one| one.spec.post_operation_items.iter().cloned()).map(Into::into).collect()
 }
@@ -81,32 +81,36 @@ pub fn noted(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
 pub async fn run(
     run: Run,
     items: &BTreeSet<ResourceIdentifier>,
-    noted: &BTreeSet<ResourceIdentifier>,
+    journaled: &BTreeSet<ResourceIdentifier>,
     now: Timestamp,
-) -> Replaced {
+) -> ReplaceOutcome {
     let report = Arc::new(Report::default());
     let context = match Box::pin(assemble(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
-        Err(fatal) => return Replaced { report: own(report), outcome: Err(fatal) },
+        Err(fatal) => {
+            return ReplaceOutcome { report: into_owned_report(report), outcome: Err(fatal) };
+        }
     };
-    let outcome = replace(&context, items, noted).await;
+    let outcome = replace(&context, items, journaled).await;
     drop(context);
-    Replaced { report: own(report), outcome }
+    ReplaceOutcome { report: into_owned_report(report), outcome }
 }
 
 async fn replace(
     context: &Context,
     items: &BTreeSet<ResourceIdentifier>,
-    noted: &BTreeSet<ResourceIdentifier>,
+    journaled: &BTreeSet<ResourceIdentifier>,
 ) -> Result<usize, Fatal> {
-    let sink = Sink::fresh(Fresh::new(context.spool.clone()));
+    let sink = Sink::for_replacement(ReplacementItems::new(context.spool.clone()));
     for id in items {
-        if context.is_over() {
+        if context.is_aborted() {
             return Err(Fatal::Canceled);
         }
-        visit(context, id, noted.contains(id), &sink).await;
+        visit(context, id, journaled.contains(id), &sink).await;
     }
-    let Some(Fresh { spool, places, names }) = sink.into_fresh() else { return Ok(0) };
+    let Some(ReplacementItems { spool, places, names }) = sink.into_replacement() else {
+        return Ok(0);
+    };
     let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
     let names = names.into_inner().unwrap_or_else(PoisonError::into_inner);
     if places.is_empty() {
@@ -118,7 +122,7 @@ async fn replace(
     Ok(count)
 }
 
-async fn visit(context: &Context, id: &ResourceIdentifier, is_wanted: bool, sink: &Sink<'_>) {
+async fn visit(context: &Context, id: &ResourceIdentifier, must_include: bool, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
         let text = "an operation asked to store it again, and the cluster has no such kind";
         context.report.error(id, text);
@@ -126,8 +130,8 @@ async fn visit(context: &Context, id: &ResourceIdentifier, is_wanted: bool, sink
     };
     match context.cluster.get(&resource, &id.namespace, &id.name).await {
         Ok(Some(object)) => {
-            let how = How { is_wanted, ..How::default() };
-            item::visit(context, object, how, sink).await;
+            let visit_context = VisitContext { must_include, ..VisitContext::default() };
+            item::visit(context, object, visit_context, sink).await;
         }
         // Its earlier form stays.
         Ok(None) => tracing::info!(item = %id, "not stored again: it is gone"),
@@ -142,16 +146,18 @@ async fn visit(context: &Context, id: &ResourceIdentifier, is_wanted: bool, sink
 async fn rewrite(
     context: &Context,
     spool: Spool,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, SpoolRange>,
 ) -> Result<(), Fatal> {
     let Context { store, request, options, .. } = context;
-    let found = store.contents(&request.name).await.map_err(Fatal::Look)?;
+    let found = store.contents(&request.name).await.map_err(Fatal::ReadBucket)?;
     let found = found.ok_or(Fatal::NoArchive)?;
-    let kept = upload::keep(found, &options.scratch).await.map_err(Fatal::Scratch)?;
-    let old = upload::rewound(&kept).await.map_err(Fatal::Scratch)?;
+    let downloaded =
+        upload::spool_to_disk(found, &options.scratch).await.map_err(Fatal::Scratch)?;
+    let previous = upload::rewind(&downloaded).await.map_err(Fatal::Scratch)?;
     let (writer, stream) = pipe::pipe();
     let seconds = u64::try_from(context.started.as_second()).unwrap_or_default();
-    let copying = tokio::task::spawn_blocking(move || copy(old, writer, &spool, places, seconds));
+    let copying =
+        tokio::task::spawn_blocking(move || copy(previous, writer, &spool, places, seconds));
     let uploaded = upload::contents(store, &request.name, stream, &options.scratch).await;
     match copying.await {
         Ok(Ok(())) => {}
@@ -162,14 +168,14 @@ async fn rewrite(
 }
 
 fn copy(
-    old: File,
+    previous: File,
     writer: pipe::Writer,
     spool: &Spool,
-    mut places: BTreeMap<String, Place>,
+    mut places: BTreeMap<String, SpoolRange>,
     seconds: u64,
 ) -> io::Result<()> {
     let mut tar = archive::builder(writer);
-    let mut entries = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(old)));
+    let mut entries = tar::Archive::new(MultiGzDecoder::new(io::BufReader::new(previous)));
     for entry in entries.entries()? {
         let mut entry = entry?;
         if !entry.header().entry_type().is_file() {
@@ -181,7 +187,7 @@ fn copy(
             continue;
         }
         let size = entry.size();
-        if size > LARGEST {
+        if size > MAX_ITEM_BYTES {
             return Err(io::Error::other(format!("{path} in the archive is {size} bytes long")));
         }
         archive::append_from(&mut tar, &path, size, entry.by_ref().take(size), seconds)?;
@@ -195,7 +201,7 @@ fn copy(
 /// Adds items to the list of what the archive holds.
 async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fatal> {
     let Context { store, request, .. } = context;
-    let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::Look)?;
+    let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::ReadBucket)?;
     let mut list = list.unwrap_or_default();
     let mut is_new = false;
     for (kind, name) in names {
@@ -206,7 +212,7 @@ async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fat
         }
     }
     if is_new {
-        store.put(&request.name, &list).await.map_err(Fatal::Look)?;
+        store.put(&request.name, &list).await.map_err(Fatal::ReadBucket)?;
     }
     Ok(())
 }

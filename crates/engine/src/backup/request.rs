@@ -27,7 +27,7 @@ use super::archive::FORMAT_VERSION;
 use super::filter::{self, Kinds, namespaces};
 use super::hook::Hooks;
 use super::policy::Policies;
-use crate::operation::record::Of;
+use crate::operation::record::RunRef;
 use crate::resource::Resources;
 use crate::selector::Selector;
 pub use facts::{ClusterVersion, Defaults, Facts, Lookup};
@@ -99,8 +99,8 @@ impl Request {
     }
 
     /// The run, as its operations name it.
-    pub fn of(&self) -> Of<'_> {
-        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    pub fn run_ref(&self) -> RunRef<'_> {
+        RunRef { name: self.name.as_str(), uid: self.uid.as_str() }
     }
 }
 
@@ -133,7 +133,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
     check_hooks(&spec.hooks, &mut errors);
     check_data_mover(spec, &mut errors);
     let own_snapshot_type = snapshot_type(&backup, &mut errors);
-    let credentials = credentials::left_out(&backup, facts, &mut errors);
+    let credentials = credentials::excluded_secrets(&backup, facts, &mut errors);
     let identity = identity(&backup, &mut errors);
 
     let status = backup.status.get_or_insert_default();
@@ -180,14 +180,14 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
 }
 
 fn fill_in_defaults(spec: &mut BackupSpec, defaults: &Defaults) {
-    let or = |duration: &mut Duration, default: Duration| {
+    let set_if_zero = |duration: &mut Duration, default: Duration| {
         if duration.is_zero() {
             *duration = default;
         }
     };
-    or(&mut spec.ttl, defaults.ttl);
-    or(&mut spec.csi_snapshot_timeout, defaults.csi_snapshot_timeout);
-    or(&mut spec.item_operation_timeout, defaults.item_operation_timeout);
+    set_if_zero(&mut spec.ttl, defaults.ttl);
+    set_if_zero(&mut spec.csi_snapshot_timeout, defaults.csi_snapshot_timeout);
+    set_if_zero(&mut spec.item_operation_timeout, defaults.item_operation_timeout);
     if spec.volume_group_snapshot_label_key.is_empty() {
         spec.volume_group_snapshot_label_key.clone_from(&defaults.volume_group_label_key);
     }
@@ -223,8 +223,8 @@ fn check_durations(spec: &BackupSpec, defaults: &Defaults, errors: &mut Vec<Stri
 /// Finds what is wrong with hooks whatever the cluster serves. They are compiled for good when that
 /// is known.
 fn check_hooks(hooks: &BackupHooks, errors: &mut Vec<String>) {
-    if let Err(wrong) = Hooks::new(hooks, &Resources::default()) {
-        errors.extend(wrong.into_iter().map(|what| format!("invalid hooks: {what}")));
+    if let Err(hook_errors) = Hooks::new(hooks, &Resources::default()) {
+        errors.extend(hook_errors.into_iter().map(|what| format!("invalid hooks: {what}")));
     }
 }
 
@@ -275,27 +275,29 @@ fn policies(backup: &Backup, facts: &Facts, errors: &mut Vec<String>) -> Option<
     let reference = backup.spec.resource_policy.as_ref()?;
     let namespace = backup.metadata.namespace.as_deref().unwrap_or_default();
     let name = format!("{namespace}/{}", reference.name);
-    let why = if reference.kind.eq_ignore_ascii_case("configmap") {
-        let unread = |error: &dyn std::fmt::Display| {
+    let reason = if reference.kind.eq_ignore_ascii_case("configmap") {
+        let read_error = |error: &dyn std::fmt::Display| {
             format!("fail to get ResourcePolicies {name} ConfigMap: {error}")
         };
         match &facts.policy {
             Lookup::Found(data) => match Policies::parse(data) {
                 Ok(policies) => return Some(policies),
-                Err(error) if error.was_read() => {
+                Err(error) if error.is_readable() => {
                     format!("fail to validate ResourcePolicies in ConfigMap {name}: {error}")
                 }
                 Err(error) => {
                     format!("fail to read the ResourcePolicies from ConfigMap {name}: {error}")
                 }
             },
-            Lookup::Missing => unread(&format_args!("configmaps {:?} not found", reference.name)),
-            Lookup::Failed(error) => unread(error),
+            Lookup::Missing => {
+                read_error(&format_args!("configmaps {:?} not found", reference.name))
+            }
+            Lookup::Failed(error) => read_error(error),
         }
     } else {
         format!("invalid ResourcePolicy kind {:?}, only \"configmap\" is supported", reference.kind)
     };
-    errors.push(format!("invalid resource policies: {why}"));
+    errors.push(format!("invalid resource policies: {reason}"));
     None
 }
 

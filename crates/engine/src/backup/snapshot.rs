@@ -28,35 +28,35 @@ use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 
 use super::item::Sink;
-use super::volume::{Snapshotted, Volumes};
-use super::{Context, outside};
+use super::volume::{SnapshotOutcome, Volumes};
+use super::{Context, outside_pods};
+use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
-use crate::operation::{Kind, OfVolume, Operation, State};
-use crate::point::{self, Point};
+use crate::operation::{Kind, Operation, State, VolumeDetails};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
-pub use leftover::{Reclaim, discard, reclaim};
-pub(super) use leftover::{reclaim_before, tell_all};
+pub use leftover::{ReclaimOutcome, discard, reclaim};
+pub(super) use leftover::{reclaim_in_flight, warn_all_leftovers};
 pub use progress::SnapshotProgress;
 
 /// How many volumes are made ready at a time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_VOLUMES: usize = 16;
 /// How long a snapshot that is being taken is waited for after a cancel.
-const GRACE: Duration = Duration::from_secs(10);
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
 /// The snapshotters of a run, each opened when it is first needed.
 pub(super) struct Locations {
     port: Arc<dyn Snapshotters>,
-    opened: Vec<(String, OnceCell<Result<Snapshotter, OpenError>>)>,
+    snapshotters: Vec<(String, OnceCell<Result<Snapshotter, OpenError>>)>,
     /// Volumes that somebody has seen to.
     claimed: Mutex<HashSet<Box<str>>>,
 }
 
 impl Locations {
     pub(super) fn new(port: Arc<dyn Snapshotters>, names: &[String]) -> Self {
-        let opened = names.iter().map(|name| (name.clone(), OnceCell::new())).collect();
-        Self { port, opened, claimed: Mutex::default() }
+        let snapshotters = names.iter().map(|name| (name.clone(), OnceCell::new())).collect();
+        Self { port, snapshotters, claimed: Mutex::default() }
     }
 
     pub(super) fn port(&self) -> &dyn Snapshotters {
@@ -64,24 +64,24 @@ impl Locations {
     }
 
     /// Whether a volume is left to the caller.
-    pub(super) fn claim(&self, volume: &str) -> bool {
+    pub(super) fn claim_volume(&self, volume: &str) -> bool {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.into())
     }
 
     /// Whether nobody has seen to a volume.
     pub(super) fn is_unclaimed(&self, volume: &str) -> bool {
         let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
-        !self.opened.is_empty() && !claimed.contains(volume)
+        !self.snapshotters.is_empty() && !claimed.contains(volume)
     }
 }
 
 /// A volume that is to be snapshotted.
-pub(super) struct Planned {
+pub(super) struct PlannedPluginSnapshot {
     volume: String,
-    plan: Plan,
+    plan: PluginPlan,
 }
 
-impl Planned {
+impl PlannedPluginSnapshot {
     /// Whether it is this volume.
     pub(super) fn is_of(&self, volume: &str) -> bool {
         self.volume == volume
@@ -89,13 +89,13 @@ impl Planned {
 
     /// Whether a plugin knows the volume, or may.
     pub(super) fn is_matched(&self) -> bool {
-        !matches!(self.plan, Plan::Unmatched)
+        !matches!(self.plan, PluginPlan::Unmatched)
     }
 }
 
-enum Plan {
+enum PluginPlan {
     /// By this plugin.
-    Ready(Box<Ready>),
+    Ready(Box<ReadyVolume>),
     /// It cannot be, for a reason.
     Failed(String),
     /// No plugin knows the volume.
@@ -103,7 +103,7 @@ enum Plan {
 }
 
 /// A volume whose snapshot can be taken at once.
-struct Ready {
+struct ReadyVolume {
     snapshotter: Snapshotter,
     id: VolumeId,
     info: VolumeInfo,
@@ -116,78 +116,86 @@ struct Ready {
 pub(super) async fn prepare<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
-) -> Vec<Planned> {
-    if context.snapshots.opened.is_empty() {
+) -> Vec<PlannedPluginSnapshot> {
+    if context.snapshots.snapshotters.is_empty() {
         return Vec::new();
     }
-    let (seen, mut found) = (Volumes::default(), BTreeMap::new());
+    let (facts, mut found) = (Volumes::default(), BTreeMap::new());
     for object in objects {
-        seen.note(object);
+        facts.record(object);
         // Judged once, here: whoever meets the volume later knows less of its pods and claim.
-        if object.resource.is_core("persistentvolumes") && context.snapshots.claim(&object.name) {
+        if object.resource.is_core("persistentvolumes")
+            && context.snapshots.claim_volume(&object.name)
+        {
             found.insert(object.name.clone(), object.item.clone());
         }
     }
     if found.is_empty() {
         return Vec::new();
     }
-    let wishes = context.wishes();
-    if !seen.to_snapshot(&wishes).is_empty() {
-        outside::note(context, &seen).await;
+    let volume_options = context.volume_options();
+    if !facts.volumes_to_snapshot(&volume_options).is_empty() {
+        outside_pods::record_outside_pods(context, &facts).await;
     }
-    let wanted = seen.to_snapshot(&wishes);
-    let volumes = wanted.into_iter().filter_map(|name| found.remove_entry(&*name));
+    let names = facts.volumes_to_snapshot(&volume_options);
+    let volumes = names.into_iter().filter_map(|name| found.remove_entry(&*name));
     let planned = volumes.map(|(volume, item)| async move {
-        let plan = plan(context, &volume, &item).await.unwrap_or_else(Plan::Failed);
-        Planned { volume, plan }
+        let plan = plan(context, &volume, &item).await.unwrap_or_else(PluginPlan::Failed);
+        PlannedPluginSnapshot { volume, plan }
     });
-    futures::stream::iter(planned).buffer_unordered(AT_ONCE).collect().await
+    futures::stream::iter(planned).buffer_unordered(MAX_CONCURRENT_VOLUMES).collect().await
 }
 
 /// Finds the plugin that knows a volume: the first one of the locations, in their order.
-async fn plan(context: &Context, volume: &str, item: &Item) -> Result<Plan, String> {
+async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan, String> {
     let parsed: PersistentVolume = item.parse().map_err(|error| error.to_string())?;
-    let zone = zone::of(&parsed);
+    let zone = zone::zone_of(&parsed);
     // Why the first one that could not be asked could not.
-    let mut unasked = None;
-    for (name, opened) in &context.snapshots.opened {
-        let opened = opened.get_or_init(|| context.snapshots.port.open(name)).await;
-        let snapshotter = match opened {
+    let mut first_error = None;
+    for (name, snapshotter_cell) in &context.snapshots.snapshotters {
+        let snapshotter = snapshotter_cell.get_or_init(|| context.snapshots.port.open(name)).await;
+        let snapshotter = match snapshotter {
             Ok(snapshotter) => snapshotter,
             // Another may know the volume.
             Err(error) => {
-                unasked.get_or_insert_with(|| error.to_string());
+                first_error.get_or_insert_with(|| error.to_string());
                 continue;
             }
         };
         let plugin = &snapshotter.plugin;
-        let id = match twice(|| snapshotter.calls.get_volume_id(item)).await {
+        let id = match retry_if_plugin_died(|| snapshotter.calls.get_volume_id(item)).await {
             Ok(Some(id)) => id,
             Ok(None) => continue,
             // As to Velero (pkg/backup/item_backupper.go, takePVSnapshot), another may know the volume.
             Err(error) => {
                 let text = format!("{plugin} cannot tell whether the volume is its own: {error}");
                 tracing::warn!(volume, "{text}");
-                unasked.get_or_insert(text);
+                first_error.get_or_insert(text);
                 continue;
             }
         };
-        let info = twice(|| snapshotter.calls.get_volume_info(&id, &zone)).await;
+        let info = retry_if_plugin_died(|| snapshotter.calls.get_volume_info(&id, &zone)).await;
         let info = info.map_err(|error| format!("{plugin} knows nothing of {id}: {error}"))?;
         let request = request_id(context, volume);
         let snapshotter = snapshotter.clone();
-        return Ok(Plan::Ready(Box::new(Ready { snapshotter, id, info, zone, request })));
+        return Ok(PluginPlan::Ready(Box::new(ReadyVolume {
+            snapshotter,
+            id,
+            info,
+            zone,
+            request,
+        })));
     }
-    unasked.map_or(Ok(Plan::Unmatched), Err)
+    first_error.map_or(Ok(PluginPlan::Unmatched), Err)
 }
 
 /// A question that does no harm is asked again if the plugin has died meanwhile.
-async fn twice<T, F>(ask: impl Fn() -> F) -> Result<T, Error>
+async fn retry_if_plugin_died<T, F>(call: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
 {
-    match ask().await {
-        Err(error) if error.class() == Class::Transient => ask().await,
+    match call().await {
+        Err(error) if error.class() == Class::Transient => call().await,
         answer => answer,
     }
 }
@@ -202,15 +210,15 @@ pub(super) fn request_id(context: &Context, volume: &str) -> String {
 }
 
 /// What is noted before snapshots are taken.
-pub(super) fn intents(planned: &[Planned]) -> Vec<Intent> {
-    let intent = |one: &Planned| match &one.plan {
-        Plan::Failed(_) | Plan::Unmatched => None,
-        Plan::Ready(ready) => Some(intent(&one.volume, ready)),
+pub(super) fn intents(planned: &[PlannedPluginSnapshot]) -> Vec<Intent> {
+    let intent = |one: &PlannedPluginSnapshot| match &one.plan {
+        PluginPlan::Failed(_) | PluginPlan::Unmatched => None,
+        PluginPlan::Ready(ready) => Some(intent(&one.volume, ready)),
     };
     planned.iter().filter_map(intent).collect()
 }
 
-fn intent(volume: &str, ready: &Ready) -> Intent {
+fn intent(volume: &str, ready: &ReadyVolume) -> Intent {
     Intent {
         plugin: ready.snapshotter.plugin.to_string(),
         item: volume_id(volume).into(),
@@ -226,46 +234,55 @@ fn intent(volume: &str, ready: &Ready) -> Intent {
 
 /// What may be taken: nothing whose intent could not be noted, for a snapshot that nobody knows of could
 /// be left behind.
-pub(super) fn if_noted(planned: Vec<Planned>, is_noted: bool) -> Vec<Planned> {
-    let refused = |one: Planned| match one.plan {
-        Plan::Ready(_) if !is_noted => {
+pub(super) fn fail_unless_journaled(
+    planned: Vec<PlannedPluginSnapshot>,
+    is_journaled: bool,
+) -> Vec<PlannedPluginSnapshot> {
+    let checked = |one: PlannedPluginSnapshot| match one.plan {
+        PluginPlan::Ready(_) if !is_journaled => {
             let reason = "the journal of the backup cannot be written".to_owned();
-            Planned { plan: Plan::Failed(reason), ..one }
+            PlannedPluginSnapshot { plan: PluginPlan::Failed(reason), ..one }
         }
-        Plan::Ready(_) | Plan::Failed(_) | Plan::Unmatched => one,
+        PluginPlan::Ready(_) | PluginPlan::Failed(_) | PluginPlan::Unmatched => one,
     };
-    planned.into_iter().map(refused).collect()
+    planned.into_iter().map(checked).collect()
 }
 
 /// Takes the snapshots of all volumes of a block side by side, and notes what came of each.
-pub(super) async fn take(context: &Context, planned: Vec<Planned>, sink: &Sink<'_>) {
-    let all = planned.into_iter().map(|Planned { volume, plan }| async move {
+pub(super) async fn create_snapshots(
+    context: &Context,
+    planned: Vec<PlannedPluginSnapshot>,
+    sink: &Sink<'_>,
+) {
+    let all = planned.into_iter().map(|PlannedPluginSnapshot { volume, plan }| async move {
         let id = volume_id(&volume);
         match plan {
-            Plan::Unmatched => sink.snapshotted(context, &volume, Snapshotted::Unmatched),
-            Plan::Failed(reason) => {
-                sink.report(context).error(&id, format!("it is not snapshotted: {reason}"));
-                sink.snapshotted(context, &volume, Snapshotted::NotTried);
+            PluginPlan::Unmatched => {
+                sink.record_snapshot(context, &volume, SnapshotOutcome::Unmatched);
             }
-            Plan::Ready(ready) => take_one(context, &volume, &id, *ready, sink).await,
+            PluginPlan::Failed(reason) => {
+                sink.report(context).error(&id, format!("it is not snapshotted: {reason}"));
+                sink.record_snapshot(context, &volume, SnapshotOutcome::NotAttempted);
+            }
+            PluginPlan::Ready(ready) => create_one(context, &volume, &id, *ready, sink).await,
         }
     });
     join_all(all).await;
 }
 
-async fn take_one(
+async fn create_one(
     context: &Context,
     volume: &str,
     id: &ResourceIdentifier,
-    ready: Ready,
+    ready: ReadyVolume,
     sink: &Sink<'_>,
 ) {
     let (plugin, location) = (&ready.snapshotter.plugin, &ready.snapshotter.location);
-    point::pass(Point::CreateSnapshot);
-    let called = Timestamp::now();
-    context.progress.snapshots.request();
+    failpoint::hit(Point::CreateSnapshot);
+    let called_at = Timestamp::now();
+    context.progress.snapshots.count_request();
     let created = create(context, volume, &ready, sink.freezes_pods()).await;
-    point::pass(Point::SnapshotCreated);
+    failpoint::hit(Point::SnapshotCreated);
     let record =
         |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
     let snapshot = match created {
@@ -273,25 +290,29 @@ async fn take_one(
         Err(failure) => {
             let text = format!("{plugin} could not snapshot {}: {}", ready.id, failure.error);
             sink.report(context).error(id, text);
-            if failure.may_be_taken {
-                leftover::tell(sink.report(context), id, plugin, &ready.request);
+            if failure.may_exist {
+                leftover::warn_leftover(sink.report(context), id, plugin, &ready.request);
                 // One that can be asked for it is, when the backup is over.
                 if ready.snapshotter.is_v2 {
-                    sink.in_flight(intent(volume, &ready));
+                    sink.record_in_flight(intent(volume, &ready));
                 }
             }
             let record = record(SnapshotPhase::Failed, None);
-            return sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(record)));
+            return sink.record_snapshot(
+                context,
+                volume,
+                SnapshotOutcome::PluginSnapshot(Box::new(record)),
+            );
         }
     };
     tracing::info!(volume, %plugin, location, %snapshot, "a snapshot was taken");
     let taken = record(SnapshotPhase::Completed, Some(&snapshot));
-    sink.snapshotted(context, volume, Snapshotted::Tried(Box::new(taken)));
+    sink.record_snapshot(context, volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
     let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
-    let begun = |kind, created| Operation {
-        volume: Some(OfVolume { location: location.clone(), snapshot_type }),
-        ..Operation::begun(
+    let started_operation = |kind, created| Operation {
+        volume: Some(VolumeDetails { location: location.clone(), snapshot_type }),
+        ..Operation::started(
             kind,
             plugin.clone(),
             id.clone(),
@@ -301,20 +322,20 @@ async fn take_one(
         )
     };
     let publish = |operation: Operation| {
-        context.progress.snapshots.begin(&operation);
-        sink.begun(context, operation);
+        context.progress.snapshots.record_operation(&operation);
+        sink.record_operation(context, operation);
     };
     // A plugin of version 1 may have been at it for hours within the call.
-    publish(begun(Kind::SnapshotCreation, called));
+    publish(started_operation(Kind::SnapshotCreation, called_at));
     if snapshot_type != SnapshotType::Local {
-        publish(begun(Kind::SnapshotUpload, Timestamp::now()));
+        publish(started_operation(Kind::SnapshotUpload, Timestamp::now()));
     }
 }
 
 /// Why a snapshot was not taken, and whether it may have been all the same.
-struct Failure {
+struct PluginCreateFailure {
     error: String,
-    may_be_taken: bool,
+    may_exist: bool,
 }
 
 /// Asks for a snapshot. A plugin that has died is asked once more if that cannot make two of it.
@@ -322,39 +343,39 @@ struct Failure {
 async fn create(
     context: &Context,
     volume: &str,
-    ready: &Ready,
+    ready: &ReadyVolume,
     freezes_pods: bool,
-) -> Result<SnapshotId, Failure> {
+) -> Result<SnapshotId, PluginCreateFailure> {
     let labels = context.request.backup.metadata.labels.as_ref();
     let tags = zone::tags(labels, context.request.name.as_str(), volume, &ready.request);
     let calls = &ready.snapshotter.calls;
     let limit = context.request.item_operation_timeout();
     let window = context.options.freeze_timeout.filter(|&window| freezes_pods && window < limit);
     let deadline = Instant::now() + window.unwrap_or(limit);
-    let ask = || async {
+    let request_snapshot = || async {
         let mut call = std::pin::pin!(calls.create_snapshot(&ready.id, &ready.zone, &tags));
         let canceled = async {
             context.cancel.cancelled().await;
-            tokio::time::sleep(GRACE).await;
+            tokio::time::sleep(CANCEL_GRACE).await;
         };
         tokio::select! {
             answer = timeout_at(deadline, &mut call) => answer.ok(),
             () = canceled => None,
         }
     };
-    let mut answer = ask().await;
+    let mut answer = request_snapshot().await;
     if let Some(Err(error)) = &answer
         && error.class() == Class::Transient
         && (ready.snapshotter.is_v2 || error.is_undelivered())
-        && !context.is_over()
+        && !context.is_aborted()
     {
         tracing::info!(volume, "the snapshot is asked for again: {error}");
-        answer = ask().await;
+        answer = request_snapshot().await;
     }
     match answer {
         Some(Ok(snapshot)) => Ok(snapshot),
-        Some(Err(error)) => Err(Failure {
-            may_be_taken: error.class() == Class::Transient && !error.is_undelivered(),
+        Some(Err(error)) => Err(PluginCreateFailure {
+            may_exist: error.class() == Class::Transient && !error.is_undelivered(),
             error: error.to_string(),
         }),
         None => {
@@ -366,14 +387,14 @@ async fn create(
                 ),
                 _ => "it has not answered in time".to_owned(),
             };
-            Err(Failure { error, may_be_taken: true })
+            Err(PluginCreateFailure { error, may_exist: true })
         }
     }
 }
 
 /// What the records of volumes say once all operations on them have ended: a snapshot that was not
 /// completed, or not uploaded though it was to be, has failed.
-pub fn settle(
+pub fn apply_operation_results(
     operations: &[Operation],
     snapshots: &mut [Snapshot],
     infos: &mut [BackupVolumeInfo],
@@ -397,25 +418,26 @@ pub fn settle(
 
 /// Takes the ids of snapshots out of the records of volumes that have been deleted; `left` are those that
 /// have not.
-pub fn forget_discarded(left: &[Snapshot], infos: &mut [BackupVolumeInfo]) {
+pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo]) {
     for info in infos {
-        let is_left = left.iter().any(|one| one.spec.persistent_volume_name == info.pv_name);
-        if let Some(native) = info.native_snapshot_info.as_mut().filter(|_| !is_left) {
+        let is_undeleted =
+            undeleted.iter().any(|one| one.spec.persistent_volume_name == info.pv_name);
+        if let Some(native) = info.native_snapshot_info.as_mut().filter(|_| !is_undeleted) {
             native.snapshot_handle.clear();
         }
     }
 }
 
 /// What is to be told of operations on volumes besides their failures.
-pub fn tell_not_uploaded(operations: &[Operation], report: &Report) {
+pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
     for operation in operations.iter().filter(|one| one.kind == Kind::SnapshotUpload) {
-        let wants = operation.volume.as_ref().map(|volume| volume.snapshot_type);
-        if wants == Some(SnapshotType::Cloud) && operation.had_nothing_to_upload() {
+        let snapshot_type = operation.volume.as_ref().map(|volume| volume.snapshot_type);
+        if snapshot_type == Some(SnapshotType::Cloud) && operation.had_nothing_to_upload() {
             let Operation { id, plugin, item, .. } = operation;
             let text = format!(
                 "the snapshot {id} is where {plugin} has put it: the plugin has no upload stage"
             );
-            report.warning(item, text);
+            report.warn(item, text);
         }
     }
 }
@@ -424,7 +446,7 @@ pub fn tell_not_uploaded(operations: &[Operation], report: &Report) {
 fn record(
     context: &Context,
     volume: &str,
-    ready: &Ready,
+    ready: &ReadyVolume,
     phase: SnapshotPhase,
     snapshot: Option<&SnapshotId>,
 ) -> Snapshot {

@@ -18,7 +18,7 @@ pub(super) struct Spool {
 
 /// Where an item lies in the spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SpoolRange {
     offset: u64,
     length: usize,
 }
@@ -31,17 +31,17 @@ impl Spool {
     }
 
     /// Puts an item away.
-    pub(super) fn put(&self, item: &Item) -> io::Result<Place> {
+    pub(super) fn put(&self, item: &Item) -> io::Result<SpoolRange> {
         let length = item.json().len();
         let offset = self.end.fetch_add(length as u64, Ordering::Relaxed);
         self.file.write_all_at(item.json(), offset)?;
-        Ok(Place { offset, length })
+        Ok(SpoolRange { offset, length })
     }
 
     /// Gets an item back.
-    pub(super) fn get(&self, place: Place) -> io::Result<Item> {
-        let mut json = vec![0; place.length];
-        self.file.read_exact_at(&mut json, place.offset)?;
+    pub(super) fn get(&self, range: SpoolRange) -> io::Result<Item> {
+        let mut json = vec![0; range.length];
+        self.file.read_exact_at(&mut json, range.offset)?;
         Item::from_json(json).map_err(io::Error::other)
     }
 }
@@ -57,9 +57,9 @@ mod tests {
         let items = ["a", "b"].map(|kind| {
             Item::from_json(format!(r#"{{"kind":"{kind}","pad":"{}"}}"#, kind.repeat(9))).unwrap()
         });
-        let places = items.each_ref().map(|item| spool.put(item).unwrap());
-        for (item, place) in items.iter().zip(places).rev() {
-            assert_eq!(spool.get(place).unwrap(), *item);
+        let ranges = items.each_ref().map(|item| spool.put(item).unwrap());
+        for (item, range) in items.iter().zip(ranges).rev() {
+            assert_eq!(spool.get(range).unwrap(), *item);
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -20,19 +20,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::block::uid_of;
 use super::discover;
-use super::hook::{self, Hooks, Plan, Tally, Thaw, thaw_one_late};
+use super::hook::{self, Hooks, Plan, Tally, Thaw, retry_thaw};
 use crate::cluster::{self, Cluster};
+use crate::failpoint::{self, FailpointAction, Point};
 use crate::item::Object;
-use crate::journal::{self, Frozen, Journal, Pod, Record, apply_thaw};
-use crate::point::{self, Point, Verdict};
+use crate::journal::{self, FrozenByBlock, Journal, JournalEntry, Pod, apply_thaw};
 use crate::report::Report;
 
 /// How many pods are looked at and thawed at a time.
-const AT_ONCE: usize = 32;
+const MAX_CONCURRENT_PODS: usize = 32;
 
 /// What pods are thawed with.
 #[derive(Clone, Copy)]
-pub struct Thawing<'a> {
+pub struct ThawContext<'a> {
     /// Where the pods are.
     pub cluster: &'a dyn Cluster,
     /// The uid of the run that froze them.
@@ -62,7 +62,7 @@ pub enum ThawRetry<'a> {
 #[must_use]
 pub struct ThawOutcome {
     /// Pods that may be frozen still.
-    pub frozen: Frozen,
+    pub frozen: FrozenByBlock,
     /// Why, of the first of them.
     pub error: Option<ThawError>,
     /// Why the journal does not say all that was done.
@@ -86,11 +86,11 @@ pub enum ThawError {
 /// Records about thawed pods that could not be written, by run. They are as good as written for this
 /// process, so that no hook is run again, and are written when the journal takes them.
 #[derive(Debug, Default)]
-pub struct UnwrittenThaws(Mutex<BTreeMap<String, Vec<Record>>>);
+pub struct UnwrittenThaws(Mutex<BTreeMap<String, Vec<JournalEntry>>>);
 
 impl UnwrittenThaws {
     /// Takes pods off a list that were thawed already.
-    pub fn apply(&self, run: &str, frozen: &mut Frozen) {
+    pub fn apply(&self, run: &str, frozen: &mut FrozenByBlock) {
         for record in self.lock().get(run).into_iter().flatten() {
             apply_thaw(frozen, record);
         }
@@ -101,13 +101,13 @@ impl UnwrittenThaws {
         let records = self.lock().get(run).cloned().unwrap_or_default();
         for record in records {
             journal.append(&record).await?;
-            self.settle(run, &record);
+            self.remove_record(run, &record);
         }
         Ok(())
     }
 
     /// The journal of a run is gone, and nobody will ask.
-    pub fn forget(&self, run: &str) {
+    pub fn discard_run(&self, run: &str) {
         self.lock().remove(run);
     }
 
@@ -116,15 +116,15 @@ impl UnwrittenThaws {
         &self,
         run: &str,
         journal: &dyn Journal,
-        record: Record,
+        record: JournalEntry,
     ) -> Result<(), journal::Error> {
         self.lock().entry(run.to_owned()).or_default().push(record.clone());
         journal.append(&record).await?;
-        self.settle(run, &record);
+        self.remove_record(run, &record);
         Ok(())
     }
 
-    fn settle(&self, run: &str, record: &Record) {
+    fn remove_record(&self, run: &str, record: &JournalEntry) {
         let mut all = self.lock();
         if let Some(records) = all.get_mut(run) {
             records.retain(|one| one != record);
@@ -134,34 +134,39 @@ impl UnwrittenThaws {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Record>>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<JournalEntry>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A pod with the blocks that froze it.
-struct Target {
+struct ThawTarget {
     pod: Pod,
     blocks: Vec<u64>,
 }
 
 /// A pod that is there, and what runs in it.
-struct Found {
-    target: Target,
+struct FoundPod {
+    target: ThawTarget,
     object: Object,
     plan: Plan,
 }
 
 /// Thaws pods. Those that could not be are in the outcome.
-pub async fn thaw_left(thawing: Thawing<'_>, frozen: &Frozen, retry: ThawRetry<'_>) -> ThawOutcome {
+pub async fn thaw_leftover_pods(
+    thaw_context: ThawContext<'_>,
+    frozen: &FrozenByBlock,
+    retry: ThawRetry<'_>,
+) -> ThawOutcome {
     let mut outcome = ThawOutcome { frozen: frozen.clone(), ..ThawOutcome::default() };
-    thawing.unwritten.apply(thawing.run, &mut outcome.frozen);
-    outcome.unwritten = thawing.unwritten.write(thawing.run, thawing.journal).await.err();
+    thaw_context.unwritten.apply(thaw_context.run, &mut outcome.frozen);
+    outcome.unwritten =
+        thaw_context.unwritten.write(thaw_context.run, thaw_context.journal).await.err();
     if outcome.frozen.is_empty() {
         return outcome;
     }
     let work = Mutex::new(outcome);
-    let error = Pass { thawing, work: &work }.run(retry).await.err();
+    let error = ThawPass { context: thaw_context, work: &work }.run(retry).await.err();
     let mut outcome = work.into_inner().unwrap_or_else(PoisonError::into_inner);
     outcome.error = outcome.error.or(error);
     outcome
@@ -176,18 +181,18 @@ pub async fn give_up_if_canceled<T>(cancel: &CancellationToken, given_up: &Cance
 }
 
 /// One pass over the pods.
-struct Pass<'a> {
-    thawing: Thawing<'a>,
+struct ThawPass<'a> {
+    context: ThawContext<'a>,
     work: &'a Mutex<ThawOutcome>,
 }
 
-impl Pass<'_> {
+impl ThawPass<'_> {
     async fn run(&self, retry: ThawRetry<'_>) -> Result<(), ThawError> {
-        let Thawing { cluster, .. } = self.thawing;
+        let ThawContext { cluster, .. } = self.context;
         let discovery = cluster.discover().await.map_err(ThawError::Cluster)?;
         let resources = discover::resources(&discovery);
         let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
-        let hooks = match self.thawing.hooks {
+        let hooks = match self.context.hooks {
             Ok(hooks) => Hooks::new(hooks, &resources),
             Err(reason) => Err(vec![reason.to_owned()]),
         };
@@ -199,162 +204,172 @@ impl Pass<'_> {
         let hooks = (&hooks, unusable.as_deref());
         let targets = self.targets().into_iter().map(|target| async move {
             let found = cluster.get(pods, &target.pod.namespace, &target.pod.name).await;
-            self.meet(target, found, hooks).await
+            self.plan_thaw(target, found, hooks).await
         });
-        let found: Vec<Found> = futures::stream::iter(targets)
-            .buffer_unordered(AT_ONCE)
+        let pod: Vec<FoundPod> = futures::stream::iter(targets)
+            .buffer_unordered(MAX_CONCURRENT_PODS)
             .filter_map(std::future::ready)
             .collect()
             .await;
-        let tries = found.iter().map(|found| self.try_once(found, retry));
-        let tries = futures::stream::iter(tries.collect::<Vec<_>>());
-        let late: Vec<_> = tries.buffer_unordered(AT_ONCE).collect().await;
+        let attempts = pod.iter().map(|found| self.try_once(found, retry));
+        let attempts = futures::stream::iter(attempts.collect::<Vec<_>>());
+        let unreached: Vec<_> = attempts.buffer_unordered(MAX_CONCURRENT_PODS).collect().await;
         if let ThawRetry::DuringOutage(stop) = retry {
-            let places = Semaphore::new(hook::SIDE_BY_SIDE);
-            let late = late.into_iter().flatten();
-            join_all(late.map(|late| self.try_again(late, stop, &places))).await;
+            let permits = Semaphore::new(hook::MAX_CONCURRENT_THAWS);
+            let unreached = unreached.into_iter().flatten();
+            join_all(unreached.map(|late| self.retry(late, stop, &permits))).await;
         }
         Ok(())
     }
 
     /// Each pod once, however many blocks have frozen it: the last one says which hooks have run since.
-    fn targets(&self) -> Vec<Target> {
-        let mut targets: BTreeMap<(String, String, String), Target> = BTreeMap::new();
+    fn targets(&self) -> Vec<ThawTarget> {
+        let mut targets: BTreeMap<(String, String, String), ThawTarget> = BTreeMap::new();
         for (&block, pods) in &self.lock().frozen {
             for pod in pods {
                 let key = (pod.namespace.clone(), pod.name.clone(), pod.uid.clone());
                 let blocks = targets.remove(&key).map(|before| before.blocks).unwrap_or_default();
                 let blocks = blocks.into_iter().chain([block]).collect();
-                targets.insert(key, Target { pod: pod.clone(), blocks });
+                targets.insert(key, ThawTarget { pod: pod.clone(), blocks });
             }
         }
         targets.into_values().collect()
     }
 
     /// Finds out what runs in a pod. None if that is settled, or cannot be found out.
-    async fn meet(
+    async fn plan_thaw(
         &self,
-        target: Target,
+        target: ThawTarget,
         found: Result<Option<Object>, cluster::Error>,
         (hooks, unusable): (&Hooks, Option<&[String]>),
-    ) -> Option<Found> {
+    ) -> Option<FoundPod> {
         let object = match found {
             Ok(Some(object)) if uid_of(&object) == target.pod.uid => object,
             // It is gone, or another has its name.
             Ok(_) => {
-                self.note(&target, &Report::default()).await;
+                self.record_thawed(&target, &Report::default()).await;
                 return None;
             }
             Err(error) => {
-                self.leave(ThawError::Cluster(error));
+                self.record_error(ThawError::Cluster(error));
                 return None;
             }
         };
         let (id, report) = (object.id(), Report::default());
         match (hooks.plan(&object), unusable) {
-            (Ok(plan), _) if !plan.post.is_empty() => return Some(Found { target, object, plan }),
+            (Ok(plan), _) if !plan.post.is_empty() => {
+                return Some(FoundPod { target, object, plan });
+            }
             (Ok(_), Some(reasons)) => {
-                self.leave(ThawError::Hooks(reasons.to_vec()));
+                self.record_error(ThawError::Hooks(reasons.to_vec()));
                 return None;
             }
             (Ok(_), None) => {
                 let text = "no post-hook is configured, so the pod may still be frozen";
-                report.warning(&id, text);
+                report.warn(&id, text);
             }
             (Err(error), _) => report.error(&id, format!("the pod may still be frozen: {error}")),
         }
-        self.note(&target, &report).await;
+        self.record_thawed(&target, &report).await;
         None
     }
 
     /// Runs the post-hooks of a pod, once. Returns what did not reach it.
-    async fn try_once<'b>(&self, found: &'b Found, retry: ThawRetry<'_>) -> Option<Late<'b>> {
-        let Found { target, object, plan } = found;
+    async fn try_once<'b>(
+        &self,
+        found: &'b FoundPod,
+        retry: ThawRetry<'_>,
+    ) -> Option<UnreachedPod<'b>> {
+        let FoundPod { target, object, plan } = found;
         tracing::info!(pod = %object.id(), "the pod may still be frozen, and is thawed");
         let (report, tally) = (Report::default(), Tally::default());
         let thaw = Thaw::new(object, plan).without(&target.pod.ran);
-        let with = hook::With { cluster: self.thawing.cluster, report: &report, tally: &tally };
-        let Some(left) = thaw.run(with).await else {
-            self.note(target, &report).await;
+        let hook_context =
+            hook::HookContext { cluster: self.context.cluster, report: &report, tally: &tally };
+        let Some(remaining) = thaw.run(hook_context).await else {
+            self.record_thawed(target, &report).await;
             return None;
         };
         if object.is_being_deleted {
             // Nobody waits for a node that is away to let go of its last pods.
-            left.give_up(with).await;
-            self.note(target, &report).await;
+            remaining.give_up(hook_context).await;
+            self.record_thawed(target, &report).await;
             return None;
         }
         if matches!(retry, ThawRetry::Never) {
-            self.note_ran(target, left.ran()).await;
-            self.leave_unreached(object);
+            self.record_ran_hooks(target, remaining.ran()).await;
+            self.record_unreached(object);
             return None;
         }
-        Some(Late { found, left, report, tally })
+        Some(UnreachedPod { found, thaw: remaining, report, tally })
     }
 
     /// Tries a pod until it is reached, or the outage is too long.
-    async fn try_again(&self, late: Late<'_>, stop: &CancellationToken, places: &Semaphore) {
-        let Late { found, left, report, tally } = late;
-        let with = hook::With { cluster: self.thawing.cluster, report: &report, tally: &tally };
-        match thaw_one_late(with, left, stop, places).await {
-            None => self.note(&found.target, &report).await,
-            Some(unthawed) => {
-                self.note_ran(&found.target, &unthawed.ran).await;
-                self.leave_unreached(&found.object);
+    async fn retry(&self, late: UnreachedPod<'_>, stop: &CancellationToken, permits: &Semaphore) {
+        let UnreachedPod { found, thaw: left, report, tally } = late;
+        let hook_context =
+            hook::HookContext { cluster: self.context.cluster, report: &report, tally: &tally };
+        match retry_thaw(hook_context, left, stop, permits).await {
+            None => self.record_thawed(&found.target, &report).await,
+            Some(still_frozen) => {
+                self.record_ran_hooks(&found.target, &still_frozen.ran).await;
+                self.record_unreached(&found.object);
                 let (errors, warnings) = report.messages();
-                self.thawing.report.take_over(errors, warnings);
+                self.context.report.append(errors, warnings);
             }
         }
     }
 
     /// Notes that a pod is thawed, for each block that has frozen it.
-    async fn note(&self, target: &Target, told: &Report) {
-        let (errors, warnings) = told.messages();
-        let mut noted: Vec<journal::Told> = errors.iter().cloned().map(Into::into).collect();
+    async fn record_thawed(&self, target: &ThawTarget, report: &Report) {
+        let (errors, warnings) = report.messages();
+        let mut journaled: Vec<journal::JournaledMessage> =
+            errors.iter().cloned().map(Into::into).collect();
         for &block in &target.blocks {
-            let errors = std::mem::take(&mut noted);
+            let errors = std::mem::take(&mut journaled);
             let is_last = self.lock().frozen.get(&block).is_none_or(|pods| pods.len() <= 1);
             let record = if is_last {
-                Record::Thawed { block, errors }
+                JournalEntry::Thawed { block, errors }
             } else {
                 let (pod, ran) = (target.pod.uid.clone(), Vec::new());
-                Record::PostHooks { block, pod, ran, is_thawed: true, errors }
+                JournalEntry::PostHooks { block, pod, ran, is_thawed: true, errors }
             };
-            self.write(record).await;
+            self.append(record).await;
         }
-        self.thawing.report.take_over(errors, warnings);
+        self.context.report.append(errors, warnings);
     }
 
     /// Notes which hooks of a pod have run, though it is not thawed.
-    async fn note_ran(&self, target: &Target, ran: &[usize]) {
+    async fn record_ran_hooks(&self, target: &ThawTarget, ran: &[usize]) {
         if ran == target.pod.ran {
             return;
         }
         for &block in &target.blocks {
             let (pod, ran) = (target.pod.uid.clone(), ran.to_vec());
             let errors = Vec::new();
-            self.write(Record::PostHooks { block, pod, ran, is_thawed: false, errors }).await;
+            self.append(JournalEntry::PostHooks { block, pod, ran, is_thawed: false, errors })
+                .await;
         }
     }
 
-    async fn write(&self, record: Record) {
+    async fn append(&self, record: JournalEntry) {
         apply_thaw(&mut self.lock().frozen, &record);
-        if point::verdict(Point::NoteThawed) != Verdict::Go {
+        if failpoint::should_skip(Point::JournalThaw) != FailpointAction::Continue {
             return;
         }
-        let Thawing { run, journal, unwritten, .. } = self.thawing;
+        let ThawContext { run, journal, unwritten, .. } = self.context;
         if let Err(error) = unwritten.append(run, journal, record).await {
             self.lock().unwritten.get_or_insert(error);
         }
-        point::pass(Point::ThawNoted);
+        failpoint::hit(Point::ThawJournaled);
     }
 
-    fn leave_unreached(&self, object: &Object) {
-        let why = format!("the post-hooks of {} may not have been run", object.id());
-        self.leave(ThawError::Cluster(cluster::Error::Unreachable(why)));
+    fn record_unreached(&self, object: &Object) {
+        let reason = format!("the post-hooks of {} may not have been run", object.id());
+        self.record_error(ThawError::Cluster(cluster::Error::Unreachable(reason)));
     }
 
-    fn leave(&self, error: ThawError) {
+    fn record_error(&self, error: ThawError) {
         self.lock().error.get_or_insert(error);
     }
 
@@ -364,9 +379,9 @@ impl Pass<'_> {
 }
 
 /// A pod that was not reached at once.
-struct Late<'a> {
-    found: &'a Found,
-    left: Thaw<'a>,
+struct UnreachedPod<'a> {
+    found: &'a FoundPod,
+    thaw: Thaw<'a>,
     report: Report,
     tally: Tally,
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use bowline_plugin::{ByteStream, one_line};
+use bowline_plugin::{ByteStream, error_chain};
 use bowline_store::{BackupName, BackupStore, Error};
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt as _, stream};
@@ -15,11 +15,11 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
 /// How often a plugin is given the archive.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// The pause before the second try; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// How much is read from disk at a time.
-const PIECE: usize = 256 << 10;
+const CHUNK_SIZE: usize = 256 << 10;
 
 /// Why the archive is not in the bucket.
 #[derive(Debug, thiserror::Error)]
@@ -39,16 +39,16 @@ pub(super) async fn contents(
     archive: ByteStream,
     scratch: &Path,
 ) -> Result<(), UploadError> {
-    if store.sends_again() {
+    if store.retries_parts() {
         return Ok(store.put_contents(backup, archive).await?);
     }
-    let file = keep(archive, scratch).await.map_err(UploadError::Scratch)?;
+    let file = spool_to_disk(archive, scratch).await.map_err(UploadError::Scratch)?;
     let mut pause = FIRST_PAUSE;
-    for _ in 1..TRIES {
+    for _ in 1..MAX_ATTEMPTS {
         let stream = read(&file).await.map_err(UploadError::Scratch)?;
         match store.put_contents(backup, stream).await {
             Ok(()) => return Ok(()),
-            Err(error) => tracing::warn!("the archive is sent again: {}", one_line(&error)),
+            Err(error) => tracing::warn!("the archive is sent again: {}", error_chain(&error)),
         }
         tokio::time::sleep(pause).await;
         pause *= 2;
@@ -58,7 +58,7 @@ pub(super) async fn contents(
 }
 
 /// Writes a stream into a file without a name.
-pub(super) async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
+pub(super) async fn spool_to_disk(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
     let mut file = File::from_std(tempfile::tempfile_in(scratch)?);
     while let Some(piece) = archive.next().await {
         file.write_all(&piece?).await?;
@@ -68,16 +68,16 @@ pub(super) async fn keep(mut archive: ByteStream, scratch: &Path) -> io::Result<
 }
 
 /// The file from its beginning.
-pub(super) async fn rewound(file: &File) -> io::Result<std::fs::File> {
+pub(super) async fn rewind(file: &File) -> io::Result<std::fs::File> {
     let mut file = file.try_clone().await?;
     file.rewind().await?;
     Ok(file.into_std().await)
 }
 
 async fn read(file: &File) -> io::Result<ByteStream> {
-    let file = File::from_std(rewound(file).await?);
+    let file = File::from_std(rewind(file).await?);
     let pieces = stream::try_unfold(file, async |mut file| {
-        let mut piece = BytesMut::with_capacity(PIECE);
+        let mut piece = BytesMut::with_capacity(CHUNK_SIZE);
         let count = file.read_buf(&mut piece).await?;
         Ok::<_, io::Error>((count > 0).then(|| (Bytes::from(piece), file)))
     });

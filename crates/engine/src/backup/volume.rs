@@ -16,10 +16,10 @@
 //! that is to be copied file by file while no pod that runs has mounted it. We warn.
 
 mod decide;
-mod note;
-mod tell;
+mod messages;
 #[cfg(test)]
 mod tests;
+mod volume_facts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,51 +33,51 @@ use bowline_store::file::{
 use super::csi;
 use super::policy::{Policies, VolumeFacts};
 use crate::item::Object;
-use decide::{Case, Fate, Lacking, Mount, Without};
-pub(crate) use note::PodNote;
-use note::{ClaimNote, Source, VolumeNote};
+use decide::{Case, Mount, SnapshotFallback, UnsupportedMethod, VolumeDecision};
+pub(crate) use volume_facts::PodFacts;
+use volume_facts::{ClaimFacts, PersistentVolumeFacts, Source};
 
 /// What a run has seen of volumes, so far.
 #[derive(Debug, Default)]
 pub struct Volumes {
-    notes: Mutex<Notes>,
+    recorded: Mutex<RecordedFacts>,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
-    pods: Vec<PodNote>,
+struct RecordedFacts {
+    pods: Vec<PodFacts>,
     /// Pods that are not part of the run and mount claims that are, by namespace and name. Whether they
     /// want the files of a volume copied counts as well, as to Velero
     /// (internal/volumehelper/volume_policy_helper.go).
-    outside: BTreeMap<(Box<str>, Box<str>), Arc<PodNote>>,
-    claims: BTreeMap<ClaimKey, ClaimNote>,
-    volumes: BTreeMap<Box<str>, VolumeNote>,
+    outside: BTreeMap<(Box<str>, Box<str>), Arc<PodFacts>>,
+    claims: BTreeMap<ClaimKey, ClaimFacts>,
+    volumes: BTreeMap<Box<str>, PersistentVolumeFacts>,
     /// What could not be read, so that nothing can be said about its volumes.
     unreadable: Vec<(ResourceIdentifier, String)>,
     /// The facts of volumes of which nothing but the type is known, each once.
-    plain: HashMap<&'static str, Arc<VolumeFacts>>,
+    shared_facts: HashMap<&'static str, Arc<VolumeFacts>>,
     /// What came of the volumes that were to be snapshotted.
-    snapshotted: BTreeMap<Box<str>, Snapshotted>,
+    snapshotted: BTreeMap<Box<str>, SnapshotOutcome>,
 }
 
 /// What came of a volume that was to be snapshotted by a plugin.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Snapshotted {
+pub enum SnapshotOutcome {
     /// A plugin was asked for a snapshot; the record says what came of that.
-    Tried(Box<Snapshot>),
+    PluginSnapshot(Box<Snapshot>),
     /// No plugin could be asked, which was told.
-    NotTried,
+    NotAttempted,
     /// No plugin knows the volume.
     Unmatched,
     /// Its CSI driver was asked for a snapshot; the record says what came of that.
-    Csi(Box<csi::Record>),
+    CsiSnapshot(Box<csi::CsiSnapshotRecord>),
     /// Its CSI driver cannot be asked, for this reason, and no plugin knows the volume. That was told.
-    Lacking(String),
+    Unsupported(String),
 }
 
 /// A volume that its CSI driver is to snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ByCsi {
+pub(super) struct CsiCandidate {
     pub(super) volume: String,
     /// The claim that it is bound to.
     pub(super) namespace: String,
@@ -91,7 +91,7 @@ type ClaimKey = (Box<str>, Box<str>);
 /// What the request says about volumes.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of its own in the request")]
-pub struct Wishes<'a> {
+pub struct VolumeOptions<'a> {
     /// Whether volumes are to be snapshotted.
     pub snapshot_volumes: bool,
     /// Whether volumes of pods are to be copied file by file unless they opt out.
@@ -106,7 +106,7 @@ pub struct Wishes<'a> {
 
 /// What became of the data of all volumes.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct VolumeResults {
     /// What is known of each PersistentVolume, in the order of their names, and of claims whose
     /// volume is not in the backup.
     pub infos: Vec<BackupVolumeInfo>,
@@ -117,145 +117,151 @@ pub struct Settled {
     /// The snapshots that plugins were asked for.
     pub snapshots: Vec<Snapshot>,
     /// The snapshots that CSI drivers were asked for.
-    pub csi_snapshots: Vec<csi::Record>,
+    pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
 }
 
 impl Volumes {
     /// Notes an object that is visited, if it has to do with volumes.
-    pub fn note(&self, object: &Object) {
+    pub fn record(&self, object: &Object) {
         if !object.resource.id.group.is_empty() {
             return;
         }
         match object.resource.id.resource.as_str() {
-            "pods" => self.note_pod(object),
-            "persistentvolumeclaims" => self.note_claim(object),
-            "persistentvolumes" => self.note_volume(object),
+            "pods" => self.record_pod(object),
+            "persistentvolumeclaims" => self.record_claim(object),
+            "persistentvolumes" => self.record_volume(object),
             _ => {}
         }
     }
 
     /// Notes what came of a volume that was to be snapshotted.
-    pub fn note_snapshotted(&self, volume: &str, outcome: Snapshotted) {
+    pub fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
         self.lock().snapshotted.insert(volume.into(), outcome);
     }
 
     /// The volumes that a plugin is to snapshot, of those that were noted.
-    pub fn to_snapshot(&self, wishes: &Wishes<'_>) -> Vec<Box<str>> {
-        let mut wanted = Vec::new();
-        self.lock().each_volume(wishes, |name, _, _, fate| {
-            if matches!(fate, Fate::Snapshot { .. }) {
-                wanted.push(name.clone());
+    pub fn volumes_to_snapshot(&self, options: &VolumeOptions<'_>) -> Vec<Box<str>> {
+        let mut names = Vec::new();
+        self.lock().for_each_volume(options, |name, _, _, decision| {
+            if matches!(decision, VolumeDecision::Snapshot { .. }) {
+                names.push(name.clone());
             }
         });
-        wanted
+        names
     }
 
     /// The volumes that CSI drivers are to snapshot if they can, of those that were noted.
-    pub(super) fn to_snapshot_by_csi(&self, wishes: &Wishes<'_>) -> Vec<ByCsi> {
-        let mut wanted = Vec::new();
-        self.lock().each_volume(wishes, |name, volume, _, fate| {
+    pub(super) fn csi_candidates(&self, options: &VolumeOptions<'_>) -> Vec<CsiCandidate> {
+        let mut candidates = Vec::new();
+        self.lock().for_each_volume(options, |name, volume, _, decision| {
             if let (
-                Fate::Snapshot { without: Without::Csi { driver } }
-                | Fate::Lacking(Lacking::CsiSnapshot { driver }),
+                VolumeDecision::Snapshot { fallback: SnapshotFallback::Csi { driver } }
+                | VolumeDecision::Unsupported(UnsupportedMethod::CsiSnapshot { driver }),
                 Some((namespace, claim)),
-            ) = (fate, volume.bound_to())
+            ) = (decision, volume.bound_to())
             {
                 let (volume, namespace) = (name.to_string(), namespace.to_string());
-                wanted.push(ByCsi { volume, namespace, claim: claim.to_string(), driver });
+                candidates.push(CsiCandidate {
+                    volume,
+                    namespace,
+                    claim: claim.to_string(),
+                    driver,
+                });
             }
         });
-        wanted
+        candidates
     }
 
     /// Notes a pod that is visited.
-    pub fn note_pod(&self, pod: &Object) {
-        match note::read_pod(pod) {
+    pub fn record_pod(&self, pod: &Object) {
+        match volume_facts::read_pod(pod) {
             Ok(read) => self.lock().add_pod(pod, read),
-            Err(error) => self.cannot_read(pod, &error),
+            Err(error) => self.record_unreadable(pod, &error),
         }
     }
 
     /// Notes a pod that is not part of the run and mounts a claim that is.
-    pub(super) fn note_outside(&self, pod: &Arc<PodNote>) {
+    pub(super) fn record_outside_pod(&self, pod: &Arc<PodFacts>) {
         let key = (pod.namespace.clone(), pod.name.clone());
         self.lock().outside.insert(key, Arc::clone(pod));
     }
 
     /// Whether a pod was noted as one that is visited.
-    pub(super) fn has_pod(&self, pod: &PodNote) -> bool {
-        let notes = self.lock();
-        notes.pods.iter().any(|one| one.namespace == pod.namespace && one.name == pod.name)
+    pub(super) fn has_pod(&self, pod: &PodFacts) -> bool {
+        let recorded = self.lock();
+        recorded.pods.iter().any(|one| one.namespace == pod.namespace && one.name == pod.name)
     }
 
     /// The claims that were noted, and those that volumes say they are bound to.
     pub(super) fn claims(&self) -> BTreeSet<(String, String)> {
-        let notes = self.lock();
-        let bound = notes.volumes.values().filter_map(VolumeNote::bound_to);
-        let keys = notes.claims.keys().chain(bound);
+        let recorded = self.lock();
+        let bound = recorded.volumes.values().filter_map(PersistentVolumeFacts::bound_to);
+        let keys = recorded.claims.keys().chain(bound);
         keys.map(|(namespace, name)| (namespace.to_string(), name.to_string())).collect()
     }
 
     /// Notes a claim that is visited.
-    pub fn note_claim(&self, claim: &Object) {
-        match ClaimNote::read(claim) {
-            Ok(note) => {
+    pub fn record_claim(&self, claim: &Object) {
+        match ClaimFacts::read(claim) {
+            Ok(facts) => {
                 let key = (claim.namespace.as_str().into(), claim.name.as_str().into());
-                self.lock().claims.insert(key, note);
+                self.lock().claims.insert(key, facts);
             }
-            Err(error) => self.cannot_read(claim, &error),
+            Err(error) => self.record_unreadable(claim, &error),
         }
     }
 
     /// Notes a PersistentVolume that is visited.
-    pub fn note_volume(&self, volume: &Object) {
-        match VolumeNote::read(volume) {
-            Ok(note) => {
-                self.lock().volumes.insert(volume.name.as_str().into(), note);
+    pub fn record_volume(&self, volume: &Object) {
+        match PersistentVolumeFacts::read(volume) {
+            Ok(facts) => {
+                self.lock().volumes.insert(volume.name.as_str().into(), facts);
             }
-            Err(error) => self.cannot_read(volume, &error),
+            Err(error) => self.record_unreadable(volume, &error),
         }
     }
 
     /// Judges all volumes that were noted.
-    pub fn settle(&self, wishes: &Wishes<'_>) -> Settled {
-        let notes = self.lock();
-        let mut settled = Settled { errors: notes.unreadable.clone(), ..Settled::default() };
-        let mounts = notes.mounts();
-        let mut seen = Vec::new();
-        notes.each_volume(wishes, |name, volume, id, fate| {
-            let outcome = notes.snapshotted.get(name);
-            settled.add(&id, name, volume.claim.as_ref(), Some(volume), &fate, outcome);
-            seen.extend(volume.bound_to());
+    pub fn decide_all(&self, options: &VolumeOptions<'_>) -> VolumeResults {
+        let recorded = self.lock();
+        let mut results =
+            VolumeResults { errors: recorded.unreadable.clone(), ..VolumeResults::default() };
+        let mounts = recorded.mounts();
+        let mut decided_claims = Vec::new();
+        recorded.for_each_volume(options, |name, volume, id, decision| {
+            let outcome = recorded.snapshotted.get(name);
+            results.add(&id, name, volume.claim.as_ref(), Some(volume), &decision, outcome);
+            decided_claims.extend(volume.bound_to());
         });
         // One that was taken counts, also where the run was broken off before it came to the volume.
-        for (name, outcome) in &notes.snapshotted {
+        for (name, outcome) in &recorded.snapshotted {
             let is_known = || {
-                let mut claims = notes.claims.values();
-                notes.volumes.contains_key(name)
+                let mut claims = recorded.claims.values();
+                recorded.volumes.contains_key(name)
                     || claims.any(|claim| claim.volume.as_ref() == Some(name))
             };
             match outcome {
-                Snapshotted::Tried(snapshot) if !is_known() => {
+                SnapshotOutcome::PluginSnapshot(snapshot) if !is_known() => {
                     let info = BackupVolumeInfo { pv_name: name.to_string(), ..Default::default() };
-                    settled.infos.push(snapshotted(info, snapshot));
-                    settled.snapshots.push((**snapshot).clone());
+                    results.infos.push(snapshot_info(info, snapshot));
+                    results.snapshots.push((**snapshot).clone());
                 }
-                Snapshotted::Csi(record) if !is_known() => {
+                SnapshotOutcome::CsiSnapshot(record) if !is_known() => {
                     let info = BackupVolumeInfo {
                         pvc_name: record.claim.clone(),
                         pvc_namespace: record.namespace.clone(),
                         pv_name: name.to_string(),
                         ..Default::default()
                     };
-                    settled.infos.push(record.info(info));
-                    settled.csi_snapshots.push((**record).clone());
+                    results.infos.push(record.info(info));
+                    results.csi_snapshots.push((**record).clone());
                 }
                 _ => {}
             }
         }
-        seen.sort_unstable();
-        let is_settled = |key: &ClaimKey| seen.binary_search(&key).is_ok();
-        for (key, claim) in notes.claims.iter().filter(|(key, _)| !is_settled(key)) {
+        decided_claims.sort_unstable();
+        let is_decided = |key: &ClaimKey| decided_claims.binary_search(&key).is_ok();
+        for (key, claim) in recorded.claims.iter().filter(|(key, _)| !is_decided(key)) {
             // Nothing is in a claim that has no volume.
             let Some(volume) = &claim.volume else { continue };
             let case = Case {
@@ -265,36 +271,36 @@ impl Volumes {
                 mounts: mounts.get(key).map_or(&[], Vec::as_slice),
             };
             let id = id("persistentvolumeclaims", &key.0, &key.1);
-            let outcome = notes.snapshotted.get(volume);
-            settled.add(&id, volume, Some(key), None, &decide::fate(&case, wishes), outcome);
+            let outcome = recorded.snapshotted.get(volume);
+            results.add(&id, volume, Some(key), None, &decide::decide(&case, options), outcome);
         }
-        for pod in &notes.pods {
-            let is_settled = |claim: &str| {
+        for pod in &recorded.pods {
+            let is_decided = |claim: &str| {
                 let key = (pod.namespace.clone(), claim.into());
-                is_settled(&key) || notes.claims.contains_key(&key)
+                is_decided(&key) || recorded.claims.contains_key(&key)
             };
-            settled.add_pod(pod, wishes, is_settled);
+            results.add_pod(pod, options, is_decided);
         }
-        settled
+        results
     }
 
-    fn cannot_read(&self, object: &Object, error: &serde_json::Error) {
+    fn record_unreadable(&self, object: &Object, error: &serde_json::Error) {
         let text = format!("nothing can be said about its volumes, for it cannot be read: {error}");
         self.lock().unreadable.push((object.id(), text));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RecordedFacts> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Notes {
-    fn add_pod(&mut self, object: &Object, read: note::ReadPod) {
-        let pod = PodNote::new(object, read, |facts| {
+impl RecordedFacts {
+    fn add_pod(&mut self, object: &Object, read: volume_facts::PodObject) {
+        let pod = PodFacts::new(object, read, |facts| {
             // Most are an `emptyDir`; those share one set of facts.
             match facts.volume_type {
                 Some(plain) if facts.csi.is_none() && facts.nfs.is_none() => {
-                    Arc::clone(self.plain.entry(plain).or_insert_with(|| Arc::new(facts)))
+                    Arc::clone(self.shared_facts.entry(plain).or_insert_with(|| Arc::new(facts)))
                 }
                 _ => Arc::new(facts),
             }
@@ -305,28 +311,33 @@ impl Notes {
     }
 
     /// Judges each PersistentVolume, which is told by its claim where that is in the backup.
-    fn each_volume<'a>(
+    fn for_each_volume<'a>(
         &'a self,
-        wishes: &Wishes<'_>,
-        mut judged: impl FnMut(&'a Box<str>, &'a VolumeNote, ResourceIdentifier, Fate<'_>),
+        options: &VolumeOptions<'_>,
+        mut visit: impl FnMut(
+            &'a Box<str>,
+            &'a PersistentVolumeFacts,
+            ResourceIdentifier,
+            VolumeDecision<'_>,
+        ),
     ) {
         let mounts = self.mounts();
         for (name, volume) in &self.volumes {
             let claim = volume.bound_to();
-            let note = claim.and_then(|key| self.claims.get(key));
-            let note = note.filter(|note| note.volume.as_ref() == Some(name));
-            let facts = volume.facts_with(note);
+            let claim_facts = claim.and_then(|key| self.claims.get(key));
+            let claim_facts = claim_facts.filter(|note| note.volume.as_ref() == Some(name));
+            let facts = volume.facts_with(claim_facts);
             let case = Case {
                 facts: &facts,
                 has_volume: true,
-                has_claim: note.is_some(),
+                has_claim: claim_facts.is_some(),
                 mounts: claim.and_then(|key| mounts.get(key)).map_or(&[], Vec::as_slice),
             };
-            let id = match claim.filter(|_| note.is_some()) {
+            let id = match claim.filter(|_| claim_facts.is_some()) {
                 Some((namespace, name)) => id("persistentvolumeclaims", namespace, name),
                 None => id("persistentvolumes", "", name),
             };
-            judged(name, volume, id, decide::fate(&case, wishes));
+            visit(name, volume, id, decide::decide(&case, options));
         }
     }
 
@@ -346,16 +357,16 @@ impl Notes {
     }
 }
 
-impl Settled {
+impl VolumeResults {
     /// Adds what became of a PersistentVolume, or of one that only its claim tells of.
     fn add(
         &mut self,
         id: &ResourceIdentifier,
         name: &str,
         claim: Option<&ClaimKey>,
-        volume: Option<&VolumeNote>,
-        fate: &Fate<'_>,
-        outcome: Option<&Snapshotted>,
+        volume: Option<&PersistentVolumeFacts>,
+        decision: &VolumeDecision<'_>,
+        outcome: Option<&SnapshotOutcome>,
     ) {
         let (namespace, claim) = claim.map_or(("", ""), |(namespace, claim)| (namespace, claim));
         let info = BackupVolumeInfo {
@@ -369,66 +380,79 @@ impl Settled {
             }),
             ..BackupVolumeInfo::default()
         };
-        let fate = match (fate, outcome) {
+        let decision = match (decision, outcome) {
             // Whatever is wanted now: it was wanted when it was taken.
-            (_, Some(Snapshotted::Tried(snapshot))) => {
-                self.infos.push(snapshotted(info, snapshot));
+            (_, Some(SnapshotOutcome::PluginSnapshot(snapshot))) => {
+                self.infos.push(snapshot_info(info, snapshot));
                 self.snapshots.push((**snapshot).clone());
                 return;
             }
-            (_, Some(Snapshotted::Csi(record))) => {
+            (_, Some(SnapshotOutcome::CsiSnapshot(record))) => {
                 self.infos.push(record.info(info));
                 self.csi_snapshots.push((**record).clone());
                 return;
             }
-            (_, Some(Snapshotted::Lacking(reason))) => {
+            (_, Some(SnapshotOutcome::Unsupported(reason))) => {
                 let skipped_reason = format!("csiSnapshot: {reason};");
                 self.infos.push(BackupVolumeInfo { skipped: true, skipped_reason, ..info });
                 return;
             }
-            (Fate::Snapshot { without }, Some(Snapshotted::Unmatched)) => &without.into(),
-            (fate, _) => fate,
+            (VolumeDecision::Snapshot { fallback }, Some(SnapshotOutcome::Unmatched)) => {
+                &fallback.into()
+            }
+            (decision, _) => decision,
         };
-        let skipped_reason = tell::skipped_reason(fate);
+        let skipped_reason = messages::skipped_reason(decision);
         self.infos.push(BackupVolumeInfo { skipped: true, skipped_reason, ..info });
-        match fate {
-            Fate::LeftOut(_) => {}
+        match decision {
+            VolumeDecision::Skipped(_) => {}
             // That it could not be asked for was told when that was tried.
-            Fate::Snapshot { .. } if outcome.is_some() => {}
-            Fate::Snapshot { .. } => self.errors.push((id.clone(), tell::forgotten(name))),
-            Fate::Lacking(lacking) => self.errors.push((id.clone(), tell::lacking(name, lacking))),
-            Fate::NoMethod(why) => self.warnings.push((id.clone(), tell::no_method(name, why))),
+            VolumeDecision::Snapshot { .. } if outcome.is_some() => {}
+            VolumeDecision::Snapshot { .. } => {
+                self.errors.push((id.clone(), messages::never_requested(name)));
+            }
+            VolumeDecision::Unsupported(method) => {
+                self.errors.push((id.clone(), messages::unsupported(name, method)));
+            }
+            VolumeDecision::NoMethod(reason) => {
+                self.warnings.push((id.clone(), messages::no_method(name, reason)));
+            }
         }
     }
 
     /// Adds what became of the volumes of a pod that are not PersistentVolumes, or are, but neither
     /// they nor their claims are in the backup.
-    fn add_pod(&mut self, pod: &PodNote, wishes: &Wishes<'_>, is_settled: impl Fn(&str) -> bool) {
+    fn add_pod(
+        &mut self,
+        pod: &PodFacts,
+        options: &VolumeOptions<'_>,
+        is_decided: impl Fn(&str) -> bool,
+    ) {
         let id = id("pods", &pod.namespace, &pod.name);
-        let mut lacking: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+        let mut unsupported: BTreeMap<_, Vec<&str>> = BTreeMap::new();
         for volume in &pod.volumes {
-            let why = match &volume.source {
-                Source::Claim(claim) if is_settled(claim) => continue,
-                Source::Claim(_) => decide::wants_copy_of_claim(volume, wishes),
-                Source::Own(facts) => decide::wants_copy(volume, facts, wishes),
+            let cause = match &volume.source {
+                Source::Claim(claim) if is_decided(claim) => continue,
+                Source::Claim(_) => decide::wants_copy_of_claim(volume, options),
+                Source::Inline(facts) => decide::wants_copy(volume, facts, options),
             };
-            if let Some(why) = why {
-                lacking.entry(why).or_default().push(&volume.name);
+            if let Some(cause) = cause {
+                unsupported.entry(cause).or_default().push(&volume.name);
             }
         }
-        for (why, names) in lacking {
-            self.errors.push((id.clone(), tell::lacking_in_pod(&names, why)));
+        for (cause, names) in unsupported {
+            self.errors.push((id.clone(), messages::unsupported_in_pod(&names, cause)));
         }
-        if !wishes.default_volumes_to_fs_backup {
-            for (name, problem) in &pod.unanswerable {
-                self.warnings.push((id.clone(), tell::unanswerable(name, *problem)));
+        if !options.default_volumes_to_fs_backup {
+            for (name, problem) in &pod.uncopyable {
+                self.warnings.push((id.clone(), messages::uncopyable(name, *problem)));
             }
         }
     }
 }
 
 /// What is known of a volume whose snapshot a plugin was asked for.
-fn snapshotted(info: BackupVolumeInfo, snapshot: &Snapshot) -> BackupVolumeInfo {
+fn snapshot_info(info: BackupVolumeInfo, snapshot: &Snapshot) -> BackupVolumeInfo {
     let Snapshot { spec, status, .. } = snapshot;
     let is_taken = status.phase == Some(SnapshotPhase::Completed);
     BackupVolumeInfo {

@@ -10,12 +10,12 @@
 //!   instead, so it may be of two points in time; nothing that was there all the while is missed.
 
 mod discovery;
-mod ended;
-mod follow;
+mod exec_status;
 mod pages;
-mod patience;
+mod retry;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_plugin::{Item, one_line};
+use bowline_plugin::{Item, error_chain};
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use http::{Method, Request, Response, StatusCode};
@@ -36,24 +36,26 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 
-use super::split::OBJECT_MAX;
-use super::{Announce, Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::list_splitter::OBJECT_MAX;
+use super::{
+    Announce, Cluster, Discovery, Error, Exec, ExecOutcome, Query, Result, Subresource, WatchEvent,
+};
 use crate::item::Object;
 use crate::resource::{GroupResource, Resource};
-use pages::Source;
-use patience::{Failed, Hope, OUTAGE, Patience, retry_after};
+use pages::ListSource;
+use retry::{FailedAttempt, MAX_OUTAGE, RetryBudget, RetryHint, retry_after};
 
 /// How long the API server may be silent, before its answer or in the middle of it.
-const SILENCE: Duration = Duration::from_mins(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long it may take to open the way to a container. An API server that cannot reach the node knows it
 /// by then.
-const OPENING: Duration = Duration::from_secs(30);
+const EXEC_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Who owns the fields that are written.
 const FIELD_MANAGER: &str = "bowline";
 /// How much of an error's answer is read.
-const ERROR_MAX: usize = 64 << 10;
+const MAX_ERROR_BYTES: usize = 64 << 10;
 /// How much is kept of what a command writes.
-const OUTPUT_MAX: usize = 8 << 10;
+const MAX_OUTPUT_BYTES: usize = 8 << 10;
 
 /// A real cluster.
 #[derive(Clone)]
@@ -61,13 +63,13 @@ pub struct ApiServer {
     client: kube::Client,
     page_size: u32,
     is_dry_run: bool,
-    outage: Duration,
+    max_outage: Duration,
 }
 
 impl ApiServer {
     /// A cluster behind a client. Lists have pages of `page_size` objects; 0 for no pages.
     pub fn new(client: kube::Client, page_size: u32) -> Self {
-        Self { client, page_size, is_dry_run: false, outage: OUTAGE }
+        Self { client, page_size, is_dry_run: false, max_outage: MAX_OUTAGE }
     }
 
     /// The same cluster, asked only what would happen: whatever is written is checked as if it were
@@ -79,32 +81,32 @@ impl ApiServer {
 
     /// The same cluster, of which it is known at once that it is not there.
     #[must_use]
-    pub fn impatient(self) -> Self {
-        Self { outage: Duration::ZERO, ..self }
+    pub fn without_outage_retries(self) -> Self {
+        Self { max_outage: Duration::ZERO, ..self }
     }
 
     /// Asks once.
-    async fn ask(&self, path: &str) -> Result<Response<Body>, Failed> {
+    async fn get_once(&self, path: &str) -> Result<Response<Body>, FailedAttempt> {
         let request = Request::get(path)
             .header(http::header::ACCEPT, "application/json")
             .body(Body::empty())
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let response = in_time(self.client.send(request)).await?;
+        let response = with_timeout(self.client.send(request)).await?;
         if response.status().is_success() {
             return Ok(response);
         }
         let retry_after = retry_after(&response);
-        let error = refusal(response).await;
-        Err(match Failed::from(error) {
-            Failed { error, hope: Hope::Later(_) } => {
-                Failed { error, hope: Hope::Later(retry_after) }
+        let error = error_response(response).await;
+        Err(match FailedAttempt::from(error) {
+            FailedAttempt { error, retry_hint: RetryHint::After(_) } => {
+                FailedAttempt { error, retry_hint: RetryHint::After(retry_after) }
             }
             failed => failed,
         })
     }
 
     /// Writes once. Whether to write again is for the caller to say: it may have been done.
-    async fn write(
+    async fn write_once(
         &self,
         resource: &Arc<Resource>,
         method: Method,
@@ -121,16 +123,16 @@ impl ApiServer {
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(body.to_vec()))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let response = in_time(self.client.send(request)).await?;
+        let response = with_timeout(self.client.send(request)).await?;
         if !response.status().is_success() {
-            return Err(refusal(response).await);
+            return Err(error_response(response).await);
         }
-        let json = read(response.into_body(), OBJECT_MAX).await?;
+        let json = read_body(response.into_body(), OBJECT_MAX).await?;
         Ok(Object::from_json(resource, json)?)
     }
 
     /// Deletes once. Its answer is the object, or something else: it does not matter.
-    async fn erase(&self, address: &str, uid: Option<&str>) -> Result<()> {
+    async fn delete_once(&self, address: &str, uid: Option<&str>) -> Result<()> {
         let dry_run = if self.is_dry_run { "?dryRun=All" } else { "" };
         let mut options = serde_json::json!({"apiVersion": "v1", "kind": "DeleteOptions"});
         if let Some(uid) = uid {
@@ -141,34 +143,34 @@ impl ApiServer {
             .header(http::header::ACCEPT, "application/json")
             .body(Body::from(options.to_string().into_bytes()))
             .map_err(|error| Error::Unreachable(error.to_string()))?;
-        let response = in_time(self.client.send(request)).await?;
-        if response.status().is_success() { Ok(()) } else { Err(refusal(response).await) }
+        let response = with_timeout(self.client.send(request)).await?;
+        if response.status().is_success() { Ok(()) } else { Err(error_response(response).await) }
     }
 
     /// Tries until there is an answer other than "not now".
-    async fn patiently<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
+    async fn with_retries<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
-        F: Future<Output = Result<T, Failed>>,
+        F: Future<Output = Result<T, FailedAttempt>>,
     {
-        let mut patience = Patience::new(self.outage);
+        let mut retry_budget = RetryBudget::new(self.max_outage);
         loop {
             match attempt().await {
                 Ok(answer) => return Ok(answer),
-                Err(failed) => patience.wait(failed).await?,
+                Err(failed) => retry_budget.wait_or_give_up(failed).await?,
             }
         }
     }
 
     /// Reads an object once.
-    async fn read_object(&self, path: &str) -> Result<Bytes, Failed> {
-        Ok(read(self.ask(path).await?.into_body(), OBJECT_MAX).await?)
+    async fn read_object(&self, path: &str) -> Result<Bytes, FailedAttempt> {
+        Ok(read_body(self.get_once(path).await?.into_body(), OBJECT_MAX).await?)
     }
 }
 
 #[async_trait]
 impl Cluster for ApiServer {
     async fn discover(&self) -> Result<Discovery> {
-        self.patiently(|| self.discover_once()).await
+        self.with_retries(|| self.discover_once()).await
     }
 
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>> {
@@ -182,7 +184,7 @@ impl Cluster for ApiServer {
         announce: Announce,
     ) -> BoxStream<'static, Result<Object>> {
         let resource = Arc::clone(resource);
-        pages::list(Source { server: self.clone(), resource, query }, announce)
+        pages::list(ListSource { server: self.clone(), resource, query }, announce)
     }
 
     async fn get(
@@ -193,7 +195,7 @@ impl Cluster for ApiServer {
     ) -> Result<Option<Object>> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let path = format!("{}/{}", path_of(resource, namespace), segment(name));
-        let json = match self.patiently(|| self.read_object(&path)).await {
+        let json = match self.with_retries(|| self.read_object(&path)).await {
             Err(error) if error.is_not_found() => return Ok(None),
             json => json?,
         };
@@ -208,7 +210,8 @@ impl Cluster for ApiServer {
     ) -> Result<Object> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let path = path_of(resource, namespace);
-        self.write(resource, Method::POST, &path, "application/json", item.json().clone()).await
+        self.write_once(resource, Method::POST, &path, "application/json", item.json().clone())
+            .await
     }
 
     async fn patch(
@@ -216,17 +219,19 @@ impl Cluster for ApiServer {
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-        door: Door,
+        subresource: Subresource,
         patch: &Value,
     ) -> Result<Object> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
-        let door = match door {
-            Door::Whole => "",
-            Door::Status => "/status",
+        let subresource_path = match subresource {
+            Subresource::None => "",
+            Subresource::Status => "/status",
         };
-        let address = format!("{}/{}{door}", path_of(resource, namespace), segment(name));
+        let address =
+            format!("{}/{}{subresource_path}", path_of(resource, namespace), segment(name));
         let body = patch.to_string().into();
-        self.write(resource, Method::PATCH, &address, "application/merge-patch+json", body).await
+        self.write_once(resource, Method::PATCH, &address, "application/merge-patch+json", body)
+            .await
     }
 
     async fn delete(
@@ -238,14 +243,18 @@ impl Cluster for ApiServer {
     ) -> Result<()> {
         let namespace = Some(namespace).filter(|namespace| !namespace.is_empty());
         let address = format!("{}/{}", path_of(resource, namespace), segment(name));
-        self.erase(&address, uid).await
+        self.delete_once(&address, uid).await
     }
 
-    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>> {
-        follow::follow(Source { server: self.clone(), resource: Arc::clone(resource), query })
+    fn watch(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+    ) -> BoxStream<'static, Result<WatchEvent>> {
+        watch::watch(ListSource { server: self.clone(), resource: Arc::clone(resource), query })
     }
 
-    async fn exec(&self, exec: &Exec) -> Result<Executed> {
+    async fn exec(&self, exec: &Exec) -> Result<ExecOutcome> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &exec.namespace);
         let parameters = AttachParams::default()
             .container(exec.container.clone())
@@ -253,9 +262,9 @@ impl Cluster for ApiServer {
             .stdout(true)
             .stderr(true);
         let opening = pods.exec(&exec.pod, &exec.command, &parameters);
-        let mut process = match timeout(OPENING, opening).await {
-            Ok(opened) => opened.map_err(|error| ended::untold(from_kube(error)))?,
-            Err(_) => return Err(Error::Silent(OPENING)),
+        let mut process = match timeout(EXEC_CONNECT_TIMEOUT, opening).await {
+            Ok(opened) => opened.map_err(|error| exec_status::redact_command(from_kube(error)))?,
+            Err(_) => return Err(Error::Timeout(EXEC_CONNECT_TIMEOUT)),
         };
         let run = async {
             let status = process.take_status();
@@ -266,8 +275,8 @@ impl Cluster for ApiServer {
                 None => None,
             };
             let output = [output.0, output.1].concat();
-            let failure = ended::failure(status)?;
-            Ok(Executed { output: output.trim().to_owned(), failure })
+            let failure = exec_status::failure(status)?;
+            Ok(ExecOutcome { output: output.trim().to_owned(), failure })
         };
         match timeout(exec.timeout, run).await {
             Ok(outcome) => outcome,
@@ -277,16 +286,18 @@ impl Cluster for ApiServer {
 }
 
 /// Waits for an answer, but not for ever.
-async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
-    match timeout(SILENCE, answer).await {
+async fn with_timeout<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
+    match timeout(RESPONSE_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(from_kube),
-        Err(_) => Err(Error::Silent(SILENCE)),
+        Err(_) => Err(Error::Timeout(RESPONSE_TIMEOUT)),
     }
 }
 
 async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>> {
     loop {
-        let frame = timeout(SILENCE, body.frame()).await.map_err(|_| Error::Silent(SILENCE))?;
+        let frame = timeout(RESPONSE_TIMEOUT, body.frame())
+            .await
+            .map_err(|_| Error::Timeout(RESPONSE_TIMEOUT))?;
         match frame {
             None => return Ok(None),
             Some(Ok(frame)) => {
@@ -294,12 +305,12 @@ async fn next_bytes(body: &mut Body) -> Result<Option<Bytes>> {
                     return Ok(Some(bytes));
                 }
             }
-            Some(Err(error)) => return Err(Error::Unreachable(one_line(&error))),
+            Some(Err(error)) => return Err(Error::Unreachable(error_chain(&error))),
         }
     }
 }
 
-async fn read(mut body: Body, limit: usize) -> Result<Bytes> {
+async fn read_body(mut body: Body, limit: usize) -> Result<Bytes> {
     let mut whole = Vec::new();
     while let Some(bytes) = next_bytes(&mut body).await? {
         if whole.len() + bytes.len() > limit {
@@ -319,9 +330,9 @@ struct Status {
     metadata: BTreeMap<String, serde_json::Value>,
 }
 
-async fn refusal(response: Response<Body>) -> Error {
+async fn error_response(response: Response<Body>) -> Error {
     let code = response.status();
-    let text = read(response.into_body(), ERROR_MAX).await.unwrap_or_default();
+    let text = read_body(response.into_body(), MAX_ERROR_BYTES).await.unwrap_or_default();
     let status: Status = serde_json::from_slice(&text).unwrap_or_default();
     if code == StatusCode::GONE {
         let token = status.metadata.get("continue").and_then(serde_json::Value::as_str);
@@ -344,7 +355,7 @@ fn from_kube(error: kube::Error) -> Error {
             Error::Refused { code: status.code, reason: status.reason, message: status.message }
         }
         kube::Error::SerdeError(error) => Error::Unreadable(error.to_string()),
-        error => Error::Unreachable(one_line(&error)),
+        error => Error::Unreachable(error_chain(&error)),
     }
 }
 
@@ -382,12 +393,12 @@ fn segment(text: &str) -> String {
 /// Reads what a command writes to its end, and keeps the last of it.
 async fn tail(output: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut output) = output else { return String::new() };
-    let mut kept = VecDeque::new();
+    let mut last_output = VecDeque::new();
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = output.read(&mut buffer).await {
-        kept.extend(&buffer[..count]);
-        let surplus = kept.len().saturating_sub(OUTPUT_MAX);
-        kept.drain(..surplus);
+        last_output.extend(&buffer[..count]);
+        let surplus = last_output.len().saturating_sub(MAX_OUTPUT_BYTES);
+        last_output.drain(..surplus);
     }
-    String::from_utf8_lossy(kept.make_contiguous()).into_owned()
+    String::from_utf8_lossy(last_output.make_contiguous()).into_owned()
 }

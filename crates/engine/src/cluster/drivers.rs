@@ -15,12 +15,12 @@ use crate::resource::{GroupResource, Resource, Resources};
 pub async fn installed(cluster: &dyn Cluster, resources: &Resources) -> Result<BTreeSet<String>> {
     let kind = |plural: &str| resources.find(&GroupResource::new("storage.k8s.io", plural));
     let mut names = BTreeSet::new();
-    for node in all(cluster, kind("csinodes")).await? {
+    for node in list_all(cluster, kind("csinodes")).await? {
         let drivers = node.pointer("/spec/drivers").and_then(Value::as_array);
         let registered = drivers.into_iter().flatten().filter_map(|one| one.get("name")?.as_str());
         names.extend(registered.map(str::to_owned));
     }
-    for driver in all(cluster, kind("csidrivers")).await? {
+    for driver in list_all(cluster, kind("csidrivers")).await? {
         let labels = driver.pointer("/metadata/labels");
         let is_restored = labels.is_some_and(|labels| labels.get(label::RESTORE_NAME).is_some());
         let name = driver.pointer("/metadata/name").and_then(Value::as_str);
@@ -30,7 +30,7 @@ pub async fn installed(cluster: &dyn Cluster, resources: &Resources) -> Result<B
 }
 
 /// All objects of a kind; none if it is not served. One that cannot be read is passed over.
-async fn all(cluster: &dyn Cluster, resource: Option<&Arc<Resource>>) -> Result<Vec<Value>> {
+async fn list_all(cluster: &dyn Cluster, resource: Option<&Arc<Resource>>) -> Result<Vec<Value>> {
     let Some(resource) = resource else { return Ok(Vec::new()) };
     let mut list = cluster.list(resource, Query::default());
     let mut all = Vec::new();

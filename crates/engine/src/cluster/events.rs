@@ -31,9 +31,9 @@ pub async fn last_warning(
         let time = text("lastTimestamp").max(text("eventTime"));
         let is_later = last.as_ref().is_none_or(|(before, _)| before.as_str() <= time);
         if is_later && (since.is_empty() || time > since) {
-            let told = format!("{}: {}", text("reason"), text("message"));
-            last = Some((time.to_owned(), told));
+            let warning = format!("{}: {}", text("reason"), text("message"));
+            last = Some((time.to_owned(), warning));
         }
     }
-    last.map(|(_, told)| told)
+    last.map(|(_, warning)| warning)
 }

@@ -18,7 +18,9 @@ use futures::stream::{self, BoxStream};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
-use super::{Announce, Change, Cluster, Discovery, Door, Error, Exec, Executed, Query, Result};
+use super::{
+    Announce, Cluster, Discovery, Error, Exec, ExecOutcome, Query, Result, Subresource, WatchEvent,
+};
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
@@ -34,7 +36,7 @@ pub struct Fake {
 }
 
 /// How many changes somebody who follows them may be behind.
-const CHANGES: usize = 1024;
+const CHANGE_CAPACITY: usize = 1024;
 
 #[derive(Default)]
 struct State {
@@ -62,7 +64,7 @@ impl State {
 /// The resource as users write it, the namespace and the name.
 type Key = (String, String, String);
 
-type Script = dyn Fn(&Exec) -> Result<Executed> + Send + Sync;
+type Script = dyn Fn(&Exec) -> Result<ExecOutcome> + Send + Sync;
 
 /// Errors cannot be cloned, so each failure makes its own.
 type Fault = Arc<dyn Fn() -> Error + Send + Sync>;
@@ -106,7 +108,7 @@ impl Fake {
             failed_groups: Vec::new(),
             script: None,
             state: Mutex::default(),
-            changes: broadcast::Sender::new(CHANGES),
+            changes: broadcast::Sender::new(CHANGE_CAPACITY),
         }
     }
 
@@ -132,9 +134,9 @@ impl Fake {
     /// The same cluster with a script that answers commands. Without one, every command ends well
     /// in a pod that is there.
     #[must_use]
-    pub fn answering(
+    pub fn with_exec_script(
         mut self,
-        script: impl Fn(&Exec) -> Result<Executed> + Send + Sync + 'static,
+        script: impl Fn(&Exec) -> Result<ExecOutcome> + Send + Sync + 'static,
     ) -> Self {
         self.script = Some(Box::new(script));
         self
@@ -153,7 +155,7 @@ impl Fake {
         };
         let key = (resource.id.to_string(), read.namespace, read.name);
         self.state().objects.insert(key.clone(), object.clone());
-        self.tell((key, object, true));
+        self.notify((key, object, true));
     }
 
     /// Takes an object out of the cluster, if it is there.
@@ -161,12 +163,12 @@ impl Fake {
         let key = key(resource, namespace, name);
         let removed = self.state().objects.remove(&key);
         if let Some(removed) = removed {
-            self.tell((key, removed, false));
+            self.notify((key, removed, false));
         }
     }
 
     /// Tells those who follow objects, if there are any, of a change.
-    fn tell(&self, change: (Key, Value, bool)) {
+    fn notify(&self, change: (Key, Value, bool)) {
         let _ = self.changes.send(change);
     }
 
@@ -253,7 +255,7 @@ impl Fake {
     }
 
     /// The whole list at once, as results.
-    fn listed(&self, resource: &Arc<Resource>, query: &Query) -> Result<Vec<Result<Object>>> {
+    fn list_results(&self, resource: &Arc<Resource>, query: &Query) -> Result<Vec<Result<Object>>> {
         if !self.serves(resource) {
             return Err(refused(404, "NotFound", "the server could not find the resource"));
         }
@@ -263,7 +265,7 @@ impl Fake {
         let state = self.state();
         let mut found = Vec::new();
         for ((of, namespace, _), object) in &state.objects {
-            if *of != plural || query.namespace.as_ref().is_some_and(|only| only != namespace) {
+            if *of != plural || query.namespace.as_ref().is_some_and(|wanted| wanted != namespace) {
                 continue;
             }
             if !has_fields(object, &query.field_selector) {
@@ -293,7 +295,7 @@ impl Cluster for Fake {
     }
 
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>> {
-        let listed = self.listed(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
+        let listed = self.list_results(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
         self.state().lists.push((resource.id.to_string(), query));
         stream::iter(listed).boxed()
     }
@@ -305,16 +307,16 @@ impl Cluster for Fake {
         announce: Announce,
     ) -> BoxStream<'static, Result<Object>> {
         let is_selected = !query.label_selector.is_empty() || !query.field_selector.is_empty();
-        let count = self.listed(resource, &query).map_or(0, |listed| listed.len());
+        let count = self.list_results(resource, &query).map_or(0, |listed| listed.len());
         let listed = self.list(resource, query);
         // As a real one, when the first object comes.
         let mut announce = Some(announce).filter(|_| !is_selected);
-        let told = listed.inspect(move |_| {
+        let announced = listed.inspect(move |_| {
             if let Some(announce) = announce.take() {
                 announce(count as u64);
             }
         });
-        told.boxed()
+        announced.boxed()
     }
 
     async fn get(
@@ -325,8 +327,13 @@ impl Cluster for Fake {
     ) -> Result<Option<Object>> {
         let mut state = self.state();
         let GroupResource { group, resource: plural } = resource.id.clone();
-        let (asked_in, asked) = (namespace.to_owned(), name.to_owned());
-        let id = ResourceIdentifier { group, resource: plural, namespace: asked_in, name: asked };
+        let (requested_namespace, requested_name) = (namespace.to_owned(), name.to_owned());
+        let id = ResourceIdentifier {
+            group,
+            resource: plural,
+            namespace: requested_namespace,
+            name: requested_name,
+        };
         state.gets.push(id);
         let key = key(&resource.id.to_string(), namespace, name);
         if let Some(fault) = state.get_faults.get(&key) {
@@ -366,7 +373,7 @@ impl Cluster for Fake {
         let object = read(resource, &created)?;
         state.objects.insert(key.clone(), created.clone());
         drop(state);
-        self.tell((key, created, true));
+        self.notify((key, created, true));
         Ok(object)
     }
 
@@ -375,7 +382,7 @@ impl Cluster for Fake {
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-        _door: Door,
+        _door: Subresource,
         patch: &Value,
     ) -> Result<Object> {
         let plural = resource.id.to_string();
@@ -389,13 +396,13 @@ impl Cluster for Fake {
         };
         merge(object, patch);
         let changed = object.clone();
-        let is_left = !is_released(&changed);
-        if !is_left {
+        let remains = !is_released(&changed);
+        if !remains {
             state.objects.remove(&key);
         }
         drop(state);
         let object = read(resource, &changed)?;
-        self.tell((key, changed, is_left));
+        self.notify((key, changed, remains));
         Ok(object)
     }
 
@@ -420,24 +427,28 @@ impl Cluster for Fake {
         }
         object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         let deleted = object.clone();
-        let is_left = !is_released(&deleted);
-        if !is_left {
+        let remains = !is_released(&deleted);
+        if !remains {
             state.objects.remove(&key);
         }
         let (namespace, name) = (namespace.to_owned(), name.to_owned());
         let GroupResource { group, resource } = resource.id.clone();
         state.deletions.push(ResourceIdentifier { group, resource, namespace, name });
         drop(state);
-        self.tell((key, deleted, is_left));
+        self.notify((key, deleted, remains));
         Ok(())
     }
 
-    fn watch(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Change>> {
+    fn watch(
+        &self,
+        resource: &Arc<Resource>,
+        query: Query,
+    ) -> BoxStream<'static, Result<WatchEvent>> {
         let changes = self.changes.subscribe();
-        let listed = self.listed(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
+        let listed = self.list_results(resource, &query).unwrap_or_else(|error| vec![Err(error)]);
         let is_refused = listed.iter().any(Result::is_err);
-        let first = stream::iter([Ok(Change::Began)])
-            .chain(stream::iter(listed.into_iter().map(|found| found.map(Change::There))));
+        let first = stream::iter([Ok(WatchEvent::Started)])
+            .chain(stream::iter(listed.into_iter().map(|found| found.map(WatchEvent::Applied))));
         if is_refused {
             return first.boxed();
         }
@@ -448,20 +459,20 @@ impl Cluster for Fake {
             Some((changes.recv().await.ok()?, changes))
         });
         let later = later.filter_map(move |((of, namespace, _), object, is_there)| {
-            let is_wanted = of == plural
+            let is_selected = of == plural
                 && query.namespace.as_ref().is_none_or(|n| *n == namespace)
                 && has_fields(&object, &query.field_selector);
-            let read = is_wanted.then(|| read(&resource, &object)).and_then(Result::ok);
+            let read = is_selected.then(|| read(&resource, &object)).and_then(Result::ok);
             let read = read.filter(|object| {
                 selector.as_ref().is_none_or(|selector| selector.matches(&object.labels))
             });
-            let change = if is_there { Change::There } else { Change::Gone };
+            let change = if is_there { WatchEvent::Applied } else { WatchEvent::Deleted };
             std::future::ready(read.map(|object| Ok(change(object))))
         });
         first.chain(later).boxed()
     }
 
-    async fn exec(&self, exec: &Exec) -> Result<Executed> {
+    async fn exec(&self, exec: &Exec) -> Result<ExecOutcome> {
         let pod = key("pods", &exec.namespace, &exec.pod);
         let is_there = {
             let mut state = self.state();
@@ -470,7 +481,7 @@ impl Cluster for Fake {
         };
         match &self.script {
             Some(script) => script(exec),
-            None if is_there => Ok(Executed { output: String::new(), failure: None }),
+            None if is_there => Ok(ExecOutcome { output: String::new(), failure: None }),
             None => Err(refused(404, "NotFound", &format!("pods {:?} not found", exec.pod))),
         }
     }

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use bowline_api::Backup;
-use bowline_plugin::{DeleteItemAction, Encoded, ResourceIdentifier, one_line};
+use bowline_plugin::{DeleteItemAction, Encoded, ResourceIdentifier, error_chain};
 use tokio::time::timeout;
 
-use super::{Job, Stopped, note};
+use super::{DeletionJob, Stopped, report_error};
 use crate::item::Object;
 use crate::report::Report;
 use crate::resource::{GroupResource, Resource, Resources};
@@ -19,26 +19,30 @@ use crate::restore::unpack::Contents;
 use crate::selection::{self, Action};
 
 /// Shows all items to the actions that select them.
-pub(super) async fn show(job: &Job<'_>, report: &Report) -> Result<(), Stopped> {
+pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
     if job.actions.is_empty() {
         return Ok(());
     }
     let discovery = match job.cluster.discover().await {
         Ok(discovery) => discovery,
         Err(error) => {
-            note(report, format!("error getting delete item actions: {}", one_line(&error)));
+            report_error(
+                report,
+                format!("error getting delete item actions: {}", error_chain(&error)),
+            );
             return Ok(());
         }
     };
     let served = discovery.resources.into_iter();
     let resources = Resources::new(served.filter(|served| !served.id.resource.contains('/')));
     let named = job.actions.clone();
-    let actions = selection::ask(named, |plugin| plugin.applies_to(), &resources, report).await;
+    let actions =
+        selection::resolve_selectors(named, |plugin| plugin.applies_to(), &resources, report).await;
     if actions.is_empty() {
         return Ok(());
     }
     let contents = tokio::select! {
-        contents = download::contents(job.store, job.name, job.scratch) => contents,
+        contents = download::fetch_contents(job.store, job.name, job.scratch) => contents,
         () = job.stop.cancelled() => return Err(Stopped),
     };
     let contents = match contents {
@@ -48,7 +52,10 @@ pub(super) async fn show(job: &Job<'_>, report: &Report) -> Result<(), Stopped> 
             return Ok(());
         }
         Err(error) => {
-            note(report, format!("error downloading backup tarball: {}", one_line(&error)));
+            report_error(
+                report,
+                format!("error downloading backup tarball: {}", error_chain(&error)),
+            );
             return Ok(());
         }
     };
@@ -56,7 +63,10 @@ pub(super) async fn show(job: &Job<'_>, report: &Report) -> Result<(), Stopped> 
         tracing::warn!("not shown to actions: {refusal}");
     }
     if let Some(broken) = &contents.broken {
-        note(report, format!("not all items could be shown to delete item actions: {broken}"));
+        report_error(
+            report,
+            format!("not all items could be shown to delete item actions: {broken}"),
+        );
     }
     let backup = Encoded::new(job.backup.clone());
     for (kind, stored) in contents.kinds() {
@@ -68,13 +78,13 @@ pub(super) async fn show(job: &Job<'_>, report: &Report) -> Result<(), Stopped> 
             let is_namespaced = !namespace.is_empty();
             let resource = scopes[usize::from(is_namespaced)]
                 .get_or_insert_with(|| Arc::new(stored_resource(kind, is_namespaced)));
-            let wanted = actions.iter().filter(|action| action.looks_at(resource));
-            let wanted: Vec<&Action<dyn DeleteItemAction>> = wanted.collect();
-            if wanted.is_empty() {
+            let selected = actions.iter().filter(|action| action.may_select(resource));
+            let selected: Vec<&Action<dyn DeleteItemAction>> = selected.collect();
+            if selected.is_empty() {
                 continue;
             }
             match object(&contents, resource, namespace, name) {
-                Ok(object) => show_one(job, &wanted, &object, &backup, report).await?,
+                Ok(object) => run_item_actions(job, &selected, &object, &backup, report).await?,
                 Err(error) => {
                     let id = ResourceIdentifier {
                         group: kind.group.clone(),
@@ -110,12 +120,12 @@ fn object(
     name: &str,
 ) -> Result<Object, String> {
     let item = contents.read(&resource.id, None, namespace, name);
-    let item = item.map_err(|error| one_line(&error))?;
-    Object::new(resource, item).map_err(|error| one_line(&error))
+    let item = item.map_err(|error| error_chain(&error))?;
+    Object::new(resource, item).map_err(|error| error_chain(&error))
 }
 
-async fn show_one(
-    job: &Job<'_>,
+async fn run_item_actions(
+    job: &DeletionJob<'_>,
     actions: &[&Action<dyn DeleteItemAction>],
     object: &Object,
     backup: &Encoded<Backup>,
@@ -130,13 +140,13 @@ async fn show_one(
             answer = call => answer,
             () = job.stop.cancelled() => return Err(Stopped),
         };
-        let why_not = match answer {
+        let reason = match answer {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", job.deadlines.execute.as_secs()),
         };
         let name = &action.name;
-        report.error(&object.id(), format!("the delete item action {name} failed: {why_not}"));
+        report.error(&object.id(), format!("the delete item action {name} failed: {reason}"));
     }
     Ok(())
 }

@@ -20,40 +20,43 @@
 //!
 //! What a restore has made of the same snapshot stays, as in Velero: it is not this backup's to delete.
 
+mod content_watch;
 mod deletion;
+mod deletion_unit;
 mod plan;
 mod secrets;
-mod sight;
-mod unit;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bowline_plugin::one_line;
+use bowline_plugin::error_chain;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use serde_json::Value;
 
-use super::{Job, Stopped, note};
+use super::{DeletionJob, Stopped, report_error};
 use crate::cluster::{self, Cluster, drivers};
 use crate::csi::{
-    CONTENTS, GROUP_CONTENTS, GROUP_OF_GROUPS, GROUPS, SNAPSHOTS, resource, resource_of_groups,
+    CONTENTS, GROUP_CONTENTS, GROUP_SNAPSHOT_API_GROUP, GROUPS, SNAPSHOTS, group_resource, resource,
 };
 use crate::report::Report;
 use crate::resource::{Resource, Resources};
 use deletion::Deletion;
-pub use plan::Content;
-pub(super) use plan::{are_bound, contents, hints_at, read, snapshot_of, taken_by, undecided};
-use secrets::Classes;
-use unit::{Shape, Unit, units};
+use deletion_unit::{ContentKind, DeletionUnit, units};
+pub use plan::DeletableCsiSnapshot;
+pub(super) use plan::{
+    are_bound, held_csi_snapshots, is_created_by, may_hold_csi_snapshots, parse_content,
+    snapshot_of, undecided_contents,
+};
+use secrets::SecretClasses;
 
 /// How many snapshots are deleted at a time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_DELETIONS: usize = 16;
 /// How many snapshots are named that would be left.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// What the cluster must serve.
-struct Kinds {
+struct CsiResources {
     contents: Arc<Resource>,
     group_contents: Option<Arc<Resource>>,
     groups: Option<Arc<Resource>>,
@@ -66,84 +69,89 @@ async fn discover(cluster: &dyn Cluster) -> cluster::Result<Resources> {
     Ok(Resources::new(served.filter(|served| !served.id.resource.contains('/'))))
 }
 
-impl Kinds {
+impl CsiResources {
     fn of(resources: &Resources) -> Option<Self> {
         Some(Self {
             contents: Arc::clone(resources.find(&resource(CONTENTS))?),
-            group_contents: resources.find(&resource_of_groups(GROUP_CONTENTS)).cloned(),
-            groups: resources.find(&resource_of_groups(GROUPS)).cloned(),
+            group_contents: resources.find(&group_resource(GROUP_CONTENTS)).cloned(),
+            groups: resources.find(&group_resource(GROUPS)).cloned(),
             snapshots: resources.find(&resource(SNAPSHOTS)).cloned(),
             events: resources.core("events").cloned(),
         })
     }
 
-    fn of_shape(&self, shape: Shape) -> Option<&Arc<Resource>> {
-        match shape {
-            Shape::Snapshot => Some(&self.contents),
-            Shape::Group => self.group_contents.as_ref(),
+    fn content_resource(&self, content_kind: ContentKind) -> Option<&Arc<Resource>> {
+        match content_kind {
+            ContentKind::Snapshot => Some(&self.contents),
+            ContentKind::Group => self.group_contents.as_ref(),
         }
     }
 }
 
 /// Whether somebody can delete CSI snapshots, or all that would be left, and why. Writes into each with which Secret
 /// of this cluster it is deleted.
-pub async fn ready(cluster: &dyn Cluster, doomed: &mut [Content]) -> Result<(), Vec<String>> {
-    if doomed.is_empty() {
+pub async fn check_csi_ready(
+    cluster: &dyn Cluster,
+    snapshots: &mut [DeletableCsiSnapshot],
+) -> Result<(), Vec<String>> {
+    if snapshots.is_empty() {
         return Ok(());
     }
-    let look = async {
+    let lookup = async {
         let resources = discover(cluster).await?;
         let drivers = drivers::installed(cluster, &resources).await?;
-        let classes = Classes::read(cluster, &resources).await?;
-        Ok::<_, cluster::Error>((Kinds::of(&resources), drivers, classes))
+        let classes = SecretClasses::read(cluster, &resources).await?;
+        Ok::<_, cluster::Error>((CsiResources::of(&resources), drivers, classes))
     };
-    let (kinds, drivers, classes) = match look.await {
+    let (kinds, drivers, classes) = match lookup.await {
         Ok(found) => found,
         Err(error) => {
             return Err(vec![format!(
                 "it is not known whether CSI snapshots can be deleted: {}",
-                one_line(&error)
+                error_chain(&error)
             )]);
         }
     };
     let Some(kinds) = kinds else {
-        let all: Vec<&Content> = doomed.iter().collect();
+        let all: Vec<&DeletableCsiSnapshot> = snapshots.iter().collect();
         return Err(vec![format!(
             "the cluster does not serve VolumeSnapshotContents, so that nobody deletes CSI snapshots, \
              and these would be left: {}",
-            some(&all)
+            first_handles(&all)
         )]);
     };
-    let wanted: BTreeSet<&str> = doomed.iter().map(|content| content.driver.as_str()).collect();
-    let missing = wanted.into_iter().filter(|driver| !drivers.contains(*driver));
+    let needed_drivers: BTreeSet<&str> =
+        snapshots.iter().map(|content| content.driver.as_str()).collect();
+    let missing = needed_drivers.into_iter().filter(|driver| !drivers.contains(*driver));
     let mut reasons: Vec<String> = missing
         .map(|driver| {
-            let of_driver = doomed.iter().filter(|content| content.driver == driver);
-            let of_driver: Vec<&Content> = of_driver.collect();
+            let of_driver = snapshots.iter().filter(|content| content.driver == driver);
+            let of_driver: Vec<&DeletableCsiSnapshot> = of_driver.collect();
             format!(
                 "the CSI driver {driver} is not installed in this cluster, and its snapshots would be \
                  left: {}",
-                some(&of_driver)
+                first_handles(&of_driver)
             )
         })
         .collect();
-    let of_groups: Vec<&Content> = doomed.iter().filter(|one| !one.group.is_empty()).collect();
+    let of_groups: Vec<&DeletableCsiSnapshot> =
+        snapshots.iter().filter(|one| !one.group.is_empty()).collect();
     if !of_groups.is_empty() && kinds.group_contents.is_none() {
         reasons.push(format!(
-            "the cluster does not serve VolumeGroupSnapshotContents ({GROUP_OF_GROUPS}), so that \
+            "the cluster does not serve VolumeGroupSnapshotContents ({GROUP_SNAPSHOT_API_GROUP}), so that \
              nobody deletes snapshots that were taken as a group, and these would be left: {}",
-            some(&of_groups)
+            first_handles(&of_groups)
         ));
     }
-    reasons.extend(classes.settle(doomed));
+    reasons.extend(classes.resolve_secrets(snapshots));
     if reasons.is_empty() { Ok(()) } else { Err(reasons) }
 }
 
 /// The first few of many snapshots, and how many more there are.
-fn some(contents: &[&Content]) -> String {
-    let first: Vec<&str> = contents.iter().take(NAMED).map(|one| one.handle.as_str()).collect();
+fn first_handles(contents: &[&DeletableCsiSnapshot]) -> String {
+    let first: Vec<&str> = contents.iter().take(MAX_NAMED).map(|one| one.handle.as_str()).collect();
     let first = first.join(", ");
-    match contents.len().saturating_sub(NAMED) {
+    match contents.len().saturating_sub(MAX_NAMED) {
         0 => first,
         more => format!("{first} and {more} more"),
     }
@@ -151,48 +159,52 @@ fn some(contents: &[&Content]) -> String {
 
 /// Deletes the CSI snapshots of a backup, several at a time. What fails is told, and does not keep the
 /// others.
-pub(super) async fn delete(job: &Job<'_>, report: &Report) -> Result<(), Stopped> {
+pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
     if job.plan.csi.is_empty() {
         return Ok(());
     }
     let kinds = match discover(job.cluster).await {
-        Ok(resources) => Kinds::of(&resources),
+        Ok(resources) => CsiResources::of(&resources),
         Err(error) => {
-            note(report, format!("error deleting CSI snapshots: {}", one_line(&error)));
+            report_error(report, format!("error deleting CSI snapshots: {}", error_chain(&error)));
             return Ok(());
         }
     };
     let Some(kinds) = kinds else {
-        note(report, "error deleting CSI snapshots: nobody serves their contents".to_owned());
+        report_error(
+            report,
+            "error deleting CSI snapshots: nobody serves their contents".to_owned(),
+        );
         return Ok(());
     };
     let units = units(&job.plan.csi);
     let deletions = units.iter().map(|unit| delete_one(job, &kinds, unit, report).boxed());
     // Collected, since a closure over borrowed values must not live across a wait.
     let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
-    let ended: Vec<_> = stream::iter(deletions).buffer_unordered(AT_ONCE).collect().await;
+    let ended: Vec<_> =
+        stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
     ended.into_iter().collect()
 }
 
 async fn delete_one(
-    job: &Job<'_>,
-    kinds: &Kinds,
-    unit: &Unit<'_>,
+    job: &DeletionJob<'_>,
+    kinds: &CsiResources,
+    unit: &DeletionUnit<'_>,
     report: &Report,
 ) -> Result<(), Stopped> {
     if job.stop.is_cancelled() {
         return Err(Stopped);
     }
-    let told = unit.told();
-    tracing::info!(driver = unit.driver, "deleting {told}");
+    let description = unit.description();
+    tracing::info!(driver = unit.driver, "deleting {description}");
     let deletion = Deletion { job, kinds, unit };
     let deleted = tokio::select! {
-        deleted = deletion.carry_out() => deleted,
+        deleted = deletion.run() => deleted,
         // The controllers go on. The next server finds how far they are.
         () = job.stop.cancelled() => return Err(Stopped),
     };
     if let Err(reason) = deleted {
-        note(report, format!("error deleting {told}: {reason}"));
+        report_error(report, format!("error deleting {description}: {reason}"));
     }
     Ok(())
 }

@@ -7,29 +7,30 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::timeout;
 
-use super::{Deadlines, Doomed, Job, Stopped, note};
+use super::{Deadlines, DeletableSnapshot, DeletionJob, Stopped, report_error};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotter, Snapshotters};
 
 /// How many snapshots are deleted at a time.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_DELETIONS: usize = 8;
 /// How many snapshots are named that would be left.
-const NAMED: usize = 5;
+const MAX_NAMED: usize = 5;
 
 /// The snapshotters that a plan needs, by location.
 #[derive(Debug, Default)]
-pub struct Opened(BTreeMap<String, Snapshotter>);
+pub struct OpenSnapshotters(BTreeMap<String, Snapshotter>);
 
 /// Opens the snapshotters of all snapshots, or says which of these would be left and why.
-pub async fn open(
+pub async fn open_snapshotters(
     snapshotters: &dyn Snapshotters,
-    doomed: &[Doomed],
+    snapshots: &[DeletableSnapshot],
     deadlines: &Deadlines,
-) -> Result<Opened, Vec<String>> {
-    let locations: BTreeSet<&str> = doomed.iter().map(|doomed| doomed.location.as_str()).collect();
+) -> Result<OpenSnapshotters, Vec<String>> {
+    let locations: BTreeSet<&str> =
+        snapshots.iter().map(|snapshot| snapshot.location.as_str()).collect();
     let (mut opened, mut reasons) = (BTreeMap::new(), Vec::new());
     for location in locations {
-        let why_not = match timeout(deadlines.open, snapshotters.open(location)).await {
+        let reason = match timeout(deadlines.open, snapshotters.open(location)).await {
             Ok(Ok(snapshotter)) => {
                 opened.insert(location.to_owned(), snapshotter);
                 continue;
@@ -37,23 +38,23 @@ pub async fn open(
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("it has not answered within {} s", deadlines.open.as_secs()),
         };
-        let of_location = |doomed: &&Doomed| doomed.location == location;
+        let of_location = |snapshot: &&DeletableSnapshot| snapshot.location == location;
         let ids: Vec<&SnapshotId> =
-            doomed.iter().filter(of_location).map(|doomed| &doomed.id).collect();
+            snapshots.iter().filter(of_location).map(|snapshot| &snapshot.id).collect();
         reasons.push(format!(
-            "error getting volume snapshotter for location {location:?}: {why_not}; its snapshots \
+            "error getting volume snapshotter for location {location:?}: {reason}; its snapshots \
              would be left: {}",
-            some(&ids)
+            first_ids(&ids)
         ));
     }
-    if reasons.is_empty() { Ok(Opened(opened)) } else { Err(reasons) }
+    if reasons.is_empty() { Ok(OpenSnapshotters(opened)) } else { Err(reasons) }
 }
 
 /// The first few of many ids, and how many more there are.
-fn some(ids: &[&SnapshotId]) -> String {
-    let first: Vec<&str> = ids.iter().take(NAMED).map(|id| id.as_str()).collect();
+fn first_ids(ids: &[&SnapshotId]) -> String {
+    let first: Vec<&str> = ids.iter().take(MAX_NAMED).map(|id| id.as_str()).collect();
     let first = first.join(", ");
-    match ids.len().saturating_sub(NAMED) {
+    match ids.len().saturating_sub(MAX_NAMED) {
         0 => first,
         more => format!("{first} and {more} more"),
     }
@@ -61,24 +62,33 @@ fn some(ids: &[&SnapshotId]) -> String {
 
 /// Deletes the snapshots of a backup, several at a time. What fails is told, and does not keep the
 /// others.
-pub(super) async fn delete(job: &Job<'_>, report: &Report) -> Result<(), Stopped> {
-    let deletions = job.plan.snapshots.iter().map(|doomed| delete_one(job, doomed, report).boxed());
+pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
+    let deletions =
+        job.plan.snapshots.iter().map(|snapshot| delete_one(job, snapshot, report).boxed());
     // Collected, since a closure over borrowed values must not live across a wait.
     let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
-    let ended: Vec<_> = stream::iter(deletions).buffer_unordered(AT_ONCE).collect().await;
+    let ended: Vec<_> =
+        stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
     ended.into_iter().collect()
 }
 
-async fn delete_one(job: &Job<'_>, doomed: &Doomed, report: &Report) -> Result<(), Stopped> {
+async fn delete_one(
+    job: &DeletionJob<'_>,
+    snapshot: &DeletableSnapshot,
+    report: &Report,
+) -> Result<(), Stopped> {
     if job.stop.is_cancelled() {
         return Err(Stopped);
     }
-    let Doomed { location, id, volume, is_under_way } = doomed;
+    let DeletableSnapshot { location, id, volume, is_in_progress } = snapshot;
     let Some(snapshotter) = job.snapshotters.0.get(location) else {
-        note(report, format!("error deleting snapshot {id}: its location {location} is not open"));
+        report_error(
+            report,
+            format!("error deleting snapshot {id}: its location {location} is not open"),
+        );
         return Ok(());
     };
-    if *is_under_way {
+    if *is_in_progress {
         cancel(snapshotter, id, &job.deadlines).await;
     }
     tracing::info!(snapshot = %id, volume, location, "deleting a snapshot");
@@ -88,18 +98,18 @@ async fn delete_one(job: &Job<'_>, doomed: &Doomed, report: &Report) -> Result<(
         () = job.stop.cancelled() => return Err(Stopped),
     };
     if let Err(error) = deleted {
-        note(report, format!("error deleting snapshot {id}: {error}"));
+        report_error(report, format!("error deleting snapshot {id}: {error}"));
     }
     Ok(())
 }
 
 /// Asks the work on a snapshot to stop. It is deleted all the same if it does not.
 async fn cancel(snapshotter: &Snapshotter, id: &SnapshotId, deadlines: &Deadlines) {
-    let why_not = match timeout(deadlines.cancel, snapshotter.calls.cancel(id)).await {
+    let reason = match timeout(deadlines.cancel, snapshotter.calls.cancel(id)).await {
         Ok(Ok(())) => return,
         Ok(Err(error)) if error.code() == Code::Unimplemented => return,
         Ok(Err(error)) => error.to_string(),
         Err(_) => format!("no answer within {} s", deadlines.cancel.as_secs()),
     };
-    tracing::warn!(snapshot = %id, "could not be asked to stop: {why_not}");
+    tracing::warn!(snapshot = %id, "could not be asked to stop: {reason}");
 }

@@ -10,7 +10,7 @@ use bowline_plugin::{
     VolumeId, VolumeInfo, VolumeSnapshotter,
 };
 use bowline_store::backend::Memory;
-use bowline_store::backend::memory::Call;
+use bowline_store::backend::memory::StoreCall;
 use bowline_store::file::{Results, Snapshot};
 use bowline_store::{Backend, Prefix, encode};
 use serde_json::json;
@@ -36,39 +36,40 @@ fn backup() -> Backup {
 
 /// A number of effects after which everything fails, as if the process had been killed.
 #[derive(Clone)]
-struct Life(Arc<AtomicUsize>);
+struct EffectBudget(Arc<AtomicUsize>);
 
-impl Life {
+impl EffectBudget {
     fn of(effects: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(effects)))
     }
 
     fn spend(&self) -> Result<()> {
-        let left =
-            self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-        left.map(drop).map_err(|_| Error::new(Code::Unavailable, "killed"))
+        let remaining = self
+            .0
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |remaining| remaining.checked_sub(1));
+        remaining.map(drop).map_err(|_| Error::new(Code::Unavailable, "killed"))
     }
 }
 
 /// What a plugin keeps, and what it was asked.
 #[derive(Clone)]
-struct Shelf {
+struct FakeSnapshotter {
     snapshots: Arc<Mutex<BTreeSet<String>>>,
     calls: Arc<Mutex<Vec<String>>>,
-    life: Life,
+    budget: EffectBudget,
 }
 
-impl Shelf {
-    fn with(snapshots: &[&str], life: Life) -> Self {
+impl FakeSnapshotter {
+    fn with(snapshots: &[&str], budget: EffectBudget) -> Self {
         let snapshots = snapshots.iter().map(|&id| id.to_owned()).collect();
-        Self { snapshots: Arc::new(Mutex::new(snapshots)), calls: Arc::default(), life }
+        Self { snapshots: Arc::new(Mutex::new(snapshots)), calls: Arc::default(), budget }
     }
 
-    fn reborn(&self) -> Self {
-        Self { life: Life::of(usize::MAX), ..self.clone() }
+    fn restarted(&self) -> Self {
+        Self { budget: EffectBudget::of(usize::MAX), ..self.clone() }
     }
 
-    fn left(&self) -> usize {
+    fn snapshot_count(&self) -> usize {
         self.snapshots.lock().unwrap().len()
     }
 
@@ -76,13 +77,13 @@ impl Shelf {
         self.calls.lock().unwrap().clone()
     }
 
-    fn note(&self, call: String) {
+    fn record_call(&self, call: String) {
         self.calls.lock().unwrap().push(call);
     }
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Shelf {
+impl VolumeSnapshotter for FakeSnapshotter {
     async fn init(&self, _: &Config) -> Result<()> {
         Ok(())
     }
@@ -118,12 +119,14 @@ impl VolumeSnapshotter for Shelf {
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.note(format!("delete {snapshot}"));
-        self.life.spend()?;
+        self.record_call(format!("delete {snapshot}"));
+        self.budget.spend()?;
         match snapshot.as_str() {
             "bad" => Err(Error::unknown("it is glued on")),
             "slow" => std::future::pending().await,
-            "strict" if self.left() == 0 => Err(Error::new(Code::NotFound, "no such snapshot")),
+            "strict" if self.snapshot_count() == 0 => {
+                Err(Error::new(Code::NotFound, "no such snapshot"))
+            }
             id => {
                 self.snapshots.lock().unwrap().remove(id);
                 Ok(())
@@ -132,7 +135,7 @@ impl VolumeSnapshotter for Shelf {
     }
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.note(format!("cancel {snapshot}"));
+        self.record_call(format!("cancel {snapshot}"));
         match snapshot.as_str() {
             "slow" => std::future::pending().await,
             _ => Err(Error::unknown("it cannot be stopped")),
@@ -141,7 +144,7 @@ impl VolumeSnapshotter for Shelf {
 }
 
 #[async_trait]
-impl Snapshotters for Shelf {
+impl Snapshotters for FakeSnapshotter {
     async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
         match location {
             "shelf" => Ok(Snapshotter {
@@ -161,20 +164,20 @@ impl Snapshotters for Shelf {
 }
 
 /// An action that notes what it sees.
-struct Witness(Shelf);
+struct RecordingAction(FakeSnapshotter);
 
 #[async_trait]
-impl DeleteItemAction for Witness {
+impl DeleteItemAction for RecordingAction {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["po", "gone.example.io"]))
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()> {
         let object: serde_json::Value = item.parse().unwrap();
-        let seen = object["metadata"]["name"].as_str().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap();
         assert_eq!(backup.metadata.name.as_deref(), Some("b"));
-        self.0.note(format!("show {seen}"));
-        match seen {
+        self.0.record_call(format!("show {name}"));
+        match name {
             "bad" => Err(Error::unknown("it does not let go")),
             "slow" => std::future::pending().await,
             _ => Ok(()),
@@ -259,144 +262,144 @@ impl World {
     }
 
     /// All of it, as the server does it.
-    async fn delete(&self, store: &BackupStore, keeper: &Shelf) -> Ended {
-        let holdings = match look(store, &name()).await {
-            Ok(holdings) => holdings,
-            Err(error) => return Ended::Failed(vec![one_line(&error)]),
+    async fn delete(&self, store: &BackupStore, plugin: &FakeSnapshotter) -> DeletionResult {
+        let inventory = match read_inventory(store, &name()).await {
+            Ok(inventory) => inventory,
+            Err(error) => return DeletionResult::Failed(vec![error_chain(&error)]),
         };
-        let plan = match plan(&backup(), &holdings) {
+        let plan = match plan_deletion(&backup(), &inventory) {
             Ok(plan) => plan,
-            Err(reasons) => return Ended::Failed(reasons),
+            Err(reasons) => return DeletionResult::Failed(reasons),
         };
-        let opened = match open(keeper, &plan.snapshots, &self.deadlines).await {
+        let opened = match open_snapshotters(plugin, &plan.snapshots, &self.deadlines).await {
             Ok(opened) => opened,
-            Err(reasons) => return Ended::Failed(reasons),
+            Err(reasons) => return DeletionResult::Failed(reasons),
         };
-        let witness = Arc::new(Witness(keeper.clone()));
-        let job = Job {
+        let action = Arc::new(RecordingAction(plugin.clone()));
+        let job = DeletionJob {
             backup: &backup(),
             name: &name(),
             store,
             plan: &plan,
             snapshotters: &opened,
-            actions: vec![Named::new("example.io/witness".parse().unwrap(), witness)],
+            actions: vec![NamedAction::new("example.io/witness".parse().unwrap(), action)],
             cluster: &self.cluster,
             scratch: self.scratch.path(),
             deadlines: self.deadlines,
             stop: &self.stop,
         };
-        match data(job).await {
-            Ended::Done => files(store, &name()).await,
+        match delete_data(job).await {
+            DeletionResult::Done => delete_files(store, &name()).await,
             other => other,
         }
     }
 
-    async fn fails(&self, keeper: &Shelf) -> Vec<String> {
-        match self.delete(&self.store(), keeper).await {
-            Ended::Failed(errors) => errors,
+    async fn fails(&self, plugin: &FakeSnapshotter) -> Vec<String> {
+        match self.delete(&self.store(), plugin).await {
+            DeletionResult::Failed(errors) => errors,
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn immortal(snapshots: &[&str]) -> Shelf {
-    Shelf::with(snapshots, Life::of(usize::MAX))
+fn working_plugin(snapshots: &[&str]) -> FakeSnapshotter {
+    FakeSnapshotter::with(snapshots, EffectBudget::of(usize::MAX))
 }
 
 #[tokio::test]
-async fn a_backup_is_deleted_with_all_that_it_holds() {
+async fn backup_is_deleted_with_its_data() {
     let snapshots = [snapshot("shelf", "s1", "Completed"), snapshot("shelf", "s2", "New")];
     let world = World::with(&["p1", "p2"], &snapshots).await;
-    let shelf = immortal(&["s1", "s2", "of-another"]);
-    assert_eq!(world.delete(&world.store(), &shelf).await, Ended::Done);
-    assert_eq!(shelf.left(), 1);
+    let plugin = working_plugin(&["s1", "s2", "of-another"]);
+    assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Done);
+    assert_eq!(plugin.snapshot_count(), 1);
     assert_eq!(world.files().await, [""; 0]);
     // Actions first, and only what they select; what is under way is stopped before it goes.
-    let calls = shelf.calls();
+    let calls = plugin.calls();
     assert_eq!(calls[..3], ["show p1", "show p2", "show old"]);
     let mut rest = calls[3..].to_vec();
     rest.sort();
     assert_eq!(rest, ["cancel s2", "delete s1", "delete s2"]);
     // Again, as after a kill at the very end.
-    assert_eq!(world.delete(&world.store(), &shelf).await, Ended::Done);
+    assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Done);
 }
 
 #[tokio::test]
-async fn a_kill_at_any_instant_leaves_nothing_without_a_record_and_the_next_try_finishes() {
+async fn kill_at_any_effect_keeps_the_record_and_a_retry_finishes() {
     let ids = ["s1", "s2", "s3"];
     let snapshots = ids.map(|id| snapshot("shelf", id, "Completed"));
     let mut kills = 0;
     for effects in 0.. {
         let world = World::with(&["p1"], &snapshots).await;
-        let life = Life::of(effects);
-        let shelf = Shelf::with(&ids, life.clone());
+        let budget = EffectBudget::of(effects);
+        let plugin = FakeSnapshotter::with(&ids, budget.clone());
         let dying = world.memory.failing(move |call, _| {
-            let is_effect = matches!(call, Call::Put | Call::Create | Call::Delete);
-            is_effect.then(|| life.spend().err()).flatten()
+            let is_effect = matches!(call, StoreCall::Put | StoreCall::Create | StoreCall::Delete);
+            is_effect.then(|| budget.spend().err()).flatten()
         });
-        let ended = world.delete(&store(dying), &shelf).await;
+        let ended = world.delete(&store(dying), &plugin).await;
         let (files, recorded) = (world.files().await, world.recorded().await);
-        if shelf.left() > 0 {
+        if plugin.snapshot_count() > 0 {
             assert!(files.iter().any(|file| file.contains("-volumesnapshots")), "{files:?}");
         }
-        if shelf.left() < ids.len() || files.len() < 4 {
+        if plugin.snapshot_count() < ids.len() || files.len() < 4 {
             let expected = (!files.is_empty()).then_some(BackupPhase::Deleting);
             assert_eq!(recorded, expected, "after {effects}: {files:?}");
         }
         if !files.is_empty() {
             assert!(recorded.is_some(), "after {effects}: {files:?}");
         }
-        if ended == Ended::Done {
+        if ended == DeletionResult::Done {
             break;
         }
         kills += 1;
-        let next = world.delete(&world.store(), &shelf.reborn()).await;
-        assert_eq!(next, Ended::Done, "after {effects}");
-        assert_eq!((world.files().await.len(), shelf.left()), (0, 0), "after {effects}");
+        let next = world.delete(&world.store(), &plugin.restarted()).await;
+        assert_eq!(next, DeletionResult::Done, "after {effects}");
+        assert_eq!((world.files().await.len(), plugin.snapshot_count()), (0, 0), "after {effects}");
     }
     // The mark, three snapshots, four files.
     assert_eq!(kills, 8);
 }
 
 #[tokio::test]
-async fn a_snapshot_that_stays_keeps_the_files_and_is_named() {
+async fn undeleted_snapshot_keeps_the_files_and_is_reported() {
     let snapshots = [snapshot("shelf", "bad", "Completed"), snapshot("shelf", "s1", "Completed")];
     let world = World::with(&[], &snapshots).await;
-    let shelf = immortal(&["bad", "s1"]);
-    let errors = world.fails(&shelf).await;
+    let plugin = working_plugin(&["bad", "s1"]);
+    let errors = world.fails(&plugin).await;
     assert_eq!(errors, ["error deleting snapshot bad: it is glued on"]);
-    assert_eq!((shelf.left(), world.files().await.len()), (1, 4));
+    assert_eq!((plugin.snapshot_count(), world.files().await.len()), (1, 4));
     assert_eq!(world.recorded().await, Some(BackupPhase::Deleting));
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_gone_is_as_good_as_deleted() {
+async fn missing_snapshot_counts_as_deleted() {
     let world = World::with(&[], &[snapshot("shelf", "strict", "Completed")]).await;
-    assert_eq!(world.delete(&world.store(), &immortal(&[])).await, Ended::Done);
+    assert_eq!(world.delete(&world.store(), &working_plugin(&[])).await, DeletionResult::Done);
 }
 
 #[tokio::test]
-async fn without_its_location_nothing_is_touched() {
+async fn missing_location_stops_the_deletion_before_any_effect() {
     let snapshots = [
         snapshot("shelf", "s0", "Completed"),
         snapshot("nowhere", "s1", "Completed"),
         snapshot("nowhere", "s2", "Completed"),
     ];
     let world = World::with(&["p1"], &snapshots).await;
-    let shelf = immortal(&["s0", "s1", "s2"]);
+    let plugin = working_plugin(&["s0", "s1", "s2"]);
     let expected = "error getting volume snapshotter for location \"nowhere\": the \
                     VolumeSnapshotLocation nowhere cannot be used: it does not exist; its snapshots \
                     would be left: s1, s2";
-    assert_eq!(world.fails(&shelf).await, [expected]);
-    assert_eq!((shelf.calls(), shelf.left()), (Vec::new(), 3));
+    assert_eq!(world.fails(&plugin).await, [expected]);
+    assert_eq!((plugin.calls(), plugin.snapshot_count()), (Vec::new(), 3));
     assert_eq!(world.recorded().await, Some(BackupPhase::Completed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plugin_that_never_answers_is_not_waited_for_forever() {
+async fn plugin_calls_time_out() {
     let world = World::with(&["slow"], &[snapshot("shelf", "slow", "New")]).await;
-    let shelf = immortal(&["slow"]);
-    let errors = world.fails(&shelf).await;
+    let plugin = working_plugin(&["slow"]);
+    let errors = world.fails(&plugin).await;
     assert_eq!(
         errors,
         [
@@ -405,43 +408,43 @@ async fn a_plugin_that_never_answers_is_not_waited_for_forever() {
         ]
     );
     let nowhere = World::with(&[], &[snapshot("slow", "s", "Completed")]).await;
-    let errors = nowhere.fails(&shelf).await;
+    let errors = nowhere.fails(&plugin).await;
     assert!(errors[0].contains("it has not answered within 120 s"), "{errors:?}");
 }
 
 #[tokio::test]
-async fn a_server_that_ends_stops_between_two_calls() {
+async fn shutdown_stops_between_plugin_calls() {
     let world = World::with(&["slow"], &[snapshot("shelf", "s1", "Completed")]).await;
-    let shelf = immortal(&["s1"]);
+    let plugin = working_plugin(&["s1"]);
     let store = world.store();
     let stopping = async {
-        while shelf.calls().is_empty() {
+        while plugin.calls().is_empty() {
             tokio::task::yield_now().await;
         }
         world.stop.cancel();
     };
-    let (ended, ()) = tokio::join!(world.delete(&store, &shelf), stopping);
-    assert_eq!(ended, Ended::Stopped);
-    assert_eq!((shelf.left(), world.files().await.len()), (1, 4));
+    let (ended, ()) = tokio::join!(world.delete(&store, &plugin), stopping);
+    assert_eq!(ended, DeletionResult::Stopped);
+    assert_eq!((plugin.snapshot_count(), world.files().await.len()), (1, 4));
     let world = World::with(&[], &[snapshot("shelf", "slow", "Completed")]).await;
     world.stop.cancel();
-    assert_eq!(world.delete(&world.store(), &shelf).await, Ended::Stopped);
+    assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Stopped);
 }
 
 #[tokio::test]
-async fn an_action_that_fails_keeps_the_archive_and_not_the_others() {
+async fn failed_action_keeps_the_archive_and_other_actions_run() {
     let world = World::with(&["bad", "p1"], &[]).await;
-    let shelf = immortal(&[]);
-    let errors = world.fails(&shelf).await;
+    let plugin = working_plugin(&[]);
+    let errors = world.fails(&plugin).await;
     let expected =
         "pods/ns/bad: the delete item action example.io/witness failed: it does not let go";
     assert_eq!(errors, [expected]);
-    assert_eq!(shelf.calls(), ["show bad", "show p1", "show old"]);
+    assert_eq!(plugin.calls(), ["show bad", "show p1", "show old"]);
     assert_eq!(world.files().await.len(), 4);
 }
 
 /// An archive that ends after its first entry.
-fn half_an_archive() -> Vec<u8> {
+fn truncated_archive() -> Vec<u8> {
     let mut tar = Vec::new();
     let whole = archive(&["p1", "p2"]);
     flate2::read::GzDecoder::new(&whole[..]).read_to_end(&mut tar).unwrap();
@@ -451,34 +454,34 @@ fn half_an_archive() -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_archive_that_is_broken_is_told_and_one_that_is_missing_is_not() {
+async fn broken_archive_is_an_error_and_missing_archive_is_not() {
     let world = World::with(&["p1"], &[]).await;
     let put = async |archive: Vec<u8>| {
         let body = Box::pin(futures::stream::iter([Ok(archive.into())]));
         world.store().put_contents(&name(), body).await.unwrap();
     };
-    let shelf = immortal(&[]);
-    put(half_an_archive()).await;
-    let errors = world.fails(&shelf).await;
+    let plugin = working_plugin(&[]);
+    put(truncated_archive()).await;
+    let errors = world.fails(&plugin).await;
     assert!(errors[0].starts_with("not all items could be shown to delete item"), "{errors:?}");
-    assert_eq!((errors.len(), shelf.calls()), (1, vec!["show p1".to_owned()]));
+    assert_eq!((errors.len(), plugin.calls()), (1, vec!["show p1".to_owned()]));
     put(b"no archive".to_vec()).await;
-    let errors = world.fails(&shelf).await;
+    let errors = world.fails(&plugin).await;
     assert!(errors[0].starts_with("error downloading backup tarball: "), "{errors:?}");
     world.memory.delete_object(BUCKET, "backups/b/b.tar.gz").await.unwrap();
-    assert_eq!(world.delete(&world.store(), &shelf).await, Ended::Done);
-    assert_eq!(shelf.calls().len(), 1);
+    assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Done);
+    assert_eq!(plugin.calls().len(), 1);
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_may_name_anything() {
+async fn unreadable_file_stops_the_deletion() {
     let world = World::with(&[], &[]).await;
     for file in ["volumesnapshots", "volumeinfo", "podvolumebackups", "csi-volumesnapshotcontents"]
     {
         let key = format!("backups/b/b-{file}.json.gz");
         let body = Box::pin(futures::stream::iter([Ok("no gzip".into())]));
         world.memory.put_object(BUCKET, &key, body).await.unwrap();
-        let error = world.fails(&immortal(&[])).await.remove(0);
+        let error = world.fails(&working_plugin(&[])).await.remove(0);
         assert!(error.starts_with("error getting backup's ") && error.contains(file), "{error}");
         assert_eq!(world.recorded().await, Some(BackupPhase::Completed));
         world.memory.delete_object(BUCKET, &key).await.unwrap();
@@ -487,23 +490,23 @@ async fn what_cannot_be_read_may_name_anything() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_away_costs_nothing() {
+async fn unreachable_bucket_stops_the_deletion_before_any_effect() {
     let world = World::with(&["p1"], &[snapshot("shelf", "s1", "Completed")]).await;
     let away = world.memory.failing(|_, _| Some(Error::new(Code::Unavailable, "away")));
-    let shelf = immortal(&["s1"]);
-    let ended = world.delete(&store(away), &shelf).await;
-    let Ended::Failed(errors) = ended else { panic!("{ended:?}") };
+    let plugin = working_plugin(&["s1"]);
+    let ended = world.delete(&store(away), &plugin).await;
+    let DeletionResult::Failed(errors) = ended else { panic!("{ended:?}") };
     assert!(errors[0].contains("error getting backup's record") && errors[0].contains("away"));
-    assert_eq!((shelf.left(), shelf.calls()), (1, Vec::new()));
+    assert_eq!((plugin.snapshot_count(), plugin.calls()), (1, Vec::new()));
 }
 
 #[test]
-fn of_many_errors_the_first_are_told() {
+fn only_the_first_errors_are_reported() {
     let report = Report::default();
-    for number in 0..TOLD + 2 {
-        note(&report, format!("error {number}"));
+    for number in 0..MAX_REPORTED_ERRORS + 2 {
+        report_error(&report, format!("error {number}"));
     }
-    let lines = told(&report);
-    assert_eq!(lines.len(), TOLD + 1);
-    assert_eq!(lines[TOLD], "and 2 more, which are in the log of the server");
+    let lines = error_lines(&report);
+    assert_eq!(lines.len(), MAX_REPORTED_ERRORS + 1);
+    assert_eq!(lines[MAX_REPORTED_ERRORS], "and 2 more, which are in the log of the server");
 }

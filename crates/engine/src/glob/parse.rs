@@ -3,13 +3,13 @@
 use super::{Class, Op};
 
 /// The longest pattern. Names in Kubernetes have at most 253 characters.
-const LONGEST: usize = 1024;
+const MAX_PATTERN_LENGTH: usize = 1024;
 
 /// Why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGlob {
     /// It is longer than any name could need.
-    #[error("a pattern of {0} characters is too long: at most {LONGEST} are allowed")]
+    #[error("a pattern of {0} characters is too long: at most {MAX_PATTERN_LENGTH} are allowed")]
     TooLong(usize),
     /// `[` without `]`.
     #[error("pattern {0:?} has a `[` without its `]`")]
@@ -34,7 +34,7 @@ pub enum InvalidGlob {
 /// Translates a pattern.
 pub(super) fn program(pattern: &str) -> Result<Vec<Op>, InvalidGlob> {
     let length = pattern.chars().count();
-    if length > LONGEST {
+    if length > MAX_PATTERN_LENGTH {
         return Err(InvalidGlob::TooLong(length));
     }
     let mut parser =

@@ -39,7 +39,7 @@ fn patterns_match_as_those_of_velero() {
 }
 
 #[test]
-fn broken_patterns_are_told_what_is_wrong() {
+fn invalid_patterns_are_refused_with_a_reason() {
     for (pattern, words) in [
         ("[a", "has a `[` without its `]`"),
         ("[", "has a `[` without its `]`"),

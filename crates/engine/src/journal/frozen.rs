@@ -5,43 +5,43 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Pod, Record};
+use super::{JournalEntry, Pod};
 
 /// Pods that may be frozen, by block.
-pub type Frozen = BTreeMap<u64, Vec<Pod>>;
+pub type FrozenByBlock = BTreeMap<u64, Vec<Pod>>;
 
 /// Pods that may be frozen, and which blocks a process works on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrozenPods {
-    pods: Frozen,
+    pods: FrozenByBlock,
     /// Blocks that were begun by whoever writes the journal now, and that have not ended.
     open: BTreeSet<u64>,
 }
 
 impl FrozenPods {
     /// What records say that nobody works on any more.
-    pub fn recover<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
+    pub fn recover<'a>(records: impl IntoIterator<Item = &'a JournalEntry>) -> Self {
         let mut frozen = Self::default();
         for record in records {
-            frozen.see(record);
+            frozen.apply(record);
         }
         frozen.open.clear();
         frozen
     }
 
     /// Takes note of a record.
-    pub fn see(&mut self, record: &Record) {
+    pub fn apply(&mut self, record: &JournalEntry) {
         match record {
-            Record::Begun(begun) if !begun.pods.is_empty() => {
-                self.pods.insert(begun.block, begun.pods.clone());
-                self.open.insert(begun.block);
+            JournalEntry::Begun(started) if !started.pods.is_empty() => {
+                self.pods.insert(started.block, started.pods.clone());
+                self.open.insert(started.block);
             }
-            Record::Ended(ended) => {
+            JournalEntry::Ended(ended) => {
                 self.open.remove(&ended.block);
-                let begun = self.pods.remove(&ended.block).unwrap_or_default();
+                let frozen_at_start = self.pods.remove(&ended.block).unwrap_or_default();
                 // A block that has thawed a pod has thawed it for those that froze it before, too.
-                for pod in begun {
-                    if ended.frozen.iter().all(|left| left.uid != pod.uid) {
+                for pod in frozen_at_start {
+                    if ended.frozen.iter().all(|still_frozen| still_frozen.uid != pod.uid) {
                         self.drop_pod(&pod.uid);
                     }
                 }
@@ -49,7 +49,7 @@ impl FrozenPods {
                     self.pods.insert(ended.block, ended.frozen.clone());
                 }
             }
-            Record::Thawed { block, .. } | Record::PostHooks { block, .. } => {
+            JournalEntry::Thawed { block, .. } | JournalEntry::PostHooks { block, .. } => {
                 self.open.remove(block);
                 apply_thaw(&mut self.pods, record);
             }
@@ -58,28 +58,28 @@ impl FrozenPods {
     }
 
     /// All of them: for when no process works on the run.
-    pub fn all(&self) -> Frozen {
+    pub fn all(&self) -> FrozenByBlock {
         self.pods.clone()
     }
 
     /// Those that nobody is about to thaw, in a run that this process works on.
-    pub fn left(&self) -> Frozen {
+    pub fn unattended(&self) -> FrozenByBlock {
         let is_open = |block: &u64| self.open.contains(block);
-        let held: BTreeSet<&str> = self
+        let open_uids: BTreeSet<&str> = self
             .pods
             .iter()
             .filter(|(block, _)| is_open(block))
             .flat_map(|(_, pods)| pods.iter().map(|pod| pod.uid.as_str()))
             .collect();
-        let mut left = Frozen::new();
+        let mut unattended = FrozenByBlock::new();
         for (&block, pods) in self.pods.iter().filter(|(block, _)| !is_open(block)) {
-            let pods = pods.iter().filter(|pod| !held.contains(pod.uid.as_str()));
+            let pods = pods.iter().filter(|pod| !open_uids.contains(pod.uid.as_str()));
             let pods: Vec<Pod> = pods.cloned().collect();
             if !pods.is_empty() {
-                left.insert(block, pods);
+                unattended.insert(block, pods);
             }
         }
-        left
+        unattended
     }
 
     fn drop_pod(&mut self, uid: &str) {
@@ -91,12 +91,12 @@ impl FrozenPods {
 }
 
 /// Takes pods off a list as a record says that post-hooks have been run. Other records change nothing.
-pub fn apply_thaw(frozen: &mut Frozen, record: &Record) {
+pub fn apply_thaw(frozen: &mut FrozenByBlock, record: &JournalEntry) {
     match record {
-        Record::Thawed { block, .. } => {
+        JournalEntry::Thawed { block, .. } => {
             frozen.remove(block);
         }
-        Record::PostHooks { block, pod, ran, is_thawed, .. } => {
+        JournalEntry::PostHooks { block, pod, ran, is_thawed, .. } => {
             let Some(pods) = frozen.get_mut(block) else { return };
             if *is_thawed {
                 pods.retain(|one| one.uid != *pod);
@@ -114,28 +114,28 @@ pub fn apply_thaw(frozen: &mut Frozen, record: &Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Begun, Ended};
+    use crate::journal::{BlockEnded, BlockStarted};
 
     fn pod(name: &str) -> Pod {
         Pod { name: name.into(), uid: format!("uid-{name}"), ..Pod::default() }
     }
 
-    fn begun(block: u64, pods: &[&str]) -> Record {
+    fn block_started(block: u64, pods: &[&str]) -> JournalEntry {
         let pods = pods.iter().map(|name| pod(name)).collect();
-        Record::Begun(Begun { block, pods, ..Begun::default() })
+        JournalEntry::Begun(BlockStarted { block, pods, ..BlockStarted::default() })
     }
 
-    fn ended(block: u64, frozen: &[&str]) -> Record {
+    fn block_ended(block: u64, frozen: &[&str]) -> JournalEntry {
         let frozen = frozen.iter().map(|name| pod(name)).collect();
-        Record::Ended(Box::new(Ended { block, frozen, ..Ended::default() }))
+        JournalEntry::Ended(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
     }
 
-    fn ran(block: u64, name: &str, ran: &[usize], is_thawed: bool) -> Record {
+    fn post_hooks(block: u64, name: &str, ran: &[usize], is_thawed: bool) -> JournalEntry {
         let (pod, ran) = (format!("uid-{name}"), ran.to_vec());
-        Record::PostHooks { block, pod, ran, is_thawed, errors: Vec::new() }
+        JournalEntry::PostHooks { block, pod, ran, is_thawed, errors: Vec::new() }
     }
 
-    fn names(frozen: &Frozen) -> Vec<(u64, Vec<&str>)> {
+    fn names(frozen: &FrozenByBlock) -> Vec<(u64, Vec<&str>)> {
         frozen
             .iter()
             .map(|(&block, pods)| (block, pods.iter().map(|pod| pod.name.as_str()).collect()))
@@ -144,33 +144,38 @@ mod tests {
 
     #[test]
     fn pods_are_thawed_one_by_one() {
-        let mut frozen = FrozenPods::recover(&[begun(0, &["a", "b"]), begun(1, &["c"])]);
-        frozen.see(&ran(0, "b", &[], true));
+        let mut frozen =
+            FrozenPods::recover(&[block_started(0, &["a", "b"]), block_started(1, &["c"])]);
+        frozen.apply(&post_hooks(0, "b", &[], true));
         assert_eq!(names(&frozen.all()), [(0, vec!["a"]), (1, vec!["c"])]);
-        frozen.see(&ran(0, "a", &[1], false));
+        frozen.apply(&post_hooks(0, "a", &[1], false));
         assert_eq!(frozen.all()[&0][0].ran, [1]);
-        frozen.see(&ran(0, "a", &[], true));
-        frozen.see(&Record::Thawed { block: 1, errors: Vec::new() });
-        assert_eq!(frozen.all(), Frozen::new());
+        frozen.apply(&post_hooks(0, "a", &[], true));
+        frozen.apply(&JournalEntry::Thawed { block: 1, errors: Vec::new() });
+        assert_eq!(frozen.all(), FrozenByBlock::new());
     }
 
     #[test]
-    fn a_block_that_is_under_way_keeps_its_pods_to_itself() {
-        let mut frozen = FrozenPods::recover(&[begun(0, &["a", "b"])]);
-        assert_eq!(names(&frozen.left()), [(0, vec!["a", "b"])]);
-        frozen.see(&begun(1, &["a"]));
-        assert_eq!(names(&frozen.left()), [(0, vec!["b"])], "its application is frozen on purpose");
+    fn pods_of_an_open_block_are_not_unattended() {
+        let mut frozen = FrozenPods::recover(&[block_started(0, &["a", "b"])]);
+        assert_eq!(names(&frozen.unattended()), [(0, vec!["a", "b"])]);
+        frozen.apply(&block_started(1, &["a"]));
+        assert_eq!(
+            names(&frozen.unattended()),
+            [(0, vec!["b"])],
+            "its application is frozen on purpose"
+        );
         assert_eq!(names(&frozen.all()), [(0, vec!["a", "b"]), (1, vec!["a"])]);
-        frozen.see(&ended(1, &[]));
+        frozen.apply(&block_ended(1, &[]));
         assert_eq!(names(&frozen.all()), [(0, vec!["b"])], "its post-hooks have been run since");
     }
 
     #[test]
-    fn a_pod_that_a_block_could_not_thaw_is_left_for_others_at_once() {
+    fn pod_that_its_block_could_not_thaw_is_unattended_at_once() {
         let mut frozen = FrozenPods::default();
-        frozen.see(&begun(0, &["a", "b"]));
-        assert_eq!(frozen.left(), Frozen::new());
-        frozen.see(&ended(0, &["b"]));
-        assert_eq!(names(&frozen.left()), [(0, vec!["b"])]);
+        frozen.apply(&block_started(0, &["a", "b"]));
+        assert_eq!(frozen.unattended(), FrozenByBlock::new());
+        frozen.apply(&block_ended(0, &["b"]));
+        assert_eq!(names(&frozen.unattended()), [(0, vec!["b"])]);
     }
 }

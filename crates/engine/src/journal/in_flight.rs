@@ -2,45 +2,45 @@
 
 use std::collections::BTreeMap;
 
-use super::{Intent, Record};
+use super::{Intent, JournalEntry};
 
 /// Requests for snapshots whose answers are not known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Of blocks that have not ended.
-    asked: BTreeMap<u64, Vec<Intent>>,
+    requested: BTreeMap<u64, Vec<Intent>>,
     /// Of blocks that have ended, or were broken off, and said so.
-    given_up: BTreeMap<u64, Vec<Intent>>,
+    abandoned: BTreeMap<u64, Vec<Intent>>,
 }
 
 impl InFlight {
     /// Takes note of a record.
-    pub fn see(&mut self, record: &Record) {
+    pub fn apply(&mut self, record: &JournalEntry) {
         let of_snapshots = |intents: &'_ [Intent]| -> Vec<Intent> {
             intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
         };
         match record {
-            Record::Begun(begun) => {
-                self.asked.insert(begun.block, of_snapshots(&begun.intents));
+            JournalEntry::Begun(started) => {
+                self.requested.insert(started.block, of_snapshots(&started.intents));
             }
-            Record::Also { block, intents } => {
-                self.asked.entry(*block).or_default().extend(of_snapshots(intents));
+            JournalEntry::Also { block, intents } => {
+                self.requested.entry(*block).or_default().extend(of_snapshots(intents));
             }
-            Record::InFlight { block, intents } => {
-                self.asked.remove(block);
-                self.given_up.insert(*block, of_snapshots(intents));
+            JournalEntry::InFlight { block, intents } => {
+                self.requested.remove(block);
+                self.abandoned.insert(*block, of_snapshots(intents));
             }
-            Record::Ended(ended) => {
-                self.asked.remove(&ended.block);
+            JournalEntry::Ended(ended) => {
+                self.requested.remove(&ended.block);
                 if !ended.in_flight.is_empty() {
-                    self.given_up.insert(ended.block, of_snapshots(&ended.in_flight));
+                    self.abandoned.insert(ended.block, of_snapshots(&ended.in_flight));
                 }
             }
-            Record::Reclaimed { request } => {
+            JournalEntry::Reclaimed { request } => {
                 let is_other = |intent: &Intent| {
                     intent.snapshot.as_ref().is_none_or(|wanted| wanted.request != *request)
                 };
-                for intents in self.asked.values_mut().chain(self.given_up.values_mut()) {
+                for intents in self.requested.values_mut().chain(self.abandoned.values_mut()) {
                     intents.retain(is_other);
                 }
             }
@@ -50,29 +50,30 @@ impl InFlight {
 
     /// All of them.
     pub fn all(&self) -> Vec<Intent> {
-        self.asked.values().chain(self.given_up.values()).flatten().cloned().collect()
+        self.requested.values().chain(self.abandoned.values()).flatten().cloned().collect()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.asked.values().chain(self.given_up.values()).all(Vec::is_empty)
+        self.requested.values().chain(self.abandoned.values()).all(Vec::is_empty)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Begun, Ended, SnapshotIntent};
+    use crate::journal::{BlockEnded, BlockStarted, SnapshotIntent};
 
     fn intent(request: &str) -> Intent {
-        let wanted = SnapshotIntent { request: request.into(), ..SnapshotIntent::default() };
-        Intent { snapshot: Some(wanted), ..Intent::default() }
+        let snapshot_intent =
+            SnapshotIntent { request: request.into(), ..SnapshotIntent::default() };
+        Intent { snapshot: Some(snapshot_intent), ..Intent::default() }
     }
 
-    fn requests(records: &[Record]) -> Vec<String> {
+    fn requests(records: &[JournalEntry]) -> Vec<String> {
         let mut in_flight = InFlight::default();
         for record in records {
-            in_flight.see(record);
+            in_flight.apply(record);
         }
         let all = in_flight.all();
         assert_eq!(in_flight.is_empty(), all.is_empty());
@@ -80,30 +81,39 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_in_flight_until_its_block_has_ended() {
+    fn snapshot_request_is_in_flight_until_its_block_ends() {
         let of_item = Intent::default();
-        let begun = |block, intents| Record::Begun(Begun { block, intents, ..Begun::default() });
-        let ended = Record::Ended(Box::new(Ended { block: 0, ..Ended::default() }));
-        let mut records = vec![begun(0, vec![intent("a"), of_item]), begun(1, vec![intent("b")])];
-        records.push(Record::Also { block: 1, intents: vec![intent("c")] });
+        let block_started = |block, intents| {
+            JournalEntry::Begun(BlockStarted { block, intents, ..BlockStarted::default() })
+        };
+        let ended = JournalEntry::Ended(Box::new(BlockEnded { block: 0, ..BlockEnded::default() }));
+        let mut records =
+            vec![block_started(0, vec![intent("a"), of_item]), block_started(1, vec![intent("b")])];
+        records.push(JournalEntry::Also { block: 1, intents: vec![intent("c")] });
         assert_eq!(requests(&records), ["a", "b", "c"]);
         records.push(ended);
         assert_eq!(requests(&records), ["b", "c"]);
         // A block that was broken off says which may yet come.
-        records.push(Record::InFlight { block: 1, intents: vec![intent("c")] });
+        records.push(JournalEntry::InFlight { block: 1, intents: vec![intent("c")] });
         assert_eq!(requests(&records), ["c"]);
-        records.push(Record::Reclaimed { request: "c".into() });
+        records.push(JournalEntry::Reclaimed { request: "c".into() });
         assert_eq!(requests(&records), [""; 0]);
     }
 
     #[test]
-    fn a_snapshot_that_was_given_up_outlasts_the_end_of_its_block() {
-        let begun = Record::Begun(Begun { intents: vec![intent("a")], ..Begun::default() });
+    fn abandoned_snapshot_stays_in_flight_after_its_block_ends() {
+        let block_started = JournalEntry::Begun(BlockStarted {
+            intents: vec![intent("a")],
+            ..BlockStarted::default()
+        });
         let in_flight = vec![intent("a")];
-        let ended = Ended { in_flight: in_flight.clone(), ..Ended::default() };
-        assert_eq!(requests(&[begun.clone(), Record::Ended(Box::new(ended))]), ["a"]);
+        let ended = BlockEnded { in_flight: in_flight.clone(), ..BlockEnded::default() };
+        assert_eq!(requests(&[block_started.clone(), JournalEntry::Ended(Box::new(ended))]), ["a"]);
         // As earlier servers wrote it.
-        let given_up = Record::InFlight { block: 0, intents: in_flight };
-        assert_eq!(requests(&[begun, given_up, Record::Ended(Box::default())]), ["a"]);
+        let abandoned = JournalEntry::InFlight { block: 0, intents: in_flight };
+        assert_eq!(
+            requests(&[block_started, abandoned, JournalEntry::Ended(Box::default())]),
+            ["a"]
+        );
     }
 }

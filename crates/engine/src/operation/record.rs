@@ -13,12 +13,12 @@ use bowline_store::file::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Kind, OfVolume, Operation, State, after};
+use super::{Kind, Operation, State, VolumeDetails, saturating_add};
 use crate::snapshotter::volume_id;
 
 /// A record that says nothing that we could go on with.
 #[derive(Debug, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidRecord {
     /// It does not name its plugin.
     #[error("an operation in the operations file is of no plugin: {0}")]
     Plugin(#[from] InvalidName),
@@ -40,7 +40,7 @@ pub enum Invalid {
 
 /// A run, as its operations name it.
 #[derive(Clone, Copy, Debug)]
-pub struct Of<'a> {
+pub struct RunRef<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its uid.
@@ -48,7 +48,7 @@ pub struct Of<'a> {
 }
 
 /// An operation of a backup, for the file.
-pub fn of_backup(operation: &Operation, run: Of<'_>) -> BackupOperation {
+pub fn of_backup(operation: &Operation, run: RunRef<'_>) -> BackupOperation {
     BackupOperation {
         spec: BackupOperationSpec {
             backup_name: run.name.to_owned(),
@@ -70,7 +70,7 @@ pub fn of_backup(operation: &Operation, run: Of<'_>) -> BackupOperation {
 }
 
 /// An operation of a restore, for the file.
-pub fn of_restore(operation: &Operation, run: Of<'_>) -> RestoreOperation {
+pub fn of_restore(operation: &Operation, run: RunRef<'_>) -> RestoreOperation {
     RestoreOperation {
         spec: RestoreOperationSpec {
             restore_name: run.name.to_owned(),
@@ -87,7 +87,7 @@ pub fn of_restore(operation: &Operation, run: Of<'_>) -> RestoreOperation {
 
 /// An operation on the snapshot of a volume, for our own file. None if it is about an item.
 pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
-    let OfVolume { location, snapshot_type } = operation.volume.as_ref()?;
+    let VolumeDetails { location, snapshot_type } = operation.volume.as_ref()?;
     let kind = match operation.kind {
         Kind::SnapshotCreation => VolumeOperationKind::Creation,
         Kind::SnapshotUpload => VolumeOperationKind::Upload,
@@ -109,31 +109,31 @@ pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
 pub fn from_volume(
     record: VolumeOperation,
     timeout: Duration,
-    began: Timestamp,
-) -> Result<Operation, Invalid> {
+    default_created: Timestamp,
+) -> Result<Operation, InvalidRecord> {
     let VolumeOperation { kind, plugin, location, volume, snapshot_id, status, .. } = record;
     let kind = match kind {
         VolumeOperationKind::Creation => Kind::SnapshotCreation,
         VolumeOperationKind::Upload => Kind::SnapshotUpload,
-        VolumeOperationKind::Other(kind) => return Err(Invalid::Kind { plugin, kind }),
+        VolumeOperationKind::Other(kind) => return Err(InvalidRecord::Kind { plugin, kind }),
     };
     let item = volume_id(&volume).into();
-    let operation = read(kind, &plugin, item, &snapshot_id, status, timeout, began)?;
+    let operation = read(kind, &plugin, item, &snapshot_id, status, timeout, default_created)?;
     let snapshot_type = record.snapshot_type.parse().unwrap_or_default();
-    Ok(Operation { volume: Some(OfVolume { location, snapshot_type }), ..operation })
+    Ok(Operation { volume: Some(VolumeDetails { location, snapshot_type }), ..operation })
 }
 
 /// Reads an operation of a backup. One without a time of its own began at `began`.
 pub fn from_backup(
     record: BackupOperation,
     timeout: Duration,
-    began: Timestamp,
-) -> Result<Operation, Invalid> {
+    default_created: Timestamp,
+) -> Result<Operation, InvalidRecord> {
     let BackupOperation { spec, status, .. } = record;
     let action = &spec.backup_item_action;
     let item = spec.resource_identifier;
     let mut operation =
-        read(Kind::ItemBackup, action, item, &spec.operation_id, status, timeout, began)?;
+        read(Kind::ItemBackup, action, item, &spec.operation_id, status, timeout, default_created)?;
     operation.post_operation_items =
         spec.post_operation_items.into_iter().map(Into::into).collect();
     Ok(operation)
@@ -143,12 +143,12 @@ pub fn from_backup(
 pub fn from_restore(
     record: RestoreOperation,
     timeout: Duration,
-    began: Timestamp,
-) -> Result<Operation, Invalid> {
+    default_created: Timestamp,
+) -> Result<Operation, InvalidRecord> {
     let RestoreOperation { spec, status, .. } = record;
     let action = &spec.restore_item_action;
     let item = spec.resource_identifier;
-    read(Kind::ItemRestore, action, item, &spec.operation_id, status, timeout, began)
+    read(Kind::ItemRestore, action, item, &spec.operation_id, status, timeout, default_created)
 }
 
 fn read(
@@ -158,11 +158,12 @@ fn read(
     id: &str,
     status: OperationStatus,
     timeout: Duration,
-    began: Timestamp,
-) -> Result<Operation, Invalid> {
+    default_created: Timestamp,
+) -> Result<Operation, InvalidRecord> {
     let plugin: Name = plugin.parse()?;
-    let id = OperationId::new(id).ok_or_else(|| Invalid::NoId { plugin: plugin.to_string() })?;
-    let created = status.created.map_or(began, |created| created.0);
+    let id =
+        OperationId::new(id).ok_or_else(|| InvalidRecord::NoId { plugin: plugin.to_string() })?;
+    let created = status.created.map_or(default_created, |created| created.0);
     let state = match status.phase {
         None | Some(OperationPhase::New) => State::New,
         // A phase of a newer version is not one of those that end it.
@@ -180,10 +181,10 @@ fn read(
         ..Progress::default()
     };
     Ok(Operation {
-        deadline: after(created, timeout),
+        deadline: saturating_add(created, timeout),
         progress,
         state,
-        ..Operation::begun(kind, plugin, item.into(), id, created, timeout)
+        ..Operation::started(kind, plugin, item.into(), id, created, timeout)
     })
 }
 
@@ -238,46 +239,46 @@ mod tests {
                 ..Progress::default()
             },
             state,
-            ..Operation::begun(Kind::ItemBackup, plugin, item, id, created, timeout)
+            ..Operation::started(Kind::ItemBackup, plugin, item, id, created, timeout)
         }
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
-        let run = Of { name: "b", uid: "1" };
+    fn item_operations_round_trip() {
+        let run = RunRef { name: "b", uid: "1" };
         for state in [State::New, State::InProgress, State::Completed, State::Failed("no".into())] {
             let before = operation(state);
-            let (timeout, began) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
-            let read = from_backup(of_backup(&before, run), timeout, began).unwrap();
+            let (timeout, default_created) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
+            let read = from_backup(of_backup(&before, run), timeout, default_created).unwrap();
             assert_eq!(read, before);
             let before =
                 Operation { kind: Kind::ItemRestore, post_operation_items: Vec::new(), ..before };
-            let read = from_restore(of_restore(&before, run), timeout, began).unwrap();
+            let read = from_restore(of_restore(&before, run), timeout, default_created).unwrap();
             assert_eq!(read, before);
         }
     }
 
     #[test]
-    fn what_is_written_of_volumes_is_read_again() {
-        let (timeout, began) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
+    fn volume_operations_round_trip() {
+        let (timeout, default_created) = (Duration::from_hours(4), Timestamp::UNIX_EPOCH);
         let (location, snapshot_type) = ("here".to_owned(), SnapshotType::Cloud);
         for kind in [Kind::SnapshotCreation, Kind::SnapshotUpload] {
             let before = Operation {
                 kind,
                 item: volume_id("pv-1"),
                 post_operation_items: Vec::new(),
-                volume: Some(OfVolume { location: location.clone(), snapshot_type }),
+                volume: Some(VolumeDetails { location: location.clone(), snapshot_type }),
                 ..operation(State::InProgress)
             };
             let written = of_volume(&before).unwrap();
-            assert_eq!(from_volume(written, timeout, began).unwrap(), before);
+            assert_eq!(from_volume(written, timeout, default_created).unwrap(), before);
         }
         assert_eq!(of_volume(&operation(State::New)), None);
     }
 
     #[test]
     fn a_record_without_a_plugin_or_an_id_is_refused() {
-        let good = of_backup(&operation(State::New), Of { name: "b", uid: "1" });
+        let good = of_backup(&operation(State::New), RunRef { name: "b", uid: "1" });
         for spoil in
             [(|spec: &mut BackupOperationSpec| spec.operation_id.clear()) as fn(&mut _), |spec| {
                 spec.backup_item_action.clear();

@@ -25,12 +25,12 @@ impl UploadSlots {
 
     /// Waits for a slot, which is free again when what this returns is dropped.
     pub(super) async fn acquire<'a>(&'a self, location: &'a str) -> UploadSlot<'a> {
-        let place = Place { slots: self, number: self.lock().enqueue(location) };
+        let position = QueuePosition { slots: self, number: self.lock().enqueue(location) };
         loop {
             // Before the look, so that what is freed in between is not missed.
             let changed = self.changed.notified();
-            if self.lock().start(place.number, self.limit) {
-                drop(place);
+            if self.lock().start(position.number, self.limit) {
+                drop(position);
                 return UploadSlot { slots: self, location };
             }
             changed.await;
@@ -51,20 +51,20 @@ pub(super) struct UploadSlot<'a> {
 
 impl Drop for UploadSlot<'_> {
     fn drop(&mut self) {
-        self.slots.lock().end(self.location);
+        self.slots.lock().finish(self.location);
         self.slots.changed.notify_waiters();
     }
 }
 
 /// A place in the queue, given up when it is not needed any more.
-struct Place<'a> {
+struct QueuePosition<'a> {
     slots: &'a UploadSlots,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
-        self.slots.lock().leave(self.number);
+        self.slots.lock().remove(self.number);
         // Whoever came behind may be next.
         self.slots.changed.notify_waiters();
     }
@@ -88,7 +88,7 @@ impl Queue {
         number
     }
 
-    fn leave(&mut self, number: u64) {
+    fn remove(&mut self, number: u64) {
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
@@ -110,11 +110,11 @@ impl Queue {
         if let Some((_, location)) = location {
             *self.running.entry(location.clone()).or_default() += 1;
         }
-        self.leave(number);
+        self.remove(number);
         true
     }
 
-    fn end(&mut self, location: &str) {
+    fn finish(&mut self, location: &str) {
         if let Some(count) = self.running.get_mut(location) {
             *count -= 1;
             if *count == 0 {
@@ -129,40 +129,44 @@ mod tests {
     use super::*;
 
     /// Lets uploads come in an order and begin as far as they may; returns which have begun.
-    fn begun(queue: &mut Queue, limit: usize, locations: &[&str]) -> Vec<u64> {
+    fn start_all(queue: &mut Queue, limit: usize, locations: &[&str]) -> Vec<u64> {
         for location in locations {
             queue.enqueue(location);
         }
-        let mut begun = Vec::new();
+        let mut started = Vec::new();
         while let Some(number) = queue.next(limit) {
             assert!(queue.start(number, limit));
-            begun.push(number);
+            started.push(number);
         }
-        begun
+        started
     }
 
     #[test]
-    fn a_location_that_hangs_holds_back_no_upload_of_another() {
+    fn hung_location_does_not_block_uploads_of_other_locations() {
         let mut queue = Queue::default();
-        let stuck = begun(&mut queue, 2, &["stuck"; 5]);
+        let stuck = start_all(&mut queue, 2, &["stuck"; 5]);
         assert_eq!(stuck, [0, 1], "no more than the limit of one location");
-        assert_eq!(begun(&mut queue, 2, &["good", "good", "other"]), [5, 7], "one of each other");
-        queue.end("good");
-        assert_eq!(begun(&mut queue, 2, &[]), [6], "and then the next of it");
-        queue.end("stuck");
-        assert_eq!(begun(&mut queue, 2, &[]), Vec::<u64>::new(), "three still run");
-        queue.end("other");
-        queue.end("good");
-        assert_eq!(begun(&mut queue, 2, &[]), [2], "in the order in which they came");
+        assert_eq!(
+            start_all(&mut queue, 2, &["good", "good", "other"]),
+            [5, 7],
+            "one of each other"
+        );
+        queue.finish("good");
+        assert_eq!(start_all(&mut queue, 2, &[]), [6], "and then the next of it");
+        queue.finish("stuck");
+        assert_eq!(start_all(&mut queue, 2, &[]), Vec::<u64>::new(), "three still run");
+        queue.finish("other");
+        queue.finish("good");
+        assert_eq!(start_all(&mut queue, 2, &[]), [2], "in the order in which they came");
     }
 
     #[test]
-    fn a_slot_is_for_whoever_came_first_and_still_wants_it() {
+    fn slots_are_given_in_order_of_arrival() {
         let mut queue = Queue::default();
-        assert_eq!(begun(&mut queue, 1, &["a", "a", "a"]), [0]);
+        assert_eq!(start_all(&mut queue, 1, &["a", "a", "a"]), [0]);
         assert!(!queue.start(1, 1), "there is none");
-        queue.leave(1);
-        queue.end("a");
+        queue.remove(1);
+        queue.finish("a");
         assert!(queue.start(2, 1));
         assert!(!queue.start(2, 1), "it does not wait any more");
     }

@@ -10,37 +10,37 @@ use std::time::Duration;
 use bowline_plugin::{Class, Error, Progress, State as Told};
 use jiff::Timestamp;
 
-use super::{Kind, Operation, State, Stopping, Trouble, after, since};
+use super::{Kind, Operation, PollFailures, State, StopRequest, duration_between, saturating_add};
 
 /// How often an operation is asked about at first.
-const SOON: Duration = Duration::from_secs(1);
+const FIRST_POLL_PAUSE: Duration = Duration::from_secs(1);
 /// For how long; the pauses grow from then on.
-const FRESH: Duration = Duration::from_secs(10);
+const FAST_POLL_PERIOD: Duration = Duration::from_secs(10);
 /// The pause after a failed poll, which doubles up to the longest.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const FIRST_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
 /// What was observed.
 #[derive(Clone, Debug)]
 pub enum Observation {
     /// The plugin, or a resource of its, told how it goes.
-    Told(Progress),
+    Progressed(Progress),
     /// The plugin could not be asked, or answered an error.
-    Unanswered(Error),
+    PollFailed(Error),
     /// Somebody wants it to stop.
-    Unwanted(Why),
+    StopRequested(StopCause),
     /// The plugin was asked to stop it, and this came of it.
-    Asked(Result<(), String>),
+    StopAnswered(Result<(), String>),
     /// The call that does it has begun: it is an upload.
-    Called,
+    UploadStarted,
     /// That call has returned.
-    Returned(Result<(), Error>),
+    UploadReturned(Result<(), Error>),
     /// Nothing; time has passed.
-    Passed,
+    TimePassed,
 }
 
 /// Why an operation is to stop.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum StopCause {
     /// Its run was cancelled, for this reason.
     Canceled(String),
     /// Its time is over.
@@ -74,28 +74,30 @@ pub fn step(
     }
     let mut effects = Effects::default();
     match observation {
-        Observation::Told(progress) => told(&mut next, progress, now),
+        Observation::Progressed(progress) => apply_progress(&mut next, progress, now),
         // Whether an upload has ended is not learnt from polls.
-        Observation::Unanswered(_) if operation.kind == Kind::SnapshotUpload => {}
-        Observation::Unanswered(error) if is_synchronous(operation, &error) => {
+        Observation::PollFailed(_) if operation.kind == Kind::SnapshotUpload => {}
+        Observation::PollFailed(error) if is_synchronous(operation, &error) => {
             next.state = State::Completed;
             SYNCHRONOUS.clone_into(&mut next.progress.description);
         }
         // It is told of in a resource of the plugin's, which cannot be seen at the moment. That it is not to be seen
         // is no verdict on the snapshot; its deadline is one.
-        Observation::Unanswered(error) if is_unheard(operation, &error) => {}
-        Observation::Unanswered(error) => unanswered(&mut next, &error, &mut effects, now),
-        Observation::Called => next.state = State::InProgress,
-        Observation::Returned(answer) => returned(&mut next, answer, &mut effects, now),
-        Observation::Unwanted(why) => stop(&mut next, why, &mut effects, now),
-        Observation::Asked(answer) => asked(&mut next, answer),
-        Observation::Passed => {}
+        Observation::PollFailed(error) if is_unobservable(operation, &error) => {}
+        Observation::PollFailed(error) => apply_poll_failure(&mut next, &error, &mut effects, now),
+        Observation::UploadStarted => next.state = State::InProgress,
+        Observation::UploadReturned(answer) => {
+            apply_upload_return(&mut next, answer, &mut effects, now);
+        }
+        Observation::StopRequested(cause) => request_stop(&mut next, cause, &mut effects, now),
+        Observation::StopAnswered(answer) => apply_stop_answer(&mut next, answer),
+        Observation::TimePassed => {}
     }
     if !next.state.is_terminal() && now >= next.deadline {
-        stop(&mut next, Why::Deadline, &mut effects, now);
+        request_stop(&mut next, StopCause::Deadline, &mut effects, now);
     }
     if !next.state.is_terminal() {
-        give_up(&mut next, now);
+        fail_if_not_stopped(&mut next, now);
     }
     effects.changed = next != *operation;
     effects.ended = next.state.is_terminal();
@@ -121,14 +123,14 @@ fn is_synchronous(operation: &Operation, error: &Error) -> bool {
 
 /// Whether an error means that nothing is heard of a snapshot whose creation was under way: its plugin does not
 /// answer for it, and shows it in a resource instead.
-fn is_unheard(operation: &Operation, error: &Error) -> bool {
+fn is_unobservable(operation: &Operation, error: &Error) -> bool {
     operation.kind == Kind::SnapshotCreation
         && operation.state == State::InProgress
         && error.class() == Class::Unimplemented
 }
 
 /// The call that uploads a snapshot has returned.
-fn returned(
+fn apply_upload_return(
     operation: &mut Operation,
     answer: Result<(), Error>,
     effects: &mut Effects,
@@ -136,7 +138,7 @@ fn returned(
 ) {
     match answer {
         Ok(()) => {
-            operation.trouble = None;
+            operation.poll_failures = None;
             operation.state = State::Completed;
         }
         Err(error) if error.class() == Class::Unimplemented => {
@@ -144,25 +146,25 @@ fn returned(
             NOTHING_TO_UPLOAD.clone_into(&mut operation.progress.description);
         }
         // It was told to stop, and has.
-        Err(error) if operation.stopping.is_some() => fail(operation, &error.to_string()),
-        Err(error) => unanswered(operation, &error, effects, now),
+        Err(error) if operation.stop_request.is_some() => fail(operation, &error.to_string()),
+        Err(error) => apply_poll_failure(operation, &error, effects, now),
     }
 }
 
-fn told(operation: &mut Operation, progress: Progress, now: Timestamp) {
+fn apply_progress(operation: &mut Operation, progress: Progress, now: Timestamp) {
     if operation.kind == Kind::SnapshotUpload {
         if progress.done > operation.progress.done {
-            gets_on(operation, now);
+            record_upload_progress(operation, now);
         }
         operation.progress = Progress { state: Told::Running, ..progress };
         return;
     }
-    operation.trouble = None;
-    let has_begun = progress.started.is_some() || progress.done > 0;
+    operation.poll_failures = None;
+    let has_started = progress.started.is_some() || progress.done > 0;
     match &progress.state {
         Told::Succeeded => operation.state = State::Completed,
         Told::Failed(reason) => fail(operation, reason),
-        Told::Running if has_begun => operation.state = State::InProgress,
+        Told::Running if has_started => operation.state = State::InProgress,
         Told::Running => {}
     }
     operation.progress = progress;
@@ -170,9 +172,9 @@ fn told(operation: &mut Operation, progress: Progress, now: Timestamp) {
 
 /// An upload gets on, so that whoever was away is there again. Failures that may pass or not still count:
 /// one that comes from its beginning to the same place each time would never end.
-fn gets_on(operation: &mut Operation, now: Timestamp) {
-    match &mut operation.trouble {
-        Some(trouble) if trouble.unclear > 0 => trouble.since = now,
+fn record_upload_progress(operation: &mut Operation, now: Timestamp) {
+    match &mut operation.poll_failures {
+        Some(failures) if failures.unclear > 0 => failures.since = now,
         trouble => *trouble = None,
     }
 }
@@ -183,18 +185,23 @@ fn fail(operation: &mut Operation, reason: &str) {
         "" => "the plugin gave no reason",
         reason => reason,
     };
-    operation.state = State::Failed(match &operation.stopping {
-        Some(Stopping { why: Why::Canceled(_), .. }) => format!("{CANCELED}: {reason}"),
-        Some(Stopping { why: Why::Deadline, .. }) => format!("timed out: {reason}"),
+    operation.state = State::Failed(match &operation.stop_request {
+        Some(StopRequest { cause: StopCause::Canceled(_), .. }) => format!("{CANCELED}: {reason}"),
+        Some(StopRequest { cause: StopCause::Deadline, .. }) => format!("timed out: {reason}"),
         None => reason.to_owned(),
     });
 }
 
 /// A poll has failed, or an upload.
-fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, now: Timestamp) {
+fn apply_poll_failure(
+    operation: &mut Operation,
+    error: &Error,
+    effects: &mut Effects,
+    now: Timestamp,
+) {
     let class = error.class();
-    let before = operation.trouble.take();
-    let trouble = Trouble {
+    let before = operation.poll_failures.take();
+    let failures = PollFailures {
         count: before.as_ref().map_or(0, |before| before.count).saturating_add(1),
         unclear: before.as_ref().map_or(0, |before| before.unclear)
             + u32::from(class == Class::Unclear),
@@ -202,20 +209,20 @@ fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, n
         error: error.to_string(),
     };
     let policy = operation.kind.policy();
-    let lasted = since(trouble.since, now);
-    let (tries, span) = policy.unclear;
-    let (times, seconds) = (trouble.count, lasted.as_secs());
+    let lasted = duration_between(failures.since, now);
+    let (max_failures, span) = policy.unclear_limit;
+    let (times, seconds) = (failures.count, lasted.as_secs());
     let is_upload = operation.kind == Kind::SnapshotUpload;
-    let verdict = match class {
+    let failure_reason = match class {
         Class::Permanent | Class::Unimplemented => Some(error.to_string()),
-        Class::Transient => (lasted >= policy.patience).then(|| {
+        Class::Transient => (lasted >= policy.transient_limit).then(|| {
             if is_upload {
                 format!("it was tried {times} times within {seconds} s: {error}")
             } else {
                 format!("the plugin has not answered for {seconds} s: {error}")
             }
         }),
-        Class::Unclear => (trouble.unclear >= tries || lasted >= span).then(|| {
+        Class::Unclear => (failures.unclear >= max_failures || lasted >= span).then(|| {
             if is_upload {
                 format!("it has failed {times} times: {error}")
             } else {
@@ -225,50 +232,55 @@ fn unanswered(operation: &mut Operation, error: &Error, effects: &mut Effects, n
             }
         }),
     };
-    if let Some(reason) = verdict {
+    if let Some(reason) = failure_reason {
         // It may go on, for all we know, unless it was the call itself that has returned.
-        effects.cancel = operation.stopping.is_none() && !is_upload;
-        operation.state = State::Failed(match &operation.stopping {
-            Some(stopping) => stopped(operation, stopping, &reason),
+        effects.cancel = operation.stop_request.is_none() && !is_upload;
+        operation.state = State::Failed(match &operation.stop_request {
+            Some(stopping) => stop_message(operation, stopping, &reason),
             None => reason,
         });
     }
-    operation.trouble = Some(trouble);
+    operation.poll_failures = Some(failures);
 }
 
-fn stop(operation: &mut Operation, why: Why, effects: &mut Effects, now: Timestamp) {
-    if operation.stopping.is_none() {
-        operation.stopping = Some(Stopping { why, since: now, answer: None });
+fn request_stop(
+    operation: &mut Operation,
+    cause: StopCause,
+    effects: &mut Effects,
+    now: Timestamp,
+) {
+    if operation.stop_request.is_none() {
+        operation.stop_request = Some(StopRequest { cause, since: now, answer: None });
         effects.cancel = true;
     }
 }
 
-fn asked(operation: &mut Operation, answer: Result<(), String>) {
-    let Some(stopping) = &mut operation.stopping else { return };
+fn apply_stop_answer(operation: &mut Operation, answer: Result<(), String>) {
+    let Some(stopping) = &mut operation.stop_request else { return };
     stopping.answer = Some(answer);
     // One whose time is over is not waited for any longer.
-    if stopping.why == Why::Deadline {
+    if stopping.cause == StopCause::Deadline {
         let stopping = stopping.clone();
         // What was told last is why, as far as anybody knows.
         let last = operation.progress.description.clone();
-        operation.state = State::Failed(stopped(operation, &stopping, &last));
+        operation.state = State::Failed(stop_message(operation, &stopping, &last));
     }
 }
 
 /// Ends an operation that does not stop.
-fn give_up(operation: &mut Operation, now: Timestamp) {
-    let Some(stopping) = operation.stopping.clone() else { return };
-    if since(stopping.since, now) >= operation.kind.policy().stopping {
-        operation.state = State::Failed(stopped(operation, &stopping, ""));
+fn fail_if_not_stopped(operation: &mut Operation, now: Timestamp) {
+    let Some(stopping) = operation.stop_request.clone() else { return };
+    if duration_between(stopping.since, now) >= operation.kind.policy().stop_timeout {
+        operation.state = State::Failed(stop_message(operation, &stopping, ""));
     }
 }
 
 /// Why an operation has ended that was asked to stop, and whether it has stopped.
-fn stopped(operation: &Operation, stopping: &Stopping, more: &str) -> String {
-    let why = match &stopping.why {
-        Why::Canceled(reason) => format!("{CANCELED}: {reason}"),
-        Why::Deadline => {
-            let limit = since(operation.created, operation.deadline).as_secs();
+fn stop_message(operation: &Operation, stopping: &StopRequest, more: &str) -> String {
+    let cause = match &stopping.cause {
+        StopCause::Canceled(reason) => format!("{CANCELED}: {reason}"),
+        StopCause::Deadline => {
+            let limit = duration_between(operation.created, operation.deadline).as_secs();
             format!("timed out: it has not ended within {limit} s")
         }
     };
@@ -278,25 +290,25 @@ fn stopped(operation: &Operation, stopping: &Stopping, more: &str) -> String {
         None => "the plugin did not answer when told to stop, and may go on".to_owned(),
     };
     let dash = if more.is_empty() { "" } else { ": " };
-    format!("{why}; {answer}{dash}{more}")
+    format!("{cause}; {answer}{dash}{more}")
 }
 
 /// When to ask next: often at first, then less and less often.
 fn poll_at(operation: &Operation, longest: Duration, now: Timestamp) -> Timestamp {
-    let pause = match (&operation.trouble, &operation.stopping) {
-        (Some(trouble), _) => {
-            AFTER_FAILURE.saturating_mul(1 << trouble.count.saturating_sub(1).min(16))
+    let pause = match (&operation.poll_failures, &operation.stop_request) {
+        (Some(failures), _) => {
+            FIRST_FAILURE_PAUSE.saturating_mul(1 << failures.count.saturating_sub(1).min(16))
         }
         // It should end at any moment.
-        (None, Some(_)) => SOON,
+        (None, Some(_)) => FIRST_POLL_PAUSE,
         (None, None) => {
-            let age = since(operation.created, now);
-            SOON + age.saturating_sub(FRESH) / 10
+            let age = duration_between(operation.created, now);
+            FIRST_POLL_PAUSE + age.saturating_sub(FAST_POLL_PERIOD) / 10
         }
     };
-    let next = after(now, pause.min(longest.max(SOON)));
-    let last = match &operation.stopping {
-        Some(stopping) => after(stopping.since, operation.kind.policy().stopping),
+    let next = saturating_add(now, pause.min(longest.max(FIRST_POLL_PAUSE)));
+    let last = match &operation.stop_request {
+        Some(stopping) => saturating_add(stopping.since, operation.kind.policy().stop_timeout),
         None => operation.deadline,
     };
     next.min(last).max(now)

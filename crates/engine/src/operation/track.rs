@@ -4,7 +4,7 @@
 
 mod upload;
 
-pub(super) use upload::NO_SNAPSHOT;
+pub(super) use upload::SNAPSHOT_NOT_COMPLETED;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::rate::Rate;
+use super::poll_limiter::PollRateLimiter;
 use super::slots::UploadSlots;
-use super::step::{Effects, Observation, Why, step};
-use super::{Kind, Operation, State, since};
+use super::step::{Effects, Observation, StopCause, step};
+use super::{Kind, Operation, State, duration_between};
 
 /// Asks plugins about operations.
 #[async_trait]
-pub trait Asker: Send + Sync {
+pub trait OperationClient: Send + Sync {
     /// How an operation goes.
     async fn progress(&self, operation: &Operation) -> Result<Progress>;
 
@@ -61,11 +61,11 @@ impl Default for Deadlines {
 
 /// The operations of a run, for all who want to know how they go.
 #[derive(Debug)]
-pub struct Board {
+pub struct OperationTable {
     operations: Mutex<Vec<Operation>>,
     changes: watch::Sender<u64>,
     /// Which of them have ended and are safe from a kill.
-    kept: watch::Sender<Vec<bool>>,
+    saved: watch::Sender<Vec<bool>>,
 }
 
 /// How many operations there are of each outcome.
@@ -95,16 +95,16 @@ impl Counts {
     }
 }
 
-impl Board {
+impl OperationTable {
     /// Shows operations, which are kept as they are.
     pub fn new(operations: Vec<Operation>) -> Self {
-        let kept = watch::Sender::new(ended(&operations));
-        Self { operations: Mutex::new(operations), changes: watch::Sender::new(0), kept }
+        let saved = watch::Sender::new(terminal_flags(&operations));
+        Self { operations: Mutex::new(operations), changes: watch::Sender::new(0), saved }
     }
 
     /// Notes that operations were written to where another process finds them.
-    pub fn note_kept(&self, operations: &[Operation]) {
-        self.kept.send_replace(ended(operations));
+    pub fn mark_saved(&self, operations: &[Operation]) {
+        self.saved.send_replace(terminal_flags(operations));
     }
 
     /// All of them, as they are now.
@@ -125,24 +125,24 @@ impl Board {
     /// The first operation that is meant: its place, and its state.
     fn find(&self, is_meant: impl Fn(&Operation) -> bool) -> Option<(usize, State)> {
         let operations = self.lock();
-        let place = operations.iter().position(is_meant)?;
-        Some((place, operations[place].state.clone()))
+        let index = operations.iter().position(is_meant)?;
+        Some((index, operations[index].state.clone()))
     }
 
     /// Waits until the end of an operation is safe from a kill.
-    async fn until_kept(&self, place: usize) {
-        let mut kept = self.kept.subscribe();
+    async fn wait_until_saved(&self, index: usize) {
+        let mut saved = self.saved.subscribe();
         // The sender is ours.
-        let _ = kept.wait_for(|kept| kept.get(place).copied().unwrap_or_default()).await;
+        let _ = saved.wait_for(|kept| kept.get(index).copied().unwrap_or_default()).await;
     }
 
-    fn get(&self, place: usize) -> Option<Operation> {
-        self.lock().get(place).cloned()
+    fn get(&self, index: usize) -> Option<Operation> {
+        self.lock().get(index).cloned()
     }
 
-    fn set(&self, place: usize, operation: Operation) {
-        if let Some(shown) = self.lock().get_mut(place) {
-            *shown = operation;
+    fn set(&self, index: usize, operation: Operation) {
+        if let Some(entry) = self.lock().get_mut(index) {
+            *entry = operation;
         }
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -153,18 +153,18 @@ impl Board {
 }
 
 /// Which operations have ended.
-fn ended(operations: &[Operation]) -> Vec<bool> {
+fn terminal_flags(operations: &[Operation]) -> Vec<bool> {
     operations.iter().map(|operation| operation.state.is_terminal()).collect()
 }
 
 /// Follows the operations of a run to their ends.
 pub struct Tracker<'a> {
     /// The operations.
-    pub board: Arc<Board>,
+    pub table: Arc<OperationTable>,
     /// Who asks the plugins.
-    pub asker: &'a dyn Asker,
+    pub client: &'a dyn OperationClient,
     /// How often one plugin is asked.
-    pub rate: &'a Rate,
+    pub poll_limiter: &'a PollRateLimiter,
     /// How long plugins may take.
     pub deadlines: Deadlines,
     /// Slots for uploads, shared by all runs.
@@ -175,12 +175,12 @@ impl Tracker<'_> {
     /// Returns when all operations have ended, or `stop` is cancelled: then they are left as they are,
     /// for another to follow. When `cancel` is cancelled they are asked to stop, for a reason.
     pub async fn run(&self, cancel: &CancellationToken, reason: &str, stop: &CancellationToken) {
-        let places = 0..self.board.operations().len();
-        let all: FuturesUnordered<_> = places
-            .map(|place| async move {
-                match self.board.get(place).map(|operation| operation.kind) {
-                    Some(Kind::SnapshotUpload) => self.upload(place, cancel, reason).await,
-                    _ => self.follow(place, cancel, reason).await,
+        let indexes = 0..self.table.operations().len();
+        let all: FuturesUnordered<_> = indexes
+            .map(|index| async move {
+                match self.table.get(index).map(|operation| operation.kind) {
+                    Some(Kind::SnapshotUpload) => self.upload(index, cancel, reason).await,
+                    _ => self.track(index, cancel, reason).await,
                 }
             })
             .collect();
@@ -191,8 +191,8 @@ impl Tracker<'_> {
     }
 
     /// Follows one operation to its end.
-    async fn follow(&self, place: usize, cancel: &CancellationToken, reason: &str) {
-        if self.has_ended(place) {
+    async fn track(&self, index: usize, cancel: &CancellationToken, reason: &str) {
+        if self.has_ended(index) {
             return;
         }
         // It may have ended long ago, in the life of another process, or while the items of a large run were
@@ -201,97 +201,103 @@ impl Tracker<'_> {
         let mut effects = Effects { poll_at: Some(Timestamp::now()), ..Effects::default() };
         loop {
             if effects.cancel {
-                let asked = self.ask_to_stop(place).await;
+                let after_stop_request = self.request_stop(index).await;
                 if effects.ended {
                     return;
                 }
-                effects = asked;
+                effects = after_stop_request;
                 continue;
             }
             let Some(poll_at) = effects.poll_at else { return };
-            let is_wanted = !self.is_stopping(place);
-            let unwanted = async {
-                if is_wanted { cancel.cancelled().await } else { std::future::pending().await }
+            let may_be_canceled = !self.is_stopping(index);
+            let canceled = async {
+                if may_be_canceled {
+                    cancel.cancelled().await;
+                } else {
+                    std::future::pending::<()>().await;
+                }
             };
-            let polled = self.poll(place, poll_at, is_first);
+            let polled = self.poll(index, poll_at, is_first);
             is_first = false;
             effects = tokio::select! {
                 biased;
-                () = unwanted => {
-                    self.observe(place, Observation::Unwanted(Why::Canceled(reason.to_owned())))
+                () = canceled => {
+                    self.observe(index, Observation::StopRequested(StopCause::Canceled(reason.to_owned())))
                 }
-                observation = polled => self.observe(place, observation),
+                observation = polled => self.observe(index, observation),
             };
         }
     }
 
-    fn has_ended(&self, place: usize) -> bool {
-        self.board.get(place).is_none_or(|operation| operation.state.is_terminal())
+    fn has_ended(&self, index: usize) -> bool {
+        self.table.get(index).is_none_or(|operation| operation.state.is_terminal())
     }
 
-    fn is_stopping(&self, place: usize) -> bool {
-        self.board.get(place).is_some_and(|operation| operation.stopping.is_some())
+    fn is_stopping(&self, index: usize) -> bool {
+        self.table.get(index).is_some_and(|operation| operation.stop_request.is_some())
     }
 
     /// Waits until it is time, and asks. What is asked too late is not waited for, unless it is the first time.
-    async fn poll(&self, place: usize, at: Timestamp, is_first: bool) -> Observation {
-        tokio::time::sleep(since(Timestamp::now(), at)).await;
-        let Some(operation) = self.board.get(place) else { return Observation::Passed };
+    async fn poll(&self, index: usize, at: Timestamp, is_first: bool) -> Observation {
+        tokio::time::sleep(duration_between(Timestamp::now(), at)).await;
+        let Some(operation) = self.table.get(index) else { return Observation::TimePassed };
         let is_late = Timestamp::now() >= operation.deadline;
         if is_late && !is_first {
-            return Observation::Passed;
+            return Observation::TimePassed;
         }
         // What is to stop has little time to say that it has.
-        if operation.stopping.is_none() {
-            self.rate.turn(&operation.plugin).await;
+        if operation.stop_request.is_none() {
+            self.poll_limiter.wait(&operation.plugin).await;
         }
-        let limit = match since(Timestamp::now(), last_moment(&operation)) {
+        let limit = match duration_between(Timestamp::now(), poll_deadline(&operation)) {
             _ if is_late => self.deadlines.poll,
-            left => self.deadlines.poll.min(left),
+            remaining => self.deadlines.poll.min(remaining),
         };
-        match timeout(limit, self.asker.progress(&operation)).await {
-            Ok(Ok(progress)) => Observation::Told(progress),
-            Ok(Err(error)) => Observation::Unanswered(error),
-            Err(_) => Observation::Unanswered(Error::new(
+        match timeout(limit, self.client.progress(&operation)).await {
+            Ok(Ok(progress)) => Observation::Progressed(progress),
+            Ok(Err(error)) => Observation::PollFailed(error),
+            Err(_) => Observation::PollFailed(Error::new(
                 Code::DeadlineExceeded,
                 format!("the plugin has not answered within {} s", limit.as_secs()),
             )),
         }
     }
 
-    async fn ask_to_stop(&self, place: usize) -> Effects {
-        let Some(operation) = self.board.get(place) else { return Effects::default() };
+    async fn request_stop(&self, index: usize) -> Effects {
+        let Some(operation) = self.table.get(index) else { return Effects::default() };
         let limit = self.deadlines.cancel;
-        let answer = match timeout(limit, self.asker.cancel(&operation)).await {
+        let answer = match timeout(limit, self.client.cancel(&operation)).await {
             Ok(answer) => answer.map_err(|error| error.to_string()),
             Err(_) => Err(format!("it has not answered within {} s", limit.as_secs())),
         };
-        self.observe(place, Observation::Asked(answer))
+        self.observe(index, Observation::StopAnswered(answer))
     }
 
     /// Lets the machine make a step.
-    fn observe(&self, place: usize, observation: Observation) -> Effects {
-        let Some(operation) = self.board.get(place) else { return Effects::default() };
+    fn observe(&self, index: usize, observation: Observation) -> Effects {
+        let Some(operation) = self.table.get(index) else { return Effects::default() };
         let longest = self.deadlines.longest_pause;
         let (next, effects) = step(&operation, observation, longest, Timestamp::now());
         if effects.changed {
-            tell(&operation, &next);
-            self.board.set(place, next);
+            log_change(&operation, &next);
+            self.table.set(index, next);
         }
         effects
     }
 }
 
 /// The latest time at which an operation can still be heard of.
-fn last_moment(operation: &Operation) -> Timestamp {
-    match &operation.stopping {
-        Some(stopping) => super::after(stopping.since, operation.kind.policy().stopping),
+fn poll_deadline(operation: &Operation) -> Timestamp {
+    match &operation.stop_request {
+        Some(stopping) => {
+            super::saturating_add(stopping.since, operation.kind.policy().stop_timeout)
+        }
         None => operation.deadline,
     }
 }
 
 /// Says in the log what has changed.
-fn tell(before: &Operation, now: &Operation) {
+fn log_change(before: &Operation, now: &Operation) {
     let (operation, item, plugin) = (&now.id, &now.item, &now.plugin);
     match &now.state {
         State::Completed => tracing::info!(%item, %plugin, %operation, "the operation is done"),
@@ -299,8 +305,8 @@ fn tell(before: &Operation, now: &Operation) {
             tracing::warn!(%item, %plugin, %operation, "the operation has failed: {reason}");
         }
         State::New | State::InProgress => {
-            if let (None, Some(trouble)) = (&before.trouble, &now.trouble) {
-                let error = &trouble.error;
+            if let (None, Some(failures)) = (&before.poll_failures, &now.poll_failures) {
+                let error = &failures.error;
                 tracing::info!(%item, %plugin, %operation, "asked again soon: {error}");
             }
         }

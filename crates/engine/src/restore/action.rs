@@ -57,10 +57,10 @@ use bowline_plugin::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::Cluster;
 use crate::resource::Resources;
-pub use csi::CSI_CLAIMS;
+pub use csi::CSI_PVC_ACTION;
 use lookup::Lookup;
 
 /// The actions for one restore, in Velero's order. `namespace` is the server's, where the
@@ -70,21 +70,21 @@ pub fn restore_item_actions(
     resources: &Arc<Resources>,
     namespace: &str,
     restore: &Restore,
-) -> Vec<Named<dyn RestoreItemAction>> {
+) -> Vec<NamedAction<dyn RestoreItemAction>> {
     let lookup = Arc::new(Lookup::new(cluster, resources, namespace));
-    let looking: [(&str, Arc<dyn RestoreItemAction>); 3] = [
+    let lookup_actions: [(&str, Arc<dyn RestoreItemAction>); 3] = [
         (CHANGE_IMAGE_NAME, Arc::new(change_image_name::ChangeImageName::new(&lookup))),
         (CHANGE_STORAGE_CLASS, Arc::new(change_storage_class::ChangeStorageClass::new(&lookup))),
         (SECRET, Arc::new(secret::Secret::new(&lookup))),
     ];
     let mut actions = pure_restore_item_actions(restore);
-    actions.extend(looking.into_iter().filter_map(named));
+    actions.extend(lookup_actions.into_iter().filter_map(named));
     actions.sort_by(|one, other| one.name.cmp(&other.name));
     actions
 }
 
 /// Those of them that need no cluster, for a dry run.
-pub fn pure_restore_item_actions(restore: &Restore) -> Vec<Named<dyn RestoreItemAction>> {
+pub fn pure_restore_item_actions(restore: &Restore) -> Vec<NamedAction<dyn RestoreItemAction>> {
     let init_restore_hook = init_restore_hook::InitRestoreHook::new(&restore.spec.hooks);
     let actions: [(&str, Arc<dyn RestoreItemAction>); 12] = [
         ("velero.io/add-pvc-from-pod", Arc::new(add_pvc_from_pod::AddPvcFromPod)),
@@ -119,8 +119,8 @@ const SECRET: &str = "velero.io/secret";
 /// None is lost: that these names are valid is tested.
 fn named(
     (name, plugin): (&str, Arc<dyn RestoreItemAction>),
-) -> Option<Named<dyn RestoreItemAction>> {
-    name.parse().ok().map(|name| Named::new(name, plugin))
+) -> Option<NamedAction<dyn RestoreItemAction>> {
+    name.parse().ok().map(|name| NamedAction::new(name, plugin))
 }
 
 /// Shows an item to `change`, which says whether it changed something, and writes it back only then.

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::difference;
-use super::outcome::Action;
-use super::request::{Existing as Policy, Request};
-use super::{Context, origin, volume};
-use crate::cluster::{Door, Error};
+use super::outcome::AppliedAction;
+use super::request::{ExistingObjectPolicy as Policy, Request};
+use super::{Context, collision, volume};
+use crate::cluster::{Error, Subresource};
 use crate::item::Object;
 use crate::resource::Resource;
 
@@ -24,9 +24,9 @@ use crate::resource::Resource;
 const DEFINITION_PAUSE: Duration = Duration::from_millis(200);
 
 /// An object that was written, or left as it is.
-pub(super) struct Applied {
+pub(super) struct AppliedObject {
     /// What was done.
-    pub(super) action: Action,
+    pub(super) action: AppliedAction,
     /// The object as the API server has it, if this restore has created it. By its uid it is told
     /// from another that takes its place.
     pub(super) created: Option<Object>,
@@ -39,21 +39,21 @@ pub(super) async fn apply(
     namespace: &str,
     id: &ResourceIdentifier,
     object: &Value,
-) -> Result<Applied, String> {
+) -> Result<AppliedObject, String> {
     let item = Item::from_object(object).map_err(|error| error.to_string())?;
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let create = || context.cluster.create(resource, namespace, &item);
-    let applied = match context.pace.ask(create).await {
-        Ok(created) => Applied { action: Action::Created, created: Some(created) },
-        Err(error) if may_be_there(&error) => {
+    let applied = match context.rate_limiter.send(create).await {
+        Ok(created) => AppliedObject { action: AppliedAction::Created, created: Some(created) },
+        Err(error) if may_exist(&error) => {
             let refused = || format!("it cannot be created: {error}");
             let get = || context.cluster.get(resource, namespace, name);
-            match context.pace.ask(get).await {
+            match context.rate_limiter.send(get).await {
                 Ok(Some(found)) => {
-                    let existing = Existing { context, resource, namespace, name, id };
-                    existing.settle(object, found).await?
+                    let existing = ExistingObject { context, resource, namespace, name, id };
+                    existing.resolve(object, found).await?
                 }
-                Err(unknown) if error.is_already_there() => return Err(unknown.to_string()),
+                Err(unknown) if error.is_already_exists() => return Err(unknown.to_string()),
                 // It was refused for another reason, or it went away in between.
                 Ok(None) | Err(_) => return Err(refused()),
             }
@@ -62,13 +62,13 @@ pub(super) async fn apply(
     };
     // One that was there before is served, or its owner knows why not.
     if is_definition(resource) && applied.created.is_some() {
-        until_served(context, resource, name).await?;
+        wait_until_served(context, resource, name).await?;
     }
     Ok(applied)
 }
 
 /// Writes back who owned which fields of an object that this restore has created.
-pub(super) async fn managed_fields(
+pub(super) async fn write_managed_fields(
     context: &Context,
     created: &Object,
     fields: Value,
@@ -79,8 +79,8 @@ pub(super) async fn managed_fields(
     if let Some(uid) = uid(created) {
         change["metadata"]["uid"] = uid.into();
     }
-    let patch = || context.cluster.patch(resource, namespace, name, Door::Whole, &change);
-    match context.pace.ask(patch).await {
+    let patch = || context.cluster.patch(resource, namespace, name, Subresource::None, &change);
+    match context.rate_limiter.send(patch).await {
         // It went away, and so did its fields.
         Err(error) if error.is_not_found() => Ok(()),
         patched => patched.map(drop),
@@ -94,32 +94,36 @@ fn uid(object: &Object) -> Option<String> {
 
 /// Gives an object that this restore has created the status that it had, instead of what it has by
 /// now.
-pub(super) async fn status(
+pub(super) async fn write_status(
     context: &Context,
     created: &Object,
     mut status: Value,
 ) -> Result<(), Error> {
     let Object { resource, namespace, name, item, .. } = created;
-    if let Some(now) = item.parse::<Value>().ok().as_ref().and_then(|now| now.get("status")) {
-        clear_others(now, &mut status);
+    if let Some(current) = item.parse::<Value>().ok().as_ref().and_then(|now| now.get("status")) {
+        clear_missing_fields(current, &mut status);
     }
     let change = json!({ "status": status });
-    let patch = async |door| context.cluster.patch(resource, namespace, name, door, &change).await;
-    match context.pace.ask(|| patch(Door::Status)).await {
+    let patch = async |subresource| {
+        context.cluster.patch(resource, namespace, name, subresource, &change).await
+    };
+    match context.rate_limiter.send(|| patch(Subresource::Status)).await {
         // A kind without that door has its status among its other fields.
         Err(error) if error.is_not_found() => {
-            context.pace.ask(|| patch(Door::Whole)).await.map(drop)
+            context.rate_limiter.send(|| patch(Subresource::None)).await.map(drop)
         }
         outcome => outcome.map(drop),
     }
 }
 
 /// Makes a merge patch of a status take away the fields that an object has now and that are not in it.
-fn clear_others(now: &Value, status: &mut Value) {
-    let (Some(now), Some(status)) = (now.as_object(), status.as_object_mut()) else { return };
-    for (field, now) in now {
+fn clear_missing_fields(current: &Value, status: &mut Value) {
+    let (Some(current), Some(status)) = (current.as_object(), status.as_object_mut()) else {
+        return;
+    };
+    for (field, current) in current {
         match status.get_mut(field) {
-            Some(value) => clear_others(now, value),
+            Some(value) => clear_missing_fields(current, value),
             None => drop(status.insert(field.clone(), Value::Null)),
         }
     }
@@ -133,12 +137,12 @@ fn is_definition(resource: &Resource) -> bool {
 /// Whether an object that was not created may be there all the same: whoever refused it may not have looked. A
 /// Service whose ports are in use may be the one that uses them, too. What is not there is neither if the API
 /// server does not know who asks, where to, or has not read it.
-pub(super) fn may_be_there(error: &Error) -> bool {
+pub(super) fn may_exist(error: &Error) -> bool {
     matches!(error, Error::Refused { code, .. } if !matches!(code, 401 | 404 | 405 | 413 | 415 | 429))
 }
 
 /// An object that was there before.
-struct Existing<'a> {
+struct ExistingObject<'a> {
     context: &'a Context,
     resource: &'a Arc<Resource>,
     namespace: &'a str,
@@ -151,7 +155,7 @@ struct Existing<'a> {
 pub(super) enum Decision {
     /// Nothing: this very restore has created it from the same item, before a restart or in an attempt
     /// whose answer was lost.
-    Ours,
+    CreatedByThisRestore,
     /// It is as it should be. It may have to be marked as restored.
     Same {
         /// The patch that does so.
@@ -175,35 +179,37 @@ pub(super) enum Decision {
 /// Decides what is to be done about an object that was there before.
 pub(super) fn decide(
     request: &Request,
-    began: Timestamp,
+    started_at: Timestamp,
     resource: &Resource,
-    ours: &Value,
+    desired: &Value,
     found: &Value,
 ) -> Decision {
     let some = |patch: Value| {
         let is_empty = patch.as_object().is_none_or(serde_json::Map::is_empty);
         (!is_empty).then_some(patch)
     };
-    if is_of_this_restore(request, began, found) && origin::of(found) == origin::of(ours) {
-        return Decision::Ours;
+    if is_of_this_restore(request, started_at, found)
+        && collision::origin_item(found) == collision::origin_item(desired)
+    {
+        return Decision::CreatedByThisRestore;
     }
     if resource.is_core("serviceaccounts") {
-        let patch = some(difference::service_account_patch(found, ours));
+        let patch = some(difference::service_account_patch(found, desired));
         return patch.map_or(Decision::Same { labels: None }, Decision::Add);
     }
     let is_update = request.existing == Policy::Update;
-    let labels = is_update.then(|| difference::label_patch(found, ours)).and_then(some);
-    match difference::differs(ours, found) {
+    let labels = is_update.then(|| difference::label_patch(found, desired)).and_then(some);
+    match difference::differs(desired, found) {
         None => Decision::Same { labels },
         Some(fields) if is_update => {
-            Decision::Change { fields, patch: difference::merge_patch(found, ours), labels }
+            Decision::Change { fields, patch: difference::merge_patch(found, desired), labels }
         }
         Some(fields) => Decision::Keep(fields),
     }
 }
 
 /// Whether this very restore has created an object.
-pub(super) fn is_of_this_restore(request: &Request, began: Timestamp, found: &Value) -> bool {
+pub(super) fn is_of_this_restore(request: &Request, started_at: Timestamp, found: &Value) -> bool {
     let restore = label::value(request.name.as_str());
     let labelled = found
         .pointer("/metadata/labels")
@@ -212,89 +218,98 @@ pub(super) fn is_of_this_restore(request: &Request, began: Timestamp, found: &Va
     let created = created.and_then(|text| text.parse::<Timestamp>().ok());
     // The API server counts whole seconds.
     labelled == Some(&restore)
-        && created.is_some_and(|created| created.as_second() >= began.as_second())
+        && created.is_some_and(|created| created.as_second() >= started_at.as_second())
 }
 
 /// The other item of this very restore that an object was created from, if it was.
-fn rival<'a>(
+fn conflicting_item<'a>(
     request: &Request,
-    began: Timestamp,
-    ours: &Value,
+    started_at: Timestamp,
+    desired: &Value,
     found: &'a Value,
 ) -> Option<&'a str> {
-    let is_other =
-        is_of_this_restore(request, began, found) && origin::of(found) != origin::of(ours);
-    is_other.then(|| origin::of(found).unwrap_or("another item"))
+    let is_other = is_of_this_restore(request, started_at, found)
+        && collision::origin_item(found) != collision::origin_item(desired);
+    is_other.then(|| collision::origin_item(found).unwrap_or("another item"))
 }
 
-impl Existing<'_> {
-    async fn settle(&self, ours: &Value, found: Object) -> Result<Applied, String> {
+impl ExistingObject<'_> {
+    async fn resolve(&self, desired: &Value, found: Object) -> Result<AppliedObject, String> {
         let Self { context, resource, id, .. } = self;
         let value: Value = found.item.parse().map_err(|error| error.to_string())?;
-        let rival = rival(&context.request, context.began, ours, &value);
-        if let Some(rival) = rival
+        let conflicting_item =
+            conflicting_item(&context.request, context.started_at, desired, &value);
+        if let Some(conflicting_item) = conflicting_item
             && resource.is_core("persistentvolumeclaims")
             && volume::has_data(context, id)
         {
-            return Err(without_data(rival));
+            return Err(claim_collision_message(conflicting_item));
         }
-        let mut decision = decide(&context.request, context.began, resource, ours, &value);
-        if let (Some(_), Decision::Change { patch, .. }) = (rival, &mut decision) {
-            origin::carry_over(patch, ours);
+        let mut decision = decide(&context.request, context.started_at, resource, desired, &value);
+        if let (Some(_), Decision::Change { patch, .. }) = (conflicting_item, &mut decision) {
+            collision::copy_origin_to_patch(patch, desired);
         }
-        let created = (decision == Decision::Ours).then_some(found);
-        Ok(Applied { action: self.carry_out(decision, rival).await?, created })
+        let created = (decision == Decision::CreatedByThisRestore).then_some(found);
+        Ok(AppliedObject {
+            action: self.apply_decision(decision, conflicting_item).await?,
+            created,
+        })
     }
 
-    async fn carry_out(&self, decision: Decision, rival: Option<&str>) -> Result<Action, String> {
+    async fn apply_decision(
+        &self,
+        decision: Decision,
+        conflicting_item: Option<&str>,
+    ) -> Result<AppliedAction, String> {
         let Self { context, resource, id, .. } = self;
         let report = &context.report;
         match decision {
-            Decision::Ours => Ok(Action::Created),
+            Decision::CreatedByThisRestore => Ok(AppliedAction::Created),
             Decision::Same { labels } => {
-                self.label(labels).await?;
-                Ok(Action::Skipped)
+                self.patch_labels(labels).await?;
+                Ok(AppliedAction::Skipped)
             }
             Decision::Keep(fields) => {
-                let whose = |rival| format!("; it is {rival}, which this restore has put there");
-                let whose = rival.map(whose).unwrap_or_default();
+                let conflict_text =
+                    |other| format!("; it is {other}, which this restore has put there");
+                let conflict_text = conflicting_item.map(conflict_text).unwrap_or_default();
                 let text = format!(
                     "could not restore, {} {:?} already exists. Warning: the in-cluster version is \
-                     different than the backed-up version: {}{whose}",
+                     different than the backed-up version: {}{conflict_text}",
                     resource.kind,
                     self.name,
                     fields.join(", ")
                 );
-                report.warning(*id, text);
+                report.warn(*id, text);
                 // As in Velero: whatever is there but is not what was stored has not been restored.
-                Ok(Action::Failed)
+                Ok(AppliedAction::Failed)
             }
             Decision::Add(patch) => match self.patch(&patch).await {
-                Ok(()) => Ok(Action::Updated),
+                Ok(()) => Ok(AppliedAction::Updated),
                 Err(error) => {
-                    report.warning(*id, format!("it exists and could not be merged: {error}"));
-                    Ok(Action::Failed)
+                    report.warn(*id, format!("it exists and could not be merged: {error}"));
+                    Ok(AppliedAction::Failed)
                 }
             },
             Decision::Change { patch, labels, .. } => match self.patch(&patch).await {
                 Ok(()) => {
-                    if let Some(rival) = rival {
-                        let text = format!("it replaces {rival}, which this restore had put there");
-                        report.warning(*id, text);
+                    if let Some(other) = conflicting_item {
+                        let text = format!("it replaces {other}, which this restore had put there");
+                        report.warn(*id, text);
                     }
-                    Ok(Action::Updated)
+                    Ok(AppliedAction::Updated)
                 }
                 Err(error) => {
-                    report.warning(*id, format!("it exists and could not be updated: {error}"));
-                    self.label(labels).await?;
-                    Ok(Action::Failed)
+                    report.warn(*id, format!("it exists and could not be updated: {error}"));
+                    self.patch_labels(labels).await?;
+                    Ok(AppliedAction::Failed)
                 }
             },
         }
     }
 
     /// Marks it as restored, and changes nothing else.
-    async fn label(&self, patch: Option<Value>) -> Result<(), String> {
+    async fn patch_labels(&self, patch: Option<Value>) -> Result<(), String> {
         let Some(patch) = patch else { return Ok(()) };
         let patched = self.patch(&patch).await;
         patched.map_err(|error| format!("its labels could not be updated: {error}"))
@@ -302,21 +317,21 @@ impl Existing<'_> {
 
     async fn patch(&self, patch: &Value) -> Result<(), Error> {
         let Self { context, resource, namespace, name, .. } = self;
-        let send = || context.cluster.patch(resource, namespace, name, Door::Whole, patch);
-        context.pace.ask(send).await.map(drop)
+        let send = || context.cluster.patch(resource, namespace, name, Subresource::None, patch);
+        context.rate_limiter.send(send).await.map(drop)
     }
 }
 
 /// Why a claim is not restored whose place another claim of the same restore has taken.
-pub(super) fn without_data(rival: &str) -> String {
+pub(super) fn claim_collision_message(conflicting_item: &str) -> String {
     format!(
-        "its data was not restored: its place is taken by {rival}, which this restore has put there; \
+        "its data was not restored: its place is taken by {conflicting_item}, which this restore has put there; \
          restore it by itself into another namespace"
     )
 }
 
 /// Waits until the API server serves what a definition defines.
-async fn until_served(
+async fn wait_until_served(
     context: &Context,
     resource: &Arc<Resource>,
     name: &str,
@@ -325,7 +340,7 @@ async fn until_served(
     let deadline = Instant::now() + limit;
     loop {
         let get = || context.cluster.get(resource, "", name);
-        let found = context.pace.ask(get).await.map_err(|error| error.to_string())?;
+        let found = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?;
         let definition = found.and_then(|found| found.item.parse::<Value>().ok());
         if definition.as_ref().is_some_and(is_served) {
             return Ok(());

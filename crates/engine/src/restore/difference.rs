@@ -13,7 +13,7 @@
 //! | where | says nothing |
 //! |---|---|
 //! | anywhere | `null` |
-//! | Kubernetes' own kinds | what the API server fills in if a field is not set: `[]`, some `{}`, and the values listed in `known.rs`, also as an object of nothing else |
+//! | Kubernetes' own kinds | what the API server fills in if a field is not set: `[]`, some `{}`, and the values listed in `known_fields.rs`, also as an object of nothing else |
 //! | the same, only in the cluster | fields that servers and controllers fill in, whatever is in them: the IP of a service, the volume of a claim |
 //! | labels and annotations | those that servers and controllers write, and those of restores; they do not count if both sides have them either |
 //! | keys that users choose (`data`, `nodeSelector`, …), custom resources | nothing but `null` |
@@ -31,7 +31,7 @@
 //! With [`merge_patch`] applied to the cluster's object, [`differs`] finds nothing. A patch never
 //! takes away what [`differs`] does not count.
 
-mod known;
+mod known_fields;
 mod patch;
 #[cfg(test)]
 mod tests;
@@ -44,27 +44,27 @@ use serde_json::{Map, Value};
 pub use patch::{label_patch, merge_patch, service_account_patch};
 
 /// How many differences are told.
-const TOLD: usize = 20;
+const MAX_REPORTED: usize = 20;
 /// How many comparisons of values two objects are worth. Sets in sets could take for ever; what is
 /// not compared by then is told as different.
 const COMPARISONS: usize = 2_000_000;
 
 /// Which fields of an object in the cluster differ from the object to be restored. None if it is
 /// the same.
-pub fn differs(ours: &Value, cluster: &Value) -> Option<Vec<String>> {
-    let compared = Compared::new(ours, cluster)?;
-    let mut found = Found { paths: Vec::new(), limit: TOLD };
-    compared.root(ours, cluster, &mut found);
+pub fn differs(desired: &Value, cluster: &Value) -> Option<Vec<String>> {
+    let comparison = Comparison::new(desired, cluster)?;
+    let mut found = Differences { paths: Vec::new(), limit: MAX_REPORTED };
+    comparison.compare_objects(desired, cluster, &mut found);
     (!found.paths.is_empty()).then_some(found.paths)
 }
 
 /// Differences, so far.
-struct Found {
+struct Differences {
     paths: Vec<String>,
     limit: usize,
 }
 
-impl Found {
+impl Differences {
     fn is_full(&self) -> bool {
         self.paths.len() >= self.limit
     }
@@ -78,11 +78,11 @@ impl Found {
 
 /// What rules hold for a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FieldRules {
     /// Fields that Kubernetes knows.
     Known,
     /// Keys and values that only users know.
-    Free,
+    UserDefined,
     Labels,
     Annotations,
 }
@@ -90,66 +90,73 @@ enum Place {
 /// Which of two sides has a field that the other one lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    Ours,
+    Backup,
     Cluster,
 }
 
 /// Two objects of one kind that can be compared.
-struct Compared<'a> {
+struct Comparison<'a> {
     kind: &'a str,
     /// Whether Kubernetes itself defines the kind.
     is_known: bool,
     /// Fields of the object that are not compared.
     ignored: Vec<&'static str>,
     /// How many comparisons are left.
-    left: Cell<usize>,
+    remaining_comparisons: Cell<usize>,
 }
 
 /// The parts of an object that are compared.
-struct Parts {
+struct ObjectParts {
     fields: Map<String, Value>,
     labels: Map<String, Value>,
     annotations: Map<String, Value>,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> Comparison<'a> {
     /// None if there is nothing to compare, since the object is the cluster's own.
-    fn new(ours: &'a Value, cluster: &Value) -> Option<Self> {
-        if known::is_clusters_own(cluster) {
+    fn new(desired: &'a Value, cluster: &Value) -> Option<Self> {
+        if known_fields::is_managed_by_cluster(cluster) {
             return None;
         }
-        let text = |field: &str| ours.get(field).and_then(Value::as_str).unwrap_or_default();
+        let text = |field: &str| desired.get(field).and_then(Value::as_str).unwrap_or_default();
         let mut ignored = vec!["apiVersion", "kind", "metadata", "status"];
-        ignored.extend(known::filled_by_controllers(ours));
+        ignored.extend(known_fields::filled_by_controllers(desired));
         let group = text("apiVersion").split_once('/').map_or("", |(group, _)| group);
-        let left = Cell::new(COMPARISONS);
-        Some(Self { kind: text("kind"), is_known: known::is_group(group), ignored, left })
+        let remaining_comparisons = Cell::new(COMPARISONS);
+        Some(Self {
+            kind: text("kind"),
+            is_known: known_fields::is_builtin_group(group),
+            ignored,
+            remaining_comparisons,
+        })
     }
 
-    fn root_place(&self) -> Place {
-        if self.is_known { Place::Known } else { Place::Free }
+    fn root_rules(&self) -> FieldRules {
+        if self.is_known { FieldRules::Known } else { FieldRules::UserDefined }
     }
 
     /// The rules for a field's value.
-    fn within(&self, place: Place, field: &str) -> Place {
-        match (place, field) {
-            (Place::Known, "labels" | "matchLabels") => Place::Labels,
-            (Place::Known, "annotations") => Place::Annotations,
-            (Place::Known, field) if !known::is_free(self.kind, field) => Place::Known,
-            _ => Place::Free,
+    fn rules_within(&self, rules: FieldRules, field: &str) -> FieldRules {
+        match (rules, field) {
+            (FieldRules::Known, "labels" | "matchLabels") => FieldRules::Labels,
+            (FieldRules::Known, "annotations") => FieldRules::Annotations,
+            (FieldRules::Known, field) if !known_fields::is_user_defined(self.kind, field) => {
+                FieldRules::Known
+            }
+            _ => FieldRules::UserDefined,
         }
     }
 
     /// Whether a field holds labels or annotations.
-    fn is_labels(&self, place: Place, field: &str) -> bool {
-        matches!(self.within(place, field), Place::Labels | Place::Annotations)
+    fn is_labels(&self, rules: FieldRules, field: &str) -> bool {
+        matches!(self.rules_within(rules, field), FieldRules::Labels | FieldRules::Annotations)
     }
 
-    fn parts(&self, object: &Value) -> Parts {
+    fn parts(&self, object: &Value) -> ObjectParts {
         let fields =
             |value: Option<&Value>| value.and_then(Value::as_object).cloned().unwrap_or_default();
         let metadata = |field: &str| fields(object.get("metadata").and_then(|all| all.get(field)));
-        let mut parts = Parts {
+        let mut parts = ObjectParts {
             fields: fields(Some(object)),
             labels: metadata("labels"),
             annotations: metadata("annotations"),
@@ -158,50 +165,69 @@ impl<'a> Compared<'a> {
         parts
     }
 
-    fn root(&self, ours: &Value, cluster: &Value, found: &mut Found) {
-        let (ours, cluster) = (self.parts(ours), self.parts(cluster));
-        for (place, path, ours, cluster) in [
-            (Place::Labels, "metadata.labels", &ours.labels, &cluster.labels),
-            (Place::Annotations, "metadata.annotations", &ours.annotations, &cluster.annotations),
-            (self.root_place(), "", &ours.fields, &cluster.fields),
+    fn compare_objects(&self, desired: &Value, cluster: &Value, found: &mut Differences) {
+        let (desired, cluster) = (self.parts(desired), self.parts(cluster));
+        for (rules, path, desired, cluster) in [
+            (FieldRules::Labels, "metadata.labels", &desired.labels, &cluster.labels),
+            (
+                FieldRules::Annotations,
+                "metadata.annotations",
+                &desired.annotations,
+                &cluster.annotations,
+            ),
+            (self.root_rules(), "", &desired.fields, &cluster.fields),
         ] {
-            self.fields(place, path, ours, cluster, found);
+            self.compare_fields(rules, path, desired, cluster, found);
         }
     }
 
-    fn fields(
+    fn compare_fields(
         &self,
-        place: Place,
+        rules: FieldRules,
         path: &str,
-        ours: &Map<String, Value>,
+        desired: &Map<String, Value>,
         cluster: &Map<String, Value>,
-        found: &mut Found,
+        found: &mut Differences,
     ) {
-        for field in names(ours, cluster) {
+        for field in names(desired, cluster) {
             if found.is_full() {
                 return;
             }
-            if is_ignored(place, field) {
+            if is_ignored(rules, field) {
                 continue;
             }
             let path = || join(path, field);
-            match (value(ours, field), value(cluster, field)) {
-                (Some(ours), Some(cluster)) => {
-                    self.values(place, field, &path(), ours, cluster, found);
+            match (value(desired, field), value(cluster, field)) {
+                (Some(desired), Some(cluster)) => {
+                    self.compare_values(rules, field, &path(), desired, cluster, found);
                 }
                 // Of labels each one counts or does not, also if the other side has none.
-                (Some(Value::Object(ours)), None) if self.is_labels(place, field) => {
-                    self.fields(self.within(place, field), &path(), ours, &Map::new(), found);
+                (Some(Value::Object(desired)), None) if self.is_labels(rules, field) => {
+                    self.compare_fields(
+                        self.rules_within(rules, field),
+                        &path(),
+                        desired,
+                        &Map::new(),
+                        found,
+                    );
                 }
-                (None, Some(Value::Object(cluster))) if self.is_labels(place, field) => {
-                    self.fields(self.within(place, field), &path(), &Map::new(), cluster, found);
+                (None, Some(Value::Object(cluster))) if self.is_labels(rules, field) => {
+                    self.compare_fields(
+                        self.rules_within(rules, field),
+                        &path(),
+                        &Map::new(),
+                        cluster,
+                        found,
+                    );
                 }
-                (Some(ours), None) if self.says(place, field, ours, Side::Ours) => {
+                (Some(desired), None)
+                    if self.is_significant(rules, field, desired, Side::Backup) =>
+                {
                     found.add(&path());
                 }
                 (None, Some(value))
-                    if is_left_over(place, field, ours, cluster)
-                        || self.says(place, field, value, Side::Cluster) =>
+                    if belongs_to_another_choice(rules, field, desired, cluster)
+                        || self.is_significant(rules, field, value, Side::Cluster) =>
                 {
                     found.add(&path());
                 }
@@ -210,64 +236,64 @@ impl<'a> Compared<'a> {
         }
     }
 
-    fn values(
+    fn compare_values(
         &self,
-        place: Place,
+        rules: FieldRules,
         field: &str,
         path: &str,
-        ours: &Value,
+        desired: &Value,
         cluster: &Value,
-        found: &mut Found,
+        found: &mut Differences,
     ) {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
-        match (ours, cluster) {
-            _ if left == 0 => found.add(path),
-            (Value::Object(ours), Value::Object(cluster)) => {
-                self.fields(self.within(place, field), path, ours, cluster, found);
+        let remaining = self.remaining_comparisons.get();
+        self.remaining_comparisons.set(remaining.saturating_sub(1));
+        match (desired, cluster) {
+            _ if remaining == 0 => found.add(path),
+            (Value::Object(desired), Value::Object(cluster)) => {
+                self.compare_fields(self.rules_within(rules, field), path, desired, cluster, found);
             }
-            (Value::Array(ours), Value::Array(cluster)) => {
-                self.lists(place, field, path, ours, cluster, found);
+            (Value::Array(desired), Value::Array(cluster)) => {
+                self.compare_lists(rules, field, path, desired, cluster, found);
             }
-            _ if is_equal(ours, cluster) => {}
+            _ if is_equal(desired, cluster) => {}
             _ => found.add(path),
         }
     }
 
-    fn lists(
+    fn compare_lists(
         &self,
-        place: Place,
+        rules: FieldRules,
         field: &str,
         path: &str,
-        ours: &[Value],
+        desired: &[Value],
         cluster: &[Value],
-        found: &mut Found,
+        found: &mut Differences,
     ) {
-        if ours == cluster {
+        if desired == cluster {
             return;
         }
-        let ours: Vec<&Value> = self.counted(place, field, ours).collect();
-        let cluster: Vec<&Value> = self.counted(place, field, cluster).collect();
-        if ours.len() != cluster.len() {
+        let desired: Vec<&Value> = self.compared_elements(rules, field, desired).collect();
+        let cluster: Vec<&Value> = self.compared_elements(rules, field, cluster).collect();
+        if desired.len() != cluster.len() {
             found.add(path);
             return;
         }
-        let is_set = place == Place::Known && known::is_set(field);
-        let open = if is_set {
-            self.unmatched(place, field, &ours, &cluster)
+        let is_set = rules == FieldRules::Known && known_fields::is_set(field);
+        let unmatched = if is_set {
+            self.unmatched(rules, field, &desired, &cluster)
         } else {
-            (0..ours.len()).collect()
+            (0..desired.len()).collect()
         };
-        for index in open {
-            let (ours, cluster) = (ours[index], cluster[index]);
-            let name = ours.get("name").and_then(Value::as_str);
+        for index in unmatched {
+            let (desired, cluster) = (desired[index], cluster[index]);
+            let name = desired.get("name").and_then(Value::as_str);
             let path = match name {
                 Some(name) => format!("{path}[{name}]"),
                 None => format!("{path}[{index}]"),
             };
-            let is_pair = name.is_some() && ours.get("name") == cluster.get("name");
+            let is_pair = name.is_some() && desired.get("name") == cluster.get("name");
             if is_pair || !is_set {
-                self.values(place, field, &path, ours, cluster, found);
+                self.compare_values(rules, field, &path, desired, cluster, found);
             } else {
                 found.add(&path);
             }
@@ -277,77 +303,82 @@ impl<'a> Compared<'a> {
     /// Which elements of a set have no counterpart in the cluster's, which is as large.
     fn unmatched(
         &self,
-        place: Place,
+        rules: FieldRules,
         field: &str,
-        ours: &[&Value],
+        desired: &[&Value],
         cluster: &[&Value],
     ) -> Vec<usize> {
         let is_same =
-            |index: usize, other: usize| self.is_same(place, field, ours[index], cluster[other]);
-        let mut open: Vec<usize> =
-            (0..ours.len()).filter(|index| !is_same(*index, *index)).collect();
-        let mut free = open.clone();
-        open.retain(|index| {
-            let partner = free.iter().position(|other| is_same(*index, *other));
-            partner.map(|partner| free.swap_remove(partner)).is_none()
+            |index: usize, other: usize| self.is_same(rules, field, desired[index], cluster[other]);
+        let mut unmatched: Vec<usize> =
+            (0..desired.len()).filter(|index| !is_same(*index, *index)).collect();
+        let mut candidates = unmatched.clone();
+        unmatched.retain(|index| {
+            let partner = candidates.iter().position(|other| is_same(*index, *other));
+            partner.map(|partner| candidates.swap_remove(partner)).is_none()
         });
-        open
+        unmatched
     }
 
     /// Whether two values are the same by all rules.
-    fn is_same(&self, place: Place, field: &str, ours: &Value, cluster: &Value) -> bool {
-        let mut found = Found { paths: Vec::new(), limit: 1 };
-        self.values(place, field, "", ours, cluster, &mut found);
+    fn is_same(&self, rules: FieldRules, field: &str, desired: &Value, cluster: &Value) -> bool {
+        let mut found = Differences { paths: Vec::new(), limit: 1 };
+        self.compare_values(rules, field, "", desired, cluster, &mut found);
         found.paths.is_empty()
     }
 
     /// The elements of a list that count.
-    fn counted<'v>(
+    fn compared_elements<'v>(
         &self,
-        place: Place,
+        rules: FieldRules,
         field: &str,
         list: &'v [Value],
     ) -> impl Iterator<Item = &'v Value> {
-        list.iter().filter(move |element| !self.is_injected(place, field, element))
+        list.iter().filter(move |element| !self.is_injected(rules, field, element))
     }
 
-    fn is_injected(&self, place: Place, field: &str, element: &Value) -> bool {
-        self.kind == "Pod" && place == Place::Known && known::is_injected(field, element)
+    fn is_injected(&self, rules: FieldRules, field: &str, element: &Value) -> bool {
+        self.kind == "Pod"
+            && rules == FieldRules::Known
+            && known_fields::is_injected(field, element)
     }
 
     /// Whether a value that only one side has says anything.
-    fn says(&self, place: Place, field: &str, value: &Value, side: Side) -> bool {
-        let says_nothing = place == Place::Known
-            && (known::is_default(self.kind, field, value)
-                || (side == Side::Cluster && known::is_filled_in(self.kind, field)));
-        !says_nothing
+    fn is_significant(&self, rules: FieldRules, field: &str, value: &Value, side: Side) -> bool {
+        let is_insignificant = rules == FieldRules::Known
+            && (known_fields::is_default(self.kind, field, value)
+                || (side == Side::Cluster && known_fields::is_filled_in(self.kind, field)));
+        !is_insignificant
     }
 }
 
 /// Whether a label or annotation is not compared at all.
-fn is_ignored(place: Place, key: &str) -> bool {
-    match place {
-        Place::Labels => known::is_system_label(key),
-        Place::Annotations => known::is_system_annotation(key),
-        Place::Known | Place::Free => false,
+fn is_ignored(rules: FieldRules, key: &str) -> bool {
+    match rules {
+        FieldRules::Labels => known_fields::is_system_label(key),
+        FieldRules::Annotations => known_fields::is_system_annotation(key),
+        FieldRules::Known | FieldRules::UserDefined => false,
     }
 }
 
 /// Whether a field of the cluster's object goes with a choice that ours has made otherwise.
-fn is_left_over(
-    place: Place,
+fn belongs_to_another_choice(
+    rules: FieldRules,
     field: &str,
-    ours: &Map<String, Value>,
+    desired: &Map<String, Value>,
     cluster: &Map<String, Value>,
 ) -> bool {
-    let choice = known::choice(field).filter(|_| place == Place::Known);
-    let chosen = choice.and_then(|choice| value(ours, choice).zip(value(cluster, choice)));
-    chosen.is_some_and(|(ours, cluster)| ours != cluster)
+    let choice = known_fields::choice_field(field).filter(|_| rules == FieldRules::Known);
+    let chosen = choice.and_then(|choice| value(desired, choice).zip(value(cluster, choice)));
+    chosen.is_some_and(|(desired, cluster)| desired != cluster)
 }
 
 /// The names of the fields of both sides, each once.
-fn names<'a>(ours: &'a Map<String, Value>, cluster: &'a Map<String, Value>) -> BTreeSet<&'a str> {
-    ours.keys().chain(cluster.keys()).map(String::as_str).collect()
+fn names<'a>(
+    desired: &'a Map<String, Value>,
+    cluster: &'a Map<String, Value>,
+) -> BTreeSet<&'a str> {
+    desired.keys().chain(cluster.keys()).map(String::as_str).collect()
 }
 
 /// The value of a field. `null` is none.
@@ -356,12 +387,12 @@ fn value<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
 }
 
 /// Whether two values that are not both objects or both lists are the same.
-fn is_equal(ours: &Value, cluster: &Value) -> bool {
-    match (ours, cluster) {
+fn is_equal(desired: &Value, cluster: &Value) -> bool {
+    match (desired, cluster) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {
             a.as_f64() == b.as_f64()
         }
-        _ => ours == cluster,
+        _ => desired == cluster,
     }
 }
 

@@ -8,7 +8,7 @@ use bowline_store::file::{BackupVolumeInfo, Snapshot};
 use bowline_store::{BackupName, BackupStore};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
-use super::unpack::{self, Contents, Limits, UnpackError};
+use super::unpack::{self, Contents, UnpackError, UnpackLimits};
 
 /// Why the archive cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +27,12 @@ pub enum DownloadError {
     Unreadable(String),
     /// The thread that unpacks has died.
     #[error("unpacking the archive broke off")]
-    Died,
+    TaskFailed,
 }
 
 /// What the backup says of volumes.
 #[derive(Debug, Default)]
-pub struct Volumes {
+pub struct BackupVolumes {
     /// How each was saved.
     pub infos: Vec<BackupVolumeInfo>,
     /// The snapshots that plugins took.
@@ -42,7 +42,7 @@ pub struct Volumes {
 }
 
 /// Downloads and unpacks an archive. Of a broken one there must be something to restore.
-pub async fn contents(
+pub async fn fetch_contents(
     store: &BackupStore,
     backup: &BackupName,
     scratch: &Path,
@@ -53,23 +53,27 @@ pub async fn contents(
     let reader = SyncIoBridge::new(StreamReader::new(stream));
     let scratch = scratch.to_owned();
     let unpacked = tokio::task::spawn_blocking(move || {
-        unpack::unpack(io::BufReader::with_capacity(1 << 18, reader), &scratch, Limits::default())
+        unpack::unpack(
+            io::BufReader::with_capacity(1 << 18, reader),
+            &scratch,
+            UnpackLimits::default(),
+        )
     });
-    let contents = unpacked.await.map_err(|_| DownloadError::Died)??;
+    let contents = unpacked.await.map_err(|_| DownloadError::TaskFailed)??;
     match &contents.broken {
-        Some(why) if contents.kinds().next().is_none() => {
-            Err(DownloadError::Unreadable(why.clone()))
+        Some(reason) if contents.kinds().next().is_none() => {
+            Err(DownloadError::Unreadable(reason.clone()))
         }
         _ => Ok(contents),
     }
 }
 
 /// Reads what the backup says of volumes. Files that are not there say nothing.
-pub(super) async fn volumes(
+pub(super) async fn read_volumes(
     store: &BackupStore,
     backup: &BackupName,
-) -> Result<Volumes, DownloadError> {
-    Ok(Volumes {
+) -> Result<BackupVolumes, DownloadError> {
+    Ok(BackupVolumes {
         infos: store.get(backup).await?.unwrap_or_default(),
         snapshots: store.get(backup).await?.unwrap_or_default(),
         pod_volume_backups: store.get(backup).await?.unwrap_or_default(),

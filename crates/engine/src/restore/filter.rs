@@ -32,21 +32,21 @@ use crate::selector::Selector;
 ///
 /// In Velero, datauploads as well: an action takes what it needs from them, and they are not created. Here
 /// nothing needs them.
-pub const ALWAYS: [&str; 1] = ["volumesnapshotcontents.snapshot.storage.k8s.io"];
+pub const ALWAYS_INCLUDED: [&str; 1] = ["volumesnapshotcontents.snapshot.storage.k8s.io"];
 
 /// On the shadow of a pod that a node runs by itself.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 /// Whether something is restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RestoreVerdict {
     /// It is.
     Restore,
     /// It is not.
     Skip(Reason),
 }
 
-impl Verdict {
+impl RestoreVerdict {
     /// Whether it is restored.
     pub fn is_restore(self) -> bool {
         self == Self::Restore
@@ -119,11 +119,11 @@ pub struct Spec {
 /// A compiled [`Spec`].
 #[derive(Debug)]
 pub struct Filter {
-    namespaces: Choice,
-    kinds: Choice,
+    namespaces: CompiledLists,
+    kinds: CompiledLists,
     cluster_resources: Option<bool>,
     selectors: Vec<Selector>,
-    status: Option<Choice>,
+    status: Option<CompiledLists>,
 }
 
 impl Filter {
@@ -135,55 +135,65 @@ impl Filter {
             None => glob.clone(),
         };
         Self {
-            namespaces: Choice::new(&spec.namespaces, Glob::clone),
-            kinds: Choice::new(&spec.kinds, resolved),
+            namespaces: CompiledLists::new(&spec.namespaces, Glob::clone),
+            kinds: CompiledLists::new(&spec.kinds, resolved),
             cluster_resources: spec.cluster_resources,
             selectors: spec.selectors.clone(),
-            status: spec.status.as_ref().map(|lists| Choice::new(lists, resolved)),
+            status: spec.status.as_ref().map(|lists| CompiledLists::new(lists, resolved)),
         }
     }
 
     /// Whether any item of a kind can be restored by its turn.
-    pub fn kind(&self, kind: &GroupResource) -> Verdict {
+    pub fn kind(&self, kind: &GroupResource) -> RestoreVerdict {
         let name = kind.to_string();
-        match self.kinds.says(&name) {
-            _ if ALWAYS.contains(&name.as_str()) => Verdict::Restore,
-            Said::Excluded => Verdict::Skip(Reason::KindExcluded),
-            Said::NotIncluded => Verdict::Skip(Reason::KindNotIncluded),
-            Said::Included => Verdict::Restore,
+        match self.kinds.check(&name) {
+            _ if ALWAYS_INCLUDED.contains(&name.as_str()) => RestoreVerdict::Restore,
+            ListMatch::Excluded => RestoreVerdict::Skip(Reason::KindExcluded),
+            ListMatch::NotIncluded => RestoreVerdict::Skip(Reason::KindNotIncluded),
+            ListMatch::Included => RestoreVerdict::Restore,
         }
     }
 
     /// Whether a kind was asked for by its name.
-    pub fn names(&self, kind: &GroupResource) -> bool {
-        self.kinds.names(&kind.to_string())
+    pub fn includes_by_name(&self, kind: &GroupResource) -> bool {
+        self.kinds.includes_by_name(&kind.to_string())
     }
 
     /// Whether items in a namespace of the backup are restored.
-    pub fn namespace(&self, name: &str) -> Verdict {
-        match self.namespaces.says(name) {
-            Said::Excluded => Verdict::Skip(Reason::NamespaceExcluded),
-            Said::NotIncluded => Verdict::Skip(Reason::NamespaceNotIncluded),
-            Said::Included => Verdict::Restore,
+    pub fn namespace(&self, name: &str) -> RestoreVerdict {
+        match self.namespaces.check(name) {
+            ListMatch::Excluded => RestoreVerdict::Skip(Reason::NamespaceExcluded),
+            ListMatch::NotIncluded => RestoreVerdict::Skip(Reason::NamespaceNotIncluded),
+            ListMatch::Included => RestoreVerdict::Restore,
         }
     }
 
     /// Whether an item can be restored by its turn, as far as its kind and place tell.
-    pub fn place(&self, kind: &GroupResource, namespace: &str, name: &str) -> Verdict {
+    pub fn location(&self, kind: &GroupResource, namespace: &str, name: &str) -> RestoreVerdict {
         self.kind(kind).and_then(|| match self.cluster_resources {
             _ if !namespace.is_empty() => self.in_namespace(kind, namespace),
-            Some(false) => Verdict::Skip(Reason::NoClusterResources),
-            None if !self.namespaces.is_everything() => Verdict::Skip(Reason::SomeNamespaces),
+            Some(false) => RestoreVerdict::Skip(Reason::NoClusterResources),
+            None if !self.namespaces.is_everything() => {
+                RestoreVerdict::Skip(Reason::SomeNamespaces)
+            }
             _ => self.namespace_object(kind, name),
         })
     }
 
     /// Whether the labels of an item were asked for.
-    pub fn labels(&self, kind: &GroupResource, labels: &BTreeMap<String, String>) -> Verdict {
+    pub fn labels(
+        &self,
+        kind: &GroupResource,
+        labels: &BTreeMap<String, String>,
+    ) -> RestoreVerdict {
         let is_selected = self.selectors.is_empty()
             || self.selectors.iter().any(|selector| selector.matches(labels))
-            || is_always(kind);
-        if is_selected { Verdict::Restore } else { Verdict::Skip(Reason::NotSelected) }
+            || is_always_included(kind);
+        if is_selected {
+            RestoreVerdict::Restore
+        } else {
+            RestoreVerdict::Skip(Reason::NotSelected)
+        }
     }
 
     /// Whether an item that another one needs is restored. Labels do not count, nor does it matter
@@ -194,13 +204,13 @@ impl Filter {
         namespace: &str,
         name: &str,
         must_be_included: bool,
-    ) -> Verdict {
+    ) -> RestoreVerdict {
         if must_be_included {
-            return Verdict::Restore;
+            return RestoreVerdict::Restore;
         }
         self.kind(kind).and_then(|| match self.cluster_resources {
             _ if !namespace.is_empty() => self.in_namespace(kind, namespace),
-            Some(false) => Verdict::Skip(Reason::NoClusterResources),
+            Some(false) => RestoreVerdict::Skip(Reason::NoClusterResources),
             _ => self.namespace_object(kind, name),
         })
     }
@@ -218,63 +228,65 @@ impl Filter {
             Some("false") => false,
             _ => {
                 let name = kind.to_string();
-                self.status.as_ref().is_some_and(|status| status.says(&name) == Said::Included)
+                self.status
+                    .as_ref()
+                    .is_some_and(|status| status.check(&name) == ListMatch::Included)
             }
         }
     }
 
-    fn in_namespace(&self, kind: &GroupResource, namespace: &str) -> Verdict {
-        if is_always(kind) { Verdict::Restore } else { self.namespace(namespace) }
+    fn in_namespace(&self, kind: &GroupResource, namespace: &str) -> RestoreVerdict {
+        if is_always_included(kind) { RestoreVerdict::Restore } else { self.namespace(namespace) }
     }
 
-    fn namespace_object(&self, kind: &GroupResource, name: &str) -> Verdict {
+    fn namespace_object(&self, kind: &GroupResource, name: &str) -> RestoreVerdict {
         let is_namespace = kind.group.is_empty() && kind.resource == "namespaces";
-        if is_namespace { self.namespace(name) } else { Verdict::Restore }
+        if is_namespace { self.namespace(name) } else { RestoreVerdict::Restore }
     }
 }
 
 /// Whether an item is one that must not be brought back, whatever was asked for.
-pub fn content(kind: &GroupResource, object: &Value) -> Verdict {
+pub fn check_content(kind: &GroupResource, object: &Value) -> RestoreVerdict {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match (kind.group.as_str(), kind.resource.as_str()) {
         ("", "pods") => {
             let annotations = object.pointer("/metadata/annotations");
             let mirror = annotations.and_then(|annotations| annotations.get(MIRROR_POD));
             if matches!(text("/status/phase"), "Succeeded" | "Failed") {
-                Verdict::Skip(Reason::Completed)
+                RestoreVerdict::Skip(Reason::Completed)
             } else if mirror.and_then(Value::as_str).is_some_and(|mirror| !mirror.is_empty()) {
-                Verdict::Skip(Reason::MirrorPod)
+                RestoreVerdict::Skip(Reason::MirrorPod)
             } else {
-                Verdict::Restore
+                RestoreVerdict::Restore
             }
         }
         ("batch", "jobs") if !text("/status/completionTime").is_empty() => {
-            Verdict::Skip(Reason::Completed)
+            RestoreVerdict::Skip(Reason::Completed)
         }
-        _ => Verdict::Restore,
+        _ => RestoreVerdict::Restore,
     }
 }
 
-fn is_always(kind: &GroupResource) -> bool {
-    ALWAYS.contains(&kind.to_string().as_str())
+fn is_always_included(kind: &GroupResource) -> bool {
+    ALWAYS_INCLUDED.contains(&kind.to_string().as_str())
 }
 
 /// Compiled [`Lists`]. Not that of backups, for which two kinds are never a user's choice.
 #[derive(Debug)]
-struct Choice {
+struct CompiledLists {
     /// None if nothing was said.
     included: Option<Globs>,
     excluded: Globs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum ListMatch {
     Included,
     NotIncluded,
     Excluded,
 }
 
-impl Choice {
+impl CompiledLists {
     fn new(lists: &Lists, resolved: impl Fn(&Glob) -> Glob) -> Self {
         let included = lists.included.iter().map(&resolved).collect();
         Self {
@@ -283,16 +295,16 @@ impl Choice {
         }
     }
 
-    fn says(&self, name: &str) -> Said {
+    fn check(&self, name: &str) -> ListMatch {
         match &self.included {
-            _ if self.excluded.matches(name) => Said::Excluded,
-            Some(included) if !included.matches(name) => Said::NotIncluded,
-            _ => Said::Included,
+            _ if self.excluded.matches(name) => ListMatch::Excluded,
+            Some(included) if !included.matches(name) => ListMatch::NotIncluded,
+            _ => ListMatch::Included,
         }
     }
 
     /// Whether a name is included, and not only because everything is.
-    fn names(&self, name: &str) -> bool {
+    fn includes_by_name(&self, name: &str) -> bool {
         let included = self.included.as_ref().filter(|included| !included.is_everything());
         included.is_some_and(|included| included.matches(name)) && !self.excluded.matches(name)
     }

@@ -13,8 +13,8 @@ use futures::stream;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Fatal, Restored};
-use crate::operation::record::{self, Of};
+use super::{Fatal, RestoreOutcome};
+use crate::operation::record::{self, RunRef};
 use crate::operation::{Counts, Operation};
 use crate::phase::{self, Stage};
 
@@ -22,46 +22,46 @@ use crate::phase::{self, Stage};
 pub async fn write(
     store: &BackupStore,
     restore: &RestoreName,
-    restored: &Restored,
-    run: Of<'_>,
+    outcome: &RestoreOutcome,
+    run: RunRef<'_>,
     log: Bytes,
 ) -> Result<(), Error> {
     store.put_restore_log(restore, Box::pin(stream::iter([Ok(log)]))).await?;
-    let mut results = restored.report.results();
-    if let Some(fatal) = &restored.fatal {
-        results.errors.velero.push(fatal.told());
+    let mut results = outcome.report.results();
+    if let Some(fatal) = &outcome.fatal {
+        results.errors.velero.push(fatal.error_chain());
     }
-    store.put_of_restore(restore, &results).await?;
-    store.put_of_restore(restore, &restored.resources).await?;
-    store.put_of_restore(restore, &records(&restored.operations, run)).await?;
-    store.put_of_restore(restore, &restored.volumes).await?;
+    store.put_restore_file(restore, &results).await?;
+    store.put_restore_file(restore, &outcome.resources).await?;
+    store.put_restore_file(restore, &records(&outcome.operations, run)).await?;
+    store.put_restore_file(restore, &outcome.volumes).await?;
     Ok(())
 }
 
 /// Operations, as they are kept.
-pub fn records(operations: &[Operation], run: Of<'_>) -> Vec<RestoreOperation> {
+pub fn records(operations: &[Operation], run: RunRef<'_>) -> Vec<RestoreOperation> {
     operations.iter().map(|operation| record::of_restore(operation, run)).collect()
 }
 
 /// The status of a restore whose items are through.
-pub fn status(restore: &Restore, restored: &Restored) -> RestoreStatus {
+pub fn status(restore: &Restore, outcome: &RestoreOutcome) -> RestoreStatus {
     let large = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let fatal = restored.fatal.as_ref();
-    let errors = restored.report.errors() + usize::from(fatal.is_some());
-    let (attempted, failed) = restored.hooks;
-    let counts = Counts::of(&restored.operations);
+    let fatal = outcome.fatal.as_ref();
+    let errors = outcome.report.error_count() + usize::from(fatal.is_some());
+    let (attempted, failed) = outcome.hooks;
+    let counts = Counts::of(&outcome.operations);
     let stage = phase::after_items(counts.completed + counts.failed < counts.attempted);
     let mut status = RestoreStatus {
         phase: Some(match fatal {
             Some(_) => RestorePhase::Failed,
             None => phase::of_restore(stage, errors > 0),
         }),
-        failure_reason: fatal.map(Fatal::told).unwrap_or_default(),
+        failure_reason: fatal.map(Fatal::error_chain).unwrap_or_default(),
         errors: count(errors),
-        warnings: count(restored.report.warnings()),
+        warnings: count(outcome.report.warning_count()),
         progress: Some(RestoreProgress {
-            total_items: count(restored.total),
-            items_restored: count(restored.items),
+            total_items: count(outcome.total),
+            items_restored: count(outcome.items),
             ..RestoreProgress::default()
         }),
         hook_status: Some(HookStatus {
@@ -71,12 +71,12 @@ pub fn status(restore: &Restore, restored: &Restored) -> RestoreStatus {
         }),
         ..restore.status.clone().unwrap_or_default()
     };
-    counted(&mut status, counts);
+    set_operation_counts(&mut status, counts);
     status
 }
 
 /// The counts of operations, for a status.
-pub fn counted(status: &mut RestoreStatus, counts: Counts) {
+pub fn set_operation_counts(status: &mut RestoreStatus, counts: Counts) {
     status.restore_item_operations_attempted = count(counts.attempted);
     status.restore_item_operations_completed = count(counts.completed);
     status.restore_item_operations_failed = count(counts.failed);

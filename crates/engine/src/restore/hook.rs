@@ -26,7 +26,7 @@
 //!   the name of a program.
 
 mod annotation;
-mod sight;
+mod pod_state;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -38,10 +38,10 @@ use bowline_api::restore::{ExecRestoreHook, RestoreHooks, RestoreResourceHooks};
 
 use crate::hook::{Annotations, EXEC_TIMEOUT, Pods, timeout};
 use crate::item::Object;
-use sight::Pod;
+use pod_state::Pod;
 
 pub use crate::hook::{Error, OnError};
-pub use watch::{Limits, Watch};
+pub use watch::{HookLimits, HookRunner};
 
 /// What the failure of a hook means that does not say.
 const DEFAULT_ON_ERROR: OnError = OnError::Continue;
@@ -61,7 +61,7 @@ struct Spec {
 
 /// What runs in a pod, in order. The hooks of a container stand together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct HookPlan {
     /// The hooks.
     pub hooks: Vec<Hook>,
     /// What a user should know of them: annotations that cannot be read.
@@ -72,7 +72,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Who asks for it.
-    pub source: Source,
+    pub source: HookSource,
     /// In which container. In a plan it is never empty.
     pub container: String,
     /// The program and its arguments. They may hold secrets and are never told.
@@ -90,14 +90,14 @@ pub struct Hook {
 
 /// Who asks for a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum HookSource {
     /// The pod, by annotations.
     Annotations,
     /// The Restore, under this name.
     Spec(String),
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for HookSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Annotations => f.write_str("of its annotations"),
@@ -113,7 +113,7 @@ impl fmt::Display for Hook {
     }
 }
 
-impl Plan {
+impl HookPlan {
     /// Whether there is nothing to run.
     pub fn is_empty(&self) -> bool {
         self.hooks.is_empty()
@@ -121,39 +121,39 @@ impl Plan {
 
     /// Puts the hooks of each container together. The container that is named first comes first.
     fn new(hooks: Vec<Hook>) -> Self {
-        let mut together: Vec<Hook> = Vec::with_capacity(hooks.len());
+        let mut grouped: Vec<Hook> = Vec::with_capacity(hooks.len());
         for hook in hooks {
-            let last = together.iter().rposition(|other| other.container == hook.container);
-            let at = last.map_or(together.len(), |last| last + 1);
-            together.insert(at, hook);
+            let last = grouped.iter().rposition(|other| other.container == hook.container);
+            let at = last.map_or(grouped.len(), |last| last + 1);
+            grouped.insert(at, hook);
         }
-        for group in together.chunk_by_mut(|one, other| one.container == other.container) {
+        for group in grouped.chunk_by_mut(|one, other| one.container == other.container) {
             let wait_for_ready = group.iter().any(|hook| hook.wait_for_ready);
             for hook in group {
                 hook.wait_for_ready = wait_for_ready;
             }
         }
-        Self { hooks: together, warnings: Vec::new() }
+        Self { hooks: grouped, warnings: Vec::new() }
     }
 }
 
 impl Hooks {
     /// Compiles the hooks of a Restore, or says all that is wrong with them.
     pub fn new(hooks: &RestoreHooks) -> Result<Self, Vec<String>> {
-        let (mut specs, mut wrong) = (Vec::new(), Vec::new());
-        for (place, hooks) in hooks.resources.iter().enumerate() {
-            let mut complaints = Vec::new();
-            specs.extend(compile(hooks, &mut complaints));
-            let complain = |what| format!("hooks.resources[{place}] {:?}: {what}", hooks.name);
-            wrong.extend(complaints.into_iter().map(complain));
+        let (mut specs, mut errors) = (Vec::new(), Vec::new());
+        for (index, hooks) in hooks.resources.iter().enumerate() {
+            let mut entry_errors = Vec::new();
+            specs.extend(compile(hooks, &mut entry_errors));
+            let with_entry = |error| format!("hooks.resources[{index}] {:?}: {error}", hooks.name);
+            errors.extend(entry_errors.into_iter().map(with_entry));
         }
-        if wrong.is_empty() { Ok(Self { specs }) } else { Err(wrong) }
+        if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
     }
 
     /// What runs in an object that was created. Only pods have hooks.
-    pub fn plan(&self, object: &Object) -> Result<Plan, Error> {
+    pub fn plan(&self, object: &Object) -> Result<HookPlan, Error> {
         if !object.resource.is_core("pods") {
-            return Ok(Plan::default());
+            return Ok(HookPlan::default());
         }
         let pod = Pod::read(object)?;
         let own = pod.metadata.annotations.as_ref();
@@ -161,7 +161,7 @@ impl Hooks {
         let own = own.map_or(Ok(None), |own| annotation::hook(&Annotations(own), &mut warnings))?;
         let mut hooks = own.map_or_else(
             || {
-                let specs = self.specs.iter().filter(|spec| spec.pods.have(object));
+                let specs = self.specs.iter().filter(|spec| spec.pods.contains(object));
                 specs.flat_map(|spec| spec.hooks.clone()).collect()
             },
             |hook| vec![hook],
@@ -171,24 +171,24 @@ impl Hooks {
                 pod.first_container().ok_or(Error::NoContainer)?.clone_into(&mut hook.container);
             }
         }
-        Ok(Plan { warnings, ..Plan::new(hooks) })
+        Ok(HookPlan { warnings, ..HookPlan::new(hooks) })
     }
 }
 
 /// Compiles one entry; none if something is wrong with its selection.
-fn compile(hooks: &RestoreResourceHooks, complaints: &mut Vec<String>) -> Option<Spec> {
+fn compile(hooks: &RestoreResourceHooks, errors: &mut Vec<String>) -> Option<Spec> {
     let pods = Pods::new(
         &hooks.included_namespaces,
         &hooks.excluded_namespaces,
         hooks.label_selector.as_ref(),
-        complaints,
+        errors,
     );
     let mut list = Vec::new();
     for (at, hook) in hooks.post_hooks.iter().enumerate() {
         let Some(exec) = &hook.exec else { continue };
         match compile_exec(exec, &hooks.name) {
             Ok(hook) => list.push(hook),
-            Err(error) => complaints.push(format!("postHooks[{at}]: {error}")),
+            Err(error) => errors.push(format!("postHooks[{at}]: {error}")),
         }
     }
     Some(Spec { pods: pods?, hooks: list })
@@ -199,7 +199,7 @@ fn compile_exec(exec: &ExecRestoreHook, name: &str) -> Result<Hook, String> {
         return Err("it has no command".to_owned());
     }
     Ok(Hook {
-        source: Source::Spec(name.to_owned()),
+        source: HookSource::Spec(name.to_owned()),
         container: exec.container.clone(),
         command: exec.command.clone(),
         on_error: OnError::of_spec(exec.on_error.as_ref())?.unwrap_or(DEFAULT_ON_ERROR),

@@ -18,24 +18,24 @@ use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use super::apply::Applied;
-use super::once::Turn;
-use super::outcome::Action;
+use super::apply::AppliedObject;
+use super::item_claims::ItemClaim;
+use super::outcome::AppliedAction;
 use super::version::NotServed;
-use super::volume::Brought;
-use super::{Context, World, apply, hook, namespace, stack, tell_broken, volume};
+use super::volume::RestoredVolume;
+use super::{Context, ServedApi, apply, hook, namespace, report_task_failure, stack, volume};
+use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::operation::Operation;
-use crate::point::{self, Point};
 use crate::report::Report;
 use crate::resource::{GroupResource, Resource};
-use prepare::{Found, Ready, Shaped};
+use prepare::{ArchiveItem, PreparedItem, ReadyObject};
 
 /// Why an item is restored.
 #[derive(Clone, Copy)]
-pub(super) enum Why<'a> {
+pub(super) enum VisitReason<'a> {
     /// It is its turn.
-    Turn,
+    Scheduled,
     /// Another item needs it.
     NeededBy {
         /// That one.
@@ -45,11 +45,11 @@ pub(super) enum Why<'a> {
     },
 }
 
-impl<'a> Why<'a> {
+impl<'a> VisitReason<'a> {
     /// The item that needs it, if one does.
     pub(super) fn parent(self) -> Option<&'a ResourceIdentifier> {
         match self {
-            Self::Turn => None,
+            Self::Scheduled => None,
             Self::NeededBy { parent, .. } => Some(parent),
         }
     }
@@ -61,42 +61,43 @@ pub(super) trait Visitor: Send + Sync {
     fn visit<'a>(
         &'a self,
         context: &'a Arc<Context>,
-        world: &'a Arc<World>,
+        served_api: &'a Arc<ServedApi>,
         id: ResourceIdentifier,
-        why: Why<'a>,
+        reason: VisitReason<'a>,
     ) -> BoxFuture<'a, ()>;
 }
 
 /// Visits an item, with as much stack as its nested values take.
 pub(super) async fn visit(
     context: &Arc<Context>,
-    world: &Arc<World>,
+    served_api: &Arc<ServedApi>,
     id: ResourceIdentifier,
-    why: Why<'_>,
+    reason: VisitReason<'_>,
 ) {
     let levels = context.contents.levels(&id);
-    stack::with_room(levels, context.visitor.visit(context, world, id, why)).await;
+    stack::with_stack_for(levels, context.visitor.visit(context, served_api, id, reason)).await;
 }
 
 /// Visits an item that another one needs, in a task of its own. So a chain of items that add one another
 /// takes no more stack than one of them, however long it is. It ends, because each item is visited once.
-pub(super) async fn visit_needed(
+pub(super) async fn visit_additional_item(
     context: &Arc<Context>,
-    world: &Arc<World>,
+    served_api: &Arc<ServedApi>,
     id: ResourceIdentifier,
     parent: &ResourceIdentifier,
     must_be_included: bool,
 ) {
-    let (shared, world, parent) = (Arc::clone(context), Arc::clone(world), parent.clone());
+    let (shared, served_api, parent) =
+        (Arc::clone(context), Arc::clone(served_api), parent.clone());
     // A set of one: the task ends with whoever waits for it.
     let mut task = JoinSet::new();
     let visiting = async move {
-        let why = Why::NeededBy { parent: &parent, must_be_included };
-        visit(&shared, &world, id, why).await;
+        let reason = VisitReason::NeededBy { parent: &parent, must_be_included };
+        visit(&shared, &served_api, id, reason).await;
     };
     task.spawn(visiting.in_current_span());
     while let Some(ended) = task.join_next().await {
-        tell_broken(context, ended);
+        report_task_failure(context, ended);
     }
 }
 
@@ -107,74 +108,80 @@ impl Visitor for Restorer {
     fn visit<'a>(
         &'a self,
         context: &'a Arc<Context>,
-        world: &'a Arc<World>,
+        served_api: &'a Arc<ServedApi>,
         id: ResourceIdentifier,
-        why: Why<'a>,
+        reason: VisitReason<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let _room = room(context, &id, why).await;
+            let _memory = reserve_memory(context, &id, reason).await;
             if context.has_stopped() {
                 return;
             }
-            let Turn::Mine(mut working) = context.once.take(&id, why.parent()).await else {
+            let ItemClaim::Acquired(mut claim) =
+                context.claimed_items.claim(&id, reason.parent()).await
+            else {
                 return;
             };
-            let mut item = Working::new(context, world, &id);
-            match item.restore(why).await {
-                Ok(Ended::There(action)) => {
-                    working.exists();
-                    item.note(action);
+            let mut item = ItemRestore::new(context, served_api, &id);
+            match item.restore(reason).await {
+                Ok(ItemOutcome::InCluster(action)) => {
+                    claim.mark_in_cluster();
+                    item.record_outcome(action);
                 }
-                Ok(Ended::Skipped(reason)) => {
+                Ok(ItemOutcome::Skipped(reason)) => {
                     tracing::info!(item = %id, "not restored: {reason}");
-                    item.note(Action::Skipped);
+                    item.record_outcome(AppliedAction::Skipped);
                 }
-                Ok(Ended::Over(reason)) => tracing::info!(item = %id, "not restored: {reason}"),
-                Ok(Ended::LeftOut(reason)) => {
+                Ok(ItemOutcome::Completed(reason)) => {
+                    tracing::info!(item = %id, "not restored: {reason}");
+                }
+                Ok(ItemOutcome::Excluded(reason)) => {
                     tracing::debug!(item = %id, "not restored: {reason}");
-                    working.leave();
+                    claim.release();
                     return;
                 }
                 Err(error) => {
                     context.report.error(&id, error);
-                    item.note(Action::Failed);
+                    item.record_outcome(AppliedAction::Failed);
                 }
             }
-            item.tell_left_over();
-            context.progress.done();
+            item.warn_unused_volume();
+            context.progress.add_done();
         })
     }
 }
 
 /// Waits until there is memory for an item whose turn it is. One that another needs does not wait:
 /// the other holds what it would wait for.
-pub(super) async fn room<'a>(
+pub(super) async fn reserve_memory<'a>(
     context: &'a Context,
     id: &ResourceIdentifier,
-    why: Why<'_>,
+    reason: VisitReason<'_>,
 ) -> Option<SemaphorePermit<'a>> {
-    match why {
-        Why::Turn => context.pace.room(context.contents.size(id)).await,
-        Why::NeededBy { .. } => None,
+    match reason {
+        VisitReason::Scheduled => {
+            context.rate_limiter.reserve_memory(context.contents.size(id)).await
+        }
+        VisitReason::NeededBy { .. } => None,
     }
 }
 
 /// How the work on an item ended.
-enum Ended {
+enum ItemOutcome {
     /// It is in the cluster; this was done for it.
-    There(Action),
+    InCluster(AppliedAction),
     /// It is not to be brought back, and why.
     Skipped(String),
     /// It had done its work when it was backed up, and is in no list, as in Velero.
-    Over(String),
+    Completed(String),
     /// It is not part of the restore.
-    LeftOut(String),
+    Excluded(String),
 }
 
 /// An item that is being worked on.
-pub(super) struct Working<'a> {
+pub(super) struct ItemRestore<'a> {
     pub(super) context: &'a Arc<Context>,
-    pub(super) world: &'a Arc<World>,
+    pub(super) served_api: &'a Arc<ServedApi>,
     pub(super) id: &'a ResourceIdentifier,
     /// What it becomes: resource, namespace, name.
     pub(super) target: Option<(Arc<Resource>, String, String)>,
@@ -186,18 +193,28 @@ pub(super) struct Working<'a> {
     /// That the cluster does not serve its kind, if so. An action or a modifier may change it.
     pub(super) not_served: Option<NotServed>,
     /// The volume that it gets from a snapshot, until it is in the cluster.
-    pub(super) brought: Option<Box<Brought>>,
+    pub(super) restored_volume: Option<Box<RestoredVolume>>,
 }
 
-impl<'a> Working<'a> {
+impl<'a> ItemRestore<'a> {
     pub(super) fn new(
         context: &'a Arc<Context>,
-        world: &'a Arc<World>,
+        served_api: &'a Arc<ServedApi>,
         id: &'a ResourceIdentifier,
     ) -> Self {
         let (report, operations, additional) = Default::default();
-        let (target, not_served, brought) = (None, None, None);
-        Self { context, world, id, target, report, operations, additional, not_served, brought }
+        let (target, not_served, restored_volume) = (None, None, None);
+        Self {
+            context,
+            served_api,
+            id,
+            target,
+            report,
+            operations,
+            additional,
+            not_served,
+            restored_volume,
+        }
     }
 
     /// An action has begun an operation.
@@ -206,7 +223,7 @@ impl<'a> Working<'a> {
     }
 
     /// An action wants another item restored.
-    fn add(&self, id: ResourceIdentifier) {
+    fn add_additional(&self, id: ResourceIdentifier) {
         self.additional.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
@@ -221,49 +238,53 @@ impl<'a> Working<'a> {
     }
 
     /// Hands on what the actions have told and begun.
-    fn hand_over(&self) {
+    fn merge_into_run(&self) {
         let (errors, warnings) = self.report.messages();
-        self.context.report.take_over(errors, warnings);
-        self.operations().into_iter().for_each(|operation| self.context.begun(operation));
+        self.context.report.append(errors, warnings);
+        self.operations()
+            .into_iter()
+            .for_each(|operation| self.context.record_operation(operation));
     }
 }
 
-impl Working<'_> {
-    async fn restore(&mut self, why: Why<'_>) -> Result<Ended, String> {
+impl ItemRestore<'_> {
+    async fn restore(&mut self, reason: VisitReason<'_>) -> Result<ItemOutcome, String> {
         let Self { context, id, .. } = *self;
-        let stored = match self.find(why)? {
-            Found::LeftOut(reason) => return Ok(Ended::LeftOut(reason.to_string())),
-            Found::Namespace => return self.restore_namespace().await,
-            Found::Ended(reason) => return Ok(Ended::Over(reason.to_string())),
-            Found::Object(stored) => stored,
+        let stored = match self.read_item(reason)? {
+            ArchiveItem::Excluded(reason) => return Ok(ItemOutcome::Excluded(reason.to_string())),
+            ArchiveItem::Namespace => return self.restore_namespace().await,
+            ArchiveItem::NotRestorable(reason) => {
+                return Ok(ItemOutcome::Completed(reason.to_string()));
+            }
+            ArchiveItem::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
             namespace::ensure(context, &id.namespace, &stored.namespace).await?;
         }
         let kind = stored.kind.clone();
-        let ready = match self.shape(*stored).await? {
-            Shaped::Ready(ready) => *ready,
-            Shaped::Skipped(reason) => return Ok(Ended::Skipped(reason)),
-            Shaped::Waiting(reason) => return Err(reason),
+        let ready = match self.prepare_object(*stored).await? {
+            PreparedItem::Ready(ready) => *ready,
+            PreparedItem::Skipped(reason) => return Ok(ItemOutcome::Skipped(reason)),
+            PreparedItem::Waiting(reason) => return Err(reason),
         };
-        let Ready { resource, namespace, value, status, managed_fields } = ready;
-        point::pass(Point::Create);
-        let Applied { action: applied, created } =
+        let ReadyObject { resource, namespace, value, status, managed_fields } = ready;
+        failpoint::hit(Point::Create);
+        let AppliedObject { action: applied, created } =
             apply::apply(context, &resource, &namespace, id, &value).await?;
-        point::pass(Point::Created);
+        failpoint::hit(Point::Created);
         if let (Some(created), Some(fields)) = (&created, managed_fields)
-            && let Err(error) = apply::managed_fields(context, created, fields).await
+            && let Err(error) = apply::write_managed_fields(context, created, fields).await
         {
             let text =
                 format!("the owners of its fields (managedFields) could not be restored: {error}");
-            context.report.warning(id, text);
+            context.report.warn(id, text);
         }
         // One that was there already does not point to what was made for it.
-        if matches!(applied, Action::Created | Action::Updated)
-            && let Some(brought) = self.brought.take()
+        if matches!(applied, AppliedAction::Created | AppliedAction::Updated)
+            && let Some(restored_volume) = self.restored_volume.take()
             && let Some((_, _, name)) = &self.target
         {
-            context.volume_outcomes.restored(name, *brought);
+            context.volume_outcomes.record_restored(name, *restored_volume);
         }
         // As in Velero, of what was there before only the rest is updated.
         if let (Some(status), Some(created)) = (status, &created) {
@@ -271,17 +292,17 @@ impl Working<'_> {
         }
         if let Some(created) = created {
             if resource.is_core("pods") {
-                self.begin_hooks(&created);
+                self.start_hooks(&created);
             } else if resource.is_core("persistentvolumeclaims") {
-                volume::follow(context, id, &created).await;
+                volume::track_claim(context, id, &created).await;
             }
         }
-        Ok(Ended::There(applied))
+        Ok(ItemOutcome::InCluster(applied))
     }
 
-    async fn restore_namespace(&self) -> Result<Ended, String> {
+    async fn restore_namespace(&self) -> Result<ItemOutcome, String> {
         let (_, _, target) = self.target.as_ref().ok_or("it has no target")?;
-        Ok(Ended::There(namespace::restore(self.context, self.id, target).await?))
+        Ok(ItemOutcome::InCluster(namespace::restore(self.context, self.id, target).await?))
     }
 
     async fn restore_status(
@@ -291,37 +312,37 @@ impl Working<'_> {
         created: &Object,
         status: Value,
     ) {
-        let Self { context, world, id, .. } = *self;
+        let Self { context, served_api, id, .. } = *self;
         let annotations = value.pointer("/metadata/annotations").cloned().unwrap_or_default();
         let annotations: BTreeMap<String, String> =
             serde_json::from_value(annotations).unwrap_or_default();
-        if !world.filter.restores_status(kind, &annotations) {
+        if !served_api.filter.restores_status(kind, &annotations) {
             return;
         }
-        if let Err(error) = apply::status(context, created, status).await {
-            context.report.warning(id, format!("its status could not be restored: {error}"));
+        if let Err(error) = apply::write_status(context, created, status).await {
+            context.report.warn(id, format!("its status could not be restored: {error}"));
         }
     }
 
     /// Lets the hooks of a pod run when it does.
-    fn begin_hooks(&self, pod: &Object) {
+    fn start_hooks(&self, pod: &Object) {
         let context = self.context;
-        let limits = hook::Limits { default_wait: context.options.resource_timeout };
-        context.hooks.begin(&context.cluster, &context.report, pod, limits, &context.stop);
+        let limits = hook::HookLimits { default_wait: context.options.resource_timeout };
+        context.hooks.start(&context.cluster, &context.report, pod, limits, &context.stop);
     }
 
     /// Tells of a volume that a plugin made for it and that nothing points to.
-    fn tell_left_over(&self) {
-        if let Some(brought) = self.brought.as_ref().filter(|brought| brought.is_new) {
-            let text = format!("{} is left over: nothing points to it", brought.told);
-            self.context.report.warning(self.id, text);
+    fn warn_unused_volume(&self) {
+        if let Some(volume) = self.restored_volume.as_ref().filter(|brought| brought.is_new) {
+            let text = format!("{} is left over: nothing points to it", volume.description);
+            self.context.report.warn(self.id, text);
         }
     }
 
-    fn note(&self, action: Action) {
+    fn record_outcome(&self, action: AppliedAction) {
         if let Some((resource, namespace, name)) = &self.target {
             let outcomes = &self.context.outcomes;
-            outcomes.note(&resource.api_version(), &resource.kind, namespace, name, action);
+            outcomes.record(&resource.api_version(), &resource.kind, namespace, name, action);
         }
     }
 }

@@ -58,7 +58,7 @@ pub enum InvalidModifiers {
     NoGroupResource,
     /// A rule has patches of several sorts.
     #[error("only one of patches, mergePatches, strategicPatches can be specified")]
-    SeveralSorts,
+    MixedPatchTypes,
     /// A rule has no patches.
     #[error("no patch data found for {0}: expected patches, mergePatches or strategicPatches")]
     NoPatches(String),
@@ -108,7 +108,7 @@ pub enum InvalidModifiers {
 
 impl InvalidModifiers {
     /// Whether the document could be read, and only says what it must not.
-    pub fn was_read(&self) -> bool {
+    pub fn is_decoded(&self) -> bool {
         !matches!(self, Self::Keys(_) | Self::Yaml(_))
     }
 }
@@ -140,15 +140,15 @@ impl Modifiers {
     }
 
     /// Whether a rule may be for objects of a kind.
-    pub fn look_at(&self, kind: &GroupResource) -> bool {
-        self.rules.iter().any(|rule| rule.conditions.look_at(kind))
+    pub fn may_apply_to(&self, kind: &GroupResource) -> bool {
+        self.rules.iter().any(|rule| rule.conditions.may_apply_to(kind))
     }
 
     /// Changes an object by all rules that are for it, in order. A rule that fails changes nothing,
     /// and the others are applied all the same.
     pub fn apply(&self, kind: &GroupResource, object: &mut Value) -> Vec<ModifyError> {
         let before = object.clone();
-        let matching = self.rules.iter().filter(|rule| rule.conditions.fit(kind, &before));
+        let matching = self.rules.iter().filter(|rule| rule.conditions.match_object(kind, &before));
         let errors = matching.map(|rule| rule.patches.apply(object)).filter_map(Result::err);
         errors.collect()
     }
@@ -212,16 +212,16 @@ struct Document {
     #[serde(default)]
     version: Option<String>,
     #[serde(default)]
-    resource_modifier_rules: Option<Vec<WrittenRule>>,
+    resource_modifier_rules: Option<Vec<RuleDocument>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenRule {
+struct RuleDocument {
     #[serde(default)]
-    conditions: condition::Written,
+    conditions: condition::ConditionsDocument,
     #[serde(default)]
-    patches: Option<Vec<json::Written>>,
+    patches: Option<Vec<json::PatchDocument>>,
     #[serde(default)]
     merge_patches: Option<Vec<PatchData>>,
     #[serde(default)]
@@ -246,12 +246,12 @@ impl Document {
         if rules.is_empty() {
             return Err(InvalidModifiers::NoRules);
         }
-        let rules = rules.into_iter().map(WrittenRule::compile).collect::<Result<_, _>>()?;
+        let rules = rules.into_iter().map(RuleDocument::compile).collect::<Result<_, _>>()?;
         Ok(Modifiers { rules })
     }
 }
 
-impl WrittenRule {
+impl RuleDocument {
     fn compile(self) -> Result<Rule, InvalidModifiers> {
         let resource = self.conditions.group_resource().to_owned();
         let conditions = self.conditions.compile()?;
@@ -263,7 +263,7 @@ impl WrittenRule {
         };
         let patches = match (json.is_empty(), merge.is_empty(), strategic.is_empty()) {
             (false, true, true) => {
-                let operations = json.into_iter().map(json::Written::compile);
+                let operations = json.into_iter().map(json::PatchDocument::compile);
                 Patches::Json(operations.collect::<Result<_, _>>()?)
             }
             (true, false, true) => {
@@ -271,7 +271,7 @@ impl WrittenRule {
             }
             (true, true, false) => Patches::Strategic(read(strategic)?),
             (true, true, true) => return Err(InvalidModifiers::NoPatches(resource)),
-            _ => return Err(InvalidModifiers::SeveralSorts),
+            _ => return Err(InvalidModifiers::MixedPatchTypes),
         };
         Ok(Rule { conditions, patches })
     }
@@ -279,11 +279,12 @@ impl WrittenRule {
 
 impl PatchData {
     fn read(self, resource: &str) -> Result<Map<String, Value>, InvalidModifiers> {
-        let wrong = |reason| InvalidModifiers::PatchData { resource: resource.to_owned(), reason };
+        let invalid =
+            |reason| InvalidModifiers::PatchData { resource: resource.to_owned(), reason };
         let text = self.patch_data.unwrap_or_default();
-        match serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))? {
+        match serde_saphyr::from_str(&text).map_err(|error| invalid(error.to_string()))? {
             Value::Object(patch) => Ok(patch),
-            _ => Err(wrong("expected the fields of an object".to_owned())),
+            _ => Err(invalid("expected the fields of an object".to_owned())),
         }
     }
 }

@@ -9,39 +9,43 @@ use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use super::outcome::Action;
+use super::outcome::AppliedAction;
 use super::{Context, difference};
 use crate::cluster;
 
 /// How often a namespace that is going is looked at.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Which namespaces are known to be there.
 #[derive(Debug, Default)]
-pub(super) struct Namespaces {
-    known: Mutex<HashMap<String, Arc<OnceCell<Ready>>>>,
+pub(super) struct NamespaceCache {
+    known: Mutex<HashMap<String, Arc<OnceCell<NamespaceResult>>>>,
 }
 
 /// Whether a namespace can be used, and whether we made it.
-pub(super) type Ready = Result<Action, String>;
+pub(super) type NamespaceResult = Result<AppliedAction, String>;
 
 /// Restores a Namespace of the backup. If it shares its place with others and is not the one that the place
 /// is made from, what it has and that one does not is told: it is lost.
-pub(super) async fn restore(context: &Context, id: &ResourceIdentifier, target: &str) -> Ready {
+pub(super) async fn restore(
+    context: &Context,
+    id: &ResourceIdentifier,
+    target: &str,
+) -> NamespaceResult {
     let action = ensure(context, &id.name, target).await?;
-    let base = base(context, &id.name, target);
-    if action == Action::Created && base != id.name {
+    let base_name = base_namespace(context, &id.name, target);
+    if action == AppliedAction::Created && base_name != id.name {
         let value = |name: &str| {
             let item = namespace_item(context, name, target)?;
             item.parse::<Value>().map_err(|error| error.to_string())
         };
-        if let Some(fields) = difference::differs(&value(&id.name)?, &value(base)?) {
+        if let Some(fields) = difference::differs(&value(&id.name)?, &value(base_name)?) {
             let text = format!(
                 "could not restore all of it: the namespace {target}, into which it is mapped, was made from \
-                 {base}, which differs: {}",
+                 {base_name}, which differs: {}",
                 fields.join(", ")
             );
-            context.report.warning(id, text);
+            context.report.warn(id, text);
         }
     }
     Ok(action)
@@ -49,12 +53,16 @@ pub(super) async fn restore(context: &Context, id: &ResourceIdentifier, target: 
 
 /// The namespace of the backup that another is made from. Of several that are restored into it, the one that
 /// has its name already, else the first.
-pub(super) fn base<'a>(context: &'a Context, original: &'a str, target: &'a str) -> &'a str {
-    let world = context.world();
+pub(super) fn base_namespace<'a>(
+    context: &'a Context,
+    original: &'a str,
+    target: &'a str,
+) -> &'a str {
+    let served_api = context.served_api();
     let is_stored = |name: &&str| {
-        context.contents.has(&namespace_id(name)) && world.filter.namespace(name).is_restore()
+        context.contents.has(&namespace_id(name)) && served_api.filter.namespace(name).is_restore()
     };
-    let sources = || context.shared.sources(target).filter(is_stored);
+    let sources = || context.collisions.sources(target).filter(is_stored);
     sources().find(|name| *name == target).or_else(|| sources().next()).unwrap_or(original)
 }
 
@@ -69,7 +77,7 @@ fn namespace_id(name: &str) -> ResourceIdentifier {
 
 /// Makes sure that a namespace is there, under the name that `original` is restored to. Whoever
 /// comes first does it; the others wait for it.
-pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> Ready {
+pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> NamespaceResult {
     let cell = {
         let mut known = context.namespaces.known.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(known.entry(target.to_owned()).or_default())
@@ -77,21 +85,22 @@ pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> R
     cell.get_or_init(|| make_ready(context, original, target)).await.clone()
 }
 
-async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
-    let Some(resource) = context.world().resources.core("namespaces").cloned() else {
+async fn make_ready(context: &Context, original: &str, target: &str) -> NamespaceResult {
+    let Some(resource) = context.served_api().resources.core("namespaces").cloned() else {
         return Err("the cluster serves no namespaces".to_owned());
     };
     let deadline = Instant::now() + context.options.terminating_timeout;
-    let mut waiting = None;
+    let mut termination_wait = None;
     loop {
         if context.stop.is_cancelled() {
             return Err(format!("the restore was stopped before the namespace {target} was ready"));
         }
         let get = || context.cluster.get(&resource, "", target);
-        let found = context.pace.ask(get).await.map_err(|error| told(&error))?;
+        let found =
+            context.rate_limiter.send(get).await.map_err(|error| not_ready_message(&error))?;
         match found {
             None => {}
-            Some(namespace) if !namespace.is_being_deleted => return Ok(Action::Skipped),
+            Some(namespace) if !namespace.is_being_deleted => return Ok(AppliedAction::Skipped),
             Some(_) if Instant::now() >= deadline => {
                 let limit = context.options.terminating_timeout.as_secs();
                 return Err(format!(
@@ -99,54 +108,54 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Ready {
                 ));
             }
             Some(_) => {
-                waiting.get_or_insert_with(|| Waiting::begin(context, target));
+                termination_wait.get_or_insert_with(|| TerminationWait::start(context, target));
                 // What has been stopped is found out by the next look.
-                let pause = tokio::time::sleep(PAUSE);
+                let pause = tokio::time::sleep(POLL_INTERVAL);
                 context.stop.run_until_cancelled(pause).await;
                 continue;
             }
         }
-        let item = namespace_item(context, base(context, original, target), target)?;
+        let item = namespace_item(context, base_namespace(context, original, target), target)?;
         let create = || context.cluster.create(&resource, "", &item);
-        return match context.pace.ask(create).await {
-            Ok(_) => Ok(Action::Created),
+        return match context.rate_limiter.send(create).await {
+            Ok(_) => Ok(AppliedAction::Created),
             // Somebody was faster. It may be on its way out again already.
-            Err(error) if error.is_already_there() && Instant::now() < deadline => continue,
-            Err(error) => Err(told(&error)),
+            Err(error) if error.is_already_exists() && Instant::now() < deadline => continue,
+            Err(error) => Err(not_ready_message(&error)),
         };
     }
 }
 
 /// Tells that a namespace is waited for, until it is not any more.
-struct Waiting<'a> {
+struct TerminationWait<'a> {
     context: &'a Context,
     target: &'a str,
-    begin: Instant,
+    started_at: Instant,
 }
 
-impl<'a> Waiting<'a> {
-    fn begin(context: &'a Context, target: &'a str) -> Self {
+impl<'a> TerminationWait<'a> {
+    fn start(context: &'a Context, target: &'a str) -> Self {
         let limit = context.options.terminating_timeout.as_secs();
         tracing::warn!(
             "namespace {target} is being deleted: the restore waits up to {limit} s until it is gone"
         );
-        context.progress.wait_for(target);
-        Self { context, target, begin: Instant::now() }
+        context.progress.add_terminating_namespace(target);
+        Self { context, target, started_at: Instant::now() }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for TerminationWait<'_> {
     fn drop(&mut self) {
-        let Self { context, target, begin } = self;
-        context.progress.waited_for(target);
-        let waited = begin.elapsed().as_secs();
+        let Self { context, target, started_at } = self;
+        context.progress.remove_terminating_namespace(target);
+        let waited = started_at.elapsed().as_secs();
         let text =
             format!("the namespace {target} was being deleted: it was waited for {waited} s");
-        context.report.warning(&namespace_id(target), text);
+        context.report.warn(&namespace_id(target), text);
     }
 }
 
-fn told(error: &cluster::Error) -> String {
+fn not_ready_message(error: &cluster::Error) -> String {
     format!("its namespace cannot be made ready: {error}")
 }
 
@@ -156,7 +165,7 @@ pub(super) fn namespace_item(
     original: &str,
     target: &str,
 ) -> Result<Item, String> {
-    let resource = context.world().resources.core("namespaces").cloned();
+    let resource = context.served_api().resources.core("namespaces").cloned();
     // One that cannot be read is told where it is restored itself.
     let stored = resource.and_then(|kind| context.contents.object(&kind, None, "", original).ok());
     let stored = stored.and_then(|object| object.item.parse::<Value>().ok());
@@ -164,9 +173,9 @@ pub(super) fn namespace_item(
     // may not be there, and the namespace could never be deleted.
     let mut metadata = json!({"name": target});
     for field in ["labels", "annotations"] {
-        let had = stored.as_ref().and_then(|stored| stored.pointer("/metadata")?.get(field));
-        if let Some(had) = had.filter(|had| had.is_object()) {
-            metadata[field] = had.clone();
+        let stored_map = stored.as_ref().and_then(|stored| stored.pointer("/metadata")?.get(field));
+        if let Some(stored_map) = stored_map.filter(|had| had.is_object()) {
+            metadata[field] = stored_map.clone();
         }
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});

@@ -19,7 +19,7 @@ const NAMESPACES: &str = "namespaces";
 
 /// Kinds that come after all others, step by step. APIServices before webhooks, which may watch
 /// over them too.
-const LAST: [&[&str]; 2] = [
+const LAST_KINDS: [&[&str]; 2] = [
     &["apiservices.apiregistration.k8s.io"],
     &[
         "mutatingwebhookconfigurations.admissionregistration.k8s.io",
@@ -158,22 +158,22 @@ pub fn steps<'a>(
     priorities: &Priorities,
     resources: &Resources,
 ) -> Vec<Step> {
-    let mut open: BTreeSet<&GroupResource> = kinds.into_iter().collect();
+    let mut remaining: BTreeSet<&GroupResource> = kinds.into_iter().collect();
     let mut steps = Vec::new();
     let mut step = |stage, kinds: Vec<&GroupResource>| {
         if !kinds.is_empty() {
             steps.push(Step { stage, kinds: kinds.into_iter().cloned().collect() });
         }
     };
-    step(Stage::Definitions, take(&mut open, &[DEFINITIONS], resources));
-    step(Stage::Namespaces, take(&mut open, &[NAMESPACES], resources));
+    step(Stage::Definitions, take_kinds(&mut remaining, &[DEFINITIONS], resources));
+    step(Stage::Namespaces, take_kinds(&mut remaining, &[NAMESPACES], resources));
     for name in &priorities.high {
-        step(Stage::High, take(&mut open, &[name], resources));
+        step(Stage::High, take_kinds(&mut remaining, &[name], resources));
     }
-    let low = priorities.low.iter().map(|name| take(&mut open, &[name], resources));
+    let low = priorities.low.iter().map(|name| take_kinds(&mut remaining, &[name], resources));
     let low: Vec<_> = low.collect();
-    let last = LAST.map(|names| take(&mut open, names, resources));
-    step(Stage::Rest, open.into_iter().collect());
+    let last = LAST_KINDS.map(|names| take_kinds(&mut remaining, names, resources));
+    step(Stage::Rest, remaining.into_iter().collect());
     for kinds in low {
         step(Stage::Low, kinds);
     }
@@ -184,28 +184,28 @@ pub fn steps<'a>(
 }
 
 /// Takes the kinds that some names stand for.
-fn take<'a>(
-    open: &mut BTreeSet<&'a GroupResource>,
+fn take_kinds<'a>(
+    remaining: &mut BTreeSet<&'a GroupResource>,
     names: &[&str],
     resources: &Resources,
 ) -> Vec<&'a GroupResource> {
-    let mut taken = Vec::new();
+    let mut matched = Vec::new();
     for name in names {
         let found = match resources.resolve(name) {
-            Some(resource) => open.get(&resource.id).copied(),
-            None => open.iter().find(|kind| is_called(kind, name)).copied(),
+            Some(resource) => remaining.get(&resource.id).copied(),
+            None => remaining.iter().find(|kind| is_named(kind, name)).copied(),
         };
         if let Some(kind) = found {
-            open.remove(kind);
-            taken.push(kind);
+            remaining.remove(kind);
+            matched.push(kind);
         }
     }
-    taken
+    matched
 }
 
 /// Whether a name stands for a kind that the cluster does not know: its plural, with its group or
 /// without.
-fn is_called(kind: &GroupResource, name: &str) -> bool {
+fn is_named(kind: &GroupResource, name: &str) -> bool {
     let (resource, group) = name.split_once('.').unwrap_or((name, ""));
     kind.resource == resource && kind.group.starts_with(group)
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_are_read_as_velero_reads_them() {
+    fn priorities_are_parsed_as_velero_parses_them() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         for (text, high, low) in [
             ("a", &["a"][..], &[][..]),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_priorities_survive_being_written() {
+    fn default_priorities_round_trip_through_text() {
         let priorities = Priorities::default();
         assert_eq!(priorities.to_string().parse(), Ok(priorities));
     }
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_names_is_where_the_user_wants_it() {
+    fn user_priorities_override_the_fixed_order() {
         let kinds = [
             "apiservices.apiregistration.k8s.io",
             "pods",

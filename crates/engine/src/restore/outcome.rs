@@ -7,7 +7,7 @@ use bowline_store::file::ResourceList;
 
 /// What was done with an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Action {
+pub enum AppliedAction {
     /// It was created.
     Created,
     /// It was there and was changed.
@@ -18,7 +18,7 @@ pub enum Action {
     Skipped,
 }
 
-impl Action {
+impl AppliedAction {
     /// As Velero writes it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,24 +32,24 @@ impl Action {
 
 /// What was done with all items.
 #[derive(Debug, Default)]
-pub(super) struct Outcomes {
+pub(super) struct ItemOutcomes {
     /// By kind, namespace and name, under the names that they have now.
     all: Mutex<ByKind>,
 }
 
-type ByKind = BTreeMap<String, BTreeMap<(String, String), Action>>;
+type ByKind = BTreeMap<String, BTreeMap<(String, String), AppliedAction>>;
 
-impl Outcomes {
-    pub(super) fn note(
+impl ItemOutcomes {
+    pub(super) fn record(
         &self,
         api_version: &str,
         kind: &str,
         namespace: &str,
         name: &str,
-        what: Action,
+        action: AppliedAction,
     ) {
         let key = (namespace.to_owned(), name.to_owned());
-        self.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, what);
+        self.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, action);
     }
 
     /// How many items there are.
@@ -59,19 +59,23 @@ impl Outcomes {
 
     /// Whether an item of a kind was created or changed.
     pub(super) fn has_written(&self, kind: &str) -> bool {
-        let written = |what: &Action| matches!(what, Action::Created | Action::Updated);
+        let written = |action: &AppliedAction| {
+            matches!(action, AppliedAction::Created | AppliedAction::Updated)
+        };
         self.lock().iter().any(|(name, items)| name.ends_with(kind) && items.values().any(written))
     }
 
     /// The file.
     pub(super) fn list(&self) -> ResourceList {
-        let told =
-            |((namespace, name), what): (&(String, String), &Action)| match namespace.as_str() {
-                "" => format!("{name}({})", what.as_str()),
-                namespace => format!("{namespace}/{name}({})", what.as_str()),
+        let format_item =
+            |((namespace, name), action): (&(String, String), &AppliedAction)| match namespace
+                .as_str()
+            {
+                "" => format!("{name}({})", action.as_str()),
+                namespace => format!("{namespace}/{name}({})", action.as_str()),
             };
         let of_kind = |(kind, items): (&String, &BTreeMap<_, _>)| {
-            let mut list: Vec<String> = items.iter().map(told).collect();
+            let mut list: Vec<String> = items.iter().map(format_item).collect();
             list.sort_unstable();
             (kind.clone(), list)
         };
@@ -88,13 +92,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_is_what_velero_writes() {
-        let outcomes = Outcomes::default();
-        outcomes.note("apps/v1", "Deployment", "shop", "web", Action::Created);
-        outcomes.note("v1", "Namespace", "", "shop", Action::Skipped);
-        outcomes.note("v1", "Pod", "shop", "b", Action::Failed);
-        outcomes.note("v1", "Pod", "shop", "a", Action::Failed);
-        outcomes.note("v1", "Pod", "shop", "a", Action::Updated);
+    fn resource_list_has_veleros_format() {
+        let outcomes = ItemOutcomes::default();
+        outcomes.record("apps/v1", "Deployment", "shop", "web", AppliedAction::Created);
+        outcomes.record("v1", "Namespace", "", "shop", AppliedAction::Skipped);
+        outcomes.record("v1", "Pod", "shop", "b", AppliedAction::Failed);
+        outcomes.record("v1", "Pod", "shop", "a", AppliedAction::Failed);
+        outcomes.record("v1", "Pod", "shop", "a", AppliedAction::Updated);
         let list = outcomes.list().0;
         assert_eq!(list["apps/v1/Deployment"], ["shop/web(created)"]);
         assert_eq!(list["v1/Namespace"], ["shop(skipped)"]);

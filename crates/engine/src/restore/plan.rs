@@ -16,7 +16,7 @@
 //! - What many objects come to together, such as a quota that the last one of them exceeds.
 //! - What happens in the cluster meanwhile.
 
-mod place;
+mod namespace_state;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -32,26 +32,26 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::action::csi::{self, Csi};
+use super::action::csi::{self, CsiRestoreContext};
 use super::apply::{self, Decision};
-use super::download::Volumes;
-use super::item::prepare::{Found, Ready, Shaped, Stored};
-use super::item::{Visitor, Why, Working, room};
-use super::once::Turn;
+use super::download::BackupVolumes;
+use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
+use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
+use super::item_claims::ItemClaim;
 use super::order::{self, Priorities};
-use super::request::{Existing, Request};
+use super::request::{ExistingObjectPolicy, Request};
 use super::unpack::Contents;
 use super::{
-    Context, Fatal, Options, Parts, Progress, World, action, assemble, discover, origin, visit_all,
-    volume,
+    Context, ContextParts, Fatal, Options, Progress, ServedApi, action, assemble, collision,
+    discover, visit_all, volume,
 };
-use crate::cluster::{Cluster, Door, Error};
+use crate::cluster::{Cluster, Error, Subresource};
 use crate::item::Object;
 use crate::report::Report;
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
-use place::{Place, Places};
-use refusal::Coming;
+use namespace_state::{NamespaceState, NamespaceStates};
+use refusal::PlannedDependencies;
 
 /// What a plan is made from.
 pub struct Run {
@@ -63,50 +63,50 @@ pub struct Run {
     /// The archive of the backup.
     pub contents: Contents,
     /// What the backup says of volumes.
-    pub volumes: Volumes,
+    pub volumes: BackupVolumes,
     /// How much at a time.
     pub options: Options,
 }
 
 /// What a restore would do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct RestorePlan {
     /// What would become of each item, in the order of the restore.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PlanEntry>,
     /// What the restore would tell beyond that.
     pub results: Results,
     /// The built-in actions that select some of the items and were not run.
     pub not_run: Vec<String>,
 }
 
-impl Plan {
+impl RestorePlan {
     /// How many items have a verdict.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: PlanVerdict) -> usize {
         self.entries.iter().filter(|entry| entry.verdict == verdict).count()
     }
 
     /// Whether something would go wrong.
     pub fn would_fail(&self) -> bool {
-        self.count(Verdict::Refuse) > 0 || self.results.errors.count() > 0
+        self.count(PlanVerdict::Refuse) > 0 || self.results.errors.count() > 0
     }
 }
 
 /// What would become of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct PlanEntry {
     /// What it is in the backup.
     pub id: ResourceIdentifier,
     /// What it becomes, as far as that is known.
-    pub target: Option<Target>,
+    pub target: Option<PlanTarget>,
     /// What would happen to it.
-    pub verdict: Verdict,
+    pub verdict: PlanVerdict,
     /// Why. Empty where there is nothing to say.
     pub reason: String,
 }
 
 /// What an item becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct PlanTarget {
     /// The version of its API.
     pub api_version: String,
     /// Its kind.
@@ -119,7 +119,7 @@ pub struct Target {
 
 /// What would happen to an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Verdict {
+pub enum PlanVerdict {
     /// It would be created.
     Create,
     /// It is there and would be changed.
@@ -132,33 +132,44 @@ pub enum Verdict {
     NotValidated,
 }
 
-impl Verdict {
+impl PlanVerdict {
     /// All of them.
     pub const ALL: [Self; 5] =
         [Self::Create, Self::Update, Self::Skip, Self::Refuse, Self::NotValidated];
 }
 
 /// Finds out what a restore would do.
-pub async fn run(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
+pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
     // Boxed, since everything that a restore needs goes through it.
-    Box::pin(find_out(run, now)).await
+    Box::pin(plan_restore(run, now)).await
 }
 
-async fn find_out(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
+async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
     let Run { request, cluster, contents, volumes, options } = run;
     let report = Arc::new(Report::default());
-    let world = discover(&*cluster, &request, &report).await?;
-    let (resources, namespace) = (&world.resources, &options.namespace);
-    let mut others = action::restore_item_actions(&cluster, resources, namespace, &request.restore);
-    others.retain(|action| !action::is_pure(&action.name));
-    let others = selection::ask(others, |plugin| plugin.applies_to(), resources, &report).await;
+    let served_api = discover(&*cluster, &request, &report).await?;
+    let (resources, namespace) = (&served_api.resources, &options.namespace);
+    let mut skipped_actions =
+        action::restore_item_actions(&cluster, resources, namespace, &request.restore);
+    skipped_actions.retain(|action| !action::is_pure(&action.name));
+    let skipped_actions = selection::resolve_selectors(
+        skipped_actions,
+        |plugin| plugin.applies_to(),
+        resources,
+        &report,
+    )
+    .await;
     let (contents, volumes) = (Arc::new(contents), Arc::new(volumes));
-    let csi = Csi::new(&cluster, resources, &contents, &volumes, &request, &report);
+    let csi = CsiRestoreContext::new(&cluster, resources, &contents, &volumes, &request, &report);
     let csi = Arc::new(csi.dry_run());
     let mut actions = action::pure_restore_item_actions(&request.restore);
     actions.extend(csi::actions(&csi));
-    let planner = Arc::new(Planner { others, places: Places::default(), notes: Mutex::default() });
-    let parts = Parts {
+    let planner = Arc::new(Planner {
+        skipped_actions,
+        namespaces: NamespaceStates::default(),
+        findings: Mutex::default(),
+    });
+    let parts = ContextParts {
         visitor: Arc::clone(&planner) as _,
         actions,
         request,
@@ -166,24 +177,24 @@ async fn find_out(run: Run, now: Timestamp) -> Result<Plan, Fatal> {
         contents,
         volumes,
         csi,
-        world,
+        served_api,
         options,
         progress: Arc::new(Progress::default()),
-        notes: None,
-        maker: None,
+        item_journal: None,
+        volume_creator: None,
         stop: CancellationToken::new(),
         cancel: CancellationToken::new(),
     };
     let context = Arc::new(assemble(parts, Arc::clone(&report), now).await?);
     visit_all(&context).await?;
-    let Notes { mut entries, not_run, .. } = mem::take(&mut *planner.notes());
-    sort(&mut entries, &context.options.priorities, &context.world().resources);
-    Ok(Plan { entries, results: report.results(), not_run: not_run.into_iter().collect() })
+    let PlanFindings { mut entries, not_run, .. } = mem::take(&mut *planner.findings());
+    sort(&mut entries, &context.options.priorities, &context.served_api().resources);
+    Ok(RestorePlan { entries, results: report.results(), not_run: not_run.into_iter().collect() })
 }
 
 /// Puts entries in the order of the restore; within a step by their names.
-fn sort(entries: &mut [Entry], priorities: &Priorities, resources: &Resources) {
-    let kind = |entry: &Entry| GroupResource::new(&entry.id.group, &entry.id.resource);
+fn sort(entries: &mut [PlanEntry], priorities: &Priorities, resources: &Resources) {
+    let kind = |entry: &PlanEntry| GroupResource::new(&entry.id.group, &entry.id.resource);
     let kinds: BTreeSet<GroupResource> = entries.iter().map(kind).collect();
     let steps = order::steps(&kinds, priorities, resources);
     let ordered = steps.into_iter().flat_map(|step| step.kinds);
@@ -197,12 +208,12 @@ fn sort(entries: &mut [Entry], priorities: &Priorities, resources: &Resources) {
 /// What was found out about an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
-    verdict: Verdict,
+    verdict: PlanVerdict,
     reason: String,
 }
 
 impl Finding {
-    fn new(verdict: Verdict, reason: impl Into<String>) -> Self {
+    fn new(verdict: PlanVerdict, reason: impl Into<String>) -> Self {
         Self { verdict, reason: reason.into() }
     }
 }
@@ -210,36 +221,39 @@ impl Finding {
 /// Looks at items instead of restoring them.
 struct Planner {
     /// Actions that are not run.
-    others: Vec<Action<dyn RestoreItemAction>>,
-    places: Places,
-    notes: Mutex<Notes>,
+    skipped_actions: Vec<Action<dyn RestoreItemAction>>,
+    namespaces: NamespaceStates,
+    findings: Mutex<PlanFindings>,
 }
 
 /// What was found out so far.
 #[derive(Default)]
-struct Notes {
-    entries: Vec<Entry>,
+struct PlanFindings {
+    entries: Vec<PlanEntry>,
     not_run: BTreeSet<String>,
-    coming: Coming,
+    planned: PlannedDependencies,
     /// The places of items that others may come to as well.
-    taken: HashMap<(GroupResource, String, String), ResourceIdentifier>,
+    occupied: HashMap<(GroupResource, String, String), ResourceIdentifier>,
 }
 
 /// What would become of an item whose place another item of the same restore takes.
-fn beside(item: &Working<'_>, rival: &ResourceIdentifier) -> Finding {
-    let Working { context, id, .. } = item;
+fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifier) -> Finding {
+    let ItemRestore { context, id, .. } = item;
     let is_claim = id.group.is_empty() && id.resource == "persistentvolumeclaims";
     if is_claim && volume::has_data(context, id) {
-        return Finding::new(Verdict::Refuse, apply::without_data(&rival.to_string()));
+        return Finding::new(
+            PlanVerdict::Refuse,
+            apply::claim_collision_message(&conflicting_item.to_string()),
+        );
     }
     match context.request.existing {
-        Existing::Update => Finding::new(
-            Verdict::Update,
-            format!("it would replace {rival}, which is restored to the same place"),
+        ExistingObjectPolicy::Update => Finding::new(
+            PlanVerdict::Update,
+            format!("it would replace {conflicting_item}, which is restored to the same place"),
         ),
-        Existing::Unset | Existing::Keep => Finding::new(
-            Verdict::Skip,
-            format!("{rival} is restored to the same place, and would stay as it is"),
+        ExistingObjectPolicy::Unset | ExistingObjectPolicy::Keep => Finding::new(
+            PlanVerdict::Skip,
+            format!("{conflicting_item} is restored to the same place, and would stay as it is"),
         ),
     }
 }
@@ -248,22 +262,28 @@ impl Visitor for Planner {
     fn visit<'a>(
         &'a self,
         context: &'a Arc<Context>,
-        world: &'a Arc<World>,
+        served_api: &'a Arc<ServedApi>,
         id: ResourceIdentifier,
-        why: Why<'a>,
+        reason: VisitReason<'a>,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let _room = room(context, &id, why).await;
-            let Turn::Mine(working) = context.once.take(&id, why.parent()).await else { return };
-            let mut item = Working::new(context, world, &id);
-            let finding = match item.find(why) {
-                Ok(Found::LeftOut(_)) => return working.leave(),
-                Ok(Found::Ended(reason)) => Finding::new(Verdict::Skip, reason.to_string()),
-                Ok(Found::Object(stored)) => match self.not_served(&item) {
+            let _memory = reserve_memory(context, &id, reason).await;
+            let ItemClaim::Acquired(guard) =
+                context.claimed_items.claim(&id, reason.parent()).await
+            else {
+                return;
+            };
+            let mut item = ItemRestore::new(context, served_api, &id);
+            let finding = match item.read_item(reason) {
+                Ok(ArchiveItem::Excluded(_)) => return guard.release(),
+                Ok(ArchiveItem::NotRestorable(reason)) => {
+                    Finding::new(PlanVerdict::Skip, reason.to_string())
+                }
+                Ok(ArchiveItem::Object(stored)) => match self.not_served(&item) {
                     Some(finding) => finding,
-                    None => self.look_at(&mut item, *stored).await,
+                    None => self.check_item(&mut item, *stored).await,
                 },
-                Ok(Found::Namespace) => match self.look_at_namespace(&item).await {
+                Ok(ArchiveItem::Namespace) => match self.check_namespace(&item).await {
                     Some(finding) => finding,
                     None => return,
                 },
@@ -271,132 +291,146 @@ impl Visitor for Planner {
             };
             let target = item.target.as_ref();
             let target = target.map(|(resource, namespace, name)| (resource, namespace, name));
-            self.note(&id, target, finding);
+            self.record_finding(&id, target, finding);
         })
     }
 }
 
 impl Planner {
     /// Why an item cannot be read. One of a kind that comes with the restore can be, later.
-    fn not_found(&self, item: &Working<'_>, error: String) -> Finding {
-        let Working { context, world, id, .. } = item;
+    fn not_found(&self, item: &ItemRestore<'_>, error: String) -> Finding {
+        let ItemRestore { context, served_api, id, .. } = item;
         let kind = GroupResource::new(&id.group, &id.resource);
         let stored = context.contents.kind(&kind);
-        let is_served = stored.is_none_or(|stored| world.versions.choose(&kind, stored).is_ok());
-        if !is_served && self.notes().coming.defines(&kind) {
+        let is_served =
+            stored.is_none_or(|stored| served_api.versions.choose(&kind, stored).is_ok());
+        if !is_served && self.findings().planned.defines(&kind) {
             let reason = "its kind is not there before its definition is restored";
-            return Finding::new(Verdict::NotValidated, reason);
+            return Finding::new(PlanVerdict::NotValidated, reason);
         }
-        Finding::new(Verdict::Refuse, error)
+        Finding::new(PlanVerdict::Refuse, error)
     }
 
     /// What is to be said of an item of a kind that the cluster does not serve yet, if it will.
-    fn not_served(&self, item: &Working<'_>) -> Option<Finding> {
+    fn not_served(&self, item: &ItemRestore<'_>) -> Option<Finding> {
         let error = item.not_served.as_ref()?;
         let finding = self.not_found(item, error.to_string());
-        (finding.verdict == Verdict::NotValidated).then_some(finding)
+        (finding.verdict == PlanVerdict::NotValidated).then_some(finding)
     }
 
-    async fn look_at(&self, item: &mut Working<'_>, stored: Stored) -> Finding {
-        self.note_actions(&stored.object);
+    async fn check_item(&self, item: &mut ItemRestore<'_>, stored: StoredObject) -> Finding {
+        self.record_skipped_actions(&stored.object);
         let (original, target) = (&item.id.namespace, stored.namespace.clone());
-        let place = match target.as_str() {
-            "" => Place::There,
-            target => self.place(item.context, original, target).await,
+        let namespace_state = match target.as_str() {
+            "" => NamespaceState::Exists,
+            target => self.namespace_state(item.context, original, target).await,
         };
-        if let Place::Refused(reason) = place {
-            return Finding::new(Verdict::Refuse, reason);
+        if let NamespaceState::Refused(reason) = namespace_state {
+            return Finding::new(PlanVerdict::Refuse, reason);
         }
-        let ready = match item.shape(stored).await {
-            Ok(Shaped::Ready(ready)) => *ready,
-            Ok(Shaped::Skipped(reason)) => return Finding::new(Verdict::Skip, reason),
-            Ok(Shaped::Waiting(reason)) => return Finding::new(Verdict::NotValidated, reason),
-            Err(error) => return Finding::new(Verdict::Refuse, error),
+        let ready = match item.prepare_object(stored).await {
+            Ok(PreparedItem::Ready(ready)) => *ready,
+            Ok(PreparedItem::Skipped(reason)) => return Finding::new(PlanVerdict::Skip, reason),
+            Ok(PreparedItem::Waiting(reason)) => {
+                return Finding::new(PlanVerdict::NotValidated, reason);
+            }
+            Err(error) => return Finding::new(PlanVerdict::Refuse, error),
         };
-        let rival = self.take(item.id, &ready);
-        let finding = match (rival, place.reason(&target)) {
-            (Some(rival), _) => beside(item, &rival),
-            (None, Some(reason)) => Finding::new(Verdict::NotValidated, reason),
-            (None, None) => self.ask(item.context, &ready).await,
+        let conflicting_item = self.claim_place(item.id, &ready);
+        let finding = match (conflicting_item, namespace_state.reason(&target)) {
+            (Some(other), _) => collision_finding(item, &other),
+            (None, Some(reason)) => Finding::new(PlanVerdict::NotValidated, reason),
+            (None, None) => self.dry_run_create(item.context, &ready).await,
         };
-        match (&finding, &item.brought) {
-            (Finding { verdict: Verdict::Create, .. }, Some(brought)) => {
-                Finding::new(Verdict::Create, brought.told.clone())
+        match (&finding, &item.restored_volume) {
+            (Finding { verdict: PlanVerdict::Create, .. }, Some(volume)) => {
+                Finding::new(PlanVerdict::Create, volume.description.clone())
             }
             _ => finding,
         }
     }
 
     /// Takes the place of an item. Returns the item that has it, if another does.
-    fn take(&self, id: &ResourceIdentifier, ready: &Ready) -> Option<ResourceIdentifier> {
+    fn claim_place(
+        &self,
+        id: &ResourceIdentifier,
+        ready: &ReadyObject,
+    ) -> Option<ResourceIdentifier> {
         // What notes nothing is the only one that comes to its place.
-        origin::of(&ready.value)?;
+        collision::origin_item(&ready.value)?;
         let name = ready.value.pointer("/metadata/name").and_then(Value::as_str);
-        let place = (
+        let key = (
             ready.resource.id.clone(),
             ready.namespace.clone(),
             name.unwrap_or_default().to_owned(),
         );
-        let mut notes = self.notes();
-        let holder = notes.taken.entry(place).or_insert_with(|| id.clone());
+        let mut findings = self.findings();
+        let holder = findings.occupied.entry(key).or_insert_with(|| id.clone());
         (holder != id).then(|| holder.clone())
     }
 
     /// None if what is to be said of it is said already.
-    async fn look_at_namespace(&self, item: &Working<'_>) -> Option<Finding> {
+    async fn check_namespace(&self, item: &ItemRestore<'_>) -> Option<Finding> {
         let (_, _, target) = item.target.as_ref()?;
-        match self.place(item.context, &item.id.name, target).await {
-            Place::There => Some(Finding::new(Verdict::Skip, "it exists")),
-            Place::Leaving => {
+        match self.namespace_state(item.context, &item.id.name, target).await {
+            NamespaceState::Exists => Some(Finding::new(PlanVerdict::Skip, "it exists")),
+            NamespaceState::Terminating => {
                 let reason = "it is being deleted; the restore would wait for that";
-                Some(Finding::new(Verdict::NotValidated, reason))
+                Some(Finding::new(PlanVerdict::NotValidated, reason))
             }
-            Place::Coming | Place::Refused(_) => None,
+            NamespaceState::WillBeCreated | NamespaceState::Refused(_) => None,
         }
     }
 
     /// Asks the API server what it would do with an object.
-    async fn ask(&self, context: &Context, ready: &Ready) -> Finding {
-        let Ready { resource, namespace, value, .. } = ready;
+    async fn dry_run_create(&self, context: &Context, ready: &ReadyObject) -> Finding {
+        let ReadyObject { resource, namespace, value, .. } = ready;
         let item = match Item::from_object(value) {
             Ok(item) => item,
-            Err(error) => return Finding::new(Verdict::Refuse, error.to_string()),
+            Err(error) => return Finding::new(PlanVerdict::Refuse, error.to_string()),
         };
         let create = || context.cluster.create(resource, namespace, &item);
-        match context.pace.ask(create).await {
-            Ok(_) => Finding::new(Verdict::Create, ""),
-            Err(error) if apply::may_be_there(&error) => self.compare(context, ready, error).await,
-            Err(error) => self.judge(&error),
+        match context.rate_limiter.send(create).await {
+            Ok(_) => Finding::new(PlanVerdict::Create, ""),
+            Err(error) if apply::may_exist(&error) => {
+                self.compare_existing(context, ready, error).await
+            }
+            Err(error) => self.judge_error(&error),
         }
     }
 
     /// Compares an object with the one that seems to be there.
-    async fn compare(&self, context: &Context, ready: &Ready, refused: Error) -> Finding {
-        let Ready { resource, namespace, value, .. } = ready;
+    async fn compare_existing(
+        &self,
+        context: &Context,
+        ready: &ReadyObject,
+        refused: Error,
+    ) -> Finding {
+        let ReadyObject { resource, namespace, value, .. } = ready;
         let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
         let get = || context.cluster.get(resource, namespace, name);
-        let found: Value = match context.pace.ask(get).await {
+        let found: Value = match context.rate_limiter.send(get).await {
             Ok(Some(found)) => match found.item.parse() {
                 Ok(found) => found,
-                Err(error) => return Finding::new(Verdict::Refuse, error.to_string()),
+                Err(error) => return Finding::new(PlanVerdict::Refuse, error.to_string()),
             },
-            Ok(None) => return self.judge(&refused),
-            Err(error) => return self.judge(&error),
+            Ok(None) => return self.judge_error(&refused),
+            Err(error) => return self.judge_error(&error),
         };
-        let decision = apply::decide(&context.request, context.began, resource, value, &found);
+        let decision = apply::decide(&context.request, context.started_at, resource, value, &found);
         let (patch, reason) = match decision {
-            Decision::Ours | Decision::Same { labels: None } => {
-                return Finding::new(Verdict::Skip, "it exists and is the same");
+            Decision::CreatedByThisRestore | Decision::Same { labels: None } => {
+                return Finding::new(PlanVerdict::Skip, "it exists and is the same");
             }
             Decision::Same { labels: Some(_) } => {
                 let reason = "it exists and is the same; only the labels of the restore would be \
                               put on it";
-                return Finding::new(Verdict::Skip, reason);
+                return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Keep(fields) => {
                 let fields = fields.join(", ");
                 let reason = format!("it exists and would stay as it is, but differs in {fields}");
-                return Finding::new(Verdict::Skip, reason);
+                return Finding::new(PlanVerdict::Skip, reason);
             }
             Decision::Add(patch) => {
                 let fields: Vec<&str> =
@@ -408,49 +442,52 @@ impl Planner {
                 (patch, format!("it exists and differs in {}", fields.join(", ")))
             }
         };
-        let send = || context.cluster.patch(resource, namespace, name, Door::Whole, &patch);
-        match context.pace.ask(send).await {
-            Ok(_) => Finding::new(Verdict::Update, reason),
+        let send = || context.cluster.patch(resource, namespace, name, Subresource::None, &patch);
+        match context.rate_limiter.send(send).await {
+            Ok(_) => Finding::new(PlanVerdict::Update, reason),
             Err(error) => {
-                let Finding { verdict, reason: why } = self.judge(&error);
-                Finding::new(verdict, format!("{reason}, and cannot be changed: {why}"))
+                let Finding { verdict, reason: cause } = self.judge_error(&error);
+                Finding::new(verdict, format!("{reason}, and cannot be changed: {cause}"))
             }
         }
     }
 
-    fn judge(&self, error: &Error) -> Finding {
-        refusal::judge(error, &self.notes().coming)
+    fn judge_error(&self, error: &Error) -> Finding {
+        refusal::judge_refusal(error, &self.findings().planned)
     }
 
-    fn note(
+    fn record_finding(
         &self,
         id: &ResourceIdentifier,
         target: Option<(&Arc<Resource>, &String, &String)>,
         Finding { verdict, reason }: Finding,
     ) {
-        let mut notes = self.notes();
+        let mut findings = self.findings();
         let target = target.map(|(resource, namespace, name)| {
-            if matches!(verdict, Verdict::Create | Verdict::Update | Verdict::NotValidated) {
-                notes.coming.add(&resource.id, namespace, name);
+            if matches!(
+                verdict,
+                PlanVerdict::Create | PlanVerdict::Update | PlanVerdict::NotValidated
+            ) {
+                findings.planned.add(&resource.id, namespace, name);
             }
-            Target {
+            PlanTarget {
                 api_version: resource.api_version(),
                 kind: resource.kind.clone(),
                 namespace: namespace.clone(),
                 name: name.clone(),
             }
         });
-        notes.entries.push(Entry { id: id.clone(), target, verdict, reason });
+        findings.entries.push(PlanEntry { id: id.clone(), target, verdict, reason });
     }
 
     /// Notes the actions that a restore would show an object to.
-    fn note_actions(&self, object: &Object) {
-        for action in self.others.iter().filter(|action| action.selects(object)) {
-            self.notes().not_run.insert(action.name.to_string());
+    fn record_skipped_actions(&self, object: &Object) {
+        for action in self.skipped_actions.iter().filter(|action| action.selects(object)) {
+            self.findings().not_run.insert(action.name.to_string());
         }
     }
 
-    fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn findings(&self) -> MutexGuard<'_, PlanFindings> {
+        self.findings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

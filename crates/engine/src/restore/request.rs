@@ -32,13 +32,13 @@ use serde_json::Value;
 
 use super::filter;
 use super::modifier::Modifiers;
-use super::reset::Wishes;
+use super::reset::VolumeOptions;
 use super::unpack::Contents;
 pub use crate::backup::request::Lookup;
 use crate::glob::Globs;
-use crate::operation::record::Of;
+use crate::operation::record::RunRef;
 use crate::selector::Selector;
-pub use source::source;
+pub use source::source_backup;
 
 /// `"true"` on a Restore that may create claims whose data it cannot bring back.
 pub const ALLOW_EMPTY_VOLUMES: &str = "bowline.io/allow-empty-volumes";
@@ -108,11 +108,11 @@ pub struct Request {
     /// Whether services keep their node ports.
     pub preserve_node_ports: bool,
     /// What happens to volumes.
-    pub volumes: Wishes,
+    pub volumes: VolumeOptions,
     /// Whether what can be read of a damaged archive is restored. Else nothing is.
     pub allow_damaged: bool,
     /// What happens to objects that are there already.
-    pub existing: Existing,
+    pub existing: ExistingObjectPolicy,
     /// Changes to make to objects.
     pub modifiers: Option<Modifiers>,
     /// Commands and init containers to run in pods.
@@ -123,7 +123,7 @@ pub struct Request {
 
 /// What happens to an object that is in the cluster already, and differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
+pub enum ExistingObjectPolicy {
     /// Nobody said. It stays, with a warning.
     Unset,
     /// It stays, with a warning.
@@ -143,7 +143,7 @@ pub struct Timeouts {
 
 /// The namespaces of a backup that are restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Namespaces {
+pub struct SelectedNamespaces {
     /// Their names in the backup, in order.
     pub names: Vec<String>,
     /// What a user should know: namespaces that were asked for and are not there.
@@ -152,8 +152,8 @@ pub struct Namespaces {
 
 impl Request {
     /// The run, as its operations name it.
-    pub fn of(&self) -> Of<'_> {
-        Of { name: self.name.as_str(), uid: self.uid.as_str() }
+    pub fn run_identity(&self) -> RunRef<'_> {
+        RunRef { name: self.name.as_str(), uid: self.uid.as_str() }
     }
 
     /// The namespace that something is restored into.
@@ -162,13 +162,13 @@ impl Request {
     }
 
     /// Looks up what the patterns of a user stand for in a backup.
-    pub fn namespaces(&self, contents: &Contents) -> Namespaces {
+    pub fn namespaces(&self, contents: &Contents) -> SelectedNamespaces {
         let names = contents.namespaces();
-        let mut selected = selected(&self.filter.namespaces, &names);
+        let mut selected = select_namespaces(&self.filter.namespaces, &names);
         let unknown = self.namespace_mapping.keys().filter(|from| !names.contains(&from.as_str()));
-        let told =
+        let warning =
             |from: &String| format!("the backup has nothing in namespace {from}, which is mapped");
-        selected.warnings.extend(unknown.map(told));
+        selected.warnings.extend(unknown.map(warning));
         selected
     }
 }
@@ -194,13 +194,13 @@ pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Times
 }
 
 /// All of a [`Request`] but the Restore, which is not finished yet.
-struct Checked {
+struct CheckedRequest {
     name: RestoreName,
     uid: RunUid,
     backup_name: BackupName,
     backup: Backup,
     filter: filter::Spec,
-    existing: Existing,
+    existing: ExistingObjectPolicy,
     modifiers: Option<Modifiers>,
     timeouts: Timeouts,
 }
@@ -211,14 +211,14 @@ fn request(
     facts: &Facts,
     defaults: &Defaults,
     errors: &mut Vec<String>,
-) -> Option<Checked> {
+) -> Option<CheckedRequest> {
     let filter = filter_spec(&mut restore.spec, errors);
     let spec = &restore.spec;
     let timeouts = timeouts(spec, defaults, errors);
     lists::check_mapping(&spec.namespace_mapping, errors);
     let identity = identity(restore, errors);
     // One that has begun has both: the schedule, and the backup that was chosen.
-    if !has_begun(restore) && spec.backup_name.is_empty() == spec.schedule_name.is_empty() {
+    if !has_started(restore) && spec.backup_name.is_empty() == spec.schedule_name.is_empty() {
         errors.push(
             "Either a backup or schedule must be specified as a source for the restore, but not \
              both"
@@ -228,26 +228,26 @@ fn request(
     }
     check_hooks(&spec.hooks, errors);
     let existing = existing(spec, errors);
-    let backup = source::find(restore, facts, errors)?;
-    told(source::check_location(&backup, &facts.location), errors)?;
+    let backup = source::resolve_backup(restore, facts, errors)?;
+    collect_error(source::check_location(&backup, &facts.location), errors)?;
     // One that has begun may need its archive no more; if it does, it finds out.
-    if !has_begun(restore) {
-        told(source::check_phase(&backup), errors)?;
+    if !has_started(restore) {
+        collect_error(source::check_phase(&backup), errors)?;
     }
     let schedule = backup.metadata.labels.as_ref().and_then(|all| all.get(label::SCHEDULE_NAME));
     if restore.spec.schedule_name.is_empty() {
         restore.spec.schedule_name = schedule.cloned().unwrap_or_default();
     }
-    told(check_resource_policy(&restore.spec), errors)?;
-    let modifiers = told(modifiers(restore, &facts.modifiers), errors)?;
+    collect_error(check_resource_policy(&restore.spec), errors)?;
+    let modifiers = collect_error(modifiers(restore, &facts.modifiers), errors)?;
     let (name, uid) = identity?;
     let backup_name = BackupName::new(restore.spec.backup_name.clone())
         .map_err(|error| format!("invalid backup name: {error}"));
-    let backup_name = told(backup_name, errors)?;
-    Some(Checked { name, uid, backup_name, backup, filter, existing, modifiers, timeouts })
+    let backup_name = collect_error(backup_name, errors)?;
+    Some(CheckedRequest { name, uid, backup_name, backup, filter, existing, modifiers, timeouts })
 }
 
-impl Checked {
+impl CheckedRequest {
     fn finish(self, restore: &Restore) -> Request {
         let spec = &restore.spec;
         let annotations = restore.metadata.annotations.as_ref();
@@ -263,7 +263,7 @@ impl Checked {
             filter: self.filter,
             namespace_mapping: spec.namespace_mapping.clone(),
             preserve_node_ports: spec.preserve_node_ports == Some(true),
-            volumes: Wishes {
+            volumes: VolumeOptions {
                 restore_pvs: spec.restore_pvs != Some(false),
                 allow_empty: is_allowed(ALLOW_EMPTY_VOLUMES),
             },
@@ -277,7 +277,7 @@ impl Checked {
     }
 }
 
-fn has_begun(restore: &Restore) -> bool {
+fn has_started(restore: &Restore) -> bool {
     let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
     phase.is_some_and(|phase| *phase != RestorePhase::New)
 }
@@ -373,15 +373,15 @@ fn is_container(container: &Value) -> bool {
     has_command && has_text("name") && has_text("image")
 }
 
-fn existing(spec: &RestoreSpec, errors: &mut Vec<String>) -> Existing {
+fn existing(spec: &RestoreSpec, errors: &mut Vec<String>) -> ExistingObjectPolicy {
     match &spec.existing_resource_policy {
-        Some(ExistingResourcePolicy::None) => Existing::Keep,
-        Some(ExistingResourcePolicy::Update) => Existing::Update,
+        Some(ExistingResourcePolicy::None) => ExistingObjectPolicy::Keep,
+        Some(ExistingResourcePolicy::Update) => ExistingObjectPolicy::Update,
         Some(ExistingResourcePolicy::Other(policy)) if !policy.is_empty() => {
             errors.push(format!("Invalid ExistingResourcePolicy: {policy}"));
-            Existing::Unset
+            ExistingObjectPolicy::Unset
         }
-        Some(ExistingResourcePolicy::Other(_)) | None => Existing::Unset,
+        Some(ExistingResourcePolicy::Other(_)) | None => ExistingObjectPolicy::Unset,
     }
 }
 
@@ -412,8 +412,9 @@ fn modifiers(
     let configmap = format!("configmap {namespace}/{}", reference.name);
     match facts {
         Lookup::Found(data) => Modifiers::parse(data).map(Some).map_err(|error| {
-            let what = if error.was_read() { "Validation error in" } else { "Error in parsing" };
-            format!("{what} resource modifiers provided in {configmap}: {error}")
+            let prefix =
+                if error.is_decoded() { "Validation error in" } else { "Error in parsing" };
+            format!("{prefix} resource modifiers provided in {configmap}: {error}")
         }),
         Lookup::Missing => Err(format!("failed to get resource modifiers {configmap}")),
         Lookup::Failed(error) => {
@@ -423,12 +424,12 @@ fn modifiers(
 }
 
 /// What a check that ends all others came to.
-fn told<T>(outcome: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
+fn collect_error<T>(outcome: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
     outcome.map_err(|error| errors.push(error)).ok()
 }
 
 /// The namespaces of a backup that lists select.
-fn selected(lists: &filter::Lists, names: &[&str]) -> Namespaces {
+fn select_namespaces(lists: &filter::Lists, names: &[&str]) -> SelectedNamespaces {
     let included: Globs = lists.included.iter().cloned().collect();
     let excluded: Globs = lists.excluded.iter().cloned().collect();
     let is_selected =
@@ -439,7 +440,7 @@ fn selected(lists: &filter::Lists, names: &[&str]) -> Namespaces {
             && !glob.is_everything()
             && !names.iter().any(|name| glob.matches(name))
     });
-    Namespaces {
+    SelectedNamespaces {
         names: names.iter().filter(is_selected).map(ToString::to_string).collect(),
         warnings: missing
             .map(|glob| format!("the backup has nothing in namespace {glob}, which is included"))

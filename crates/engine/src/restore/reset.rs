@@ -5,19 +5,19 @@
 //! object: by them the action for Services knows which ports somebody chose, and plugins may ask them as
 //! well. Then [`managed_fields`] takes them away, and says whether they are to be written back.
 
-mod fate;
 #[cfg(test)]
 mod tests;
+mod volume_policy;
 
 use std::collections::BTreeMap;
 
 use bowline_api::{annotation, label};
 use serde_json::{Map, Value};
 
-pub use fate::{Fate, Saved, Wishes, fate};
+pub use volume_policy::{SavedData, VolumeDecision, VolumeOptions, decide_volume};
 
 /// What of an object's metadata is not brought back. Labels, annotations and finalizers are.
-const FORMER_LIFE: [&str; 9] = [
+const RESET_METADATA_FIELDS: [&str; 9] = [
     "generateName",
     "selfLink",
     "uid",
@@ -31,7 +31,7 @@ const FORMER_LIFE: [&str; 9] = [
 
 /// What the volume controller notes on claims and volumes that it has bound. Without it, it binds
 /// them again.
-const BINDING: [&str; 2] =
+const BINDING_ANNOTATIONS: [&str; 2] =
     ["pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"];
 
 /// An object that lacks what every object has.
@@ -40,9 +40,9 @@ const BINDING: [&str; 2] =
 pub struct NoMetadata;
 
 /// Takes away an object's former life. Returns its status, which may be wanted later.
-pub fn former_life(object: &mut Value) -> Result<Option<Value>, NoMetadata> {
+pub fn reset_metadata_and_status(object: &mut Value) -> Result<Option<Value>, NoMetadata> {
     let metadata = metadata(object)?;
-    for field in FORMER_LIFE {
+    for field in RESET_METADATA_FIELDS {
         metadata.remove(field);
     }
     Ok(object.as_object_mut().and_then(|fields| fields.remove("status")))
@@ -50,7 +50,7 @@ pub fn former_life(object: &mut Value) -> Result<Option<Value>, NoMetadata> {
 
 /// Takes away the mark by which an action says that what it adds is restored whatever the filters say. It
 /// counts only if the action has set it: what the archive says is not believed. Returns whether it was set.
-pub(super) fn must_include(object: &mut Value) -> bool {
+pub(super) fn remove_must_include(object: &mut Value) -> bool {
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
     let mark = annotations.and_then(|all| all.remove(annotation::MUST_INCLUDE_ON_RESTORE));
     mark.is_some_and(|value| value == "true")
@@ -59,7 +59,7 @@ pub(super) fn must_include(object: &mut Value) -> bool {
 /// Takes `managedFields` away from an object, which the API server makes anew. Returns them if they are to
 /// be written back: if somebody has applied the object on the server's side, who else would no longer own
 /// what they have set, and could no longer remove it.
-pub fn managed_fields(object: &mut Value) -> Option<Value> {
+pub fn remove_managed_fields(object: &mut Value) -> Option<Value> {
     let entries = metadata(object).ok()?.remove("managedFields")?;
     let is_applied = |entry: &Value| {
         let subresource = entry.get("subresource").and_then(Value::as_str).unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn managed_fields(object: &mut Value) -> Option<Value> {
 }
 
 /// Puts an object into the namespace that it is restored to. One that lives in none stays so.
-pub fn namespace(object: &mut Value, target: &str) -> Result<(), NoMetadata> {
+pub fn set_namespace(object: &mut Value, target: &str) -> Result<(), NoMetadata> {
     let metadata = metadata(object)?;
     if !target.is_empty() {
         metadata.insert("namespace".to_owned(), target.into());
@@ -86,7 +86,11 @@ pub fn restore_labels(backup: &str, restore: &str) -> [(&'static str, String); 2
 }
 
 /// Labels an object with the backup and the restore that it comes from.
-pub fn labels(object: &mut Value, backup: &str, restore: &str) -> Result<(), NoMetadata> {
+pub fn set_restore_labels(
+    object: &mut Value,
+    backup: &str,
+    restore: &str,
+) -> Result<(), NoMetadata> {
     let metadata = metadata(object)?;
     let labels = metadata.entry("labels").or_insert(Value::Null);
     if !labels.is_object() {
@@ -100,7 +104,7 @@ pub fn labels(object: &mut Value, backup: &str, restore: &str) -> Result<(), NoM
 
 /// What a claim is bound to after the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Volume<'a> {
+pub enum ClaimBinding<'a> {
     /// The volume that it was bound to.
     Same,
     /// A new one, which its storage class makes.
@@ -110,7 +114,7 @@ pub enum Volume<'a> {
 }
 
 /// Frees a claim that was bound, so that it can be bound again. Others stay as they are.
-pub fn claim(claim: &mut Value, volume: Volume<'_>) {
+pub fn rebind_claim(claim: &mut Value, volume: ClaimBinding<'_>) {
     let is_bound = claim_volume(claim).is_some();
     if !is_bound {
         return;
@@ -118,11 +122,11 @@ pub fn claim(claim: &mut Value, volume: Volume<'_>) {
     unbind(claim);
     let Some(spec) = claim.get_mut("spec").and_then(Value::as_object_mut) else { return };
     match volume {
-        Volume::Same => {}
-        Volume::Provisioned => {
+        ClaimBinding::Same => {}
+        ClaimBinding::Provisioned => {
             spec.remove("volumeName");
         }
-        Volume::Renamed(name) => {
+        ClaimBinding::Renamed(name) => {
             spec.insert("volumeName".to_owned(), name.into());
         }
     }
@@ -136,7 +140,7 @@ pub fn claim_volume(claim: &Value) -> Option<&str> {
 
 /// Frees a volume, so that the claim it belonged to can take it again, in the namespace where that
 /// claim is now.
-pub fn volume(volume: &mut Value, mapping: &BTreeMap<String, String>) {
+pub fn unbind_volume(volume: &mut Value, mapping: &BTreeMap<String, String>) {
     if let Some(namespace) = volume.pointer_mut("/spec/claimRef/namespace") {
         let target = namespace.as_str().and_then(|namespace| mapping.get(namespace));
         if let Some(target) = target {
@@ -166,7 +170,7 @@ fn unbind(object: &mut Value) {
     }
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
     if let Some(annotations) = annotations {
-        for key in BINDING {
+        for key in BINDING_ANNOTATIONS {
             annotations.remove(key);
         }
     }

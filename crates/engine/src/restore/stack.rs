@@ -12,24 +12,24 @@ use bowline_plugin::nesting;
 use futures::future::BoxFuture;
 
 /// What the work on an item takes beside its levels.
-const BASE: usize = 4 << 20;
+const BASE_STACK_BYTES: usize = 4 << 20;
 
 /// Lets the work on an item whose values have so many levels go on with enough stack.
-pub(super) async fn with_room(levels: usize, work: BoxFuture<'_, ()>) {
-    if levels <= nesting::SHALLOW {
+pub(super) async fn with_stack_for(levels: usize, work: BoxFuture<'_, ()>) {
+    if levels <= nesting::SERDE_MAX_LEVELS {
         return work.await;
     }
-    let size = BASE + nesting::stack_for(levels);
-    Roomy { work: Some(work), size }.await;
+    let size = BASE_STACK_BYTES + nesting::stack_for(levels);
+    GrownStack { work: Some(work), size }.await;
 }
 
 /// Work that is polled, and dropped, on a stack of its own.
-struct Roomy<'a> {
+struct GrownStack<'a> {
     work: Option<BoxFuture<'a, ()>>,
     size: usize,
 }
 
-impl Future for Roomy<'_> {
+impl Future for GrownStack<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -39,7 +39,7 @@ impl Future for Roomy<'_> {
     }
 }
 
-impl Drop for Roomy<'_> {
+impl Drop for GrownStack<'_> {
     fn drop(&mut self) {
         if let Some(work) = self.work.take() {
             stacker::grow(self.size, || drop(work));

@@ -25,10 +25,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::order::Priorities;
 use super::request::{self, ALLOW_DAMAGED_ARCHIVE, Defaults, Facts, Lookup};
-use super::volume::NoWitness;
-use super::{Fatal, Options, Progress, Restored, Run, finalize, run};
-use crate::action::Named;
-use crate::cluster::{self, Change, Cluster, Discovery, Door, Error, Exec, Executed, Fake, Query};
+use super::volume::NoReporter;
+use super::{Fatal, Options, Progress, RestoreOutcome, Run, finalize, run};
+use crate::action::NamedAction;
+use crate::cluster::{
+    self, Cluster, Discovery, Error, Exec, ExecOutcome, Fake, Query, Subresource, WatchEvent,
+};
 use crate::item::Object;
 use crate::journal::{InMemory, Recovered};
 use crate::resource::{GroupResource, Resource};
@@ -65,12 +67,12 @@ fn packed(entries: &[Entry]) -> Vec<u8> {
 }
 
 /// A restore to be tried.
-struct Trial {
+struct RestoreFixture {
     cluster: Arc<Fake>,
     archive: Vec<u8>,
     spec: Value,
     annotations: BTreeMap<String, String>,
-    actions: Vec<Named<dyn RestoreItemAction>>,
+    actions: Vec<NamedAction<dyn RestoreItemAction>>,
     modifiers: Option<String>,
     priorities: Priorities,
     items: usize,
@@ -80,7 +82,7 @@ struct Trial {
     counted: i64,
 }
 
-impl Trial {
+impl RestoreFixture {
     fn new(entries: &[Entry]) -> Self {
         Self::of(Fake::usual(), entries)
     }
@@ -134,11 +136,11 @@ impl Trial {
         request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now()).outcome.unwrap()
     }
 
-    async fn run(&self) -> Restored {
+    async fn run(&self) -> RestoreOutcome {
         self.run_in(Arc::clone(&self.cluster) as _).await
     }
 
-    async fn run_in(&self, cluster: Arc<dyn Cluster>) -> Restored {
+    async fn run_in(&self, cluster: Arc<dyn Cluster>) -> RestoreOutcome {
         let store =
             BackupStore::new(Arc::new(Memory::with_bucket("b")), "b", &Prefix::new("").unwrap());
         let archive = Box::pin(stream::iter([Ok(self.archive.clone().into())]));
@@ -152,13 +154,13 @@ impl Trial {
             resource_timeout: Duration::from_mins(1),
             terminating_timeout: Duration::from_mins(10),
         };
-        let trial = Run {
+        let restore_run = Run {
             request: self.request(),
             cluster,
             store,
             actions: self.actions.clone(),
             snapshotters: Arc::new(NoSnapshotters),
-            witness: Arc::new(NoWitness),
+            volume_reporter: Arc::new(NoReporter),
             options,
             progress: Arc::clone(&self.progress),
             journal: Arc::new(InMemory::default()),
@@ -166,11 +168,11 @@ impl Trial {
             stop: CancellationToken::new(),
             cancel: self.cancel.clone(),
         };
-        Box::pin(run(trial, Timestamp::now())).await
+        Box::pin(run(restore_run, Timestamp::now())).await
     }
 
     /// Restores, and wants no error and no warning.
-    async fn run_well(&self) -> Restored {
+    async fn run_well(&self) -> RestoreOutcome {
         let restored = self.run().await;
         let results = restored.report.results();
         assert!(restored.fatal.is_none(), "{:?}", restored.fatal);
@@ -184,8 +186,8 @@ impl Trial {
 }
 
 /// What a restore told, errors first.
-fn told(restored: &Restored) -> (Vec<String>, Vec<String>) {
-    let results = restored.report.results();
+fn messages(outcome: &RestoreOutcome) -> (Vec<String>, Vec<String>) {
+    let results = outcome.report.results();
     let all = |part: bowline_store::file::Messages| {
         let namespaces = part.namespaces.into_values().flatten();
         part.velero.into_iter().chain(part.cluster).chain(namespaces).collect()
@@ -194,13 +196,13 @@ fn told(restored: &Restored) -> (Vec<String>, Vec<String>) {
 }
 
 /// An action that does what a test says.
-struct Act<F> {
+struct FnAction<F> {
     kinds: &'static [&'static str],
     execute: F,
 }
 
 #[async_trait]
-impl<F> RestoreItemAction for Act<F>
+impl<F> RestoreItemAction for FnAction<F>
 where
     F: Fn(&mut Value, &mut RestoreOutput) + Send + Sync,
 {
@@ -220,8 +222,8 @@ where
 fn action(
     kinds: &'static [&'static str],
     execute: impl Fn(&mut Value, &mut RestoreOutput) + Send + Sync + 'static,
-) -> Named<dyn RestoreItemAction> {
-    Named::new("example.io/act".parse().unwrap(), Arc::new(Act { kinds, execute }) as _)
+) -> NamedAction<dyn RestoreItemAction> {
+    NamedAction::new("example.io/act".parse().unwrap(), Arc::new(FnAction { kinds, execute }) as _)
 }
 
 fn id(group: &str, resource: &str, namespace: &str, name: &str) -> ResourceIdentifier {
@@ -274,7 +276,7 @@ mod additional {
     use super::*;
 
     /// An action by which the ConfigMap `chain-N` adds `chain-N+1`; the last adds the first.
-    fn chained(count: usize) -> Named<dyn RestoreItemAction> {
+    fn chained(count: usize) -> NamedAction<dyn RestoreItemAction> {
         action(&["configmaps"], move |object, output| {
             let name = object["metadata"]["name"].as_str().unwrap();
             let number: usize = name.strip_prefix("chain-").unwrap().parse().unwrap();
@@ -291,34 +293,34 @@ mod additional {
     #[tokio::test]
     async fn a_chain_of_thousands_of_additional_items_is_restored() {
         const COUNT: usize = 3000;
-        let mut trial = Trial::new(&chain(COUNT));
-        trial.actions = vec![chained(COUNT)];
+        let mut fixture = RestoreFixture::new(&chain(COUNT));
+        fixture.actions = vec![chained(COUNT)];
         // One at a time, so that the first of them brings all others.
-        trial.items = 1;
-        let restored = trial.run_well().await;
+        fixture.items = 1;
+        let restored = fixture.run_well().await;
         assert_eq!((restored.items, restored.total), (COUNT, COUNT));
     }
 
     #[tokio::test]
     async fn items_that_add_one_another_in_a_circle_are_restored() {
         for items in [1, 8] {
-            let mut trial = Trial::new(&chain(5));
-            trial.actions = vec![chained(5)];
-            trial.items = items;
-            let restored = tokio::time::timeout(Duration::from_mins(1), trial.run_well()).await;
+            let mut fixture = RestoreFixture::new(&chain(5));
+            fixture.actions = vec![chained(5)];
+            fixture.items = items;
+            let restored = tokio::time::timeout(Duration::from_mins(1), fixture.run_well()).await;
             assert_eq!(restored.expect("it ends").items, 5);
         }
     }
 
     #[tokio::test]
-    async fn an_additional_item_that_cannot_be_is_told_with_its_action_and_its_parent() {
-        let mut trial = Trial::new(&maps("shop", &["a"]));
-        trial.actions = vec![action(&["configmaps"], |_, output| {
+    async fn unavailable_additional_item_is_reported_with_action_and_parent() {
+        let mut fixture = RestoreFixture::new(&maps("shop", &["a"]));
+        fixture.actions = vec![action(&["configmaps"], |_, output| {
             output.additional_items =
                 vec![id("", "secrets", "shop", ""), id("", "secrets", "shop", "gone")];
         })];
-        let restored = trial.run().await;
-        let (errors, warnings) = told(&restored);
+        let restored = fixture.run().await;
+        let (errors, warnings) = messages(&restored);
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(
             warnings,
@@ -340,71 +342,71 @@ mod additional {
 
     /// A restore of one namespace, whose ConfigMap says of itself that what it adds must be included, and a
     /// Secret that is added to it.
-    fn marked(namespace: &str) -> Trial {
+    fn marked(namespace: &str) -> RestoreFixture {
         let mut map = map("shop", "a");
         map["metadata"]["annotations"] = json!({annotation::MUST_INCLUDE_ON_RESTORE: "true"});
-        let mut trial =
-            Trial::new(&[entry("configmaps", &map), entry("secrets", &secret(namespace))]);
-        trial.spec = json!({"includedNamespaces": ["shop"]});
-        trial
+        let mut fixture =
+            RestoreFixture::new(&[entry("configmaps", &map), entry("secrets", &secret(namespace))]);
+        fixture.spec = json!({"includedNamespaces": ["shop"]});
+        fixture
     }
 
     #[tokio::test]
-    async fn a_mark_in_the_archive_lets_nothing_out_of_the_chosen_namespaces() {
+    async fn must_include_annotation_in_the_archive_is_ignored() {
         let add = |_: &mut Value, output: &mut RestoreOutput| {
             output.additional_items = vec![id("", "secrets", "other", "token")];
         };
-        let mut trial = marked("other");
-        trial.actions = vec![action(&["configmaps"], add)];
-        trial.run_well().await;
-        assert_eq!(trial.object("secrets", "other", "token"), None);
-        let restored = trial.object("configmaps", "shop", "a").unwrap();
+        let mut fixture = marked("other");
+        fixture.actions = vec![action(&["configmaps"], add)];
+        fixture.run_well().await;
+        assert_eq!(fixture.object("secrets", "other", "token"), None);
+        let restored = fixture.object("configmaps", "shop", "a").unwrap();
         assert_eq!(restored["metadata"]["annotations"], json!({}), "the mark is not restored");
 
         // An action may want it.
-        let mut trial = marked("other");
-        trial.actions = vec![action(&["configmaps"], move |object, output| {
+        let mut fixture = marked("other");
+        fixture.actions = vec![action(&["configmaps"], move |object, output| {
             assert!(
                 object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE].is_null()
             );
             object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
             add(object, output);
         })];
-        trial.run_well().await;
-        assert!(trial.object("secrets", "other", "token").is_some());
+        fixture.run_well().await;
+        assert!(fixture.object("secrets", "other", "token").is_some());
 
         // But not for another action, which comes after it.
-        let mut trial = marked("other");
+        let mut fixture = marked("other");
         let mark = |object: &mut Value, _: &mut RestoreOutput| {
             object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
         };
-        trial.actions = vec![action(&["configmaps"], mark), action(&["configmaps"], add)];
-        trial.run_well().await;
-        assert_eq!(trial.object("secrets", "other", "token"), None);
+        fixture.actions = vec![action(&["configmaps"], mark), action(&["configmaps"], add)];
+        fixture.run_well().await;
+        assert_eq!(fixture.object("secrets", "other", "token"), None);
     }
 
     #[tokio::test]
-    async fn no_action_brings_anything_into_the_namespaces_that_rule_the_cluster() {
+    async fn actions_cannot_add_items_to_protected_namespaces() {
         for namespace in ["kube-system", "velero"] {
             let adding = |included: &[&str]| {
-                let mut trial = marked(namespace);
-                trial.spec = json!({"includedNamespaces": included});
-                trial.actions = vec![action(&["configmaps"], move |object, output| {
+                let mut fixture = marked(namespace);
+                fixture.spec = json!({"includedNamespaces": included});
+                fixture.actions = vec![action(&["configmaps"], move |object, output| {
                     object["metadata"]["annotations"] =
                         json!({annotation::MUST_INCLUDE_ON_RESTORE: "true"});
                     output.additional_items = vec![id("", "secrets", namespace, "token")];
                 })];
-                trial
+                fixture
             };
-            let trial = adding(&["shop"]);
-            let (errors, warnings) = told(&trial.run().await);
-            assert_eq!(trial.object("secrets", namespace, "token"), None);
+            let fixture = adding(&["shop"]);
+            let (errors, warnings) = messages(&fixture.run().await);
+            assert_eq!(fixture.object("secrets", namespace, "token"), None);
             assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
             assert!(warnings[0].contains("was not asked for"), "{warnings:?}");
             // Whoever names it wants it.
-            let trial = adding(&["shop", namespace]);
-            trial.run_well().await;
-            assert!(trial.object("secrets", namespace, "token").is_some());
+            let fixture = adding(&["shop", namespace]);
+            fixture.run_well().await;
+            assert!(fixture.object("secrets", namespace, "token").is_some());
         }
     }
 }
@@ -446,26 +448,26 @@ mod archives {
     }
 
     #[tokio::test]
-    async fn of_a_damaged_archive_nothing_is_created_unless_the_user_says_so() {
+    async fn damaged_archive_is_refused_unless_allowed() {
         for (words, archive) in damaged() {
-            let mut trial = Trial { archive, counted: 9, ..Trial::new(&[]) };
-            let restored = trial.run().await;
+            let mut fixture = RestoreFixture { archive, counted: 9, ..RestoreFixture::new(&[]) };
+            let restored = fixture.run().await;
             let fatal = restored.fatal.as_ref().expect(words);
             assert!(matches!(fatal, Fatal::Damaged { .. }), "{fatal:?}");
-            let reason = fatal.told();
+            let reason = fatal.error_chain();
             assert!(
                 reason.contains(words) && reason.contains("--allow-damaged-archive"),
                 "{reason}"
             );
             assert!(reason.len() < 1000, "{reason}");
-            assert_eq!(trial.cluster.creations(), [], "{words}");
+            assert_eq!(fixture.cluster.creations(), [], "{words}");
             assert_eq!((restored.items, restored.total), (0, 0));
 
-            trial.annotations = [(ALLOW_DAMAGED_ARCHIVE.to_owned(), "true".to_owned())].into();
-            let restored = trial.run().await;
+            fixture.annotations = [(ALLOW_DAMAGED_ARCHIVE.to_owned(), "true".to_owned())].into();
+            let restored = fixture.run().await;
             assert!(restored.fatal.is_none(), "{words}: {:?}", restored.fatal);
-            assert!(restored.report.errors() > 0, "{words}");
-            assert_eq!(trial.cluster.creations().len(), 9, "{words}: with their namespace");
+            assert!(restored.report.error_count() > 0, "{words}");
+            assert_eq!(fixture.cluster.creations().len(), 9, "{words}: with their namespace");
             assert!(restored.total > restored.items, "{words}: it says that all is there");
             let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
             assert!(status.total_items > status.items_restored, "{words}: {status:?}");
@@ -473,14 +475,14 @@ mod archives {
     }
 
     #[tokio::test]
-    async fn what_another_version_writes_beside_the_items_is_no_damage() {
+    async fn unknown_archive_entries_are_no_damage() {
         let mut entries = whole();
         entries.push(("metadata/more".to_owned(), b"x".to_vec()));
-        let trial = Trial::new(&entries);
-        let restored = trial.run().await;
+        let fixture = RestoreFixture::new(&entries);
+        let restored = fixture.run().await;
         assert!(restored.fatal.is_none(), "{:?}", restored.fatal);
-        assert_eq!(trial.cluster.creations().len(), 9);
-        assert_eq!(restored.report.errors(), 1, "it is told");
+        assert_eq!(fixture.cluster.creations().len(), 9);
+        assert_eq!(restored.report.error_count(), 1, "it is told");
     }
 
     #[tokio::test]
@@ -496,32 +498,32 @@ mod archives {
                 entry("widgets.example.io", &widget("deep", nested(levels))),
                 entry("widgets.example.io", &widget("flat", json!(1))),
             ];
-            let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
-            trial.actions = vec![action(&["widgets.example.io"], |object, _| {
+            let mut fixture = RestoreFixture::of(with_widgets(&["v1"]), &entries);
+            fixture.actions = vec![action(&["widgets.example.io"], |object, _| {
                 object["metadata"]["labels"] = json!({"seen": "yes"});
             })];
-            trial.run_well().await;
-            let restored = trial.object("widgets.example.io", "shop", "deep").unwrap();
+            fixture.run_well().await;
+            let restored = fixture.object("widgets.example.io", "shop", "deep").unwrap();
             assert_eq!(restored["spec"], nested(levels), "{levels}");
             assert_eq!(restored["metadata"]["labels"]["seen"], "yes");
             // What is there is compared, too.
-            trial.run_well().await;
+            fixture.run_well().await;
         }
     }
 
     #[tokio::test]
-    async fn a_canceled_restore_says_how_many_items_there_were() {
+    async fn canceled_restore_reports_the_total_items() {
         let names: Vec<String> = (0..12).map(|number| format!("m{number:02}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut trial = Trial::new(&maps("shop", &names));
-        trial.items = 1;
-        let cancel = trial.cancel.clone();
-        trial.actions = vec![action(&["configmaps"], move |object, _| {
+        let mut fixture = RestoreFixture::new(&maps("shop", &names));
+        fixture.items = 1;
+        let cancel = fixture.cancel.clone();
+        fixture.actions = vec![action(&["configmaps"], move |object, _| {
             if object["metadata"]["name"] == "m01" {
                 cancel.cancel();
             }
         })];
-        let restored = trial.run().await;
+        let restored = fixture.run().await;
         assert!(matches!(restored.fatal, Some(Fatal::Canceled)), "{:?}", restored.fatal);
         let status = finalize::status(&Restore::default(), &restored).progress.unwrap();
         assert_eq!(status.total_items, 12);
@@ -551,78 +553,78 @@ mod objects {
     }
 
     #[tokio::test]
-    async fn node_ports_that_somebody_chose_are_kept_by_who_owns_them() {
-        let trial = Trial::new(&[entry("services", &service(&owner("Update")))]);
-        trial.run_well().await;
-        let restored = trial.object("services", "shop", "web").unwrap();
+    async fn owned_node_ports_are_kept() {
+        let fixture = RestoreFixture::new(&[entry("services", &service(&owner("Update")))]);
+        fixture.run_well().await;
+        let restored = fixture.object("services", "shop", "web").unwrap();
         assert_eq!(restored["spec"]["ports"][0]["nodePort"], 31234);
         assert_eq!(restored["spec"]["ports"][1]["nodePort"], Value::Null, "nobody chose it");
     }
 
     #[tokio::test]
-    async fn actions_of_plugins_see_who_owns_fields() {
-        let mut trial = Trial::new(&[entry("services", &service(&owner("Update")))]);
-        trial.actions = vec![action(&["services"], |object, _| {
+    async fn plugin_actions_see_managed_fields() {
+        let mut fixture = RestoreFixture::new(&[entry("services", &service(&owner("Update")))]);
+        fixture.actions = vec![action(&["services"], |object, _| {
             let manager = object["metadata"]["managedFields"][0]["manager"].clone();
             object["metadata"]["labels"] = json!({ "manager": manager });
         })];
-        trial.run_well().await;
-        let restored = trial.object("services", "shop", "web").unwrap();
+        fixture.run_well().await;
+        let restored = fixture.object("services", "shop", "web").unwrap();
         assert_eq!(restored["metadata"]["labels"]["manager"], "helm");
     }
 
     #[tokio::test]
-    async fn owners_of_fields_are_written_back_where_somebody_applied_the_object() {
+    async fn managed_fields_are_written_back_for_applied_objects() {
         for (operation, expected) in [("Apply", owner("Apply")), ("Update", Value::Null)] {
-            let trial = Trial::new(&[entry("services", &service(&owner(operation)))]);
-            trial.run_well().await;
-            let restored = trial.object("services", "shop", "web").unwrap();
+            let fixture = RestoreFixture::new(&[entry("services", &service(&owner(operation)))]);
+            fixture.run_well().await;
+            let restored = fixture.object("services", "shop", "web").unwrap();
             assert_eq!(restored["metadata"]["managedFields"], expected, "{operation}");
         }
         // That a controller applies the status is no reason.
         let mut status = owner("Apply");
         status[0]["subresource"] = "status".into();
-        let trial = Trial::new(&[entry("services", &service(&status))]);
-        trial.run_well().await;
-        let restored = trial.object("services", "shop", "web").unwrap();
+        let fixture = RestoreFixture::new(&[entry("services", &service(&status))]);
+        fixture.run_well().await;
+        let restored = fixture.object("services", "shop", "web").unwrap();
         assert_eq!(restored["metadata"]["managedFields"], Value::Null);
     }
 
     #[tokio::test]
-    async fn an_object_that_exists_is_found_whatever_its_creation_is_refused_for() {
+    async fn existing_object_is_found_whatever_the_refusal() {
         for (code, reason) in
             [(403, "Forbidden"), (422, "Invalid"), (500, "InternalError"), (400, "BadRequest")]
         {
             // The first write is the one that creates it.
-            let mut trial = Trial::of(
+            let mut fixture = RestoreFixture::of(
                 Fake::usual()
                     .with(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}))
                     .with(map("shop", "a")),
                 &maps("shop", &["a"]),
             );
-            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
-            let restored = trial.run_well().await;
+            fixture.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            let restored = fixture.run_well().await;
             assert_eq!(restored.resources.0["v1/ConfigMap"], ["shop/a(skipped)"], "{code}");
 
             let mut other = map("shop", "a");
             other["data"]["key"] = "another".into();
-            trial.cluster.put(other);
-            trial.spec = json!({"existingResourcePolicy": "update"});
-            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
-            trial.run_well().await;
-            let updated = trial.object("configmaps", "shop", "a").unwrap();
+            fixture.cluster.put(other);
+            fixture.spec = json!({"existingResourcePolicy": "update"});
+            fixture.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            fixture.run_well().await;
+            let updated = fixture.object("configmaps", "shop", "a").unwrap();
             assert_eq!(updated["data"]["key"], "value", "{code}");
 
             // What does not exist is refused with the reason.
-            let trial = Trial::new(&maps("shop", &["b"]));
-            trial.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
-            let (errors, _) = told(&trial.run().await);
+            let fixture = RestoreFixture::new(&maps("shop", &["b"]));
+            fixture.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
+            let (errors, _) = messages(&fixture.run().await);
             assert!(errors.len() == 1 && errors[0].contains(reason), "{errors:?}");
         }
     }
 
     #[tokio::test]
-    async fn completed_pods_and_jobs_are_in_no_list() {
+    async fn completed_pods_and_jobs_are_not_in_the_resource_list() {
         let mut pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "done"},
             "spec": {"containers": [{"name": "main", "image": "x"}]}, "status": {"phase": "Succeeded"},
@@ -630,13 +632,13 @@ mod objects {
         let done = entry("pods", &pod);
         pod["metadata"]["name"] = "runs".into();
         pod["status"]["phase"] = "Running".into();
-        let trial = Trial::new(&[done, entry("pods", &pod)]);
-        let restored = trial.run_well().await;
+        let fixture = RestoreFixture::new(&[done, entry("pods", &pod)]);
+        let restored = fixture.run_well().await;
         assert_eq!(restored.resources.0["v1/Pod"], ["shop/runs(created)"]);
     }
 
     #[tokio::test]
-    async fn the_status_is_restored_of_what_was_created_and_replaces_what_is_there() {
+    async fn status_is_restored_only_for_created_objects() {
         let widget = |status: Value| {
             json!({
                 "apiVersion": "example.io/v1", "kind": "Widget",
@@ -644,36 +646,36 @@ mod objects {
             })
         };
         let entries = [entry("widgets.example.io", &widget(json!({"ready": true})))];
-        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
-        trial.spec = json!({"restoreStatus": {"includedResources": ["widgets.example.io"]}});
-        trial.run_well().await;
-        let restored = trial.object("widgets.example.io", "shop", "w").unwrap();
+        let mut fixture = RestoreFixture::of(with_widgets(&["v1"]), &entries);
+        fixture.spec = json!({"restoreStatus": {"includedResources": ["widgets.example.io"]}});
+        fixture.run_well().await;
+        let restored = fixture.object("widgets.example.io", "shop", "w").unwrap();
         assert_eq!(restored["status"], json!({"ready": true}));
         // One that was there before keeps its own, even if it is updated.
-        let mut there = widget(json!({"ready": false}));
-        there["spec"]["a"] = 2.into();
-        trial.cluster.put(there);
-        trial.spec["existingResourcePolicy"] = "update".into();
-        trial.run_well().await;
-        let restored = trial.object("widgets.example.io", "shop", "w").unwrap();
+        let mut existing = widget(json!({"ready": false}));
+        existing["spec"]["a"] = 2.into();
+        fixture.cluster.put(existing);
+        fixture.spec["existingResourcePolicy"] = "update".into();
+        fixture.run_well().await;
+        let restored = fixture.object("widgets.example.io", "shop", "w").unwrap();
         assert_eq!(restored["spec"], json!({"a": 1}));
         assert_eq!(restored["status"], json!({"ready": false}));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_definition_that_was_created_is_waited_for() {
+    async fn only_created_crds_are_waited_for() {
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": "things.example.io"}, "spec": {"group": "example.io"},
         });
         let kind = "customresourcedefinitions.apiextensions.k8s.io";
         let entries = [entry(kind, &crd)];
-        let trial = Trial::of(Fake::usual().with(crd.clone()), &entries);
-        let began = tokio::time::Instant::now();
-        trial.run_well().await;
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        let fixture = RestoreFixture::of(Fake::usual().with(crd.clone()), &entries);
+        let started_at = tokio::time::Instant::now();
+        fixture.run_well().await;
+        assert!(started_at.elapsed() < Duration::from_secs(1), "{:?}", started_at.elapsed());
         // It never becomes ready here.
-        let (errors, _) = told(&Trial::new(&entries).run().await);
+        let (errors, _) = messages(&RestoreFixture::new(&entries).run().await);
         assert!(errors.len() == 1 && errors[0].contains("is not served after 60 s"), "{errors:?}");
     }
 
@@ -689,32 +691,32 @@ mod objects {
             "metadata": {"namespace": "shop", "name": "web"}, "spec": {"replicas": 2},
         });
         let entries = [entry("deploymentconfigs.apps.openshift.io", &config)];
-        let mut trial = Trial::new(&entries);
+        let mut fixture = RestoreFixture::new(&entries);
         let kinds = &["deploymentconfigs.apps.openshift.io"];
-        trial.actions = vec![action(kinds, |object, _| convert(object))];
-        trial.run_well().await;
-        let restored = trial.object("deployments.apps", "shop", "web").unwrap();
+        fixture.actions = vec![action(kinds, |object, _| convert(object))];
+        fixture.run_well().await;
+        let restored = fixture.object("deployments.apps", "shop", "web").unwrap();
         assert_eq!(restored["spec"]["replicas"], 2);
 
-        let mut trial = Trial::new(&entries);
-        trial.modifiers = Some(
+        let mut fixture = RestoreFixture::new(&entries);
+        fixture.modifiers = Some(
             "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: \
              deploymentconfigs.apps.openshift.io\n  mergePatches:\n  - patchData: |\n      apiVersion: \
              apps/v1\n      kind: Deployment\n"
                 .to_owned(),
         );
-        trial.run_well().await;
-        assert!(trial.object("deployments.apps", "shop", "web").is_some());
+        fixture.run_well().await;
+        assert!(fixture.object("deployments.apps", "shop", "web").is_some());
 
         // What nobody converts is told as before, and makes no namespace.
-        let trial = Trial::new(&entries);
-        let (errors, _) = told(&trial.run().await);
+        let fixture = RestoreFixture::new(&entries);
+        let (errors, _) = messages(&fixture.run().await);
         let words = "the cluster does not serve deploymentconfigs.apps.openshift.io";
         assert!(errors.len() == 1 && errors[0].contains(words), "{errors:?}");
-        assert_eq!(trial.cluster.creations(), []);
-        let mut trial = Trial::new(&entries);
-        trial.actions = vec![action(&["*"], |_, _| {})];
-        let (errors, _) = told(&trial.run().await);
+        assert_eq!(fixture.cluster.creations(), []);
+        let mut fixture = RestoreFixture::new(&entries);
+        fixture.actions = vec![action(&["*"], |_, _| {})];
+        let (errors, _) = messages(&fixture.run().await);
         assert!(errors.len() == 1 && errors[0].contains(words), "{errors:?}");
     }
 
@@ -727,16 +729,16 @@ mod objects {
         let plain = entry("widgets.example.io", &widget);
         let preferred = plain.0.replace("io/", "io/v1beta1-preferredversion/");
         let entries = [plain.clone(), (preferred, plain.1)];
-        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
-        trial.actions = vec![action(&["widgets.example.io"], |object, _| {
+        let mut fixture = RestoreFixture::of(with_widgets(&["v1"]), &entries);
+        fixture.actions = vec![action(&["widgets.example.io"], |object, _| {
             object["apiVersion"] = "example.io/v1".into();
         })];
-        trial.run_well().await;
-        assert!(trial.object("widgets.example.io", "shop", "w").is_some());
+        fixture.run_well().await;
+        assert!(fixture.object("widgets.example.io", "shop", "w").is_some());
     }
 
     #[tokio::test]
-    async fn objects_that_ask_a_server_for_something_are_not_restored() {
+    async fn request_objects_are_not_restored() {
         let kinds = [
             ("DeleteBackupRequest", "deletebackuprequests"),
             ("DownloadRequest", "downloadrequests"),
@@ -758,18 +760,18 @@ mod objects {
             entry(&format!("{plural}.velero.io"), &object)
         });
         let entries: Vec<Entry> = entries.into_iter().chain(maps("velero", &["a"])).collect();
-        let trial = Trial::of(Fake::new(usual.into_iter().chain(resources)), &entries);
-        trial.run_well().await;
+        let fixture = RestoreFixture::of(Fake::new(usual.into_iter().chain(resources)), &entries);
+        fixture.run_well().await;
         let created: BTreeSet<String> =
-            trial.cluster.creations().into_iter().map(|id| id.resource).collect();
+            fixture.cluster.creations().into_iter().map(|id| id.resource).collect();
         assert_eq!(created, BTreeSet::from(["configmaps".to_owned(), "namespaces".to_owned()]));
     }
 
     /// A cluster that serves widgets once their definition was created.
-    struct Growing(Arc<Fake>);
+    struct GrowingCluster(Arc<Fake>);
 
     #[async_trait]
-    impl Cluster for Growing {
+    impl Cluster for GrowingCluster {
         async fn discover(&self) -> cluster::Result<Discovery> {
             let mut discovery = self.0.discover().await?;
             let is_defined = self.0.creations().iter().any(|id| id.name == "widgets.example.io");
@@ -814,7 +816,7 @@ mod objects {
             of: &Arc<Resource>,
             namespace: &str,
             name: &str,
-            door: Door,
+            door: Subresource,
             patch: &Value,
         ) -> cluster::Result<Object> {
             self.0.patch(of, namespace, name, door, patch).await
@@ -834,17 +836,17 @@ mod objects {
             &self,
             of: &Arc<Resource>,
             query: Query,
-        ) -> BoxStream<'static, cluster::Result<Change>> {
+        ) -> BoxStream<'static, cluster::Result<WatchEvent>> {
             self.0.watch(of, query)
         }
 
-        async fn exec(&self, exec: &Exec) -> cluster::Result<Executed> {
+        async fn exec(&self, exec: &Exec) -> cluster::Result<ExecOutcome> {
             self.0.exec(exec).await
         }
     }
 
     #[tokio::test]
-    async fn names_of_kinds_are_resolved_again_when_their_definitions_are_there() {
+    async fn kind_names_are_resolved_again_after_crds_are_restored() {
         let crd = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": "widgets.example.io"}, "spec": {"group": "example.io"},
@@ -857,15 +859,15 @@ mod objects {
         entries.push(entry("customresourcedefinitions.apiextensions.k8s.io", &crd));
         entries.push(entry("widgets.example.io", &widget));
         // The singular in the priorities, and the short name among what is included.
-        let mut trial = Trial::of(with_widgets(&["v1"]), &entries);
-        trial.priorities = "widget.example.io,configmaps".parse().unwrap();
-        trial.spec = json!({"includedResources": ["crd", "wd", "cm"]});
-        let growing = Arc::new(Growing(Arc::clone(&trial.cluster)));
-        let restored = trial.run_in(growing).await;
+        let mut fixture = RestoreFixture::of(with_widgets(&["v1"]), &entries);
+        fixture.priorities = "widget.example.io,configmaps".parse().unwrap();
+        fixture.spec = json!({"includedResources": ["crd", "wd", "cm"]});
+        let growing = Arc::new(GrowingCluster(Arc::clone(&fixture.cluster)));
+        let restored = fixture.run_in(growing).await;
         let results = restored.report.results();
         assert_eq!((results.errors.count(), results.warnings.count()), (0, 0), "{results:?}");
         let order: Vec<String> =
-            trial.cluster.creations().into_iter().map(|id| id.resource).collect();
+            fixture.cluster.creations().into_iter().map(|id| id.resource).collect();
         assert_eq!(order, ["customresourcedefinitions", "namespaces", "widgets", "configmaps"]);
         assert_eq!(restored.total, 3);
     }
@@ -888,9 +890,9 @@ mod namespaces {
         );
         stored["spec"] = json!({"finalizers": ["kubernetes", "acme.io/other"]});
         let entries = [entry("namespaces", &stored), entry("configmaps", &map("shop", "a"))];
-        let trial = Trial::new(&entries);
-        trial.run_well().await;
-        let restored = trial.object("namespaces", "", "shop").unwrap();
+        let fixture = RestoreFixture::new(&entries);
+        fixture.run_well().await;
+        let restored = fixture.object("namespaces", "", "shop").unwrap();
         let metadata = &restored["metadata"];
         assert_eq!(
             (&metadata["labels"], &metadata["annotations"]),
@@ -912,38 +914,38 @@ mod namespaces {
             let [a, b] = teams;
             let mut entries = vec![labelled("a", a), labelled("b", b)];
             entries.extend(maps("a", &["one"]).into_iter().chain(maps("b", &["two"])));
-            let mut trial = Trial::new(&entries);
-            trial.spec = json!({ "namespaceMapping": mapping });
-            let restored = trial.run().await;
-            let (errors, warnings) = told(&restored);
+            let mut fixture = RestoreFixture::new(&entries);
+            fixture.spec = json!({ "namespaceMapping": mapping });
+            let restored = fixture.run().await;
+            let (errors, warnings) = messages(&restored);
             assert!(errors.is_empty(), "{errors:?}");
             let target = mapping["a"].as_str().unwrap();
-            let there = trial.object("namespaces", "", target).unwrap();
-            assert_eq!(there["metadata"]["labels"]["team"], made_from, "{mapping}");
+            let existing = fixture.object("namespaces", "", target).unwrap();
+            assert_eq!(existing["metadata"]["labels"]["team"], made_from, "{mapping}");
             assert_eq!(warnings.len(), usize::from(a != b), "{mapping}: {warnings:?}");
             assert!(warnings.iter().all(|text| text.contains("labels.team")), "{warnings:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_restore_that_waits_for_a_namespace_that_is_being_deleted_says_so() {
-        let going = namespace(
+    async fn wait_for_a_terminating_namespace_is_reported() {
+        let terminating = namespace(
             "shop",
             &json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["acme.io/protect"]}),
         );
-        let trial = Trial::of(Fake::usual().with(going), &maps("shop", &["a"]));
-        let (cluster, progress) = (Arc::clone(&trial.cluster), Arc::clone(&trial.progress));
-        let seen = async {
-            let waiting = progress.waiting(&BTreeSet::new()).await;
+        let fixture = RestoreFixture::of(Fake::usual().with(terminating), &maps("shop", &["a"]));
+        let (cluster, progress) = (Arc::clone(&fixture.cluster), Arc::clone(&fixture.progress));
+        let observed = async {
+            let waiting = progress.changed_terminating_namespaces(&BTreeSet::new()).await;
             cluster.remove("namespaces", "", "shop");
-            let after = progress.waiting(&waiting).await;
+            let after = progress.changed_terminating_namespaces(&waiting).await;
             (waiting, after)
         };
-        let (restored, (waiting, after)) = tokio::join!(trial.run(), seen);
+        let (restored, (waiting, after)) = tokio::join!(fixture.run(), observed);
         assert_eq!((waiting, after), (["shop".to_owned()].into(), BTreeSet::new()));
-        let (errors, warnings) = told(&restored);
+        let (errors, warnings) = messages(&restored);
         assert!(
-            errors.is_empty() && trial.object("configmaps", "shop", "a").is_some(),
+            errors.is_empty() && fixture.object("configmaps", "shop", "a").is_some(),
             "{errors:?}"
         );
         assert!(warnings.len() == 1 && warnings[0].contains("was being deleted"), "{warnings:?}");
@@ -976,7 +978,7 @@ mod volumes {
     }
 
     #[tokio::test]
-    async fn a_claim_keeps_its_volume_if_the_restore_leaves_volumes_out() {
+    async fn claim_keeps_its_volume_if_volumes_are_excluded() {
         for (spec, volume_name) in [
             (json!({"excludedResources": ["persistentvolumes"]}), json!("pv")),
             (json!({"includedResources": ["persistentvolumeclaims"]}), json!("pv")),
@@ -984,24 +986,24 @@ mod volumes {
             // With the volume, whose data is not in the backup, it gets a new one.
             (json!({}), Value::Null),
         ] {
-            let mut trial = Trial::new(&entries(&volume("nfs", "Delete")));
-            trial.spec = spec.clone();
-            let (errors, warnings) = told(&trial.run().await);
+            let mut fixture = RestoreFixture::new(&entries(&volume("nfs", "Delete")));
+            fixture.spec = spec.clone();
+            let (errors, warnings) = messages(&fixture.run().await);
             assert!(errors.is_empty(), "{errors:?}");
             assert_eq!(warnings.len(), usize::from(volume_name.is_null()), "{spec}: {warnings:?}");
-            let restored = trial.object("persistentvolumeclaims", "shop", "data").unwrap();
+            let restored = fixture.object("persistentvolumeclaims", "shop", "data").unwrap();
             assert_eq!(restored["spec"]["volumeName"], volume_name, "{spec}");
         }
     }
 
     #[tokio::test]
-    async fn a_folder_of_a_node_is_no_volume_just_because_a_claim_names_it() {
+    async fn node_path_volume_is_not_created_as_additional_item() {
         for source in ["hostPath", "local"] {
             let restore = async |source: &str, spec: Value| {
-                let mut trial = Trial::new(&entries(&volume(source, "Retain")));
-                trial.spec = spec;
-                let (errors, _) = told(&trial.run().await);
-                (trial.object("persistentvolumes", "", "pv").is_some(), errors)
+                let mut fixture = RestoreFixture::new(&entries(&volume(source, "Retain")));
+                fixture.spec = spec;
+                let (errors, _) = messages(&fixture.run().await);
+                (fixture.object("persistentvolumes", "", "pv").is_some(), errors)
             };
             let (is_there, errors) = restore(source, json!({"includedNamespaces": ["shop"]})).await;
             assert!(!is_there, "{source}");

@@ -30,17 +30,17 @@ use flate2::read::MultiGzDecoder;
 
 use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource};
-use meter::{Meter, Packed, Unpacked};
-use path::{BadPath, Entry, Place, VersionFolder};
+use meter::{Meter, PackedReader, UnpackedReader};
+use path::{ArchiveEntry, BadPath, ItemPath, VersionFolder};
 
 /// The longest path that an entry may have.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_LENGTH: usize = 4096;
 /// How much of a path is told.
-const TOLD_PATH: usize = 300;
+const MAX_PATH_SHOWN: usize = 300;
 
 /// How much an archive may hold.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct UnpackLimits {
     /// The bytes of one entry.
     pub entry: u64,
     /// The bytes of all entries.
@@ -54,12 +54,12 @@ pub struct Limits {
     /// How many times larger it may be than what it is made from.
     pub ratio: u64,
     /// How far it may expand in any case.
-    pub free: u64,
+    pub free_expansion: u64,
     /// How many refusals are told one by one.
     pub refusals: usize,
 }
 
-impl Default for Limits {
+impl Default for UnpackLimits {
     fn default() -> Self {
         Self {
             // The API server takes 3 MiB at most.
@@ -71,7 +71,7 @@ impl Default for Limits {
             index: 192 << 20,
             // The API server's JSON compresses some twenty times, and every item is there twice.
             ratio: 500,
-            free: 64 << 20,
+            free_expansion: 64 << 20,
             refusals: 1_000,
         }
     }
@@ -85,7 +85,7 @@ pub struct Contents {
     pub format_version: String,
     kinds: BTreeMap<GroupResource, Kind>,
     /// The levels of those items that are nested deeply.
-    deep: HashMap<ResourceIdentifier, usize>,
+    deep_items: HashMap<ResourceIdentifier, usize>,
     /// Entries that were refused, and why; and what is wrong with the archive as a whole.
     pub refusals: Vec<String>,
     /// What is wrong with the archive, in part or as a whole. Empty if it is whole, and every item in it is
@@ -165,7 +165,7 @@ impl Contents {
 
     /// How many levels the values of an item are nested; 0 if that is nothing out of the ordinary.
     pub fn levels(&self, id: &ResourceIdentifier) -> usize {
-        self.deep.get(id).copied().unwrap_or(0)
+        self.deep_items.get(id).copied().unwrap_or(0)
     }
 
     /// How many items there are.
@@ -235,8 +235,8 @@ impl Contents {
         let item = self.read(&resource.id, version, namespace, name)?;
         let object = Object::new(resource, item)?;
         if object.namespace != namespace || object.name != name {
-            let lie = format!("{}/{}", object.namespace, object.name);
-            return Err(ReadError::Lies(lie));
+            let actual = format!("{}/{}", object.namespace, object.name);
+            return Err(ReadError::Mismatch(actual));
         }
         // Filters go by the folder, and what is written by what the object says.
         match Type::of(&object.item)? {
@@ -246,7 +246,7 @@ impl Contents {
                 Ok(object)
             }
             Type { kind, api_version } => {
-                Err(ReadError::Lies(format!("a {kind} of {api_version:?}")))
+                Err(ReadError::Mismatch(format!("a {kind} of {api_version:?}")))
             }
         }
     }
@@ -284,7 +284,7 @@ pub enum ReadError {
     Object(#[from] InvalidObject),
     /// It says of itself that it is another one.
     #[error("what the backup has under its name says that it is {0}")]
-    Lies(String),
+    Mismatch(String),
 }
 
 /// Why an archive cannot be unpacked at all.
@@ -302,14 +302,18 @@ pub enum UnpackError {
 }
 
 /// Unpacks an archive. It blocks, so it has a thread of its own.
-pub fn unpack(archive: impl Read, scratch: &Path, limits: Limits) -> Result<Contents, UnpackError> {
+pub fn unpack(
+    archive: impl Read,
+    scratch: &Path,
+    limits: UnpackLimits,
+) -> Result<Contents, UnpackError> {
     let spool = tempfile::tempfile_in(scratch).map_err(UnpackError::Scratch)?;
-    let mut unpacking = Unpacking {
+    let mut unpacker = Unpacker {
         contents: Contents {
             spool,
             format_version: String::new(),
             kinds: BTreeMap::new(),
-            deep: HashMap::new(),
+            deep_items: HashMap::new(),
             refusals: Vec::new(),
             damage: Vec::new(),
             lost: 0,
@@ -318,71 +322,71 @@ pub fn unpack(archive: impl Read, scratch: &Path, limits: Limits) -> Result<Cont
         limits,
         end: 0,
         index: 0,
-        untold: 0,
+        unreported_refusals: 0,
     };
     let meter = Meter::new(limits);
-    let packed = Packed { inner: archive, meter: &meter };
-    let unpacked = Unpacked { inner: MultiGzDecoder::new(packed), meter: &meter };
+    let packed = PackedReader { inner: archive, meter: &meter };
+    let unpacked = UnpackedReader { inner: MultiGzDecoder::new(packed), meter: &meter };
     let mut tar = tar::Archive::new(unpacked);
-    let mut ended = unpacking.take_all(&mut tar, &meter)?;
-    if ended.is_ok() {
-        ended = unpacking.drain(tar.into_inner(), &meter);
+    let mut outcome = unpacker.read_entries(&mut tar, &meter)?;
+    if outcome.is_ok() {
+        outcome = unpacker.drain(tar.into_inner(), &meter);
     }
     // What looks like a broken archive may be none.
     meter.failure()?;
-    Ok(unpacking.finish(ended.err()))
+    Ok(unpacker.finish(outcome.err()))
 }
 
-struct Unpacking {
+struct Unpacker {
     contents: Contents,
-    limits: Limits,
+    limits: UnpackLimits,
     end: u64,
     /// What the index takes in memory so far, about.
     index: u64,
-    untold: usize,
+    unreported_refusals: usize,
 }
 
 /// What an entry of the index takes beside its names, about.
-const INDEXED: usize = 128;
+const INDEX_ENTRY_BYTES: usize = 128;
 
 /// Why an archive cannot be read any further.
-type Broken = String;
+type BreakReason = String;
 
-impl Unpacking {
+impl Unpacker {
     /// Takes all entries in.
-    fn take_all(
+    fn read_entries(
         &mut self,
         tar: &mut tar::Archive<impl Read>,
         meter: &Meter,
-    ) -> Result<Result<(), Broken>, UnpackError> {
-        let mut seen = 0;
-        let breaks_off = |seen: u64, why: &str| {
-            Ok(Err(format!("the archive breaks off after {seen} entries: {why}")))
+    ) -> Result<Result<(), BreakReason>, UnpackError> {
+        let mut entries_read = 0;
+        let broken_after = |entries_read: u64, reason: &str| {
+            Ok(Err(format!("the archive breaks off after {entries_read} entries: {reason}")))
         };
         for entry in tar.entries().map_err(UnpackError::Scratch)? {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(error) => return breaks_off(seen, &error.to_string()),
+                Err(error) => return broken_after(entries_read, &error.to_string()),
             };
-            seen += 1;
-            if seen > self.limits.entries {
+            entries_read += 1;
+            if entries_read > self.limits.entries {
                 let text = format!("it has more than {} entries", self.limits.entries);
                 return Err(UnpackError::TooLarge(text));
             }
             meter.allow(packed_size(&entry));
-            if let Err(broken) = self.take(entry)? {
+            if let Err(broken) = self.read_entry(entry)? {
                 return Ok(Err(broken));
             }
         }
         // An archive ends with empty blocks.
         if meter.is_at_end() {
-            return breaks_off(seen, "its end is missing");
+            return broken_after(entries_read, "its end is missing");
         }
         Ok(Ok(()))
     }
 
     /// Reads what comes after the entries: nothing but empty blocks, and the checksum.
-    fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), Broken> {
+    fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), BreakReason> {
         meter.allow(u64::MAX);
         let mut buffer = vec![0; 1 << 15];
         let mut is_empty = true;
@@ -395,45 +399,45 @@ impl Unpacking {
             }
         }
         if !is_empty {
-            self.lose("there is something behind the end of the archive".to_owned());
+            self.refuse_item("there is something behind the end of the archive".to_owned());
         }
         Ok(())
     }
 
     /// Takes one entry in.
-    fn take(
+    fn read_entry(
         &mut self,
         mut entry: tar::Entry<'_, impl Read>,
-    ) -> Result<Result<(), Broken>, UnpackError> {
+    ) -> Result<Result<(), BreakReason>, UnpackError> {
         let kind = entry.header().entry_type();
         if kind.is_dir() || kind.is_pax_global_extensions() {
             return Ok(Ok(()));
         }
         let path = entry.path_bytes();
-        let told = told(&path);
-        let place = match std::str::from_utf8(&path) {
-            Err(_) => Err(BadPath::Wrong("it is no text")),
-            Ok(path) if path.len() > LONGEST_PATH => Err(BadPath::Wrong("it is too long")),
+        let path_text = display_path(&path);
+        let parsed = match std::str::from_utf8(&path) {
+            Err(_) => Err(BadPath::Invalid("it is no text")),
+            Ok(path) if path.len() > MAX_PATH_LENGTH => Err(BadPath::Invalid("it is too long")),
             Ok(path) => path::parse(path),
         };
-        let place = match place {
+        let parsed = match parsed {
             Ok(_) if !kind.is_file() => {
-                self.lose(format!("{told} is no file"));
+                self.refuse_item(format!("{path_text} is no file"));
                 return Ok(Ok(()));
             }
-            Ok(place) => place,
-            Err(BadPath::Foreign(reason)) => {
-                self.refuse(format!("{told}: {reason}"));
+            Ok(parsed) => parsed,
+            Err(BadPath::Unknown(reason)) => {
+                self.record_refusal(format!("{path_text}: {reason}"));
                 return Ok(Ok(()));
             }
-            Err(BadPath::Wrong(reason)) => {
-                self.lose(format!("{told}: {reason}"));
+            Err(BadPath::Invalid(reason)) => {
+                self.refuse_item(format!("{path_text}: {reason}"));
                 return Ok(Ok(()));
             }
         };
         if entry.size() > self.limits.entry {
             let limit = self.limits.entry;
-            self.lose(format!("{told} is larger than {limit} bytes"));
+            self.refuse_item(format!("{path_text} is larger than {limit} bytes"));
             return Ok(Ok(()));
         }
         let mut content = Vec::new();
@@ -442,29 +446,34 @@ impl Unpacking {
             Ok(_) => Some("its end is missing".to_owned()),
             Err(error) => Some(error.to_string()),
         };
-        if let Some(why) = broken {
-            return Ok(Err(format!("the archive breaks off in {told}: {why}")));
+        if let Some(reason) = broken {
+            return Ok(Err(format!("the archive breaks off in {path_text}: {reason}")));
         }
-        match place {
-            Entry::FormatVersion => {
+        match parsed {
+            ArchiveEntry::FormatVersion => {
                 let text = String::from_utf8_lossy(&content);
                 text.trim().clone_into(&mut self.contents.format_version);
             }
-            Entry::Item(place) => self.keep(&told, place, &content)?,
+            ArchiveEntry::Item(item_path) => self.index_item(&path_text, item_path, &content)?,
         }
         Ok(Ok(()))
     }
 
-    fn keep(&mut self, told: &str, place: Place, content: &[u8]) -> Result<(), UnpackError> {
-        let Place { resource, version, namespace, name } = place;
+    fn index_item(
+        &mut self,
+        path_text: &str,
+        item_path: ItemPath,
+        content: &[u8],
+    ) -> Result<(), UnpackError> {
+        let ItemPath { resource, version, namespace, name } = item_path;
         let kind = self.contents.kinds.entry(resource.clone()).or_default();
         let items = match version {
             VersionFolder::None => &mut kind.items,
             VersionFolder::Preferred(version) => {
                 let preferred = kind.preferred.get_or_insert_with(|| version.clone());
                 if *preferred != version {
-                    let text = format!("{told}: the preferred version is {preferred} already");
-                    self.lose(text);
+                    let text = format!("{path_text}: the preferred version is {preferred} already");
+                    self.refuse_item(text);
                     return Ok(());
                 }
                 // The same bytes lie, or will lie, in the folder without a version.
@@ -474,10 +483,10 @@ impl Unpacking {
         };
         let key = (namespace, name);
         if items.contains_key(&key) {
-            self.lose(format!("{told} is there twice; the first one counts"));
+            self.refuse_item(format!("{path_text} is there twice; the first one counts"));
             return Ok(());
         }
-        self.index += (INDEXED + key.0.len() + key.1.len()) as u64;
+        self.index += (INDEX_ENTRY_BYTES + key.0.len() + key.1.len()) as u64;
         if self.index > self.limits.index {
             let text = format!("its index takes more than {} bytes", self.limits.index);
             return Err(UnpackError::TooLarge(text));
@@ -490,46 +499,46 @@ impl Unpacking {
         }
         let checked = check::item(content, &key.0, &key.1);
         if let Ok(levels) = checked
-            && levels > nesting::SHALLOW
+            && levels > nesting::SERDE_MAX_LEVELS
         {
             let (namespace, name) = key.clone();
             let GroupResource { group, resource } = resource.clone();
             let id = ResourceIdentifier { group, resource, namespace, name };
-            self.contents.deep.insert(id, levels);
+            self.contents.deep_items.insert(id, levels);
         }
         items.insert(key, extent);
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
         if let Err(reason) = checked {
-            self.damage(format!("{told}: {reason}"));
+            self.record_damage(format!("{path_text}: {reason}"));
         }
         Ok(())
     }
 
     /// Refuses an entry that may have been an item.
-    fn lose(&mut self, reason: String) {
-        self.damage(reason.clone());
-        self.refuse(reason);
+    fn refuse_item(&mut self, reason: String) {
+        self.record_damage(reason.clone());
+        self.record_refusal(reason);
     }
 
-    fn damage(&mut self, reason: String) {
+    fn record_damage(&mut self, reason: String) {
         self.contents.lost += 1;
         if self.contents.damage.len() < self.limits.refusals {
             self.contents.damage.push(reason);
         }
     }
 
-    fn refuse(&mut self, reason: String) {
+    fn record_refusal(&mut self, reason: String) {
         if self.contents.refusals.len() < self.limits.refusals {
             self.contents.refusals.push(reason);
         } else {
-            self.untold += 1;
+            self.unreported_refusals += 1;
         }
     }
 
-    fn finish(mut self, broken: Option<Broken>) -> Contents {
-        if self.untold > 0 {
-            let text = format!("and {} more entries were refused", self.untold);
+    fn finish(mut self, broken: Option<BreakReason>) -> Contents {
+        if self.unreported_refusals > 0 {
+            let text = format!("and {} more entries were refused", self.unreported_refusals);
             self.contents.refusals.push(text);
         }
         self.contents.refusals.extend(broken.clone());
@@ -550,8 +559,8 @@ fn packed_size(entry: &tar::Entry<'_, impl Read>) -> u64 {
 }
 
 /// A path as it is told.
-fn told(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&path[..path.len().min(TOLD_PATH)]);
-    let rest = if path.len() > TOLD_PATH { "…" } else { "" };
+fn display_path(path: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH_SHOWN)]);
+    let rest = if path.len() > MAX_PATH_SHOWN { "…" } else { "" };
     format!("{text:?}{rest}")
 }

@@ -22,7 +22,7 @@ pub struct Versions {
 
 /// In which version the items of a kind are restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chosen {
+pub struct ChosenVersion {
     /// What to write to.
     pub resource: Arc<Resource>,
     /// Which of the versions in the archive to read, as
@@ -63,44 +63,48 @@ pub enum NotServed {
 impl Versions {
     /// Takes resources in all their versions, those first that the API server prefers.
     pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
-        let mut known = Self::default();
+        let mut versions = Self::default();
         for resource in resources {
             let resource = Arc::new(resource);
-            let kinds = known.by_kind.entry(resource.api_version()).or_default();
+            let kinds = versions.by_kind.entry(resource.api_version()).or_default();
             // Of several resources with one kind the first counts.
             kinds.entry(resource.kind.clone()).or_insert_with(|| Arc::clone(&resource));
-            known.by_id.entry(resource.id.clone()).or_default().push(resource);
+            versions.by_id.entry(resource.id.clone()).or_default().push(resource);
         }
-        known
+        versions
     }
 
     /// Chooses the version for the items of a kind. One of an old archive, which does not tell in
     /// which version its items are, is looked at item by item with [`exactly`](Self::exactly).
-    pub fn choose(&self, id: &GroupResource, kind: &Kind) -> Result<Chosen, NotServed> {
+    pub fn choose(&self, id: &GroupResource, kind: &Kind) -> Result<ChosenVersion, NotServed> {
         let served = self.served(id)?;
         let Some(preferred) = &kind.preferred else {
-            return Ok(Chosen { resource: Arc::clone(&served[0]), stored: None });
+            return Ok(ChosenVersion { resource: Arc::clone(&served[0]), stored: None });
         };
         if let Some(resource) = served.iter().find(|served| served.version == *preferred) {
-            return Ok(Chosen { resource: Arc::clone(resource), stored: None });
+            return Ok(ChosenVersion { resource: Arc::clone(resource), stored: None });
         }
         let stored: Vec<&str> = kind.versions().collect();
         let common = served.iter().find(|served| stored.contains(&served.version.as_str()));
         match common {
-            Some(resource) => Ok(Chosen {
+            Some(resource) => Ok(ChosenVersion {
                 resource: Arc::clone(resource),
                 stored: Some(resource.version.clone()),
             }),
-            None => Err(not_in(id, stored.into_iter().map(str::to_owned).collect(), served)),
+            None => Err(not_served_in(id, stored.into_iter().map(str::to_owned).collect(), served)),
         }
     }
 
     /// The resource in the version that an item has.
-    pub fn exactly(&self, id: &GroupResource, version: &str) -> Result<Arc<Resource>, NotServed> {
+    pub fn find_exact(
+        &self,
+        id: &GroupResource,
+        version: &str,
+    ) -> Result<Arc<Resource>, NotServed> {
         let served = self.served(id)?;
         match served.iter().find(|served| served.version == version) {
             Some(resource) => Ok(Arc::clone(resource)),
-            None => Err(not_in(id, vec![version.to_owned()], served)),
+            None => Err(not_served_in(id, vec![version.to_owned()], served)),
         }
     }
 
@@ -121,7 +125,7 @@ impl Versions {
     }
 }
 
-fn not_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource>]) -> NotServed {
+fn not_served_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource>]) -> NotServed {
     let served = served.iter().map(|served| served.version.clone()).collect();
     NotServed::Version { resource: id.clone(), stored, served }
 }
@@ -129,7 +133,7 @@ fn not_in(id: &GroupResource, stored: Vec<String>, served: &[Arc<Resource>]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::restore::unpack::{Contents, Limits, unpack};
+    use crate::restore::unpack::{Contents, UnpackLimits, unpack};
 
     fn widgets() -> GroupResource {
         GroupResource::new("example.io", "widgets")
@@ -161,11 +165,11 @@ mod tests {
         }
         let tar = builder.into_inner().unwrap();
         let gzip = flate2::read::GzEncoder::new(&tar[..], flate2::Compression::fast());
-        unpack(gzip, tempfile::tempdir().unwrap().path(), Limits::default()).unwrap()
+        unpack(gzip, tempfile::tempdir().unwrap().path(), UnpackLimits::default()).unwrap()
     }
 
     #[test]
-    fn the_stored_version_is_taken_where_it_is_served() {
+    fn stored_version_is_used_where_it_is_served() {
         let plain = &["", "v1-preferredversion"][..];
         let several = &["", "v2-preferredversion", "v1", "v1beta1"][..];
         let old = &[""][..];
@@ -195,7 +199,7 @@ mod tests {
             let kind = contents.kind(&widgets()).unwrap();
             let chosen = versions(served).choose(&widgets(), kind);
             let chosen =
-                chosen.map(|Chosen { resource, stored }| (resource.version.clone(), stored));
+                chosen.map(|ChosenVersion { resource, stored }| (resource.version.clone(), stored));
             let expected = expected
                 .map(|(version, stored)| (version.to_owned(), stored.map(str::to_owned)))
                 .map_err(str::to_owned);
@@ -210,11 +214,11 @@ mod tests {
     #[test]
     fn a_version_or_kind_is_found_exactly_or_refused() {
         let versions = versions(&["v2", "v1"]);
-        let found = |version: &str| versions.exactly(&widgets(), version).map(|_| ());
+        let found = |version: &str| versions.find_exact(&widgets(), version).map(|_| ());
         assert_eq!(found("v1"), Ok(()));
         assert!(matches!(found("v3"), Err(NotServed::Version { .. })));
         let other = GroupResource::new("", "gadgets");
-        assert_eq!(versions.exactly(&other, "v1").map(|_| ()), Err(NotServed::Resource(other)));
+        assert_eq!(versions.find_exact(&other, "v1").map(|_| ()), Err(NotServed::Resource(other)));
 
         let of_kind = |api_version: &str, kind: &str| {
             versions.of_kind(api_version, kind).map(|found| found.api_version())

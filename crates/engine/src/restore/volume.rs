@@ -9,11 +9,11 @@
 //! | `make` | has a plugin make a volume from a snapshot, so that none is forgotten |
 //! | `witness` | the port to whoever shows how that goes |
 
-mod claims;
+mod claim_tracker;
+mod creation;
 mod csi;
-mod make;
-mod standing;
-mod witness;
+mod pv_name_state;
+mod volume_progress;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,48 +23,51 @@ use bowline_store::file::{Method, NativeSnapshotInfo, RestoreVolumeInfo, Snapsho
 use serde_json::Value;
 
 use super::Context;
-use super::note::Before;
-use super::reset::{self, Fate, Saved, Volume};
+use super::item_journal::EarlierVolume;
+use super::reset::{self, ClaimBinding, SavedData, VolumeDecision};
 use crate::resource::GroupResource;
-pub use claims::Claims;
-pub(super) use csi::{follow, require};
-pub(super) use make::Maker;
-use make::{Filled, Order};
-use standing::Standing;
-pub use witness::{Bytes, End, Making, NoWitness, Units, Witness};
+pub use claim_tracker::ClaimTracker;
+pub(super) use creation::VolumeCreator;
+use creation::{CreatedVolume, VolumeRequest};
+pub(super) use csi::{require_source, track_claim};
+use pv_name_state::PvNameState;
+pub use volume_progress::{
+    ByteProgress, NoReporter, UnitProgress, VolumeCreation, VolumeCreationResult,
+    VolumeProgressReporter,
+};
 
 /// What became of the volumes that are restored from snapshots.
 #[derive(Debug, Default)]
-pub(super) struct Outcomes {
+pub(super) struct VolumeOutcomes {
     /// By the name of the PersistentVolume in the backup: what it is called now, or why it is not there.
     names: Mutex<HashMap<String, Result<String, String>>>,
     /// Those that are in the cluster, by their names there, or by their claims.
     infos: Mutex<BTreeMap<String, RestoreVolumeInfo>>,
 }
 
-impl Outcomes {
+impl VolumeOutcomes {
     /// Notes what a PersistentVolume is called now, or why it is not there.
-    fn note(&self, name: &str, outcome: Result<String, String>) {
+    fn record(&self, name: &str, outcome: Result<String, String>) {
         lock(&self.names).insert(name.to_owned(), outcome);
     }
 
-    fn of(&self, name: &str) -> Option<Result<String, String>> {
+    fn outcome_of(&self, name: &str) -> Option<Result<String, String>> {
         lock(&self.names).get(name).cloned()
     }
 
     /// Whether it is known what became of a volume.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn is_known(&self, name: &str) -> bool {
         lock(&self.names).contains_key(name)
     }
 
     /// Notes that a volume is in the cluster, under this name.
-    pub(super) fn restored(&self, name: &str, brought: Brought) {
-        let info = RestoreVolumeInfo { pv_name: name.to_owned(), ..brought.info };
+    pub(super) fn record_restored(&self, name: &str, volume: RestoredVolume) {
+        let info = RestoreVolumeInfo { pv_name: name.to_owned(), ..volume.info };
         lock(&self.infos).insert(name.to_owned(), info);
     }
 
     /// Notes that a claim is in the cluster that gets its volume from a CSI snapshot.
-    fn claimed(&self, info: RestoreVolumeInfo) {
+    fn record_claim(&self, info: RestoreVolumeInfo) {
         let key = format!("{}/{}", info.pvc_namespace, info.pvc_name);
         lock(&self.infos).insert(key, info);
     }
@@ -81,11 +84,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What is to be done with a PersistentVolume.
-pub(super) enum Shape {
+pub(super) enum PreparedVolume {
     /// It is to be created like this.
     Create(Value),
     /// The same, with its data from a snapshot.
-    Bring(Value, Box<Brought>),
+    FromSnapshot(Value, Box<RestoredVolume>),
     /// It is not, and why.
     Skip(String),
     /// Another must go first, and what is waited for. Only in a dry run, which does not wait.
@@ -94,26 +97,26 @@ pub(super) enum Shape {
 
 /// A volume that comes from a snapshot.
 #[derive(Debug)]
-pub(super) struct Brought {
+pub(super) struct RestoredVolume {
     /// From what, in a sentence: what was made for it, or what would be.
-    pub(super) told: String,
+    pub(super) description: String,
     /// Whether nothing points to it yet, so that it is left over if nothing ever does.
     pub(super) is_new: bool,
     info: RestoreVolumeInfo,
 }
 
 /// Finds out what is to be done with a PersistentVolume, and has its data brought back.
-pub(super) async fn shape(
+pub(super) async fn prepare_volume(
     context: &Context,
     id: &ResourceIdentifier,
     mut value: Value,
-    is_chosen: bool,
-) -> Result<Shape, String> {
-    match fate(context, &id.name, &value) {
-        Fate::AsIs => {
-            if !is_chosen && let Some(source) = node_path(&value) {
-                let standing = standing::look(context, &id.name).await?;
-                if standing == Standing::Free {
+    is_selected: bool,
+) -> Result<PreparedVolume, String> {
+    match decide(context, &id.name, &value) {
+        VolumeDecision::AsIs => {
+            if !is_selected && let Some(source) = node_path(&value) {
+                let name_state = pv_name_state::check_pv_name(context, &id.name).await?;
+                if name_state == PvNameState::Free {
                     return Err(format!(
                         "a volume of the type {source} is a folder of a node, so it is not created just \
                          because a claim names it; to have it created, restore with \
@@ -121,129 +124,143 @@ pub(super) async fn shape(
                     ));
                 }
             }
-            if let Some(holder) = standing::holder(context, &value).await? {
+            if let Some(holder) = pv_name_state::current_claim(context, &value).await? {
                 let reason = format!(
                     "it belongs to the claim {holder}, and the backup has no copy of its data that \
                      another claim could get"
                 );
-                context.volume_outcomes.note(&id.name, Err(reason));
+                context.volume_outcomes.record(&id.name, Err(reason));
             }
-            reset::volume(&mut value, &context.request.namespace_mapping);
-            Ok(Shape::Create(value))
+            reset::unbind_volume(&mut value, &context.request.namespace_mapping);
+            Ok(PreparedVolume::Create(value))
         }
-        Fate::Reprovision(reason) | Fate::FromClaim(reason) => Ok(Shape::Skip(reason)),
-        Fate::Lacking(reason) => Err(format!("{reason}; {WAY_OUT}")),
-        Fate::FromSnapshot(snapshot) => {
-            let shaped = bring(context, id, value, snapshot).await;
-            let name = match &shaped {
-                Ok(Shape::Create(value) | Shape::Bring(value, _)) => Ok(name_of(value).to_owned()),
+        VolumeDecision::Reprovision(reason) | VolumeDecision::FromClaim(reason) => {
+            Ok(PreparedVolume::Skip(reason))
+        }
+        VolumeDecision::DataUnavailable(reason) => Err(format!("{reason}; {ALLOW_EMPTY_HINT}")),
+        VolumeDecision::FromSnapshot(snapshot) => {
+            let prepared = restore_from_snapshot(context, id, value, snapshot).await;
+            let name = match &prepared {
+                Ok(PreparedVolume::Create(value) | PreparedVolume::FromSnapshot(value, _)) => {
+                    Ok(name_of(value).to_owned())
+                }
                 // A dry run goes on as if it were gone.
-                Ok(Shape::Skip(_) | Shape::Wait(_)) => Ok(id.name.clone()),
+                Ok(PreparedVolume::Skip(_) | PreparedVolume::Wait(_)) => Ok(id.name.clone()),
                 Err(reason) => Err(reason.clone()),
             };
-            context.volume_outcomes.note(&id.name, name);
-            shaped
+            context.volume_outcomes.record(&id.name, name);
+            prepared
         }
     }
 }
 
 /// Brings a volume back from its snapshot, unless it is there.
-async fn bring(
+async fn restore_from_snapshot(
     context: &Context,
     id: &ResourceIdentifier,
     mut value: Value,
     snapshot: &Snapshot,
-) -> Result<Shape, String> {
-    let before = context.notes.as_ref().and_then(|notes| notes.volume_before(id));
-    let (target, made) = match before {
-        Some(Before { name, volume }) => (name, volume),
-        None => (target(context, id, &value).await?, None),
+) -> Result<PreparedVolume, String> {
+    let earlier = context.item_journal.as_ref().and_then(|journal| journal.earlier_volume(id));
+    let (target, created) = match earlier {
+        Some(EarlierVolume { name, volume }) => (name, volume),
+        None => (target_name(context, id, &value).await?, None),
     };
-    let Some(maker) = &context.maker else {
-        let standing = standing::look(context, &target).await?;
-        return plan(context, value, snapshot, &target, standing);
+    let Some(creator) = &context.volume_creator else {
+        let name_state = pv_name_state::check_pv_name(context, &target).await?;
+        return plan_volume(context, value, snapshot, &target, name_state);
     };
-    let standing = standing::settle(context, &target).await?;
-    reset::volume(&mut value, &context.request.namespace_mapping);
-    match standing {
-        Standing::Free => {
-            let order = Order::new(context, maker, id, snapshot, &target)?;
-            let filled = Box::pin(order.fill(value, made)).await?;
-            let told = told(snapshot, &filled.volume, &filled.plugin);
-            tracing::info!(item = %id, "{told} is brought back");
-            let Filled { mut value, .. } = filled;
-            rename(&mut value, &id.name, &target)?;
+    let name_state = pv_name_state::wait_for_pv_name(context, &target).await?;
+    reset::unbind_volume(&mut value, &context.request.namespace_mapping);
+    match name_state {
+        PvNameState::Free => {
+            let request = VolumeRequest::new(context, creator, id, snapshot, &target)?;
+            let created_volume = Box::pin(request.create_and_attach(value, created)).await?;
+            let description =
+                describe_volume(snapshot, &created_volume.volume, &created_volume.plugin);
+            tracing::info!(item = %id, "{description} is brought back");
+            let CreatedVolume { mut value, .. } = created_volume;
+            apply_name(&mut value, &id.name, &target)?;
             let info = info(&value, snapshot);
-            Ok(Shape::Bring(value, Box::new(Brought { told, is_new: true, info })))
+            Ok(PreparedVolume::FromSnapshot(
+                value,
+                Box::new(RestoredVolume { description, is_new: true, info }),
+            ))
         }
-        Standing::Ours => {
-            rename(&mut value, &id.name, &target)?;
-            let told = "what was made before the server was started again".to_owned();
+        PvNameState::CreatedByThisRestore => {
+            apply_name(&mut value, &id.name, &target)?;
+            let description = "what was made before the server was started again".to_owned();
             let info = info(&value, snapshot);
-            Ok(Shape::Bring(value, Box::new(Brought { told, is_new: false, info })))
+            Ok(PreparedVolume::FromSnapshot(
+                value,
+                Box::new(RestoredVolume { description, is_new: false, info }),
+            ))
         }
-        Standing::Taken | Standing::Going(_) => {
+        PvNameState::InUse | PvNameState::Terminating(_) => {
             tracing::info!(item = %id, "it is in use, so that its data is left as it is");
-            if let Some(volume) = made {
+            if let Some(volume) = created {
                 let text = format!(
                     "the volume {volume}, which was made for it before the server was started \
                      again, is left over: another has taken its place"
                 );
-                context.report.warning(id, text);
+                context.report.warn(id, text);
             }
-            rename(&mut value, &id.name, &target)?;
-            Ok(Shape::Create(value))
+            apply_name(&mut value, &id.name, &target)?;
+            Ok(PreparedVolume::Create(value))
         }
     }
 }
 
 /// What a dry run says of a volume.
-fn plan(
+fn plan_volume(
     context: &Context,
     mut value: Value,
     snapshot: &Snapshot,
     target: &str,
-    standing: Standing,
-) -> Result<Shape, String> {
+    name_state: PvNameState,
+) -> Result<PreparedVolume, String> {
     let name = name_of(&value).to_owned();
-    reset::volume(&mut value, &context.request.namespace_mapping);
-    rename(&mut value, &name, target)?;
-    Ok(match standing {
-        Standing::Free => {
+    reset::unbind_volume(&mut value, &context.request.namespace_mapping);
+    apply_name(&mut value, &name, target)?;
+    Ok(match name_state {
+        PvNameState::Free => {
             let (id, location) = (&snapshot.status.provider_snapshot_id, &snapshot.spec.location);
-            let told = format!(
+            let description = format!(
                 "it would be made from the snapshot {id} by the plugin of the \
                  VolumeSnapshotLocation {location}"
             );
             let info = info(&value, snapshot);
-            Shape::Bring(value, Box::new(Brought { told, is_new: false, info }))
+            PreparedVolume::FromSnapshot(
+                value,
+                Box::new(RestoredVolume { description, is_new: false, info }),
+            )
         }
-        Standing::Going(why) => Shape::Wait(format!(
-            "the one that is in the cluster must go first, and the restore would wait for that: {why}"
+        PvNameState::Terminating(reason) => PreparedVolume::Wait(format!(
+            "the one that is in the cluster must go first, and the restore would wait for that: {reason}"
         )),
-        Standing::Ours | Standing::Taken => Shape::Create(value),
+        PvNameState::CreatedByThisRestore | PvNameState::InUse => PreparedVolume::Create(value),
     })
 }
 
 /// What a PersistentVolume is to be called.
-async fn target(
+async fn target_name(
     context: &Context,
     id: &ResourceIdentifier,
     value: &Value,
 ) -> Result<String, String> {
-    if !standing::is_mapped(value, &context.request.namespace_mapping) {
+    if !pv_name_state::is_mapped(value, &context.request.namespace_mapping) {
         return Ok(id.name.clone());
     }
-    Ok(match standing::look(context, &id.name).await? {
-        Standing::Free | Standing::Ours => id.name.clone(),
-        Standing::Taken | Standing::Going(_) => {
-            standing::clone_name(context.request.uid.as_str(), &id.name)
+    Ok(match pv_name_state::check_pv_name(context, &id.name).await? {
+        PvNameState::Free | PvNameState::CreatedByThisRestore => id.name.clone(),
+        PvNameState::InUse | PvNameState::Terminating(_) => {
+            pv_name_state::clone_name(context.request.uid.as_str(), &id.name)
         }
     })
 }
 
 /// Gives a PersistentVolume its new name, if it gets one. A plugin may have given it another already.
-fn rename(value: &mut Value, name: &str, target: &str) -> Result<(), String> {
+fn apply_name(value: &mut Value, name: &str, target: &str) -> Result<(), String> {
     let chosen = match name_of(value) {
         "" => return Err("the plugin returned a PersistentVolume without a name".to_owned()),
         own if own == name => target.to_owned(),
@@ -268,7 +285,7 @@ fn name_of(value: &Value) -> &str {
     value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default()
 }
 
-fn told(snapshot: &Snapshot, volume: &VolumeId, plugin: &str) -> String {
+fn describe_volume(snapshot: &Snapshot, volume: &VolumeId, plugin: &str) -> String {
     let id = &snapshot.status.provider_snapshot_id;
     format!("the volume {volume}, which the plugin {plugin} made from the snapshot {id},")
 }
@@ -309,36 +326,44 @@ pub(super) fn reset_claim(
     let kind = GroupResource::new("", "persistentvolumes");
     let stored = context.contents.read(&kind, None, "", &name).ok();
     let Some(volume) = stored.and_then(|item| item.parse::<Value>().ok()) else {
-        reset::claim(claim, Volume::Same);
+        reset::rebind_claim(claim, ClaimBinding::Same);
         return Ok(());
     };
     // A volume that is left out is one that is in the cluster, or that somebody else brings: as in Velero, the
     // claim keeps it.
-    if !context.world().filter.additional(&kind, "", &name, false).is_restore() {
-        reset::claim(claim, Volume::Same);
+    if !context.served_api().filter.additional(&kind, "", &name, false).is_restore() {
+        reset::rebind_claim(claim, ClaimBinding::Same);
         return Ok(());
     }
-    let lacking = |reason: &str| format!("its volume {name} is not restored: {reason}");
-    match fate(context, &name, &volume) {
+    let not_restored = |reason: &str| format!("its volume {name} is not restored: {reason}");
+    match decide(context, &name, &volume) {
         // It was there before, or it would be made from its snapshot by now.
-        Fate::FromClaim(_) => reset::claim(claim, Volume::Provisioned),
-        Fate::Reprovision(reason) => {
+        VolumeDecision::FromClaim(_) => reset::rebind_claim(claim, ClaimBinding::Provisioned),
+        VolumeDecision::Reprovision(reason) => {
             // Nobody is to find an empty volume without having been told.
-            context.report.warning(id, format!("it is created empty: {}", lacking(&reason)));
-            reset::claim(claim, Volume::Provisioned);
+            context.report.warn(id, format!("it is created empty: {}", not_restored(&reason)));
+            reset::rebind_claim(claim, ClaimBinding::Provisioned);
         }
-        Fate::Lacking(reason) => return Err(format!("{}; {WAY_OUT}", lacking(&reason))),
-        Fate::AsIs | Fate::FromSnapshot(_) => match context.volume_outcomes.of(&name) {
-            Some(Ok(now)) if now != name => reset::claim(claim, Volume::Renamed(&now)),
-            // Without its volume, which was not asked for, it waits for one of that name.
-            Some(Ok(_)) | None => reset::claim(claim, Volume::Same),
-            Some(Err(reason)) if context.request.volumes.allow_empty => {
-                let text = format!("it is created empty: {}", lacking(&reason));
-                context.report.warning(id, text);
-                reset::claim(claim, Volume::Provisioned);
+        VolumeDecision::DataUnavailable(reason) => {
+            return Err(format!("{}; {ALLOW_EMPTY_HINT}", not_restored(&reason)));
+        }
+        VolumeDecision::AsIs | VolumeDecision::FromSnapshot(_) => {
+            match context.volume_outcomes.outcome_of(&name) {
+                Some(Ok(current_name)) if current_name != name => {
+                    reset::rebind_claim(claim, ClaimBinding::Renamed(&current_name));
+                }
+                // Without its volume, which was not asked for, it waits for one of that name.
+                Some(Ok(_)) | None => reset::rebind_claim(claim, ClaimBinding::Same),
+                Some(Err(reason)) if context.request.volumes.allow_empty => {
+                    let text = format!("it is created empty: {}", not_restored(&reason));
+                    context.report.warn(id, text);
+                    reset::rebind_claim(claim, ClaimBinding::Provisioned);
+                }
+                Some(Err(reason)) => {
+                    return Err(format!("{}; {ALLOW_EMPTY_HINT}", not_restored(&reason)));
+                }
             }
-            Some(Err(reason)) => return Err(format!("{}; {WAY_OUT}", lacking(&reason))),
-        },
+        }
     }
     Ok(())
 }
@@ -352,27 +377,34 @@ pub(super) fn has_data(context: &Context, id: &ResourceIdentifier) -> bool {
     };
     let claim = read("persistentvolumeclaims", &id.namespace, &id.name);
     let Some(name) = claim.as_ref().and_then(reset::claim_volume) else {
-        let (has_csi_snapshot, has_data_upload) = csi::of_claim(context, &id.namespace, &id.name);
+        let (has_csi_snapshot, has_data_upload) =
+            csi::claim_data_kinds(context, &id.namespace, &id.name);
         return has_csi_snapshot || has_data_upload;
     };
     let volume = read("persistentvolumes", "", name);
-    volume.is_none_or(|volume| !matches!(fate(context, name, &volume), Fate::Reprovision(_)))
+    volume.is_none_or(|volume| {
+        !matches!(decide(context, name, &volume), VolumeDecision::Reprovision(_))
+    })
 }
 
-pub(super) const WAY_OUT: &str = "to have it created empty, restore with `--allow-empty-volumes`";
+pub(super) const ALLOW_EMPTY_HINT: &str =
+    "to have it created empty, restore with `--allow-empty-volumes`";
 
-fn fate<'a>(context: &'a Context, name: &str, volume: &Value) -> Fate<'a> {
-    let known = &context.volumes;
+fn decide<'a>(context: &'a Context, name: &str, volume: &Value) -> VolumeDecision<'a> {
+    let backup_volumes = &context.volumes;
     let claim = |pointer: &str| volume.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (namespace, claim) = (claim("/spec/claimRef/namespace"), claim("/spec/claimRef/name"));
-    let info = known.infos.iter().find(|info| info.pv_name == name);
+    let info = backup_volumes.infos.iter().find(|info| info.pv_name == name);
     // Of an old backup only the claim knows.
-    let (has_csi_snapshot, has_data_upload) =
-        if info.is_none() { csi::of_claim(context, namespace, claim) } else { (false, false) };
-    let saved = Saved {
+    let (has_csi_snapshot, has_data_upload) = if info.is_none() {
+        csi::claim_data_kinds(context, namespace, claim)
+    } else {
+        (false, false)
+    };
+    let saved = SavedData {
         info,
-        snapshot: snapshot_of(&known.snapshots, name),
-        has_pod_volume_backup: known.pod_volume_backups.iter().any(|copy| {
+        snapshot: snapshot_of(&backup_volumes.snapshots, name),
+        has_pod_volume_backup: backup_volumes.pod_volume_backups.iter().any(|copy| {
             let annotations = copy.metadata.annotations.as_ref();
             let of = annotations.and_then(|a| a.get(bowline_api::annotation::PVC_NAME));
             let pod = copy.spec.pod.namespace.as_deref().unwrap_or_default();
@@ -381,12 +413,14 @@ fn fate<'a>(context: &'a Context, name: &str, volume: &Value) -> Fate<'a> {
         has_csi_snapshot,
         has_data_upload,
     };
-    reset::fate(volume, saved, context.request.volumes)
+    reset::decide_volume(volume, saved, context.request.volumes)
 }
 
 /// The snapshot of a volume. One that is complete comes before others.
 fn snapshot_of<'a>(snapshots: &'a [Snapshot], name: &str) -> Option<&'a Snapshot> {
-    let of_it = || snapshots.iter().filter(|taken| taken.spec.persistent_volume_name == name);
-    let is_complete = |taken: &&Snapshot| taken.status.phase == Some(SnapshotPhase::Completed);
-    of_it().find(is_complete).or_else(|| of_it().next())
+    let of_volume =
+        || snapshots.iter().filter(|snapshot| snapshot.spec.persistent_volume_name == name);
+    let is_complete =
+        |snapshot: &&Snapshot| snapshot.status.phase == Some(SnapshotPhase::Completed);
+    of_volume().find(is_complete).or_else(|| of_volume().next())
 }

@@ -25,7 +25,7 @@ fn schedule(spec: &Value, status: &Value) -> Schedule {
 }
 
 #[test]
-fn a_backup_is_due_once_its_time_has_passed_and_what_was_missed_is_made_up_for_once() {
+fn backup_is_due_after_its_time_and_missed_times_are_made_up_once() {
     let never = json!({});
     let ran = json!({"lastBackup": "2026-01-10T03:00:00Z"});
     let skipped =
@@ -35,7 +35,8 @@ fn a_backup_is_due_once_its_time_has_passed_and_what_was_missed_is_made_up_for_o
     let in_the_future = json!({"lastBackup": "2026-03-01T00:00:00Z"});
     let skipped_in_the_future = json!({"lastSkipped": "2026-03-01T00:00:00Z"});
     let in_a_minute = json!({"lastBackup": "2026-01-15T03:00:10Z"});
-    let (make, wait) = (|time| Verdict::Make(at(time)), |time| Verdict::Wait(at(time)));
+    let (make, wait) =
+        (|time| ScheduleDecision::CreateBackup(at(time)), |time| ScheduleDecision::Wait(at(time)));
     for (status, now, expected) in [
         (&never, "2026-01-10T00:00:00Z", wait("2026-01-10T03:00:00Z")),
         // Not in the very instant, as in Velero.
@@ -63,11 +64,11 @@ fn a_fixed_pause_counts_from_the_last_backup() {
     let spec = json!({"schedule": "@every 10s"});
     let schedule = schedule(&spec, &json!({"lastBackup": "2026-01-10T03:00:07Z"}));
     for (now, expected) in [
-        ("2026-01-10T03:00:17Z", Verdict::Wait(at("2026-01-10T03:00:17Z"))),
-        ("2026-01-10T03:00:17.5Z", Verdict::Make(at("2026-01-10T03:00:17Z"))),
-        ("2026-01-10T03:00:27Z", Verdict::Make(at("2026-01-10T03:00:17Z"))),
-        ("2026-01-10T03:00:27.5Z", Verdict::Make(at("2026-01-10T03:00:27Z"))),
-        ("2026-01-10T04:00:00Z", Verdict::Make(at("2026-01-10T03:59:57Z"))),
+        ("2026-01-10T03:00:17Z", ScheduleDecision::Wait(at("2026-01-10T03:00:17Z"))),
+        ("2026-01-10T03:00:17.5Z", ScheduleDecision::CreateBackup(at("2026-01-10T03:00:17Z"))),
+        ("2026-01-10T03:00:27Z", ScheduleDecision::CreateBackup(at("2026-01-10T03:00:17Z"))),
+        ("2026-01-10T03:00:27.5Z", ScheduleDecision::CreateBackup(at("2026-01-10T03:00:27Z"))),
+        ("2026-01-10T04:00:00Z", ScheduleDecision::CreateBackup(at("2026-01-10T03:59:57Z"))),
     ] {
         assert_eq!(decide(&schedule, &TimeZone::UTC, false, at(now)), expected, "{now}");
     }
@@ -77,20 +78,20 @@ fn a_fixed_pause_counts_from_the_last_backup() {
 fn a_schedule_without_a_time_zone_means_that_of_the_server() {
     let berlin = TimeZone::get("Europe/Berlin").unwrap();
     let now = at("2026-01-10T01:00:00Z");
-    let verdict = |spec| decide(&schedule(&spec, &json!({})), &berlin, false, now);
-    assert_eq!(verdict(json!({})), Verdict::Wait(at("2026-01-10T02:00:00Z")));
+    let decision = |spec| decide(&schedule(&spec, &json!({})), &berlin, false, now);
+    assert_eq!(decision(json!({})), ScheduleDecision::Wait(at("2026-01-10T02:00:00Z")));
     let tokyo = json!({"schedule": "CRON_TZ=Asia/Tokyo 0 3 * * *"});
-    assert_eq!(verdict(tokyo), Verdict::Wait(at("2026-01-10T18:00:00Z")));
+    assert_eq!(decision(tokyo), ScheduleDecision::Wait(at("2026-01-10T18:00:00Z")));
 }
 
 #[test]
-fn what_is_paused_rests_and_what_is_wrong_is_refused() {
-    let verdict = |spec: Value| {
+fn paused_schedule_is_idle_and_invalid_schedule_is_refused() {
+    let decision = |spec: Value| {
         decide(&schedule(&spec, &json!({})), &TimeZone::UTC, true, at("2026-01-20T00:00:00Z"))
     };
-    assert_eq!(verdict(json!({"paused": true, "schedule": "nonsense"})), Verdict::Rest);
+    assert_eq!(decision(json!({"paused": true, "schedule": "nonsense"})), ScheduleDecision::Idle);
     let empty = "Schedule must be a non-empty valid Cron expression".to_owned();
-    assert_eq!(verdict(json!({"schedule": ""})), Verdict::Refuse(empty));
+    assert_eq!(decision(json!({"schedule": ""})), ScheduleDecision::Refuse(empty));
     for (expression, part) in [
         ("* * * *", "found 4"),
         ("0 0 30 2 *", "never"),
@@ -98,7 +99,7 @@ fn what_is_paused_rests_and_what_is_wrong_is_refused() {
         ("@every soon", "soon"),
         ("CRON_TZ=Mars/Olympus * * * * *", "Mars/Olympus"),
     ] {
-        let Verdict::Refuse(reason) = verdict(json!({"schedule": expression})) else {
+        let ScheduleDecision::Refuse(reason) = decision(json!({"schedule": expression})) else {
             panic!("{expression}");
         };
         assert!(reason.starts_with("invalid schedule: ") && reason.contains(part), "{reason}");
@@ -106,24 +107,29 @@ fn what_is_paused_rests_and_what_is_wrong_is_refused() {
     let mut leaving = schedule(&json!({}), &json!({}));
     leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
     let now = at("2026-01-20T00:00:00Z");
-    assert_eq!(decide(&leaving, &TimeZone::UTC, false, now), Verdict::Rest);
+    assert_eq!(decide(&leaving, &TimeZone::UTC, false, now), ScheduleDecision::Idle);
 }
 
 #[test]
-fn whether_to_skip_is_settled_first_by_the_schedule_or_else_by_the_server() {
-    for (asked, skips, expected) in [
+fn skip_immediately_comes_from_the_schedule_else_from_the_server() {
+    for (requested, skips, expected) in [
         (json!(true), false, Some(true)),
         (json!(true), true, Some(true)),
         (json!(null), true, Some(true)),
         (json!(null), false, Some(false)),
         (json!(false), true, None),
     ] {
-        let spec = json!({"skipImmediately": asked});
+        let spec = json!({"skipImmediately": requested});
         let schedule = schedule(&spec, &json!({}));
-        let verdict = decide(&schedule, &TimeZone::UTC, skips, at("2026-01-20T00:00:00Z"));
+        let decision = decide(&schedule, &TimeZone::UTC, skips, at("2026-01-20T00:00:00Z"));
         match expected {
-            Some(skip) => assert_eq!(verdict, Verdict::Settle { skip }, "{asked} {skips}"),
-            None => assert!(matches!(verdict, Verdict::Make(_)), "{asked} {skips}"),
+            Some(skip) => {
+                assert_eq!(decision, ScheduleDecision::RecordSkip { skip }, "{requested} {skips}");
+            }
+            None => assert!(
+                matches!(decision, ScheduleDecision::CreateBackup(_)),
+                "{requested} {skips}"
+            ),
         }
     }
 }
@@ -140,29 +146,29 @@ fn a_backup_is_made_of_the_template_and_carries_what_the_schedule_says() {
     for key in keys {
         schedule.annotations_mut().insert(key.to_owned(), "local".to_owned());
     }
-    let made = backup(&schedule, at("2026-01-11T03:00:00Z"));
-    assert_eq!(made.name_any(), "nightly-20260111030000");
-    assert_eq!(made.namespace().as_deref(), Some("velero"));
-    assert_eq!(made.spec, schedule.spec.template);
+    let created = backup(&schedule, at("2026-01-11T03:00:00Z"));
+    assert_eq!(created.name_any(), "nightly-20260111030000");
+    assert_eq!(created.namespace().as_deref(), Some("velero"));
+    assert_eq!(created.spec, schedule.spec.template);
     let labels = json!({"team": "a", "velero.io/schedule-name": "nightly"});
-    assert_eq!(json!(made.labels()), labels);
-    assert_eq!(json!(made.annotations()), json!({"bowline.io/snapshot-type": "local"}));
-    assert!(made.owner_references().is_empty());
+    assert_eq!(json!(created.labels()), labels);
+    assert_eq!(json!(created.annotations()), json!({"bowline.io/snapshot-type": "local"}));
+    assert!(created.owner_references().is_empty());
 
     schedule.spec.use_owner_references_in_backup = Some(true);
     schedule.spec.template.metadata.labels.insert("tier".to_owned(), "gold".to_owned());
-    let made = backup(&schedule, at("2026-01-11T03:00:00Z"));
+    let created = backup(&schedule, at("2026-01-11T03:00:00Z"));
     let labels = json!({"tier": "gold", "velero.io/schedule-name": "nightly"});
-    assert_eq!(json!(made.labels()), labels);
+    assert_eq!(json!(created.labels()), labels);
     let owner = json!([{
         "apiVersion": "velero.io/v1", "kind": "Schedule", "name": "nightly", "uid": "u",
         "controller": true,
     }]);
-    assert_eq!(json!(made.owner_references()), owner);
+    assert_eq!(json!(created.owner_references()), owner);
 }
 
 #[test]
-fn a_backup_of_another_cluster_keeps_no_time_of_this_one() {
+fn backup_of_another_cluster_does_not_block_a_scheduled_time() {
     let mut schedule = schedule(&json!({}), &json!({}));
     let time = at("2026-01-11T03:00:00Z");
     let (usual, other) = ("nightly-20260111030000", "nightly-20260111030000-3f9f3c1e");
@@ -171,22 +177,27 @@ fn a_backup_of_another_cluster_keeps_no_time_of_this_one() {
         let annotations = json!({"bowline.io/record-uid": "x"});
         read(json!({"metadata": {"name": name, "annotations": annotations}, "spec": {}}))
     };
-    let make = || Naming::Make(usual.to_owned());
-    let instead = || Naming::MakeInstead { name: other.to_owned(), taken: usual.to_owned() };
+    let make = || BackupNaming::Create(usual.to_owned());
+    let renamed =
+        || BackupNaming::CreateRenamed { name: other.to_owned(), usual_name: usual.to_owned() };
     for (uid, backups, expected) in [
         ("3f9f3c1e-0000-4000-8000-000000000001", vec![], make()),
         ("", vec![], make()),
         ("3f9f3c1e-0000", vec![ours("nightly-20260110030000")], make()),
         ("3f9f3c1e-0000", vec![theirs("nightly-20260110030000")], make()),
-        ("3f9f3c1e-0000", vec![ours(usual)], Naming::Made),
-        ("3f9f3c1e-0000", vec![theirs(usual)], instead()),
-        ("3f9f3c1e-0000", vec![theirs(usual), theirs("nightly-20260111030000-aaaa")], instead()),
+        ("3f9f3c1e-0000", vec![ours(usual)], BackupNaming::Exists),
+        ("3f9f3c1e-0000", vec![theirs(usual)], renamed()),
+        ("3f9f3c1e-0000", vec![theirs(usual), theirs("nightly-20260111030000-aaaa")], renamed()),
         // A server that ended before it noted that.
-        ("3f9f3c1e-0000", vec![theirs(usual), ours(other)], Naming::Made),
+        ("3f9f3c1e-0000", vec![theirs(usual), ours(other)], BackupNaming::Exists),
         // And theirs has gone since.
-        ("3f9f3c1e-0000", vec![ours(other)], Naming::Made),
-        ("3f9f3c1e-0000", vec![theirs(usual), theirs(other)], Naming::Taken(other.to_owned())),
-        ("", vec![theirs(usual)], Naming::Taken(usual.to_owned())),
+        ("3f9f3c1e-0000", vec![ours(other)], BackupNaming::Exists),
+        (
+            "3f9f3c1e-0000",
+            vec![theirs(usual), theirs(other)],
+            BackupNaming::NoFreeName(other.to_owned()),
+        ),
+        ("", vec![theirs(usual)], BackupNaming::NoFreeName(usual.to_owned())),
     ] {
         schedule.metadata.uid = (!uid.is_empty()).then(|| uid.to_owned());
         assert_eq!(naming(&schedule, time, &backups), expected, "{uid} {backups:?}");
@@ -198,16 +209,16 @@ fn read(backup: Value) -> Backup {
 }
 
 #[test]
-fn the_next_backup_waits_for_one_that_has_not_begun_or_is_in_progress() {
+fn next_backup_waits_for_one_that_is_new_queued_or_in_progress() {
     let holding: Vec<&str> = BackupPhase::KNOWN
         .iter()
         .copied()
         .filter(|phase| {
             let mut backup = Backup::default();
             backup.status.get_or_insert_default().phase = Some((*phase).into());
-            holds(&backup)
+            blocks_next(&backup)
         })
         .collect();
     assert_eq!(holding, ["New", "Queued", "ReadyToStart", "InProgress"]);
-    assert!(holds(&Backup::default()));
+    assert!(blocks_next(&Backup::default()));
 }

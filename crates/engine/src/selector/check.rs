@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{InvalidSelector, Requirement, Test};
 
 /// What Kubernetes allows for the name in a key, and for a value.
-const LONGEST: usize = 63;
+const MAX_NAME_LENGTH: usize = 63;
 /// What Kubernetes allows for what stands before the `/` of a key.
 const LONGEST_PREFIX: usize = 253;
 
@@ -14,7 +14,7 @@ pub(super) fn one_of<S: AsRef<str>>(
     key: &str,
     values: impl IntoIterator<Item = S>,
 ) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::In(checked(key, values)?))
+    requirement(key, Test::In(checked(key, values)?))
 }
 
 /// The label has none of the values, or there is no label.
@@ -22,30 +22,30 @@ pub(super) fn none_of<S: AsRef<str>>(
     key: &str,
     values: impl IntoIterator<Item = S>,
 ) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::NotIn(checked(key, values)?))
+    requirement(key, Test::NotIn(checked(key, values)?))
 }
 
 /// There is such a label.
 pub(super) fn exists(key: &str) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::Exists)
+    requirement(key, Test::Exists)
 }
 
 /// There is no such label.
 pub(super) fn does_not_exist(key: &str) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::DoesNotExist)
+    requirement(key, Test::DoesNotExist)
 }
 
 /// The label is a number above one.
 pub(super) fn greater_than(key: &str, value: &str) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::GreaterThan(number(key, value)?))
+    requirement(key, Test::GreaterThan(number(key, value)?))
 }
 
 /// The label is a number below one.
 pub(super) fn less_than(key: &str, value: &str) -> Result<Requirement, InvalidSelector> {
-    of(key, Test::LessThan(number(key, value)?))
+    requirement(key, Test::LessThan(number(key, value)?))
 }
 
-fn of(key: &str, test: Test) -> Result<Requirement, InvalidSelector> {
+fn requirement(key: &str, test: Test) -> Result<Requirement, InvalidSelector> {
     if is_key(key) {
         Ok(Requirement { key: key.to_owned(), test })
     } else {
@@ -87,7 +87,7 @@ fn is_value(value: &str) -> bool {
 fn is_name(name: &str) -> bool {
     let inside = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     let ends = [name.bytes().next(), name.bytes().last()];
-    name.len() <= LONGEST
+    name.len() <= MAX_NAME_LENGTH
         && name.bytes().all(inside)
         && ends.into_iter().all(|end| end.is_some_and(|b| b.is_ascii_alphanumeric()))
 }

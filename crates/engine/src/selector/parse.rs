@@ -14,7 +14,7 @@ pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, InvalidSelect
     }
     loop {
         all.push(parser.requirement()?);
-        match parser.take() {
+        match parser.next_token() {
             None => return Ok(all),
             Some(Token::Symbol(",")) => {}
             found => return Err(parser.unexpected(found, "a `,` or the end")),
@@ -42,7 +42,7 @@ impl<'a> Parser<'a> {
         self.split().map(|(token, _)| token)
     }
 
-    fn take(&mut self) -> Option<Token<'a>> {
+    fn next_token(&mut self) -> Option<Token<'a>> {
         let (token, rest) = self.split()?;
         self.rest = rest;
         Some(token)
@@ -73,7 +73,7 @@ impl<'a> Parser<'a> {
     }
 
     fn word(&mut self, expected: &'static str) -> Result<&'a str, InvalidSelector> {
-        match self.take() {
+        match self.next_token() {
             Some(Token::Word(word)) => Ok(word),
             found => Err(self.unexpected(found, expected)),
         }
@@ -81,14 +81,14 @@ impl<'a> Parser<'a> {
 
     fn requirement(&mut self) -> Result<Requirement, InvalidSelector> {
         if let Some(Token::Symbol("!")) = self.peek() {
-            self.take();
+            self.next_token();
             return check::does_not_exist(self.word("a key")?);
         }
         let key = self.word("a key or `!`")?;
         if matches!(self.peek(), None | Some(Token::Symbol(","))) {
             return check::exists(key);
         }
-        match self.take() {
+        match self.next_token() {
             Some(Token::Symbol("=" | "==")) => check::one_of(key, [self.value()?]),
             Some(Token::Symbol("!=")) => check::none_of(key, [self.value()?]),
             Some(Token::Symbol(">")) => check::greater_than(key, self.value()?),
@@ -108,7 +108,7 @@ impl<'a> Parser<'a> {
 
     /// Reads `(a,b)`. Each comma has a value on both sides, which may be empty.
     fn values(&mut self) -> Result<Vec<&'a str>, InvalidSelector> {
-        match self.take() {
+        match self.next_token() {
             Some(Token::Symbol("(")) => {}
             found => return Err(self.unexpected(found, "a `(`")),
         }
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
                 _ => self.word("a value, `,` or `)`")?,
             };
             values.push(value);
-            match self.take() {
+            match self.next_token() {
                 Some(Token::Symbol(",")) => {}
                 Some(Token::Symbol(")")) => return Ok(values),
                 found => return Err(self.unexpected(found, "a `,` or `)`")),

@@ -61,7 +61,7 @@ fn every_operator_decides_as_kubernetes_does() {
 
 #[test]
 fn a_selector_of_a_resource_is_written_for_the_api_server() {
-    for (made, text) in [
+    for (selector, text) in [
         (LabelSelector::default(), ""),
         (selector(&[], &[]), ""),
         (selector(&[("b", "2"), ("a", "1")], &[]), "a=1,b=2"),
@@ -74,7 +74,7 @@ fn a_selector_of_a_resource_is_written_for_the_api_server() {
         (selector(&[], &[expression("a", "DoesNotExist", &[])]), "!a"),
         (selector(&[("k8s.io/b", "1")], &[expression("a", "Exists", &[])]), "a,k8s.io/b=1"),
     ] {
-        let compiled = Selector::new(&made).unwrap();
+        let compiled = Selector::new(&selector).unwrap();
         assert_eq!(compiled.to_string(), text);
         assert_eq!(compiled.is_everything(), text.is_empty());
         assert_eq!(Selector::parse(text), Ok(compiled), "{text}");
@@ -83,8 +83,8 @@ fn a_selector_of_a_resource_is_written_for_the_api_server() {
 
 #[test]
 fn labels_and_expressions_must_all_hold() {
-    let made = selector(&[("app", "db")], &[expression("tier", "NotIn", &["test"])]);
-    let compiled = Selector::new(&made).unwrap();
+    let selector = selector(&[("app", "db")], &[expression("tier", "NotIn", &["test"])]);
+    let compiled = Selector::new(&selector).unwrap();
     for (set, expected) in [
         (&[("app", "db")][..], true),
         (&[("app", "db"), ("tier", "prod")], true),
@@ -98,7 +98,7 @@ fn labels_and_expressions_must_all_hold() {
 #[test]
 fn a_selector_of_a_resource_that_cannot_hold_is_refused() {
     let long = "x".repeat(64);
-    for (made, words) in [
+    for (selector, words) in [
         (selector(&[("", "x")], &[]), "\"\" is no key of a label"),
         (selector(&[("a b", "x")], &[]), "is no key"),
         (selector(&[("-a", "x")], &[]), "is no key"),
@@ -120,7 +120,7 @@ fn a_selector_of_a_resource_that_cannot_hold_is_refused() {
         (selector(&[], &[expression("a", "in", &["x"])]), "\"in\" is no operator for a"),
         (selector(&[], &[expression("a", "Gt", &["1"])]), "\"Gt\" is no operator for a"),
     ] {
-        let error = Selector::new(&made).unwrap_err().to_string();
+        let error = Selector::new(&selector).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     }
 }
@@ -177,7 +177,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
 proptest! {
     #[test]
     fn what_is_written_is_read_back_the_same(all in prop::collection::vec(requirement(), 0..5)) {
-        let selector = Selector::of(all);
+        let selector = Selector::from_requirements(all);
         prop_assert_eq!(Selector::parse(&selector.to_string()), Ok(selector));
     }
 

@@ -10,10 +10,10 @@ use bowline_api::{
     Backup, BackupSpec, BackupStorageLocation, BackupStorageLocationSpec,
     BackupStorageLocationStatus,
 };
-use bowline_engine::action::Named;
+use bowline_engine::action::NamedAction;
 use bowline_engine::backup::filter::namespaces::Namespace;
 use bowline_engine::backup::request::{Defaults, Facts, Lookup, Request, prepare};
-use bowline_engine::backup::{self, Options, Progress, Recovery, Taken};
+use bowline_engine::backup::{self, BackupOutcome, Options, Progress, Recovery};
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::cluster::{Cluster as _, Fake, Query};
 use bowline_engine::journal::InMemory;
@@ -31,14 +31,14 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// A backup that was taken, and its archive.
-pub(crate) struct Run {
-    pub(crate) taken: Taken,
+pub(crate) struct FinishedBackup {
+    pub(crate) outcome: BackupOutcome,
     /// The paths as they lie in the archive.
     order: Vec<String>,
     pub(crate) archive: BTreeMap<String, Value>,
 }
 
-impl Run {
+impl FinishedBackup {
     /// The paths without a version, shortened: `pods/shop/web`, `namespaces/shop`.
     pub(crate) fn stored(&self) -> Vec<String> {
         let plain = self.archive.keys().filter(|path| !path.contains("-preferredversion"));
@@ -51,11 +51,11 @@ impl Run {
     }
 
     pub(crate) fn errors(&self) -> Vec<String> {
-        messages(self.taken.report.results().errors)
+        messages(self.outcome.report.results().errors)
     }
 
     pub(crate) fn warnings(&self) -> Vec<String> {
-        messages(self.taken.report.results().warnings)
+        messages(self.outcome.report.results().warnings)
     }
 }
 
@@ -123,12 +123,12 @@ pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore)
 }
 
 /// Takes a backup and reads it back.
-pub(crate) async fn take(run: backup::Run) -> Run {
+pub(crate) async fn run_and_read(run: backup::Run) -> FinishedBackup {
     let (store, name) = (run.store.clone(), run.request.name.clone());
-    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
     let entries = entries_of(&store, &name).await;
     let order = entries.iter().map(|(path, _)| path.clone()).collect();
-    Run { taken, order, archive: entries.into_iter().collect() }
+    FinishedBackup { outcome, order, archive: entries.into_iter().collect() }
 }
 
 /// What is in the archive of a backup, in order.
@@ -144,9 +144,9 @@ pub(crate) async fn archive_of(store: &BackupStore, name: &BackupName) -> BTreeM
     entries_of(store, name).await.into_iter().collect()
 }
 
-pub(crate) async fn take_of(cluster: Fake, spec: Value) -> Run {
+pub(crate) async fn run_and_read_spec(cluster: Fake, spec: Value) -> FinishedBackup {
     let store = store_in(Memory::with_bucket("b"));
-    take(run_of(&Arc::new(cluster), spec, store).await).await
+    run_and_read(run_of(&Arc::new(cluster), spec, store).await).await
 }
 
 fn read(archive: &[u8]) -> Vec<(String, Value)> {
@@ -217,7 +217,7 @@ async fn a_backup_without_filters_has_everything() {
         .with(pod("shop", "web", &[]))
         .with(object("apps/v1", "Deployment", "shop", "web"))
         .with(object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "x:y"));
-    let run = take_of(cluster, json!({})).await;
+    let run = run_and_read_spec(cluster, json!({})).await;
     assert_eq!(run.errors(), [] as [&str; 0]);
     assert_eq!(
         run.stored(),
@@ -234,15 +234,15 @@ async fn a_backup_without_filters_has_everything() {
     let preferred = "resources/deployments.apps/v1-preferredversion/namespaces/shop/web.json";
     assert_eq!(run.archive[plain], object("apps/v1", "Deployment", "shop", "web"));
     assert_eq!(run.archive[plain], run.archive[preferred]);
-    assert_eq!(run.taken.resources.count(), 5);
-    assert_eq!(run.taken.archive.as_ref().unwrap().items, 5);
-    let list = serde_json::to_value(&run.taken.resources).unwrap();
+    assert_eq!(run.outcome.resources.count(), 5);
+    assert_eq!(run.outcome.archive.as_ref().unwrap().items, 5);
+    let list = serde_json::to_value(&run.outcome.resources).unwrap();
     assert_eq!(list["apps/v1/Deployment"], json!(["shop/web"]));
     assert_eq!(list["v1/Namespace"], json!(["shop"]));
 }
 
 #[tokio::test]
-async fn what_is_left_out_is_not_in_the_archive() {
+async fn excluded_items_are_not_in_the_archive() {
     let mut excluded = config_map("shop", "excluded");
     excluded["metadata"]["labels"] = json!({"velero.io/exclude-from-backup": "true"});
     let mut leaving = config_map("shop", "leaving");
@@ -257,7 +257,7 @@ async fn what_is_left_out_is_not_in_the_archive() {
         .with(object("v1", "Secret", "shop", "s"))
         .with(object("storage.k8s.io/v1", "StorageClass", "", "fast"));
     let spec = json!({"includedNamespaces": ["sh*"], "excludedResources": ["secrets"]});
-    let run = take_of(cluster, spec).await;
+    let run = run_and_read_spec(cluster, spec).await;
     assert_eq!(run.stored(), ["configmaps/shop/a", "namespaces/shop"]);
 }
 
@@ -278,7 +278,7 @@ async fn selectors_are_for_the_api_server_and_bring_in_what_belongs_to_an_item()
         .with(object("v1", "PersistentVolume", "", "pv-1"));
     let either = json!([{"matchLabels": {"app": "x"}}, {"matchLabels": {"app": "y"}}]);
     let spec = json!({"orLabelSelectors": either, "snapshotVolumes": false});
-    let run = take_of(cluster, spec).await;
+    let run = run_and_read_spec(cluster, spec).await;
     assert_eq!(run.errors(), [] as [&str; 0]);
     assert_eq!(
         run.stored(),
@@ -315,7 +315,7 @@ async fn definitions_come_with_the_custom_resources_that_were_stored() {
         .with(definition("discounts.shop.io"))
         .with(definition("ghosts.shop.io"))
         .with(object("shop.io/v1", "discounts", "shop", "summer"));
-    let run = take_of(cluster, json!({"includedNamespaces": ["shop"]})).await;
+    let run = run_and_read_spec(cluster, json!({"includedNamespaces": ["shop"]})).await;
     assert_eq!(
         run.stored(),
         [
@@ -333,7 +333,7 @@ async fn ordered_items_come_in_their_order() {
             cluster.with(config_map("shop", name))
         });
     let spec = json!({"orderedResources": {"configmaps": "shop/c,shop/a,shop/gone,shop/b"}});
-    let run = take_of(cluster, spec).await;
+    let run = run_and_read_spec(cluster, spec).await;
     let plain = run.order.iter().filter_map(|path| {
         path.strip_prefix("resources/configmaps/namespaces/shop/")?.strip_suffix(".json")
     });
@@ -353,29 +353,32 @@ async fn pods_that_share_a_volume_are_frozen_together() {
             .with(claim("shop", "data", "pv-1"))
             .with(object("v1", "PersistentVolume", "", "pv-1")),
     );
-    let watch = Arc::new(Recorder { cluster: Arc::clone(&cluster), seen: Mutex::default() });
+    let watch = Arc::new(Recorder {
+        cluster: Arc::clone(&cluster),
+        commands_before_item: Mutex::default(),
+    });
     let store = store_in(Memory::with_bucket("b"));
     let mut run = run_of(&cluster, json!({"snapshotVolumes": false}), store).await;
     let name = "test.io/recorder".parse().unwrap();
-    run.backup_item_actions = vec![Named::new(name, watch.clone())];
-    let run = take(run).await;
+    run.backup_item_actions = vec![NamedAction::new(name, watch.clone())];
+    let run = run_and_read(run).await;
     assert_eq!(run.errors(), [] as [&str; 0]);
     let commands: Vec<String> =
         cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect();
     assert_eq!(commands, ["freeze a", "freeze b", "thaw a", "thaw b"]);
-    let seen = watch.seen.lock().unwrap().clone();
-    assert!(seen.len() >= 3, "{seen:?}");
-    for (item, execs) in seen {
+    let recorded = watch.commands_before_item.lock().unwrap().clone();
+    assert!(recorded.len() >= 3, "{recorded:?}");
+    for (item, execs) in recorded {
         assert_eq!(execs, 2, "{item} was seen between the hooks");
     }
-    assert_eq!(run.taken.hooks, (4, 0));
+    assert_eq!(run.outcome.hooks, (4, 0));
     assert_eq!(cluster.gets(), [], "what is in a block is not read again");
 }
 
 /// Notes for each claim, volume and pod how many commands had been run.
 struct Recorder {
     cluster: Arc<Fake>,
-    seen: Mutex<Vec<(String, usize)>>,
+    commands_before_item: Mutex<Vec<(String, usize)>>,
 }
 
 #[async_trait]
@@ -391,16 +394,16 @@ impl BackupItemAction for Recorder {
     ) -> bowline_plugin::Result<BackupOutput> {
         let object: Value = item.parse().unwrap();
         let name = object["metadata"]["name"].to_string();
-        self.seen.lock().unwrap().push((name, self.cluster.execs().len()));
+        self.commands_before_item.lock().unwrap().push((name, self.cluster.execs().len()));
         Ok(BackupOutput::unchanged(item))
     }
 }
 
 /// Does with config maps what their annotation `do` says.
-struct Obedient;
+struct AnnotationDrivenAction;
 
 #[async_trait]
-impl BackupItemAction for Obedient {
+impl BackupItemAction for AnnotationDrivenAction {
     async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -446,35 +449,36 @@ impl BackupItemAction for Obedient {
 }
 
 /// A backup of one config map that tells the action what to do, and a secret.
-async fn acted(verb: &str, spec: Value) -> Run {
+async fn back_up_with_action(verb: &str, spec: Value) -> FinishedBackup {
     let mut map = config_map("shop", "m");
     map["metadata"]["annotations"] = json!({"do": verb});
     let secret = object("v1", "Secret", "shop", "s");
     let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(map).with(secret));
     let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
     let name = "test.io/obedient".parse().unwrap();
-    run.backup_item_actions = vec![Named::new(name, Arc::new(Obedient))];
-    take(run).await
+    run.backup_item_actions = vec![NamedAction::new(name, Arc::new(AnnotationDrivenAction))];
+    run_and_read(run).await
 }
 
 #[tokio::test]
-async fn actions_have_their_say() {
+async fn actions_can_change_skip_and_add_items() {
     let no_secrets = json!({"excludedResources": ["secrets"]});
-    let stored = async |verb: &str| acted(verb, no_secrets.clone()).await.stored();
+    let stored = async |verb: &str| back_up_with_action(verb, no_secrets.clone()).await.stored();
     assert_eq!(stored("nothing").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("skip").await, ["namespaces/shop"]);
     // What the filters leave out is not added, unless the action insists.
     assert_eq!(stored("add").await, ["configmaps/shop/m", "namespaces/shop"]);
     assert_eq!(stored("insist").await, ["configmaps/shop/m", "namespaces/shop", "secrets/shop/s"]);
 
-    let run = acted("change", json!({})).await;
+    let run = back_up_with_action("change", json!({})).await;
     let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
     assert_eq!(map["data"]["by"], "action");
-    let run = acted("insist", no_secrets).await;
+    let run = back_up_with_action("insist", no_secrets).await;
     let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
     assert_eq!(map["metadata"]["annotations"], json!({"do": "insist"}), "the mark is taken off");
 
-    let run = acted("add", json!({"includedResources": ["configmaps", "secrets"]})).await;
+    let run =
+        back_up_with_action("add", json!({"includedResources": ["configmaps", "secrets"]})).await;
     let warnings = run.warnings();
     assert!(warnings[0].contains("secrets/shop/gone"), "{warnings:?}");
 }
@@ -482,7 +486,7 @@ async fn actions_have_their_say() {
 #[tokio::test]
 async fn an_action_that_fails_costs_its_item_and_nothing_else() {
     for (verb, reason) in [("fail", "out of luck"), ("break", "../../x")] {
-        let run = acted(verb, json!({})).await;
+        let run = back_up_with_action(verb, json!({})).await;
         assert_eq!(run.stored(), ["namespaces/shop", "secrets/shop/s"]);
         let errors = run.errors();
         assert_eq!(errors.len(), 1);
@@ -498,26 +502,29 @@ pub(crate) fn commands(cluster: &Fake) -> Vec<String> {
 }
 
 /// An action that does what a function says.
-pub(crate) struct Does<F> {
-    to: &'static str,
-    what: F,
+pub(crate) struct FnAction<F> {
+    resource: &'static str,
+    execute: F,
 }
 
 /// An action on a resource.
-pub(crate) fn does<F>(to: &'static str, what: F) -> Named<dyn BackupItemAction>
+pub(crate) fn fn_action<F>(resource: &'static str, execute: F) -> NamedAction<dyn BackupItemAction>
 where
     F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync + 'static,
 {
-    Named::new(format!("test.io/does-{to}").parse().unwrap(), Arc::new(Does { to, what }))
+    NamedAction::new(
+        format!("test.io/does-{resource}").parse().unwrap(),
+        Arc::new(FnAction { resource, execute }),
+    )
 }
 
 #[async_trait]
-impl<F> BackupItemAction for Does<F>
+impl<F> BackupItemAction for FnAction<F>
 where
     F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync,
 {
     async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
-        Ok(ResourceSelector::resources([self.to]))
+        Ok(ResourceSelector::resources([self.resource]))
     }
 
     async fn execute(
@@ -526,7 +533,7 @@ where
         _: &Encoded<Backup>,
     ) -> bowline_plugin::Result<BackupOutput> {
         let mut output = BackupOutput::unchanged(item);
-        (self.what)(&item.parse().unwrap(), &mut output)?;
+        (self.execute)(&item.parse().unwrap(), &mut output)?;
         Ok(output)
     }
 }
@@ -541,7 +548,7 @@ fn in_shop(resource: &str, name: &str) -> ResourceIdentifier {
 }
 
 #[tokio::test]
-async fn a_pod_that_an_action_adds_is_frozen_all_the_same() {
+async fn pod_added_by_an_action_is_still_frozen() {
     for adding in [config_map("shop", "a"), pod("shop", "a", &[])] {
         let cluster =
             Arc::new(Fake::usual().with(namespace("shop")).with(adding.clone()).with(with_hooks(
@@ -551,35 +558,35 @@ async fn a_pod_that_an_action_adds_is_frozen_all_the_same() {
             )));
         let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
         let at_db = Arc::new(Mutex::new(Vec::new()));
-        let (seen, watched) = (Arc::clone(&at_db), Arc::clone(&cluster));
+        let (recorded, watched) = (Arc::clone(&at_db), Arc::clone(&cluster));
         let to = if adding["kind"] == "Pod" { "pods" } else { "configmaps" };
         run.backup_item_actions = vec![
-            does(to, |object, output| {
+            fn_action(to, |object, output| {
                 if object["metadata"]["name"] == "a" {
                     output.additional_items = vec![in_shop("pods", "db")];
                 }
                 Ok(())
             }),
-            does("po", move |object, _| {
+            fn_action("po", move |object, _| {
                 if object["metadata"]["name"] == "db" {
-                    seen.lock().unwrap().push(commands(&watched));
+                    recorded.lock().unwrap().push(commands(&watched));
                 }
                 Ok(())
             }),
         ];
-        let run = take(run).await;
+        let run = run_and_read(run).await;
         assert_eq!(run.errors(), [] as [&str; 0]);
-        assert_eq!(run.taken.resources.count(), 3);
+        assert_eq!(run.outcome.resources.count(), 3);
         assert_eq!(*at_db.lock().unwrap(), [["freeze db"]], "{to}");
         assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     }
 }
 
 /// Says that a pod belongs to every config map.
-struct Relates;
+struct RelatingAction;
 
 #[async_trait]
-impl ItemBlockAction for Relates {
+impl ItemBlockAction for RelatingAction {
     async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -594,7 +601,7 @@ impl ItemBlockAction for Relates {
 }
 
 #[tokio::test]
-async fn a_pod_is_in_one_block_however_often_and_in_whatever_words_it_is_named() {
+async fn pod_named_several_times_is_in_one_block() {
     let labelled = |mut object: Value| {
         object["metadata"]["labels"] = json!({"app": "x"});
         object
@@ -615,8 +622,8 @@ async fn a_pod_is_in_one_block_however_often_and_in_whatever_words_it_is_named()
         });
         let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
         let name = "test.io/relates".parse().unwrap();
-        run.item_block_actions = vec![Named::new(name, Arc::new(Relates))];
-        let run = take(run).await;
+        run.item_block_actions = vec![NamedAction::new(name, Arc::new(RelatingAction))];
+        let run = run_and_read(run).await;
         assert_eq!(run.errors(), [] as [&str; 0]);
         assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
         assert_eq!(cluster.gets().len(), gets, "{:?}", cluster.gets());
@@ -624,15 +631,15 @@ async fn a_pod_is_in_one_block_however_often_and_in_whatever_words_it_is_named()
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_created_meanwhile_is_stored_with_what_is_in_it() {
+async fn namespace_created_during_the_backup_is_stored_with_its_items() {
     let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(config_map("young", "a")));
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
     let creating = Arc::clone(&cluster);
-    run.backup_item_actions = vec![does("configmaps", move |_, _| {
+    run.backup_item_actions = vec![fn_action("configmaps", move |_, _| {
         creating.put(namespace("young"));
         Ok(())
     })];
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.errors(), [] as [&str; 0]);
     assert_eq!(run.stored(), ["configmaps/young/a", "namespaces/shop", "namespaces/young"]);
 }
@@ -648,22 +655,22 @@ async fn lists_that_wait_for_a_connection_cost_nothing() {
     let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
     let most = Arc::new(Mutex::new(0));
     let alive = Arc::clone(&most);
-    run.backup_item_actions = vec![does("configmaps", move |_, _| {
+    run.backup_item_actions = vec![fn_action("configmaps", move |_, _| {
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
         *alive.lock().unwrap() = tasks;
         Ok(())
     })];
-    let run = take(run).await;
-    assert_eq!(run.taken.resources.count(), 2);
+    let run = run_and_read(run).await;
+    assert_eq!(run.outcome.resources.count(), 2);
     let most = *most.lock().unwrap();
     assert!((1..20).contains(&most), "{most} tasks");
 }
 
 #[tokio::test]
-async fn a_resource_that_does_not_exist_is_told() {
+async fn unknown_resource_is_reported() {
     let cluster = Fake::usual().with(namespace("shop")).with(config_map("shop", "a"));
     let spec = json!({"includedResources": ["deployments.appz", "cm", "nothing*"]});
-    let run = take_of(cluster, spec).await;
+    let run = run_and_read_spec(cluster, spec).await;
     assert_eq!(run.stored(), ["configmaps/shop/a"]);
     let warnings = run.warnings();
     assert_eq!(warnings.len(), 1, "{warnings:?}");

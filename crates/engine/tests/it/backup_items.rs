@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline_api::Backup;
-use bowline_engine::action::Named;
+use bowline_engine::action::NamedAction;
 use bowline_engine::cluster::Fake;
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::{GroupResource, Resource};
@@ -16,8 +16,8 @@ use bowline_store::backend::Memory;
 use serde_json::{Value, json};
 
 use crate::backup::{
-    Run, commands, config_map, does, namespace, object, pod, run_of, store_in, take, take_of,
-    with_hooks,
+    FinishedBackup, commands, config_map, fn_action, namespace, object, pod, run_and_read,
+    run_and_read_spec, run_of, store_in, with_hooks,
 };
 
 const NOTHING: [&str; 0] = [];
@@ -45,8 +45,8 @@ fn chain(length: usize) -> Arc<Fake> {
 }
 
 /// An action by which each item of a chain adds the next, and the last one adds the first.
-fn adds_the_next(length: usize) -> Named<dyn BackupItemAction> {
-    does("configmaps", move |object, output| {
+fn adds_the_next(length: usize) -> NamedAction<dyn BackupItemAction> {
+    fn_action("configmaps", move |object, output| {
         let name = object["metadata"]["name"].as_str().unwrap();
         let place: usize = name.trim_start_matches("chain-").parse().unwrap();
         let next = format!("chain-{}", (place + 1) % length);
@@ -55,10 +55,10 @@ fn adds_the_next(length: usize) -> Named<dyn BackupItemAction> {
     })
 }
 
-async fn backed_up_chain(length: usize, spec: Value) -> Run {
+async fn backed_up_chain(length: usize, spec: Value) -> FinishedBackup {
     let mut run = run_of(&chain(length), spec, store_in(Memory::with_bucket("b"))).await;
     run.backup_item_actions = vec![adds_the_next(length)];
-    take(run).await
+    run_and_read(run).await
 }
 
 #[tokio::test]
@@ -68,20 +68,20 @@ async fn items_that_add_one_another_are_all_stored_however_many_they_are() {
         let run = backed_up_chain(length, spec.clone()).await;
         assert_eq!(run.errors(), NOTHING, "{length} of {spec}");
         assert_eq!(run.warnings(), NOTHING, "{length} of {spec}");
-        assert_eq!(run.taken.resources.count(), length + 1, "{length} of {spec}");
-        assert_eq!(run.taken.found, length as u64 + 1, "{length} of {spec}");
+        assert_eq!(run.outcome.resources.count(), length + 1, "{length} of {spec}");
+        assert_eq!(run.outcome.found, length as u64 + 1, "{length} of {spec}");
     }
 }
 
 #[tokio::test]
-async fn an_additional_item_without_a_name_is_an_error_on_who_wants_it_and_nothing_is_asked_for() {
+async fn additional_item_without_a_name_is_an_error_on_its_parent_and_is_not_read() {
     let cluster = chain(1);
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
-    run.backup_item_actions = vec![does("configmaps", |_, output| {
+    run.backup_item_actions = vec![fn_action("configmaps", |_, output| {
         output.additional_items = vec![id("", "secrets", ""), id("", "secrets", "../pods")];
         Ok(())
     })];
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.stored(), ["configmaps/shop/chain-0", "namespaces/shop"]);
     let errors = run.errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
@@ -94,26 +94,26 @@ async fn an_additional_item_without_a_name_is_an_error_on_who_wants_it_and_nothi
 }
 
 #[tokio::test]
-async fn an_additional_item_of_an_unknown_kind_or_that_is_gone_is_told_with_its_action() {
+async fn unknown_or_missing_additional_item_is_reported_with_its_action() {
     let mut run = run_of(&chain(1), json!({}), store_in(Memory::with_bucket("b"))).await;
-    run.backup_item_actions = vec![does("configmaps", |_, output| {
+    run.backup_item_actions = vec![fn_action("configmaps", |_, output| {
         output.additional_items = vec![id("shop.io", "unicorns", "a"), id("", "secrets", "gone")];
         Ok(())
     })];
-    let run = take(run).await;
-    for (told, word) in [(run.errors(), "unicorns"), (run.warnings(), "secrets/shop/gone")] {
-        assert_eq!(told.len(), 1, "{told:?}");
+    let run = run_and_read(run).await;
+    for (messages, word) in [(run.errors(), "unicorns"), (run.warnings(), "secrets/shop/gone")] {
+        assert_eq!(messages.len(), 1, "{messages:?}");
         for word in ["configmaps/chain-0", "test.io/does-configmaps", word] {
-            assert!(told[0].contains(word), "no {word} in {told:?}");
+            assert!(messages[0].contains(word), "no {word} in {messages:?}");
         }
     }
 }
 
 /// Says that these items belong to every config map.
-struct Relates(Vec<ResourceIdentifier>);
+struct RelatingAction(Vec<ResourceIdentifier>);
 
 #[async_trait]
-impl ItemBlockAction for Relates {
+impl ItemBlockAction for RelatingAction {
     async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -128,14 +128,14 @@ impl ItemBlockAction for Relates {
 }
 
 #[tokio::test]
-async fn related_items_of_an_unknown_kind_or_that_are_gone_are_told_with_their_action() {
+async fn unknown_or_missing_related_item_is_reported_with_its_action() {
     let cluster = chain(1);
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
     let related =
         vec![id("shop.io", "unicorns", "a"), id("", "secrets", "gone"), id("", "secrets", "")];
     let name = "test.io/relates".parse().unwrap();
-    run.item_block_actions = vec![Named::new(name, Arc::new(Relates(related)))];
-    let run = take(run).await;
+    run.item_block_actions = vec![NamedAction::new(name, Arc::new(RelatingAction(related)))];
+    let run = run_and_read(run).await;
     assert_eq!(run.stored(), ["configmaps/shop/chain-0", "namespaces/shop"]);
     let (errors, warnings) = (run.errors(), run.warnings());
     assert_eq!((errors.len(), warnings.len()), (2, 1), "{errors:?} {warnings:?}");
@@ -151,7 +151,7 @@ async fn related_items_of_an_unknown_kind_or_that_are_gone_are_told_with_their_a
 const MUST_INCLUDE: &str = "backup.velero.io/must-include-additional-items";
 
 #[tokio::test]
-async fn that_additional_items_must_be_included_is_believed_of_actions_and_not_of_objects() {
+async fn must_include_annotation_counts_from_actions_but_not_from_objects() {
     for (is_claimed_by_object, is_said_by_action, is_stored) in
         [(true, false, false), (false, true, true), (true, true, true), (false, false, false)]
     {
@@ -163,7 +163,7 @@ async fn that_additional_items_must_be_included_is_believed_of_actions_and_not_o
         let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(map).with(secret));
         let spec = json!({"excludedResources": ["secrets"]});
         let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
-        run.backup_item_actions = vec![does("configmaps", move |object, output| {
+        run.backup_item_actions = vec![fn_action("configmaps", move |object, output| {
             let mut object = object.clone();
             object["data"] = json!({"by": "action"});
             if is_said_by_action {
@@ -173,7 +173,7 @@ async fn that_additional_items_must_be_included_is_believed_of_actions_and_not_o
             output.additional_items = vec![id("", "secrets", "s")];
             Ok(())
         })];
-        let run = take(run).await;
+        let run = run_and_read(run).await;
         let case = (is_claimed_by_object, is_said_by_action);
         assert_eq!(run.stored().contains(&"secrets/shop/s".to_owned()), is_stored, "{case:?}");
         let map = &run.archive["resources/configmaps/namespaces/shop/m.json"];
@@ -182,35 +182,35 @@ async fn that_additional_items_must_be_included_is_believed_of_actions_and_not_o
 }
 
 #[tokio::test]
-async fn an_operation_on_an_item_that_is_left_out_after_all_is_followed() {
+async fn operation_on_an_item_excluded_later_is_tracked() {
     let mut run = run_of(&chain(1), json!({}), store_in(Memory::with_bucket("b"))).await;
-    let action = does("configmaps", |object, output| {
+    let action = fn_action("configmaps", |object, output| {
         let mut object = object.clone();
         object["metadata"]["annotations"] = json!({"velero.io/skip-from-backup": "true"});
         output.item = Item::from_object(&object).unwrap();
         output.operation = OperationId::new("op-1");
         Ok(())
     });
-    run.backup_item_actions = vec![Named { begins_operations: true, ..action }];
-    let run = take(run).await;
+    run.backup_item_actions = vec![NamedAction { begins_operations: true, ..action }];
+    let run = run_and_read(run).await;
     assert_eq!(run.stored(), ["namespaces/shop"]);
-    let begun: Vec<&str> = run.taken.operations.iter().map(|one| one.id.as_str()).collect();
-    assert_eq!(begun, ["op-1"]);
+    let operations: Vec<&str> = run.outcome.operations.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(operations, ["op-1"]);
 }
 
 #[tokio::test]
-async fn an_operation_on_an_item_that_its_action_broke_is_followed() {
+async fn operation_on_an_item_broken_by_its_action_is_tracked() {
     let mut run = run_of(&chain(1), json!({}), store_in(Memory::with_bucket("b"))).await;
-    let action = does("configmaps", |_, output| {
+    let action = fn_action("configmaps", |_, output| {
         let json = r#"{"kind":"ConfigMap","metadata":{"name":"../../x"}}"#;
         output.item = Item::from_json(json).unwrap();
         output.operation = OperationId::new("op-1");
         Ok(())
     });
-    run.backup_item_actions = vec![Named { begins_operations: true, ..action }];
-    let run = take(run).await;
+    run.backup_item_actions = vec![NamedAction { begins_operations: true, ..action }];
+    let run = run_and_read(run).await;
     assert_eq!(run.errors().len(), 1, "{:?}", run.errors());
-    assert_eq!(run.taken.operations.len(), 1);
+    assert_eq!(run.outcome.operations.len(), 1);
 }
 
 /// A cluster that serves kinds of `shop.io` and `velero.io` besides.
@@ -247,7 +247,7 @@ async fn a_definition_with_the_exclude_label_does_not_follow_its_objects() {
             .with(namespace("other"))
             .with(definition)
             .with(object("shop.io/v1", "discounts", "shop", "summer"));
-        let run = take_of(cluster, json!({"includedNamespaces": ["shop"]})).await;
+        let run = run_and_read_spec(cluster, json!({"includedNamespaces": ["shop"]})).await;
         let definition = "customresourcedefinitions.apiextensions.k8s.io/discounts.shop.io";
         let is_stored = run.stored().contains(&definition.to_owned());
         assert_eq!(is_stored, !is_excluded, "{:?}", run.stored());
@@ -269,7 +269,8 @@ async fn requests_to_the_server_are_not_stored_and_not_listed() {
         (json!({}), 0),
         (json!({"includedResources": ["backups", "deletebackuprequests.velero.io"]}), 1),
     ] {
-        let run = take(run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await).await;
+        let run =
+            run_and_read(run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await).await;
         let of_velero: Vec<String> =
             run.stored().into_iter().filter(|path| path.contains("velero.io")).collect();
         assert_eq!(of_velero, ["backups.velero.io/velero/b0"]);
@@ -286,7 +287,7 @@ async fn an_unreadable_setting_of_a_hook_is_a_warning_and_the_hook_runs() {
     db["metadata"]["annotations"]["post.hook.backup.velero.io/on-error"] = "fail".into();
     let cluster = Arc::new(Fake::usual().with(namespace("shop")).with(db));
     let run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.errors(), NOTHING);
     assert_eq!(run.stored(), ["namespaces/shop", "pods/shop/db"]);
     assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
@@ -307,7 +308,7 @@ fn secret(namespace: &str, name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn credentials_of_the_server_are_left_out_with_one_warning_unless_they_are_asked_for() {
+async fn server_credentials_are_excluded_with_one_warning_unless_requested() {
     let mut labelled = secret("velero", "velero-repo-credentials");
     labelled["metadata"]["labels"] = json!({"velero.io/exclude-from-backup": "true"});
     let cluster = Arc::new(
@@ -321,8 +322,8 @@ async fn credentials_of_the_server_are_left_out_with_one_warning_unless_they_are
             .with(secret("shop", "cloud-credentials")),
     );
     let run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
-    let run = take(run).await;
-    let secrets = |run: &Run| -> Vec<String> {
+    let run = run_and_read(run).await;
+    let secrets = |run: &FinishedBackup| -> Vec<String> {
         run.stored().into_iter().filter(|path| path.starts_with("secrets/")).collect()
     };
     assert_eq!(secrets(&run), ["secrets/shop/cloud-credentials", "secrets/velero/other"]);
@@ -337,7 +338,7 @@ async fn credentials_of_the_server_are_left_out_with_one_warning_unless_they_are
 }
 
 #[tokio::test]
-async fn an_action_cannot_bring_credentials_of_the_server_in() {
+async fn action_cannot_include_server_credentials() {
     let mut map = config_map("shop", "m");
     map["metadata"]["annotations"] = json!({"a": "b"});
     let cluster = Arc::new(
@@ -349,7 +350,7 @@ async fn an_action_cannot_bring_credentials_of_the_server_in() {
     );
     let spec = json!({"includedNamespaces": ["shop"]});
     let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
-    run.backup_item_actions = vec![does("configmaps", |object, output| {
+    run.backup_item_actions = vec![fn_action("configmaps", |object, output| {
         let mut object = object.clone();
         object["metadata"]["annotations"][MUST_INCLUDE] = "true".into();
         output.item = Item::from_object(&object).unwrap();
@@ -358,25 +359,25 @@ async fn an_action_cannot_bring_credentials_of_the_server_in() {
             vec![ResourceIdentifier { namespace: "velero".into(), ..of_velero }];
         Ok(())
     })];
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.stored(), ["configmaps/shop/m", "namespaces/shop"]);
 }
 
 #[tokio::test]
-async fn the_total_is_known_when_the_lists_have_begun_and_not_when_they_are_through() {
+async fn total_is_known_once_all_lists_have_started() {
     let length = 300;
     let mut run = run_of(&chain(length), json!({}), store_in(Memory::with_bucket("b"))).await;
-    let (progress, seen) = (Arc::clone(&run.progress), Arc::new(Mutex::new(Vec::new())));
-    let noted = Arc::clone(&seen);
-    run.backup_item_actions = vec![does("configmaps", move |_, _| {
-        noted.lock().unwrap().push((progress.backed_up(), progress.total()));
+    let (progress, recorded) = (Arc::clone(&run.progress), Arc::new(Mutex::new(Vec::new())));
+    let recorder = Arc::clone(&recorded);
+    run.backup_item_actions = vec![fn_action("configmaps", move |_, _| {
+        recorder.lock().unwrap().push((progress.backed_up(), progress.total()));
         Ok(())
     })];
-    let run = take(run).await;
-    assert_eq!(run.taken.found, length as u64 + 1);
-    let seen = seen.lock().unwrap().clone();
-    assert_eq!(seen.len(), length);
+    let run = run_and_read(run).await;
+    assert_eq!(run.outcome.found, length as u64 + 1);
+    let recorded = recorded.lock().unwrap().clone();
+    assert_eq!(recorded.len(), length);
     // The namespace comes last, and some items are between their list and their visit.
     let known = length as u64 - 16..=length as u64;
-    assert!(seen.iter().all(|(_, total)| known.contains(total)), "{seen:?}");
+    assert!(recorded.iter().all(|(_, total)| known.contains(total)), "{recorded:?}");
 }

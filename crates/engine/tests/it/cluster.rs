@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_engine::cluster::{self, ApiServer, Change, Cluster, Door, Exec, Fake, Query};
+use bowline_engine::cluster::{
+    self, ApiServer, Cluster, Exec, Fake, Query, Subresource, WatchEvent,
+};
 use bowline_engine::{Object, Resource, Resources};
 use bowline_plugin::Item;
 use bowline_testbed::apply::apply;
@@ -36,7 +38,7 @@ async fn names(cluster: &dyn Cluster, resource: &Arc<Resource>, query: Query) ->
 }
 
 /// The rules, over a cluster that holds [`objects`].
-async fn conforms(cluster: &dyn Cluster) {
+async fn check_conformance(cluster: &dyn Cluster) {
     let discovery = cluster.discover().await.unwrap();
     let resources = Resources::new(discovery.resources);
     let maps = resources.core("configmaps").expect("config maps are served");
@@ -74,24 +76,24 @@ async fn conforms(cluster: &dyn Cluster) {
     assert!(listed.unwrap_err().is_not_found());
     let bad = cluster.list(maps, in_shop("a==b==c")).try_collect::<Vec<_>>().await;
     assert!(bad.unwrap_err().to_string().contains("400"));
-    follows(cluster, maps, in_shop("app=a")).await;
+    check_watch(cluster, maps, in_shop("app=a")).await;
 }
 
 /// What is heard next by somebody who follows objects.
-async fn next(changes: &mut BoxStream<'static, cluster::Result<Change>>) -> String {
+async fn next(changes: &mut BoxStream<'static, cluster::Result<WatchEvent>>) -> String {
     let change = tokio::time::timeout(Duration::from_secs(30), changes.next()).await;
     match change.expect("something is heard in time").expect("it goes on").unwrap() {
-        Change::Began => "began".to_owned(),
-        Change::There(object) => {
+        WatchEvent::Started => "began".to_owned(),
+        WatchEvent::Applied(object) => {
             let value: Value = object.item.parse().unwrap();
             format!("{} {}", object.name, value["data"]["n"].as_str().unwrap_or_default())
         }
-        Change::Gone(object) => format!("{} is gone", object.name),
+        WatchEvent::Deleted(object) => format!("{} is gone", object.name),
     }
 }
 
 /// The rules for changes, with some objects of a label there.
-async fn follows(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
+async fn check_watch(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
     let mut changes = cluster.watch(maps, query);
     assert_eq!(next(&mut changes).await, "began");
     let mut there = Vec::new();
@@ -101,18 +103,18 @@ async fn follows(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
     there.sort();
     assert_eq!(there, ["m0 ", "m1 ", "m2 "]);
 
-    let mut made = config_map("new", "a");
-    made["data"] = json!({"n": "1"});
-    let item = Item::from_object(&made).unwrap();
-    let made = cluster.create(maps, "shop", &item).await.unwrap();
+    let mut created = config_map("new", "a");
+    created["data"] = json!({"n": "1"});
+    let item = Item::from_object(&created).unwrap();
+    let created = cluster.create(maps, "shop", &item).await.unwrap();
     assert_eq!(next(&mut changes).await, "new 1");
     let patch = json!({"data": {"n": "2"}});
-    cluster.patch(maps, "shop", "m5", Door::Whole, &patch).await.unwrap();
-    cluster.patch(maps, "shop", "new", Door::Whole, &patch).await.unwrap();
+    cluster.patch(maps, "shop", "m5", Subresource::None, &patch).await.unwrap();
+    cluster.patch(maps, "shop", "new", Subresource::None, &patch).await.unwrap();
     assert_eq!(next(&mut changes).await, "new 2", "and nothing of others");
 
-    let made: Value = made.item.parse().unwrap();
-    let uid = made["metadata"]["uid"].as_str();
+    let created: Value = created.item.parse().unwrap();
+    let uid = created["metadata"]["uid"].as_str();
     let error = cluster.delete(maps, "shop", "new", Some("of another")).await.unwrap_err();
     assert!(error.is_conflict(), "{error}");
     cluster.delete(maps, "shop", "new", uid).await.unwrap();
@@ -124,7 +126,7 @@ async fn follows(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
     let error = loop {
         match refused.next().await.expect("it says why") {
             Err(error) => break error,
-            Ok(Change::Began) => {}
+            Ok(WatchEvent::Started) => {}
             Ok(change) => panic!("{change:?}"),
         }
     };
@@ -132,13 +134,13 @@ async fn follows(cluster: &dyn Cluster, maps: &Arc<Resource>, query: Query) {
 }
 
 #[tokio::test]
-async fn a_cluster_in_memory_keeps_to_the_rules() {
+async fn fake_cluster_conforms() {
     let fake = objects().into_iter().fold(Fake::usual(), Fake::with);
-    conforms(&fake).await;
+    check_conformance(&fake).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_server_keeps_to_the_rules() {
+async fn api_server_conforms() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let client = plane.client().await.unwrap();
@@ -147,16 +149,16 @@ async fn the_api_server_keeps_to_the_rules() {
     }
     // Pages that do not come out even, one page, and no pages.
     for page_size in [3, 500, 0] {
-        conforms(&ApiServer::new(client.clone(), page_size)).await;
+        check_conformance(&ApiServer::new(client.clone(), page_size)).await;
     }
     drop(plane);
     drop(bed);
-    let gone = ApiServer::new(client, 500).impatient().discover().await.unwrap_err();
+    let gone = ApiServer::new(client, 500).without_outage_retries().discover().await.unwrap_err();
     assert!(gone.to_string().contains("cannot be reached"), "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_is_away_has_started_no_command_and_the_command_is_not_told() {
+async fn unreachable_node_has_not_started_the_command_and_the_error_omits_it() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let client = plane.client().await.unwrap();
@@ -189,15 +191,15 @@ async fn a_node_that_is_away_has_started_no_command_and_the_command_is_not_told(
         timeout: Duration::from_secs(30),
     };
     let error = cluster.exec(&exec("box")).await.unwrap_err();
-    assert!(error.is_out_of_reach(), "{error}");
+    assert!(error.is_unavailable(), "{error}");
     assert!(!error.to_string().contains("secret"), "{error}");
     let error = cluster.exec(&exec("gone")).await.unwrap_err();
-    assert!(error.is_not_found() && !error.is_out_of_reach(), "{error}");
+    assert!(error.is_not_found() && !error.is_unavailable(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_run_in_real_containers() {
-    if !node::require("commands_run_in_real_containers") {
+    if !node::require_for_test("commands_run_in_real_containers") {
         return;
     }
     let bed = Bed::isolated().unwrap();

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
-use bowline_engine::backup::csi::{self, Discarded, Reach};
+use bowline_engine::backup::csi::{self, Discarded, SnapshotApi};
 use bowline_engine::backup::{self, Recovery, finalize, replace};
 use bowline_engine::cluster::fake::usual_resources;
-use bowline_engine::cluster::{Change, Cluster as _, Error, Executed, Fake, Query};
-use bowline_engine::journal::{InMemory, Record, recover};
-use bowline_engine::operation::record::Of;
+use bowline_engine::cluster::{Cluster as _, Error, ExecOutcome, Fake, Query, WatchEvent};
+use bowline_engine::journal::{InMemory, JournalEntry, recover};
+use bowline_engine::operation::record::RunRef;
 use bowline_engine::operation::{Kind, Operation, State};
 use bowline_engine::report::Report;
 use bowline_engine::{GroupResource, Resource};
@@ -22,28 +22,30 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::backup::{Run, archive_of, claim, namespace, object, run_of, store_in, take};
+use crate::backup::{
+    FinishedBackup, archive_of, claim, namespace, object, run_and_read, run_of, store_in,
+};
 
 pub(crate) const GROUP: &str = "snapshot.storage.k8s.io";
 pub(crate) const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
 pub(crate) const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
 pub(crate) const GROUPS: &str = "volumegroupsnapshots.groupsnapshot.storage.k8s.io";
 pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
-pub(crate) const BACKUP: Of<'static> =
-    Of { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
+pub(crate) const BACKUP: RunRef<'static> =
+    RunRef { name: "b1", uid: "3f9f3c1e-0000-4000-8000-000000000001" };
 
 /// The snapshots that a driver has, and what it is to do with which claim.
 #[derive(Default)]
-pub(crate) struct Driver {
+pub(crate) struct FakeCsiDriver {
     calls: Arc<Mutex<Vec<String>>>,
     handles: Mutex<BTreeSet<String>>,
-    moods: Mutex<BTreeMap<&'static str, Mood>>,
+    behaviours: Mutex<BTreeMap<&'static str, DriverBehaviour>>,
     /// Lets go on what waits at it.
     pub(crate) gate: Notify,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
-pub(crate) enum Mood {
+pub(crate) enum DriverBehaviour {
     /// It takes the snapshot, and is ready at once.
     #[default]
     Good,
@@ -63,8 +65,8 @@ pub(crate) enum Mood {
     Lacking,
 }
 
-impl Driver {
-    fn note(&self, call: String) {
+impl FakeCsiDriver {
+    fn record_call(&self, call: String) {
         self.calls.lock().unwrap().push(call);
     }
 
@@ -76,44 +78,51 @@ impl Driver {
         self.handles.lock().unwrap().iter().cloned().collect()
     }
 
-    pub(crate) fn is(&self, claim: &'static str, mood: Mood) {
-        self.moods.lock().unwrap().insert(claim, mood);
+    pub(crate) fn set_behaviour(&self, claim: &'static str, behaviour: DriverBehaviour) {
+        self.behaviours.lock().unwrap().insert(claim, behaviour);
     }
 
     /// What the snapshot controller and the driver do about a VolumeSnapshot.
-    async fn make(&self, cluster: &Fake, snapshot: Value) {
+    async fn take_snapshot(&self, cluster: &Fake, snapshot: Value) {
         let meta = &snapshot["metadata"];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let (uid, name) = (text(&meta["uid"]), text(&meta["name"]));
         let claim = text(&snapshot["spec"]["source"]["persistentVolumeClaimName"]);
-        self.note(format!("begin {claim}"));
+        self.record_call(format!("begin {claim}"));
         // The others of the block are made meanwhile.
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let mood = self.moods.lock().unwrap().get(claim.as_str()).copied().unwrap_or_default();
+        let behaviour =
+            self.behaviours.lock().unwrap().get(claim.as_str()).copied().unwrap_or_default();
         let content = format!("snapcontent-{uid}");
         let handle = format!("handle-{name}");
-        if mood == Mood::Gated {
+        if behaviour == DriverBehaviour::Gated {
             self.gate.notified().await;
         }
-        if mood == Mood::Leaving {
+        if behaviour == DriverBehaviour::Leaving {
             let mut leaving = snapshot.clone();
             leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             cluster.put(leaving);
         }
-        let status = match mood {
-            Mood::Silent => return,
-            Mood::Failing | Mood::Stuck => json!({"error": {"message": "no luck"}}),
-            Mood::Good | Mood::Unready | Mood::Gated | Mood::Leaving | Mood::Lacking => {
+        let status = match behaviour {
+            DriverBehaviour::Silent => return,
+            DriverBehaviour::Failing | DriverBehaviour::Stuck => {
+                json!({"error": {"message": "no luck"}})
+            }
+            DriverBehaviour::Good
+            | DriverBehaviour::Unready
+            | DriverBehaviour::Gated
+            | DriverBehaviour::Leaving
+            | DriverBehaviour::Lacking => {
                 self.handles.lock().unwrap().insert(handle.clone());
                 json!({
                     "snapshotHandle": handle,
                     "creationTime": 1_700_000_000_000_000_000_i64,
                     "restoreSize": 1 << 30,
-                    "readyToUse": mood != Mood::Unready,
+                    "readyToUse": behaviour != DriverBehaviour::Unready,
                 })
             }
         };
-        self.note(format!("end {claim}"));
+        self.record_call(format!("end {claim}"));
         cluster.put(json!({
             "apiVersion": format!("{GROUP}/v1"),
             "kind": "VolumeSnapshotContent",
@@ -129,7 +138,7 @@ impl Driver {
     }
 
     /// A content is gone, and with it what it does not retain.
-    fn forget(&self, content: &Value) {
+    fn delete_snapshot(&self, content: &Value) {
         if content["spec"]["deletionPolicy"] == "Delete"
             && content["status"]["volumeGroupSnapshotHandle"].is_null()
             && let Some(handle) = content["status"]["snapshotHandle"].as_str()
@@ -211,37 +220,39 @@ fn objects() -> Vec<Value> {
     ]
 }
 
-fn cluster(driver: &Arc<Driver>, fake: Fake) -> Arc<Fake> {
+fn cluster(driver: &Arc<FakeCsiDriver>, fake: Fake) -> Arc<Fake> {
     let calls = Arc::clone(&driver.calls);
-    Arc::new(objects().into_iter().fold(fake, Fake::with).answering(move |exec| {
+    Arc::new(objects().into_iter().fold(fake, Fake::with).with_exec_script(move |exec| {
         calls.lock().unwrap().push(exec.command[0].clone());
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     }))
 }
 
 /// The snapshot controller. It ends when this is dropped.
-fn control(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
+fn run_snapshot_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     for plural in [SNAPSHOTS, CONTENTS] {
         let (cluster, driver) = (Arc::clone(cluster), Arc::clone(driver));
         let resource = cluster.resources().resolve(plural).cloned().unwrap();
         let mut changes = cluster.watch(&resource, Query::default());
         tasks.spawn(async move {
-            let mut made = BTreeSet::new();
+            let mut handled = BTreeSet::new();
             while let Some(Ok(change)) = changes.next().await {
                 match change {
-                    Change::There(object) if plural == SNAPSHOTS => {
+                    WatchEvent::Applied(object) if plural == SNAPSHOTS => {
                         let snapshot: Value = object.item.parse().unwrap();
                         let uid = snapshot["metadata"]["uid"].to_string();
                         let content = format!("snapcontent-{}", uid.trim_matches('"'));
                         let is_there = cluster.object(CONTENTS, "", &content).is_some();
-                        if made.insert(uid) && !is_there {
+                        if handled.insert(uid) && !is_there {
                             let (cluster, driver) = (Arc::clone(&cluster), Arc::clone(&driver));
-                            tokio::spawn(async move { driver.make(&cluster, snapshot).await });
+                            tokio::spawn(
+                                async move { driver.take_snapshot(&cluster, snapshot).await },
+                            );
                         }
                     }
                     // The content of a VolumeSnapshot that is deleted goes with it, unless it is retained.
-                    Change::Gone(object) if plural == SNAPSHOTS => {
+                    WatchEvent::Deleted(object) if plural == SNAPSHOTS => {
                         let snapshot: Value = object.item.parse().unwrap();
                         let name = format!(
                             "snapcontent-{}",
@@ -252,8 +263,10 @@ fn control(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
                             cluster.remove(CONTENTS, "", &name);
                         }
                     }
-                    Change::Gone(object) => driver.forget(&object.item.parse().unwrap()),
-                    Change::Began | Change::There(_) => {}
+                    WatchEvent::Deleted(object) => {
+                        driver.delete_snapshot(&object.item.parse().unwrap());
+                    }
+                    WatchEvent::Started | WatchEvent::Applied(_) => {}
                 }
             }
         });
@@ -262,40 +275,42 @@ fn control(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
 }
 
 /// What the snapshot controller does about groups. It ends when this is dropped.
-fn control_groups(cluster: &Arc<Fake>, driver: &Arc<Driver>) -> JoinSet<()> {
+fn run_group_controller(cluster: &Arc<Fake>, driver: &Arc<FakeCsiDriver>) -> JoinSet<()> {
     let (cluster, driver) = (Arc::clone(cluster), Arc::clone(driver));
     let resource = cluster.resources().resolve(GROUPS).cloned().unwrap();
     let mut changes = cluster.watch(&resource, Query::default());
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
-        let mut made = BTreeSet::new();
+        let mut handled = BTreeSet::new();
         while let Some(Ok(change)) = changes.next().await {
             match change {
-                Change::There(object) => {
+                WatchEvent::Applied(object) => {
                     let group: Value = object.item.parse().unwrap();
-                    if made.insert(group["metadata"]["uid"].to_string()) {
-                        make_group(&cluster, &driver, &group);
+                    if handled.insert(group["metadata"]["uid"].to_string()) {
+                        take_group_snapshot(&cluster, &driver, &group);
                     }
                 }
-                Change::Gone(object) => {
-                    forget_group(&cluster, &driver, &object.item.parse().unwrap());
+                WatchEvent::Deleted(object) => {
+                    delete_group_snapshot(&cluster, &driver, &object.item.parse().unwrap());
                 }
-                Change::Began => {}
+                WatchEvent::Started => {}
             }
         }
     });
     tasks
 }
 
-fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
+fn take_group_snapshot(cluster: &Fake, driver: &FakeCsiDriver, group: &Value) {
     let (name, uid) = (&group["metadata"]["name"], group["metadata"]["uid"].as_str().unwrap());
-    driver.note("group".to_owned());
-    let mood = driver.moods.lock().unwrap().get("group").copied().unwrap_or_default();
-    let status = match mood {
-        Mood::Good | Mood::Lacking => json!({"volumeGroupSnapshotHandle": "group-handle"}),
+    driver.record_call("group".to_owned());
+    let behaviour = driver.behaviours.lock().unwrap().get("group").copied().unwrap_or_default();
+    let status = match behaviour {
+        DriverBehaviour::Good | DriverBehaviour::Lacking => {
+            json!({"volumeGroupSnapshotHandle": "group-handle"})
+        }
         _ => json!({"error": {"message": "no luck"}}),
     };
-    if mood == Mood::Stuck {
+    if behaviour == DriverBehaviour::Stuck {
         cluster.fail_some_writes(GROUPS, 1, || Error::Unreachable("gone for a moment".into()));
     }
     cluster.put(json!({
@@ -309,14 +324,14 @@ fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
         },
         "status": status,
     }));
-    if !matches!(mood, Mood::Good | Mood::Lacking) {
+    if !matches!(behaviour, DriverBehaviour::Good | DriverBehaviour::Lacking) {
         return;
     }
     for claim in ["a", "b"] {
         let handle = format!("member-{uid}-{claim}");
         let member = format!("member-{uid}-{claim}-uid");
         driver.handles.lock().unwrap().insert(handle.clone());
-        if mood == Mood::Lacking && claim == "b" {
+        if behaviour == DriverBehaviour::Lacking && claim == "b" {
             continue;
         }
         cluster.put(json!({
@@ -351,7 +366,7 @@ fn make_group(cluster: &Fake, driver: &Driver, group: &Value) {
     }
 }
 
-fn forget_group(cluster: &Fake, driver: &Driver, group: &Value) {
+fn delete_group_snapshot(cluster: &Fake, driver: &FakeCsiDriver, group: &Value) {
     let uid = group["metadata"]["uid"].as_str().unwrap();
     let name = format!("groupsnapcontent-{uid}");
     let content = cluster.object(GROUP_CONTENTS, "", &name).unwrap_or_default();
@@ -364,31 +379,31 @@ fn forget_group(cluster: &Fake, driver: &Driver, group: &Value) {
     }
 }
 
-pub(crate) struct Bench {
-    pub(crate) driver: Arc<Driver>,
+pub(crate) struct CsiTest {
+    pub(crate) driver: Arc<FakeCsiDriver>,
     pub(crate) cluster: Arc<Fake>,
     memory: Memory,
     _controllers: [JoinSet<()>; 2],
 }
 
-impl Bench {
+impl CsiTest {
     pub(crate) fn new() -> Self {
-        let driver = Arc::new(Driver::default());
+        let driver = Arc::new(FakeCsiDriver::default());
         let cluster = cluster(&driver, Fake::new(resources()).with(class("fast")));
-        Self::of(driver, cluster)
+        Self::with_controllers(driver, cluster)
     }
 
-    fn of(driver: Arc<Driver>, cluster: Arc<Fake>) -> Self {
+    fn with_controllers(driver: Arc<FakeCsiDriver>, cluster: Arc<Fake>) -> Self {
         let has_groups = cluster.resources().resolve(GROUPS).is_some();
         let groups =
-            if has_groups { control_groups(&cluster, &driver) } else { JoinSet::default() };
-        let controllers = [control(&cluster, &driver), groups];
+            if has_groups { run_group_controller(&cluster, &driver) } else { JoinSet::default() };
+        let controllers = [run_snapshot_controller(&cluster, &driver), groups];
         Self { driver, cluster, memory: Memory::with_bucket("b"), _controllers: controllers }
     }
 
     /// Both claims in a volume group, with a class for groups or without.
     pub(crate) fn grouped(resources: Vec<Resource>, has_class: bool) -> Self {
-        let driver = Arc::new(Driver::default());
+        let driver = Arc::new(FakeCsiDriver::default());
         let mut fake = Fake::new(resources).with(class("fast"));
         if has_class {
             let version = "groupsnapshot.storage.k8s.io/v1beta2";
@@ -402,7 +417,7 @@ impl Bench {
             claim["metadata"]["labels"] = json!({"velero.io/volume-group": "db"});
             cluster.put(claim);
         }
-        Self::of(driver, cluster)
+        Self::with_controllers(driver, cluster)
     }
 
     pub(crate) fn count(&self, plural: &str) -> usize {
@@ -411,7 +426,7 @@ impl Bench {
         futures::FutureExt::now_or_never(listed).unwrap()
     }
 
-    pub(crate) async fn run(&self, records: Vec<Record>) -> (backup::Run, Arc<InMemory>) {
+    pub(crate) async fn run(&self, records: Vec<JournalEntry>) -> (backup::Run, Arc<InMemory>) {
         let spec = json!({"includeClusterResources": true, "csiSnapshotTimeout": "30s"});
         let mut run = run_of(&self.cluster, spec, store_in(self.memory.clone())).await;
         let journal = Arc::new(InMemory::default());
@@ -420,8 +435,8 @@ impl Bench {
         (run, journal)
     }
 
-    pub(crate) async fn taken(&self) -> Run {
-        take(self.run(Vec::new()).await.0).await
+    pub(crate) async fn run_backup(&self) -> FinishedBackup {
+        run_and_read(self.run(Vec::new()).await.0).await
     }
 
     /// Nobody sees to snapshots any more.
@@ -432,8 +447,8 @@ impl Bench {
     /// The VolumeSnapshots that are there.
     pub(crate) fn snapshots(&self) -> Vec<Value> {
         let names = self.cluster.creations();
-        let made = names.iter().filter(|id| id.resource == "volumesnapshots");
-        made.filter_map(|id| self.cluster.object(SNAPSHOTS, &id.namespace, &id.name)).collect()
+        let created = names.iter().filter(|id| id.resource == "volumesnapshots");
+        created.filter_map(|id| self.cluster.object(SNAPSHOTS, &id.namespace, &id.name)).collect()
     }
 }
 
@@ -444,8 +459,8 @@ fn completed(operations: &[Operation]) -> Vec<Operation> {
 
 #[tokio::test]
 async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
-    let bench = Bench::new();
-    let run = bench.taken().await;
+    let bench = CsiTest::new();
+    let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
     let calls = bench.driver.calls();
     let at = |call: &str| {
@@ -456,40 +471,40 @@ async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
         assert!(at(&format!("end {claim}")) < at("thaw"), "{calls:?}");
     }
     assert!(at("begin b") < at("end a") && at("begin a") < at("end b"), "{calls:?}");
-    assert_eq!(run.taken.freezes.len(), 1);
-    assert_eq!(run.taken.csi_snapshots.len(), 2);
-    assert_eq!(run.taken.csi_classes.0.len(), 1);
+    assert_eq!(run.outcome.freezes.len(), 1);
+    assert_eq!(run.outcome.csi_snapshots.len(), 2);
+    assert_eq!(run.outcome.csi_classes.0.len(), 1);
     let mut operations: Vec<String> =
-        run.taken.operations.iter().map(|one| one.id.to_string()).collect();
+        run.outcome.operations.iter().map(|one| one.id.to_string()).collect();
     operations.sort_unstable();
     assert_eq!(operations.len(), 2);
     assert!(operations[0].starts_with("shop/velero-a-"), "{operations:?}");
 
     let status = finalize::status(
         &bowline_api::Backup::new("b1", bowline_api::BackupSpec::default()),
-        &run.taken,
+        &run.outcome,
     );
     assert_eq!(status.csi_volume_snapshots_attempted, 2);
     let mut status = status;
-    finalize::counted(&mut status, &completed(&run.taken.operations));
+    finalize::count_operations(&mut status, &completed(&run.outcome.operations));
     assert_eq!(status.csi_volume_snapshots_completed, 2);
     assert_eq!((status.volume_snapshots_attempted, status.volume_snapshots_completed), (0, 0));
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_to_be_uploaded_and_stays_with_its_driver_is_a_warning() {
+async fn snapshot_type_cloud_on_a_csi_volume_is_a_warning() {
     for (own, default, count) in [
         (Some(SnapshotType::Cloud), SnapshotType::Auto, 2),
         (None, SnapshotType::Cloud, 2),
         (Some(SnapshotType::Local), SnapshotType::Cloud, 0),
         (None, SnapshotType::Auto, 0),
     ] {
-        let bench = Bench::new();
+        let bench = CsiTest::new();
         let (mut run, _) = bench.run(Vec::new()).await;
         run.request.own_snapshot_type = own;
         run.request.default_snapshot_type = default;
-        let run = take(run).await;
-        assert_eq!(run.taken.csi_snapshots.len(), 2);
+        let run = run_and_read(run).await;
+        assert_eq!(run.outcome.csi_snapshots.len(), 2);
         let warnings = run.warnings();
         assert_eq!(warnings.len(), count, "{own:?} {default:?}: {warnings:?}");
         for text in warnings {
@@ -501,15 +516,15 @@ async fn a_snapshot_that_is_to_be_uploaded_and_stays_with_its_driver_is_a_warnin
 
 #[tokio::test]
 async fn ordered_volumes_are_snapshotted_by_their_driver_between_the_hooks_of_their_pod() {
-    let bench = Bench::new();
+    let bench = CsiTest::new();
     let (mut run, _) = bench.run(Vec::new()).await;
     let order = ["pv-b", "pv-a"].map(str::to_owned).to_vec();
     run.request.ordered = BTreeMap::from([("persistentvolumes".to_owned(), order)]);
     // A location that knows none of them.
     run.request.snapshot_locations = vec!["elsewhere".to_owned()];
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.errors(), [""; 0]);
-    assert_eq!(run.taken.csi_snapshots.len(), 2);
+    assert_eq!(run.outcome.csi_snapshots.len(), 2);
     let calls = bench.driver.calls();
     let at = |call: &str| calls.iter().position(|one| one == call);
     for claim in ["a", "b"] {
@@ -519,9 +534,9 @@ async fn ordered_volumes_are_snapshotted_by_their_driver_between_the_hooks_of_th
 }
 
 #[tokio::test]
-async fn what_a_restore_needs_is_in_the_archive_and_was_not_read_again() {
-    let bench = Bench::new();
-    let run = bench.taken().await;
+async fn archive_has_all_snapshot_objects_without_extra_reads() {
+    let bench = CsiTest::new();
+    let run = bench.run_backup().await;
     let snapshots = bench.snapshots();
     assert_eq!(snapshots.len(), 2);
     for claim in ["a", "b"] {
@@ -545,7 +560,7 @@ async fn what_a_restore_needs_is_in_the_archive_and_was_not_read_again() {
         let there = bench.cluster.object(SNAPSHOTS, "shop", name).unwrap();
         let mark = "velero.io/csi-volumesnapshot-handle";
         assert_eq!(there["metadata"]["annotations"][mark], format!("handle-{name}"));
-        let info = run.taken.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
+        let info = run.outcome.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
         assert_eq!(info.backup_method, Some(Method::CsiSnapshot));
         assert!(!info.skipped && info.preserve_local_snapshot && info.result.is_none());
         let csi = info.csi_snapshot_info.as_ref().unwrap();
@@ -563,25 +578,28 @@ async fn what_a_restore_needs_is_in_the_archive_and_was_not_read_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_driver_that_says_no_is_an_error_on_its_claim_and_leaves_nothing() {
-    for (mood, reason) in [
-        (Mood::Failing, "disk.example.com could not snapshot it: no luck"),
-        (Mood::Silent, "has not taken the snapshot within 30 s"),
+async fn failed_csi_snapshot_is_an_error_on_its_claim_and_leaves_no_leftovers() {
+    for (behaviour, reason) in [
+        (DriverBehaviour::Failing, "disk.example.com could not snapshot it: no luck"),
+        (DriverBehaviour::Silent, "has not taken the snapshot within 30 s"),
     ] {
-        let bench = Bench::new();
-        bench.driver.is("a", mood);
-        let run = bench.taken().await;
+        let bench = CsiTest::new();
+        bench.driver.set_behaviour("a", behaviour);
+        let run = bench.run_backup().await;
         assert_eq!(run.errors().len(), 1, "{:?}", run.errors());
-        let told = &run.errors()[0];
-        assert!(told.contains("persistentvolumeclaims/a:") && told.contains(reason), "{told}");
-        assert!(told.contains("pv-a is not in the backup"), "{told}");
+        let message = &run.errors()[0];
+        assert!(
+            message.contains("persistentvolumeclaims/a:") && message.contains(reason),
+            "{message}"
+        );
+        assert!(message.contains("pv-a is not in the backup"), "{message}");
         assert_eq!(bench.driver.calls().last().unwrap(), "thaw");
         assert_eq!(bench.driver.handles().len(), 1);
         assert_eq!(bench.snapshots().len(), 1, "that of b");
         let stored = &run.archive["resources/persistentvolumeclaims/namespaces/shop/a.json"];
         assert!(stored["metadata"]["labels"].is_null(), "{stored}");
-        assert_eq!(run.taken.operations.len(), 1);
-        let info = run.taken.volumes.iter().find(|info| info.pvc_name == "a").unwrap();
+        assert_eq!(run.outcome.operations.len(), 1);
+        let info = run.outcome.volumes.iter().find(|info| info.pvc_name == "a").unwrap();
         assert_eq!(info.result, Some(Outcome::Failed));
         assert_eq!(info.backup_method, Some(Method::CsiSnapshot));
         assert_eq!(info.csi_snapshot_info.as_ref().unwrap().snapshot_handle, "");
@@ -589,8 +607,8 @@ async fn a_driver_that_says_no_is_an_error_on_its_claim_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_claim_that_cannot_be_snapshotted_is_told_what_is_lacking() {
-    let driver = Arc::new(Driver::default());
+async fn unsupported_claim_is_reported_with_the_missing_prerequisite() {
+    let driver = Arc::new(FakeCsiDriver::default());
     for (fake, reason) in [
         (Fake::usual(), "does not serve snapshot.storage.k8s.io/v1"),
         (Fake::new(resources()), "there is no VolumeSnapshotClass for its driver disk.example.com"),
@@ -598,80 +616,85 @@ async fn a_claim_that_cannot_be_snapshotted_is_told_what_is_lacking() {
     ] {
         let cluster = cluster(&driver, fake);
         let spec = json!({"includeClusterResources": true});
-        let run = take(run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await).await;
+        let run =
+            run_and_read(run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await).await;
         assert_eq!(run.errors().len(), 2, "{:?}", run.errors());
         assert!(run.errors().iter().all(|text| text.contains(reason)), "{:?}", run.errors());
-        for info in &run.taken.volumes {
+        for info in &run.outcome.volumes {
             assert!(info.skipped && info.skipped_reason.contains(reason), "{info:?}");
         }
         assert!(run.stored().contains(&"persistentvolumeclaims/shop/a".to_owned()));
-        assert!(run.taken.operations.is_empty() && run.taken.csi_snapshots.is_empty());
+        assert!(run.outcome.operations.is_empty() && run.outcome.csi_snapshots.is_empty());
     }
 }
 
 #[tokio::test]
 async fn a_snapshot_is_of_a_claim_whether_or_not_its_volume_is_backed_up() {
-    let bench = Bench::new();
+    let bench = CsiTest::new();
     let (mut run, _) = bench.run(Vec::new()).await;
     let spec = json!({"includeClusterResources": false});
     run.request = crate::backup::request(&bench.cluster, spec).await;
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     assert_eq!(run.errors(), [""; 0]);
-    assert_eq!(run.taken.csi_snapshots.len(), 2);
+    assert_eq!(run.outcome.csi_snapshots.len(), 2);
     let stored = run.stored();
     assert!(!stored.iter().any(|path| path.starts_with("persistentvolumes/")), "{stored:?}");
-    let named = run.taken.volumes.iter().filter(|info| info.csi_snapshot_info.is_some());
+    let named = run.outcome.volumes.iter().filter(|info| info.csi_snapshot_info.is_some());
     let named: Vec<_> = named.map(|info| (&*info.pv_name, &*info.pvc_name)).collect();
     assert_eq!(named, [("pv-a", "a"), ("pv-b", "b")]);
 }
 
 #[tokio::test]
-async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over() {
-    let bench = Bench::new();
+async fn no_snapshot_is_lost_or_left_over_wherever_a_process_dies() {
+    let bench = CsiTest::new();
     let (first, journal) = bench.run(Vec::new()).await;
-    let (whole, records) = (take(first).await, journal.records());
+    let (whole, records) = (run_and_read(first).await, journal.records());
     let before: BTreeSet<String> = bench.driver.handles().into_iter().collect();
     assert_eq!(before.len(), 2);
     for length in 1..=records.len() {
-        let noted = records[..length].to_vec();
-        let is_finished = !recover(noted.clone()).finished.is_empty();
+        let journaled = records[..length].to_vec();
+        let is_finished = !recover(journaled.clone()).finished.is_empty();
         // All is as the first one left it.
-        let bench = Bench::new();
+        let bench = CsiTest::new();
         let (first, _) = bench.run(Vec::new()).await;
-        let first = take(first).await;
-        let noted = rename(&noted, &whole, &first);
+        let first = run_and_read(first).await;
+        let journaled = rename(&journaled, &whole, &first);
         let store = store_in(bench.memory.clone());
         let name = bowline_store::BackupName::new("b1").unwrap();
         assert!(!archive_of(&store, &name).await.is_empty());
-        let (again, _) = bench.run(noted).await;
-        let again = take(again).await;
-        assert_eq!(again.errors(), [""; 0], "after {length} notes");
-        assert_eq!(again.warnings(), [""; 0], "after {length} notes");
-        let handles = |run: &Run| -> BTreeSet<String> {
-            run.taken.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
+        let (again, _) = bench.run(journaled).await;
+        let again = run_and_read(again).await;
+        assert_eq!(again.errors(), [""; 0], "after {length} journal entries");
+        assert_eq!(again.warnings(), [""; 0], "after {length} journal entries");
+        let handles = |run: &FinishedBackup| -> BTreeSet<String> {
+            run.outcome.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
         };
         let there: BTreeSet<String> = bench.driver.handles().into_iter().collect();
-        assert_eq!(handles(&again), there, "after {length} notes");
-        assert_eq!(there.len(), 2, "after {length} notes");
-        assert_eq!(bench.snapshots().len(), 2, "after {length} notes");
-        assert_eq!(again.taken.operations.len(), 2);
-        assert_eq!(handles(&again) == handles(&first), is_finished, "after {length} notes");
-        assert_eq!(again.taken.csi_classes.0.len(), 1);
+        assert_eq!(handles(&again), there, "after {length} journal entries");
+        assert_eq!(there.len(), 2, "after {length} journal entries");
+        assert_eq!(bench.snapshots().len(), 2, "after {length} journal entries");
+        assert_eq!(again.outcome.operations.len(), 2);
+        assert_eq!(
+            handles(&again) == handles(&first),
+            is_finished,
+            "after {length} journal entries"
+        );
+        assert_eq!(again.outcome.csi_classes.0.len(), 1);
     }
 }
 
 /// The notes of one run, as if they were those of another: only the names of snapshots differ.
-fn rename(records: &[Record], of: &Run, to: &Run) -> Vec<Record> {
+fn rename(records: &[JournalEntry], of: &FinishedBackup, to: &FinishedBackup) -> Vec<JournalEntry> {
     let mut text = serde_json::to_string(records).unwrap();
-    for one in &of.taken.csi_snapshots {
-        let other = to.taken.csi_snapshots.iter().find(|other| other.claim == one.claim).unwrap();
+    for one in &of.outcome.csi_snapshots {
+        let other = to.outcome.csi_snapshots.iter().find(|other| other.claim == one.claim).unwrap();
         for (from, to) in [(&one.name, &other.name), (&one.content, &other.content)] {
             text = text.replace(from.as_str(), to);
         }
     }
-    let mut records: Vec<Record> = serde_json::from_str(&text).unwrap();
+    let mut records: Vec<JournalEntry> = serde_json::from_str(&text).unwrap();
     for record in &mut records {
-        if let Record::Ended(ended) = record {
+        if let JournalEntry::Ended(ended) = record {
             // The bytes that are kept are those of the other run.
             ended.kept = None;
         }
@@ -680,40 +703,40 @@ fn rename(records: &[Record], of: &Run, to: &Run) -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_kept_outlives_its_objects_and_one_that_is_not_goes_with_them() {
-    let bench = Bench::new();
-    let run = bench.taken().await;
+async fn retained_snapshot_outlives_its_objects_and_discarded_one_does_not() {
+    let bench = CsiTest::new();
+    let run = bench.run_backup().await;
     let resources = bench.cluster.resources();
-    let snapshots = csi::targets_of(&run.taken.csi_snapshots);
+    let snapshots = csi::targets_of(&run.outcome.csi_snapshots);
     let (a, b) = (&snapshots[..1], &snapshots[1..]);
-    let of_another = Of { uid: "another", ..BACKUP };
-    let reach = Reach::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
-    let Discarded { left, unseen } = csi::discard(&reach, &snapshots).await;
-    assert_eq!((left.len(), unseen.len()), (0, 2), "{unseen:?}");
+    let of_another = RunRef { uid: "another", ..BACKUP };
+    let reach = SnapshotApi::discover(&*bench.cluster, of_another).await.unwrap().unwrap();
+    let Discarded { undeleted, not_found } = csi::discard(&reach, &snapshots).await;
+    assert_eq!((undeleted.len(), not_found.len()), (0, 2), "{not_found:?}");
     assert_eq!(bench.snapshots().len(), 2, "those of another backup are not touched");
     assert!(resources.resolve(SNAPSHOTS).is_some());
 
-    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
     let report = Report::default();
     assert_eq!(csi::retain(&reach, a, &report).await, []);
-    assert_eq!(report.errors(), 0);
+    assert_eq!(report.error_count(), 0);
     for unseen in 0..2 {
         assert!(csi::release(&reach, a).await.is_empty());
         let discarded = csi::discard(&reach, b).await;
-        assert_eq!((discarded.left.len(), discarded.unseen.len()), (0, unseen));
+        assert_eq!((discarded.undeleted.len(), discarded.not_found.len()), (0, unseen));
     }
     assert_eq!(bench.snapshots().len(), 0);
     let contents = bench.cluster.resources().resolve(CONTENTS).cloned().unwrap();
-    let left = bench.cluster.list(&contents, Query::default()).count().await;
-    assert_eq!(left, 0);
+    let remaining = bench.cluster.list(&contents, Query::default()).count().await;
+    assert_eq!(remaining, 0);
     tokio::task::yield_now().await;
-    let kept = run.taken.csi_snapshots[0].handle.clone();
-    assert_eq!(bench.driver.handles(), [kept]);
+    let retained = run.outcome.csi_snapshots[0].handle.clone();
+    assert_eq!(bench.driver.handles(), [retained]);
 }
 
 #[tokio::test]
-async fn a_snapshot_that_went_before_it_was_kept_is_lost() {
-    let going = |bench: &Bench, content: &str| {
+async fn snapshot_deleted_before_it_was_retained_is_lost() {
+    let going = |bench: &CsiTest, content: &str| {
         let mut content = bench.cluster.object(CONTENTS, "", content).unwrap();
         content["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
         content["metadata"]["finalizers"] = json!(["a.driver/works"]);
@@ -722,36 +745,36 @@ async fn a_snapshot_that_went_before_it_was_kept_is_lost() {
     for (reason, is_ours) in
         [("VolumeSnapshot is gone", true), ("being deleted", true), ("another has its name", false)]
     {
-        let bench = Bench::new();
-        let run = bench.taken().await;
-        let record = &run.taken.csi_snapshots[0];
+        let bench = CsiTest::new();
+        let run = bench.run_backup().await;
+        let record = &run.outcome.csi_snapshots[0];
         match reason {
             "VolumeSnapshot is gone" => bench.cluster.remove(SNAPSHOTS, "shop", &record.name),
             "being deleted" => going(&bench, &record.content),
             _ => {}
         }
-        let of = if is_ours { BACKUP } else { Of { uid: "another", ..BACKUP } };
-        let reach = Reach::discover(&*bench.cluster, of).await.unwrap().unwrap();
-        let targets = csi::targets_of(&run.taken.csi_snapshots);
+        let run_ref = if is_ours { BACKUP } else { RunRef { uid: "another", ..BACKUP } };
+        let api = SnapshotApi::discover(&*bench.cluster, run_ref).await.unwrap().unwrap();
+        let targets = csi::targets_of(&run.outcome.csi_snapshots);
         let report = Report::default();
-        let lost = csi::retain(&reach, &targets, &report).await;
+        let lost = csi::retain(&api, &targets, &report).await;
         let expected = if is_ours { 1 } else { 2 };
         assert_eq!(lost.len(), expected, "{reason}: {lost:?}");
-        let (first, told) = lost.iter().find(|(one, _)| one.name == record.name).unwrap();
-        assert!(told.contains(reason), "{first:?}: {told}");
-        assert_eq!(report.errors(), 0, "who asks tells it");
+        let (first, actual_reason) = lost.iter().find(|(one, _)| one.name == record.name).unwrap();
+        assert!(actual_reason.contains(reason), "{first:?}: {actual_reason}");
+        assert_eq!(report.error_count(), 0, "who asks tells it");
     }
 }
 
 #[tokio::test]
-async fn a_group_that_went_before_it_was_kept_takes_its_snapshots_with_it() {
-    let bench = Bench::grouped(with_groups(), true);
-    let run = bench.taken().await;
-    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
-    let targets = csi::targets_of(&run.taken.csi_snapshots);
+async fn group_deleted_before_it_was_retained_loses_its_snapshots() {
+    let bench = CsiTest::grouped(with_groups(), true);
+    let run = bench.run_backup().await;
+    let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.outcome.csi_snapshots);
     assert_eq!(csi::retain(&reach, &targets, &Report::default()).await, []);
-    let made = bench.cluster.creations();
-    let group = made.iter().find(|id| id.resource == "volumegroupsnapshots").unwrap();
+    let created = bench.cluster.creations();
+    let group = created.iter().find(|id| id.resource == "volumegroupsnapshots").unwrap();
     let uid = bench.cluster.object(GROUPS, "shop", &group.name).unwrap()["metadata"]["uid"].clone();
     let content = format!("groupsnapcontent-{}", uid.as_str().unwrap());
     bench.cluster.remove(GROUP_CONTENTS, "", &content);
@@ -761,37 +784,37 @@ async fn a_group_that_went_before_it_was_kept_takes_its_snapshots_with_it() {
 }
 
 #[tokio::test]
-async fn an_api_that_does_not_answer_is_not_one_that_is_gone() {
+async fn failed_snapshot_api_is_not_treated_as_absent() {
     for group in ["snapshot.storage.k8s.io/v1", "groupsnapshot.storage.k8s.io/v1beta2"] {
         let failed = format!("{group}: the server is busy");
         let cluster = Fake::new(resources()).with_failed_group(failed);
-        let error = Reach::discover(&cluster, BACKUP).await.err().unwrap();
+        let error = SnapshotApi::discover(&cluster, BACKUP).await.err().unwrap();
         assert!(error.to_string().contains("the server is busy"), "{error}");
     }
-    assert!(Reach::discover(&Fake::usual(), BACKUP).await.unwrap().is_none());
+    assert!(SnapshotApi::discover(&Fake::usual(), BACKUP).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_group_that_would_take_claims_of_others_is_not_made() {
-    let bench = Bench::grouped(with_groups(), true);
+async fn group_that_would_include_other_claims_is_not_created() {
+    let bench = CsiTest::grouped(with_groups(), true);
     let mut other = claim("shop", "other", "pv-other");
     other["metadata"]["labels"] =
         json!({"velero.io/volume-group": "db", "velero.io/exclude-from-backup": "true"});
     bench.cluster.put(other);
-    let run = bench.taken().await;
+    let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
-    assert_eq!((run.taken.csi_snapshots.len(), bench.count(GROUPS)), (2, 0));
-    let told = run.warnings();
-    let told = told.iter().filter(|text| text.contains("have the same label: other"));
-    assert_eq!(told.count(), 2, "{:?}", run.warnings());
+    assert_eq!((run.outcome.csi_snapshots.len(), bench.count(GROUPS)), (2, 0));
+    let warnings = run.warnings();
+    let warnings = warnings.iter().filter(|text| text.contains("have the same label: other"));
+    assert_eq!(warnings.count(), 2, "{:?}", run.warnings());
 }
 
 #[tokio::test]
 async fn the_archive_has_snapshots_as_they_are_when_they_can_be_used() {
-    let bench = Bench::new();
-    bench.driver.is("a", Mood::Unready);
-    let taken = bench.taken().await;
-    let record = taken.taken.csi_snapshots.iter().find(|one| one.claim == "a").unwrap();
+    let bench = CsiTest::new();
+    bench.driver.set_behaviour("a", DriverBehaviour::Unready);
+    let finished = bench.run_backup().await;
+    let record = finished.outcome.csi_snapshots.iter().find(|one| one.claim == "a").unwrap();
     assert!(!record.is_ready);
     let mut content = bench.cluster.object(CONTENTS, "", &record.content).unwrap();
     content["status"]["readyToUse"] = true.into();
@@ -800,7 +823,7 @@ async fn the_archive_has_snapshots_as_they_are_when_they_can_be_used() {
     let mut backup = (*run.request.backup).clone();
     backup.status.get_or_insert_default().phase = Some(bowline_api::BackupPhase::Finalizing);
     run.request.backup = bowline_plugin::Encoded::new(backup);
-    let items = replace::items_of(&taken.taken.operations);
+    let items = replace::items_of(&finished.outcome.operations);
     let (store, name) = (run.store.clone(), run.request.name.clone());
     let replaced = replace::run(run, &items, &items, jiff::Timestamp::UNIX_EPOCH).await;
     assert_eq!(replaced.outcome.unwrap(), 4, "two VolumeSnapshots, two contents");
@@ -813,7 +836,7 @@ async fn the_archive_has_snapshots_as_they_are_when_they_can_be_used() {
 }
 
 #[test]
-fn what_operations_came_to_is_in_the_records_of_volumes() {
+fn operation_results_are_in_the_volume_infos() {
     let now = jiff::Timestamp::UNIX_EPOCH;
     let id = |claim: &str| format!("shop/velero-{claim}-1/2026-01-01T00:00:00Z");
     let operation = |claim: &str, state: State| {
@@ -825,7 +848,7 @@ fn what_operations_came_to_is_in_the_records_of_volumes() {
         };
         let (plugin, id) = (csi::BACKUPPER.parse().unwrap(), OperationId::new(id(claim)).unwrap());
         let long = Duration::from_hours(1);
-        let mut operation = Operation::begun(Kind::ItemBackup, plugin, item, id, now, long);
+        let mut operation = Operation::started(Kind::ItemBackup, plugin, item, id, now, long);
         operation.progress.updated = Some(now);
         operation.progress.total = 7;
         Operation { state, ..operation }
@@ -842,32 +865,33 @@ fn what_operations_came_to_is_in_the_records_of_volumes() {
     let operations =
         [operation("a", State::Completed), operation("b", State::Failed("never ready".into()))];
     let mut infos = [info("a"), info("b"), info("c")];
-    csi::settle(&operations, &mut infos);
+    csi::apply_operation_results(&operations, &mut infos);
     let results: Vec<_> = infos.iter().map(|info| info.result.clone()).collect();
     assert_eq!(results, [Some(Outcome::Succeeded), Some(Outcome::Failed), None]);
     let csi = infos[0].csi_snapshot_info.as_ref().unwrap();
     assert_eq!((csi.size, csi.ready_to_use), (7, Some(true)));
     assert!(infos[1].completion_timestamp.is_some());
 
-    let (kept, failed) = csi::targets(&operations);
-    assert_eq!((kept.len(), failed.len()), (1, 1));
-    let both: Vec<_> = kept.iter().chain(&failed).cloned().collect();
-    csi::forget_discarded(&both, &failed.into(), &mut infos);
+    let (completed, failed) = csi::targets_of_operations(&operations);
+    assert_eq!((completed.len(), failed.len()), (1, 1));
+    let both: Vec<_> = completed.iter().chain(&failed).cloned().collect();
+    csi::clear_discarded_handles(&both, &failed.into(), &mut infos);
     let handles = infos.iter().map(|info| info.csi_snapshot_info.as_ref().unwrap());
     let handles: Vec<&str> = handles.map(|csi| csi.snapshot_handle.as_str()).collect();
     assert_eq!(handles, ["", "h", "h"], "only one that was really deleted has none");
-    let failed = csi::Record { failure: Some("no".into()), ..csi::Record::default() };
+    let failed =
+        csi::CsiSnapshotRecord { failure: Some("no".into()), ..csi::CsiSnapshotRecord::default() };
     assert!(csi::targets_of(&[failed]).is_empty(), "one that has no name was not made");
 }
 
 #[tokio::test]
 async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
-    let bench = Bench::grouped(with_groups(), true);
-    let run = bench.taken().await;
+    let bench = CsiTest::grouped(with_groups(), true);
+    let run = bench.run_backup().await;
     assert_eq!(run.errors(), [""; 0]);
     assert_eq!(run.warnings(), [""; 0]);
     assert_eq!(bench.driver.calls(), ["freeze", "group", "thaw"]);
-    assert_eq!(run.taken.operations.len(), 2);
+    assert_eq!(run.outcome.operations.len(), 2);
     for claim in ["a", "b"] {
         let path = format!("resources/persistentvolumeclaims/namespaces/shop/{claim}.json");
         let name = &run.archive[&path]["metadata"]["labels"]["velero.io/volume-snapshot-name"];
@@ -877,16 +901,19 @@ async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
         assert_eq!(snapshot["metadata"]["labels"]["velero.io/backup-name"], "b1");
         let marks = &snapshot["metadata"]["annotations"];
         assert_eq!(marks["velero.io/csi-volumegroupsnapshot-handle"], "group-handle");
-        let info = run.taken.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
+        let info = run.outcome.volumes.iter().find(|info| info.pvc_name == claim).unwrap();
         let csi = info.csi_snapshot_info.as_ref().unwrap();
         assert_eq!(csi.volume_group_snapshot_handle, "group-handle");
     }
     let handles = bench.driver.handles();
     assert_eq!(handles.len(), 2);
-    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
-    let targets = csi::targets_of(&run.taken.csi_snapshots);
-    let Discarded { left, .. } = csi::discard(&reach, &targets[..1]).await;
-    assert!(left.len() == 1 && left[0].1.contains("other snapshots are kept"), "{left:?}");
+    let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&run.outcome.csi_snapshots);
+    let Discarded { undeleted, .. } = csi::discard(&reach, &targets[..1]).await;
+    assert!(
+        undeleted.len() == 1 && undeleted[0].1.contains("other snapshots are kept"),
+        "{undeleted:?}"
+    );
     assert_eq!(bench.driver.handles().len(), 2, "all of a group, or none");
     assert!(csi::release(&reach, &targets).await.is_empty());
     for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
@@ -897,23 +924,23 @@ async fn claims_of_a_volume_group_are_snapshotted_by_one_group() {
 }
 
 #[tokio::test]
-async fn a_group_that_nobody_wants_is_deleted_whole() {
-    let bench = Bench::grouped(with_groups(), true);
+async fn unreferenced_group_is_deleted_completely() {
+    let bench = CsiTest::grouped(with_groups(), true);
     let (first, journal) = bench.run(Vec::new()).await;
-    let first = take(first).await;
-    let begun = journal.records()[..1].to_vec();
-    let (again, _) = bench.run(begun).await;
-    let again = take(again).await;
+    let first = run_and_read(first).await;
+    let started = journal.records()[..1].to_vec();
+    let (again, _) = bench.run(started).await;
+    let again = run_and_read(again).await;
     assert_eq!(again.errors(), [""; 0]);
-    let of = |run: &Run| -> BTreeSet<String> {
-        run.taken.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
+    let of = |run: &FinishedBackup| -> BTreeSet<String> {
+        run.outcome.csi_snapshots.iter().map(|one| one.handle.clone()).collect()
     };
     let there: BTreeSet<String> = bench.driver.handles().into_iter().collect();
     assert_eq!(there, of(&again));
     assert!(there.is_disjoint(&of(&first)), "those of the first try are deleted");
     assert_eq!((bench.count(GROUPS), bench.count(SNAPSHOTS)), (1, 2));
-    let reach = Reach::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
-    let targets = csi::targets_of(&again.taken.csi_snapshots);
+    let reach = SnapshotApi::discover(&*bench.cluster, BACKUP).await.unwrap().unwrap();
+    let targets = csi::targets_of(&again.outcome.csi_snapshots);
     assert_eq!(csi::discard(&reach, &targets).await, Discarded::default());
     for plural in [SNAPSHOTS, CONTENTS, GROUPS, GROUP_CONTENTS] {
         assert_eq!(bench.count(plural), 0, "{plural}");
@@ -922,15 +949,18 @@ async fn a_group_that_nobody_wants_is_deleted_whole() {
 }
 
 #[tokio::test]
-async fn where_there_are_no_groups_claims_are_snapshotted_one_by_one_and_that_is_told() {
+async fn without_group_api_claims_are_snapshotted_one_by_one_with_a_warning() {
     for (resources, reason) in [
         (resources(), "does not serve groupsnapshot.storage.k8s.io"),
         (with_groups(), "no VolumeGroupSnapshotClass for the driver"),
     ] {
-        let run = Bench::grouped(resources, false).taken().await;
+        let run = CsiTest::grouped(resources, false).run_backup().await;
         assert_eq!(run.errors(), [""; 0]);
-        assert_eq!(run.taken.csi_snapshots.len(), 2);
-        let told = run.warnings();
-        assert!(told.len() == 2 && told.iter().all(|text| text.contains(reason)), "{told:?}");
+        assert_eq!(run.outcome.csi_snapshots.len(), 2);
+        let warnings = run.warnings();
+        assert!(
+            warnings.len() == 2 && warnings.iter().all(|text| text.contains(reason)),
+            "{warnings:?}"
+        );
     }
 }

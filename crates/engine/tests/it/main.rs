@@ -8,14 +8,14 @@
 )]
 
 mod backup;
+mod backup_failures;
 mod backup_items;
-mod bad_days;
 mod cluster;
 mod csi;
-mod csi_ends;
-mod restore_bad_days;
+mod csi_cleanup;
+mod restore_collisions;
 mod restore_csi;
-mod restore_shared;
+mod restore_failures;
 mod restore_volumes;
 mod resume;
 mod snapshots;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use bowline_engine::cluster::fake::usual_resources;
 use bowline_engine::cluster::{Error, Fake};
-use bowline_engine::restore::Restored;
+use bowline_engine::restore::RestoreOutcome;
 use bowline_engine::{GroupResource, Resource};
 use bowline_store::file::Method;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::backup::namespace;
-use crate::restore_bad_days::restore_of;
+use crate::restore_failures::restore_of;
 
 pub(crate) const SNAPSHOTS: &str = "volumesnapshots.snapshot.storage.k8s.io";
 pub(crate) const CONTENTS: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
@@ -99,16 +99,16 @@ pub(crate) fn objects(class: &str) -> Vec<(&'static str, Value)> {
     ]
 }
 
-async fn restore(fake: &Arc<Fake>, objects: &[(&str, Value)]) -> Restored {
+async fn restore(fake: &Arc<Fake>, objects: &[(&str, Value)]) -> RestoreOutcome {
     restore_of(Arc::clone(fake) as _, objects, CancellationToken::new()).await
 }
 
 #[tokio::test]
-async fn a_claim_is_made_from_its_snapshot_and_followed_and_its_old_volume_is_not_made() {
+async fn claim_is_restored_from_its_snapshot_and_tracked() {
     let fake = Arc::new(cluster());
     let restored = restore(&fake, &objects("fast")).await;
-    assert_eq!(restored.report.errors(), 0, "{:?}", restored.report.results());
-    assert_eq!(restored.report.warnings(), 0, "{:?}", restored.report.results());
+    assert_eq!(restored.report.error_count(), 0, "{:?}", restored.report.results());
+    assert_eq!(restored.report.warning_count(), 0, "{:?}", restored.report.results());
     let created: Vec<String> = fake.creations().iter().map(|id| id.resource.clone()).collect();
     let expected = ["volumesnapshotcontents", "volumesnapshots", "persistentvolumeclaims"];
     assert_eq!(created, expected, "what others are made from comes first");
@@ -133,16 +133,16 @@ async fn a_claim_is_made_from_its_snapshot_and_followed_and_its_old_volume_is_no
 }
 
 #[tokio::test]
-async fn a_claim_that_waits_for_a_pod_is_not_followed() {
+async fn claim_waiting_for_a_consumer_is_not_tracked() {
     let fake = Arc::new(cluster());
     let restored = restore(&fake, &objects("late")).await;
-    assert_eq!(restored.report.errors(), 0, "{:?}", restored.report.results());
+    assert_eq!(restored.report.error_count(), 0, "{:?}", restored.report.results());
     assert!(restored.operations.is_empty());
     assert_eq!(restored.volumes.len(), 1);
 }
 
 #[tokio::test]
-async fn what_its_snapshot_is_made_from_must_be_there() {
+async fn claim_needs_its_snapshot_and_content() {
     let refused = || Error::Refused { code: 422, reason: "Invalid".into(), message: "no".into() };
     for broken in [CONTENTS, SNAPSHOTS] {
         let fake = Arc::new(cluster());
@@ -150,21 +150,21 @@ async fn what_its_snapshot_is_made_from_must_be_there() {
         let restored = restore(&fake, &objects("fast")).await;
         assert!(fake.object("persistentvolumeclaims", "shop", "data").is_none(), "{broken}");
         let results = restored.report.results();
-        let told: Vec<&String> = results.errors.namespaces["shop"].iter().collect();
-        let of_claim = told.iter().find(|text| text.contains("persistentvolumeclaims/data"));
-        let of_claim = of_claim.unwrap_or_else(|| panic!("{told:?}"));
+        let errors: Vec<&String> = results.errors.namespaces["shop"].iter().collect();
+        let of_claim = errors.iter().find(|text| text.contains("persistentvolumeclaims/data"));
+        let of_claim = of_claim.unwrap_or_else(|| panic!("{errors:?}"));
         assert!(of_claim.contains("its VolumeSnapshot vs was not restored"), "{of_claim}");
         assert!(restored.operations.is_empty());
     }
 }
 
 #[tokio::test]
-async fn a_claim_that_is_there_stays_and_nothing_is_made_for_it_but_what_has_its_turn() {
-    let mut there = objects("fast").remove(1).1;
-    there["spec"]["volumeName"] = "pv-9".into();
-    let fake = Arc::new(cluster().with(there.clone()));
+async fn existing_claim_is_kept_without_additional_items() {
+    let mut existing = objects("fast").remove(1).1;
+    existing["spec"]["volumeName"] = "pv-9".into();
+    let fake = Arc::new(cluster().with(existing.clone()));
     let restored = restore(&fake, &objects("fast")).await;
-    assert_eq!(restored.report.errors(), 0, "{:?}", restored.report.results());
-    assert_eq!(fake.object("persistentvolumeclaims", "shop", "data"), Some(there));
+    assert_eq!(restored.report.error_count(), 0, "{:?}", restored.report.results());
+    assert_eq!(fake.object("persistentvolumeclaims", "shop", "data"), Some(existing));
     assert!(restored.operations.is_empty() && restored.volumes.is_empty());
 }

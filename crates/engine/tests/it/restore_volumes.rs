@@ -12,11 +12,13 @@ use bowline_api::{
     Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
 };
 use bowline_engine::cluster::{Error as ClusterError, Fake};
-use bowline_engine::journal::{InMemory, Record, Recovered, recover};
+use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Request};
-use bowline_engine::restore::volume::{Bytes, End, Making, Witness};
-use bowline_engine::restore::{self, Fatal, Options, Progress, Restored, Run};
+use bowline_engine::restore::volume::{
+    ByteProgress, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
+};
+use bowline_engine::restore::{self, Fatal, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_plugin::{
     Code, Config, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
@@ -33,7 +35,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::backup::{namespace, store_in};
-use crate::restore_bad_days::archive;
+use crate::restore_failures::archive;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// For how long a PersistentVolume that is on its way out is waited for.
@@ -46,11 +48,11 @@ struct Disk {
     answer: Box<Answers>,
     /// What it says of its progress, each time it is asked.
     progress: Box<dyn Fn(usize) -> Result<bowline_plugin::Progress> + Send + Sync>,
-    asked: Mutex<Vec<(String, VolumeInfo, String)>>,
+    requests: Mutex<Vec<(String, VolumeInfo, String)>>,
     polls: AtomicUsize,
     canceled: watch::Sender<Vec<String>>,
     /// What `SetVolumeID` makes of a PersistentVolume beyond what it should.
-    twist: fn(&mut Value),
+    alter_volume: fn(&mut Value),
 }
 
 type Answers = dyn Fn(usize, String) -> BoxFuture<'static, Result<VolumeId>> + Send + Sync;
@@ -58,7 +60,7 @@ type Answers = dyn Fn(usize, String) -> BoxFuture<'static, Result<VolumeId>> + S
 impl Disk {
     /// One that makes `vol-1` from `snap-1`, at once.
     fn good() -> Self {
-        Self::answering(|_, snapshot| Box::pin(async move { Ok(made_from(&snapshot)) }))
+        Self::answering(|_, snapshot| Box::pin(async move { Ok(volume_of(&snapshot)) }))
     }
 
     fn answering(
@@ -67,19 +69,19 @@ impl Disk {
         Self {
             answer: Box::new(answer),
             progress: Box::new(|_| Err(Error::unimplemented("Progress"))),
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             polls: AtomicUsize::new(0),
             canceled: watch::Sender::default(),
-            twist: |_| {},
+            alter_volume: |_| {},
         }
     }
 
     /// One that takes so long.
-    fn slow(takes: Duration) -> Self {
+    fn slow(duration: Duration) -> Self {
         Self::answering(move |_, snapshot| {
             Box::pin(async move {
-                sleep(takes).await;
-                Ok(made_from(&snapshot))
+                sleep(duration).await;
+                Ok(volume_of(&snapshot))
             })
         })
     }
@@ -95,13 +97,13 @@ impl Disk {
     /// The snapshots that it was asked for volumes from.
     fn snapshots(&self) -> Vec<String> {
         let mut all: Vec<String> =
-            self.asked.lock().unwrap().iter().map(|(snapshot, ..)| snapshot.clone()).collect();
+            self.requests.lock().unwrap().iter().map(|(snapshot, ..)| snapshot.clone()).collect();
         all.sort();
         all
     }
 }
 
-fn made_from(snapshot: &str) -> VolumeId {
+fn volume_of(snapshot: &str) -> VolumeId {
     VolumeId::new(snapshot.replace("snap", "vol")).unwrap()
 }
 
@@ -118,7 +120,7 @@ impl VolumeSnapshotter for Disk {
     async fn set_volume_id(&self, item: &Item, volume: &VolumeId) -> Result<Item> {
         let mut object: Value = item.parse().unwrap();
         object["spec"]["disk"]["id"] = volume.as_str().into();
-        (self.twist)(&mut object);
+        (self.alter_volume)(&mut object);
         Ok(Item::from_object(&object).unwrap())
     }
 
@@ -142,9 +144,9 @@ impl VolumeSnapshotter for Disk {
         zone: &str,
     ) -> Result<VolumeId> {
         let before = {
-            let mut asked = self.asked.lock().unwrap();
-            asked.push((snapshot.to_string(), info.clone(), zone.to_owned()));
-            asked.len() - 1
+            let mut requests = self.requests.lock().unwrap();
+            requests.push((snapshot.to_string(), info.clone(), zone.to_owned()));
+            requests.len() - 1
         };
         (self.answer)(before, snapshot.to_string()).await
     }
@@ -185,14 +187,14 @@ impl Snapshotters for Locations {
 
 /// Writes down what it is told, or cannot.
 #[derive(Default)]
-struct Diary {
+struct RecordingReporter {
     lines: Mutex<Vec<String>>,
     is_broken: bool,
     /// How long it takes to write that a volume was begun.
     slowness: Duration,
 }
 
-impl Diary {
+impl RecordingReporter {
     fn write(&self, line: String) -> std::result::Result<(), String> {
         self.lines.lock().unwrap().push(line);
         if self.is_broken { Err("no ink".into()) } else { Ok(()) }
@@ -204,22 +206,30 @@ impl Diary {
 }
 
 #[async_trait]
-impl Witness for Diary {
-    async fn began(&self, making: &Making) -> std::result::Result<(), String> {
+impl VolumeProgressReporter for RecordingReporter {
+    async fn creation_started(&self, making: &VolumeCreation) -> std::result::Result<(), String> {
         sleep(self.slowness).await;
-        let Making { persistent_volume, target, snapshot, plugin, .. } = making;
+        let VolumeCreation { persistent_volume, target, snapshot, plugin, .. } = making;
         self.write(format!("{persistent_volume} as {target} from {snapshot} by {plugin}"))
     }
 
-    async fn progressed(&self, _: &Making, bytes: Bytes) -> std::result::Result<(), String> {
+    async fn report_bytes(
+        &self,
+        _: &VolumeCreation,
+        bytes: ByteProgress,
+    ) -> std::result::Result<(), String> {
         self.write(format!("{} of {}", bytes.done, bytes.total))
     }
 
-    async fn ended(&self, _: &Making, end: &End) -> std::result::Result<(), String> {
+    async fn creation_ended(
+        &self,
+        _: &VolumeCreation,
+        end: &VolumeCreationResult,
+    ) -> std::result::Result<(), String> {
         self.write(match end {
-            End::Completed(volume) => format!("completed as {volume}"),
-            End::Failed(reason) => format!("failed: {reason}"),
-            End::Canceled(reason) => format!("canceled: {reason}"),
+            VolumeCreationResult::Completed(volume) => format!("completed as {volume}"),
+            VolumeCreationResult::Failed(reason) => format!("failed: {reason}"),
+            VolumeCreationResult::Canceled(reason) => format!("canceled: {reason}"),
         })
     }
 }
@@ -228,7 +238,7 @@ impl Witness for Diary {
 struct World {
     fake: Arc<Fake>,
     disk: Arc<Disk>,
-    diary: Arc<Diary>,
+    reporter: Arc<RecordingReporter>,
     journal: Arc<InMemory>,
     store: BackupStore,
     spec: Value,
@@ -295,8 +305,8 @@ impl World {
         let snapshots: Vec<Snapshot> = serde_json::from_value(json!(snapshots)).unwrap();
         let infos: Vec<BackupVolumeInfo> = snapshots
             .iter()
-            .map(|taken| BackupVolumeInfo {
-                pv_name: taken.spec.persistent_volume_name.clone(),
+            .map(|stored_snapshot| BackupVolumeInfo {
+                pv_name: stored_snapshot.spec.persistent_volume_name.clone(),
                 backup_method: Some(Method::NativeSnapshot),
                 ..BackupVolumeInfo::default()
             })
@@ -306,7 +316,7 @@ impl World {
         Self {
             fake: Arc::new(Fake::usual()),
             disk: Arc::new(disk),
-            diary: Arc::default(),
+            reporter: Arc::default(),
             journal: Arc::default(),
             store,
             spec: json!({}),
@@ -364,7 +374,7 @@ impl World {
             store: self.store.clone(),
             actions: Vec::new(),
             snapshotters: Arc::new(Locations(Arc::clone(&self.disk))),
-            witness: Arc::clone(&self.diary) as _,
+            volume_reporter: Arc::clone(&self.reporter) as _,
             options,
             progress: Arc::new(Progress::default()),
             journal: Arc::clone(&self.journal) as _,
@@ -372,17 +382,17 @@ impl World {
             stop: self.stop.clone(),
             cancel: self.cancel.clone(),
         };
-        let began = Instant::now();
+        let started_at = Instant::now();
         let restored = Box::pin(restore::run(run, self.started)).await;
-        Outcome { world: self, restored, took: began.elapsed() }
+        Outcome { world: self, restored, elapsed: started_at.elapsed() }
     }
 
     /// The same backup and cluster for the next process, which knows what was noted so far.
-    fn next(self, disk: Disk, noted: usize) -> Self {
-        let records = self.journal.records().into_iter().take(noted);
+    fn next(self, disk: Disk, journaled: usize) -> Self {
+        let records = self.journal.records().into_iter().take(journaled);
         Self {
             disk: Arc::new(disk),
-            diary: Arc::default(),
+            reporter: Arc::default(),
             journal: Arc::default(),
             recovered: recover(records),
             stop: CancellationToken::new(),
@@ -395,8 +405,8 @@ impl World {
 /// What came of a restore.
 struct Outcome<'a> {
     world: &'a World,
-    restored: Restored,
-    took: Duration,
+    restored: RestoreOutcome,
+    elapsed: Duration,
 }
 
 fn texts(messages: Messages) -> Vec<String> {
@@ -413,7 +423,7 @@ impl Outcome<'_> {
         texts(self.restored.report.results().warnings)
     }
 
-    fn is_good(&self) {
+    fn assert_clean(&self) {
         assert!(self.restored.fatal.is_none(), "{:?}", self.restored.fatal);
         assert_eq!((self.errors(), self.warnings()), (vec![], vec![]));
     }
@@ -428,21 +438,21 @@ impl Outcome<'_> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_is_made_from_its_snapshot_and_its_claim_gets_it() {
+async fn volume_is_created_from_its_snapshot_and_bound() {
     let world = World::with(Disk::good()).await;
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     let volume = outcome.volume("pv-1").unwrap();
     assert_eq!(volume["spec"]["disk"]["id"], "vol-1");
     assert_eq!(volume["spec"]["claimRef"], json!({"namespace": "shop", "name": "data-1"}));
     assert_eq!(volume["metadata"]["annotations"], json!({}));
     assert_eq!(volume.get("status"), None);
     assert_eq!(outcome.claim("shop", "data-1").unwrap()["spec"]["volumeName"], "pv-1");
-    let asked = world.disk.asked.lock().unwrap().clone();
+    let requests = world.disk.requests.lock().unwrap().clone();
     let info = VolumeInfo { volume_type: "ssd".into(), iops: Some(300) };
-    assert_eq!(asked, [("snap-1".to_owned(), info, "zone-1".to_owned())]);
+    assert_eq!(requests, [("snap-1".to_owned(), info, "zone-1".to_owned())]);
     let expected = ["pv-1 as pv-1 from snap-1 by example.io/disk", "completed as vol-1"];
-    assert_eq!(world.diary.lines(), expected);
+    assert_eq!(world.reporter.lines(), expected);
 
     let [info] = &outcome.restored.volumes[..] else { panic!("{:?}", outcome.restored.volumes) };
     let expected = json!({
@@ -456,26 +466,26 @@ async fn a_volume_is_made_from_its_snapshot_and_its_claim_gets_it() {
     assert_eq!(serde_json::to_value(info).unwrap(), expected);
     let records = world.journal.records();
     assert!(
-        matches!(&records[..], [Record::VolumeBegun(begun), Record::VolumeEnded(ended)]
+        matches!(&records[..], [JournalEntry::VolumeBegun(begun), JournalEntry::VolumeEnded(ended)]
             if begun.block == ended.block && ended.volume.as_deref() == Some("vol-1")),
         "{records:?}"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_volumes_are_made_side_by_side() {
+async fn volumes_are_created_concurrently() {
     let all = Arc::new(tokio::sync::Barrier::new(5));
     let disk = Disk::answering(move |_, snapshot| {
         let all = Arc::clone(&all);
         Box::pin(async move {
             // One after the other they would wait here for ever.
             all.wait().await;
-            Ok(made_from(&snapshot))
+            Ok(volume_of(&snapshot))
         })
     });
     let world = World::with_snapshots(disk, (1..=5).map(snapshot).collect()).await;
     let outcome = tokio::time::timeout(Duration::from_mins(1), world.restore()).await.unwrap();
-    outcome.is_good();
+    outcome.assert_clean();
     assert_eq!(outcome.restored.volumes.len(), 5);
 
     // The same where they come as what claims need.
@@ -484,29 +494,29 @@ async fn all_volumes_are_made_side_by_side() {
         let all = Arc::clone(&all);
         Box::pin(async move {
             all.wait().await;
-            Ok(made_from(&snapshot))
+            Ok(volume_of(&snapshot))
         })
     });
     let mut world = World::with_snapshots(disk, (1..=5).map(snapshot).collect()).await;
     world.spec = json!({"includedNamespaces": ["shop"]});
     let outcome = tokio::time::timeout(Duration::from_mins(1), world.restore()).await.unwrap();
-    outcome.is_good();
+    outcome.assert_clean();
     assert_eq!(outcome.restored.volumes.len(), 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restore_without_volumes_from_snapshots_asks_nobody() {
+async fn plugin_is_not_called_if_restore_pvs_is_false() {
     let mut world = World::with(Disk::good()).await;
     world.spec = json!({"restorePVs": false});
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     assert_eq!(outcome.volume("pv-1").unwrap()["spec"]["disk"]["id"], "old");
     assert_eq!(world.disk.snapshots(), [""; 0]);
-    assert_eq!((world.diary.lines(), outcome.restored.volumes.len()), (vec![], 0));
+    assert_eq!((world.reporter.lines(), outcome.restored.volumes.len()), (vec![], 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_volume_cannot_be_made_is_not_created_unless_it_may_be_empty() {
+async fn claim_of_a_failed_volume_is_created_only_if_empty_is_allowed() {
     let mut failed = snapshot(1);
     failed["status"]["phase"] = json!("Failed");
     let mut elsewhere = snapshot(1);
@@ -515,12 +525,12 @@ async fn a_claim_whose_volume_cannot_be_made_is_not_created_unless_it_may_be_emp
     let missing = "the VolumeSnapshotLocation gone cannot be used: it does not exist";
     let not_saved = "its data is not in the backup: saving it had failed";
     let no_space = || Disk::failing(Error::unknown("no space"));
-    for (disk, taken, reason, is_asked) in [
+    for (disk, stored_snapshot, reason, is_asked) in [
         (no_space(), snapshot(1), refused, true),
         (Disk::good(), elsewhere, missing, false),
         (Disk::good(), failed, not_saved, false),
     ] {
-        let mut world = World::with_snapshots(disk, vec![taken]).await;
+        let mut world = World::with_snapshots(disk, vec![stored_snapshot]).await;
         let outcome = world.restore().await;
         let errors = outcome.errors();
         let [volume, claim] = &errors[..] else { panic!("{errors:?}") };
@@ -534,7 +544,7 @@ async fn a_claim_whose_volume_cannot_be_made_is_not_created_unless_it_may_be_emp
         assert_eq!(outcome.claim("shop", "data-1"), None);
         assert_eq!(outcome.restored.volumes.len(), 0);
         assert_eq!(!world.disk.snapshots().is_empty(), is_asked, "{reason}");
-        let lines = world.diary.lines();
+        let lines = world.reporter.lines();
         assert_eq!(lines.last().is_some_and(|line| *line == format!("failed: {reason}")), is_asked);
 
         world.fake = Arc::new(Fake::usual());
@@ -545,8 +555,9 @@ async fn a_claim_whose_volume_cannot_be_made_is_not_created_unless_it_may_be_emp
         assert_eq!(claim["spec"].get("volumeName"), None, "{claim}");
         // What can be known before is no error any more: the user knows it, too.
         assert_eq!(outcome.errors().len(), usize::from(reason != not_saved), "{reason}");
-        let told = outcome.warnings().iter().any(|text| text.contains("it is created empty: "));
-        assert!(told, "{:?}", outcome.warnings());
+        let has_warning =
+            outcome.warnings().iter().any(|text| text.contains("it is created empty: "));
+        assert!(has_warning, "{:?}", outcome.warnings());
     }
 }
 
@@ -558,11 +569,11 @@ fn used(fake: &Fake) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_in_use_is_left_as_it_is() {
+async fn volume_in_use_is_unchanged() {
     let world = World::with(Disk::good()).await;
     used(&world.fake);
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     assert_eq!(world.disk.snapshots(), [""; 0]);
     assert_eq!(outcome.volume("pv-1"), Some(volume(1)));
     assert_eq!(outcome.restored.volumes.len(), 0);
@@ -580,18 +591,18 @@ async fn a_volume_that_is_in_use_is_left_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_is_on_its_way_out_is_waited_for() {
+async fn terminating_volume_is_waited_for() {
     let world = World::with(Disk::good()).await;
     let mut released = volume(1);
     released["status"]["phase"] = json!("Released");
     world.fake.put(released.clone());
-    let goes = async {
+    let deletion = async {
         sleep(5 * SECOND / 2).await;
         world.fake.remove("persistentvolumes", "", "pv-1");
     };
-    let (outcome, ()) = tokio::join!(world.restore(), goes);
-    outcome.is_good();
-    assert_eq!(outcome.took, 3 * SECOND, "it is looked at each second");
+    let (outcome, ()) = tokio::join!(world.restore(), deletion);
+    outcome.assert_clean();
+    assert_eq!(outcome.elapsed, 3 * SECOND, "it is looked at each second");
     assert_eq!(outcome.volume("pv-1").unwrap()["spec"]["disk"]["id"], "vol-1");
 
     // One that stays is an error, and its claim is not created.
@@ -601,27 +612,27 @@ async fn a_volume_that_is_on_its_way_out_is_waited_for() {
     let errors = outcome.errors();
     assert!(errors[0].contains("still in the cluster after 600 s, though its claim is gone"));
     assert!(errors.len() == 2 && outcome.claim("shop", "data-1").is_none(), "{errors:?}");
-    assert_eq!(outcome.took, TERMINATING);
+    assert_eq!(outcome.elapsed, TERMINATING);
     assert_eq!(world.disk.snapshots(), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_gets_another_name_beside_the_one_that_it_was_and_keeps_it_over_restarts() {
+async fn cloned_volume_keeps_its_name_across_restarts() {
     let mut world = World::with(Disk::good()).await;
     used(&world.fake);
     world.spec = json!({"namespaceMapping": {"shop": "copy"}});
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     let claim = outcome.claim("copy", "data-1").unwrap();
     let name = claim["spec"]["volumeName"].as_str().unwrap().to_owned();
     assert!(name.starts_with("velero-clone-"), "{name}");
-    let made = outcome.volume(&name).unwrap();
-    assert_eq!(made["metadata"]["annotations"]["velero.io/original-pv-name"], "pv-1");
-    assert_eq!(made["spec"]["claimRef"], json!({"namespace": "copy", "name": "data-1"}));
-    assert_eq!(made["spec"]["disk"]["id"], "vol-1");
+    let created = outcome.volume(&name).unwrap();
+    assert_eq!(created["metadata"]["annotations"]["velero.io/original-pv-name"], "pv-1");
+    assert_eq!(created["spec"]["claimRef"], json!({"namespace": "copy", "name": "data-1"}));
+    assert_eq!(created["spec"]["disk"]["id"], "vol-1");
     assert_eq!(outcome.volume("pv-1"), Some(volume(1)));
     assert_eq!(outcome.restored.volumes[0].pv_name, name);
-    assert!(world.diary.lines()[0].starts_with(&format!("pv-1 as {name} from")));
+    assert!(world.reporter.lines()[0].starts_with(&format!("pv-1 as {name} from")));
 
     // The one that it was is gone by now, and still the name is the same.
     world.fake.remove("persistentvolumes", "", &name);
@@ -629,7 +640,7 @@ async fn a_volume_gets_another_name_beside_the_one_that_it_was_and_keeps_it_over
     world.fake.remove("persistentvolumeclaims", "copy", "data-1");
     let world = world.next(Disk::good(), usize::MAX);
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     assert!(outcome.volume(&name).is_some() && outcome.volume("pv-1").is_none());
     assert_eq!(outcome.claim("copy", "data-1").unwrap()["spec"]["volumeName"], name.as_str());
 
@@ -637,12 +648,12 @@ async fn a_volume_gets_another_name_beside_the_one_that_it_was_and_keeps_it_over
     let mut world = World::with(Disk::good()).await;
     world.spec = json!({"namespaceMapping": {"shop": "copy"}});
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     assert_eq!(outcome.claim("copy", "data-1").unwrap()["spec"]["volumeName"], "pv-1");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_elsewhere_is_not_created_for_a_volume_that_another_claim_has() {
+async fn mapped_claim_is_not_created_for_a_volume_held_by_another() {
     let mut world = World::with(Disk::good()).await;
     used(&world.fake);
     world.spec = json!({"namespaceMapping": {"shop": "copy"}, "restorePVs": false});
@@ -671,46 +682,56 @@ async fn a_claim_elsewhere_is_not_created_for_a_volume_that_another_claim_has() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn wherever_a_process_dies_no_known_volume_is_made_twice_and_an_unknown_one_is_told() {
+async fn known_volume_is_not_created_twice_after_a_crash() {
     let world = World::with(Disk::good()).await;
-    world.restore().await.is_good();
+    world.restore().await.assert_clean();
     let records = world.journal.records().len();
     assert_eq!(records, 2);
     let mut world = world;
-    for (noted, is_made, is_told) in [(0, true, false), (1, true, true), (2, false, false)] {
+    for (journaled, is_created, is_reported) in
+        [(0, true, false), (1, true, true), (2, false, false)]
+    {
         let history = Arc::clone(&world.journal);
-        let again = World { fake: Arc::new(Fake::usual()), ..world.next(Disk::good(), noted) };
+        let again = World { fake: Arc::new(Fake::usual()), ..world.next(Disk::good(), journaled) };
         let outcome = again.restore().await;
-        assert_eq!(outcome.errors(), [""; 0], "after {noted} notes");
+        assert_eq!(outcome.errors(), [""; 0], "after {journaled} journal entries");
         let volume = outcome.volume("pv-1").unwrap();
-        assert_eq!(volume["spec"]["disk"]["id"], "vol-1", "after {noted} notes");
+        assert_eq!(volume["spec"]["disk"]["id"], "vol-1", "after {journaled} journal entries");
         assert!(outcome.claim("shop", "data-1").is_some());
-        assert_eq!(again.disk.snapshots().len(), usize::from(is_made), "after {noted} notes");
+        assert_eq!(
+            again.disk.snapshots().len(),
+            usize::from(is_created),
+            "after {journaled} journal entries"
+        );
         assert_eq!(outcome.restored.volumes.len(), 1);
         let expected = "persistentvolumes/pv-1: the server ended while the plugin example.io/disk \
                         made a volume from the snapshot snap-1 for it: what it had made, if \
                         anything, may be left over";
-        let told: &[&str] = if is_told { &[expected] } else { &[] };
-        assert_eq!(outcome.warnings(), told, "after {noted} notes");
+        let warnings: &[&str] = if is_reported { &[expected] } else { &[] };
+        assert_eq!(outcome.warnings(), warnings, "after {journaled} journal entries");
         // Also one that an earlier process has made, which may not have come to show it.
-        let shown = again.diary.lines();
-        assert_eq!(shown.last().unwrap(), "completed as vol-1", "after {noted} notes");
+        let shown = again.reporter.lines();
+        assert_eq!(
+            shown.last().unwrap(),
+            "completed as vol-1",
+            "after {journaled} journal entries"
+        );
         world = World { journal: history, ..again };
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_this_restore_has_created_is_done() {
+async fn volume_created_before_a_restart_is_done() {
     let world = World::with(Disk::good()).await;
-    world.restore().await.is_good();
+    world.restore().await.assert_clean();
     let mut volume = world.fake.object("persistentvolumes", "", "pv-1").unwrap();
     volume["metadata"]["creationTimestamp"] = json!(Timestamp::now());
     world.fake.put(volume);
     // Its claim was to come next.
     world.fake.remove("persistentvolumeclaims", "shop", "data-1");
-    for noted in [0, 1, 2] {
+    for journaled in [0, 1, 2] {
         world.fake.remove("persistentvolumeclaims", "shop", "data-1");
-        let records = world.journal.records().into_iter().take(noted);
+        let records = world.journal.records().into_iter().take(journaled);
         let again = World {
             fake: Arc::clone(&world.fake),
             recovered: recover(records),
@@ -720,7 +741,7 @@ async fn a_volume_that_this_restore_has_created_is_done() {
         };
         let outcome = again.restore().await;
         assert_eq!(outcome.errors(), [""; 0]);
-        assert_eq!(again.disk.snapshots(), [""; 0], "after {noted} notes");
+        assert_eq!(again.disk.snapshots(), [""; 0], "after {journaled} journal entries");
         assert!(outcome.claim("shop", "data-1").is_some());
         assert_eq!(outcome.restored.volumes.len(), 1, "it is among what was restored");
         assert_eq!(outcome.restored.resources.0["v1/PersistentVolume"], ["pv-1(created)"]);
@@ -728,7 +749,7 @@ async fn a_volume_that_this_restore_has_created_is_done() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_canceled_restore_tells_the_plugin_and_what_may_be_left() {
+async fn canceled_restore_cancels_the_plugin_and_reports_leftovers() {
     // One that ends when it is told to, one that hangs, and one that had made it all the same.
     type Answer = fn(&Disk) -> Option<Result<VolumeId>>;
     let cases: [(Answer, &str, bool); 3] = [
@@ -744,11 +765,11 @@ async fn a_canceled_restore_tells_the_plugin_and_what_may_be_left() {
              canceled; a volume that it had begun, if any, may be left over",
             false,
         ),
-        (|_| Some(Ok(made_from("snap-1"))), "", true),
+        (|_| Some(Ok(volume_of("snap-1"))), "", true),
     ];
     for (after, reason, is_made) in cases {
-        let told = watch::Sender::new(Vec::<String>::new());
-        let heard = told.subscribe();
+        let canceled = watch::Sender::new(Vec::<String>::new());
+        let heard = canceled.subscribe();
         let end = after(&Disk::good());
         let mut disk = Disk::answering(move |_, _| {
             let (mut heard, end) = (heard.clone(), end.clone());
@@ -760,7 +781,7 @@ async fn a_canceled_restore_tells_the_plugin_and_what_may_be_left() {
                 }
             })
         });
-        disk.canceled = told;
+        disk.canceled = canceled;
         let world = World::with(disk).await;
         let cancel = async {
             sleep(30 * SECOND).await;
@@ -773,17 +794,17 @@ async fn a_canceled_restore_tells_the_plugin_and_what_may_be_left() {
         assert_eq!(outcome.claim("shop", "data-1"), None, "nothing new is begun");
         if is_made {
             assert_eq!(outcome.errors(), [""; 0]);
-            assert_eq!(world.diary.lines().last().unwrap(), "completed as vol-1");
+            assert_eq!(world.reporter.lines().last().unwrap(), "completed as vol-1");
         } else {
             assert_eq!(outcome.errors(), [format!("persistentvolumes/pv-1: {reason}")]);
-            assert_eq!(*world.diary.lines().last().unwrap(), format!("canceled: {reason}"));
+            assert_eq!(*world.reporter.lines().last().unwrap(), format!("canceled: {reason}"));
         }
-        assert!(outcome.took <= 41 * SECOND, "{:?}", outcome.took);
+        assert!(outcome.elapsed <= 41 * SECOND, "{:?}", outcome.elapsed);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_takes_longer_than_operations_may_has_failed() {
+async fn volume_creation_times_out() {
     let mut world = World::with(Disk::slow(Duration::from_hours(9))).await;
     world.spec = json!({"itemOperationTimeout": "2m"});
     let outcome = world.restore().await;
@@ -791,36 +812,36 @@ async fn a_volume_that_takes_longer_than_operations_may_has_failed() {
                   longer than 120 s; a volume that it had begun, if any, may be left over";
     assert_eq!(outcome.errors()[0], format!("persistentvolumes/pv-1: {reason}"));
     assert_eq!(*world.disk.canceled.borrow(), ["snap-1"]);
-    assert_eq!(*world.diary.lines().last().unwrap(), format!("failed: {reason}"));
+    assert_eq!(*world.reporter.lines().last().unwrap(), format!("failed: {reason}"));
     assert_eq!(outcome.claim("shop", "data-1"), None);
-    assert!(outcome.took < 140 * SECOND, "{:?}", outcome.took);
+    assert!(outcome.elapsed < 140 * SECOND, "{:?}", outcome.elapsed);
     assert_eq!(world.journal.records().len(), 1, "nobody knows what came of it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_ends_waits_a_moment_and_the_next_one_goes_on() {
-    for (takes, is_made) in [(10 * SECOND, true), (Duration::from_hours(1), false)] {
-        let world = World::with(Disk::slow(takes)).await;
+async fn shutdown_waits_briefly_and_the_next_server_resumes() {
+    for (duration, is_made) in [(10 * SECOND, true), (Duration::from_hours(1), false)] {
+        let world = World::with(Disk::slow(duration)).await;
         let stop = async {
             sleep(SECOND).await;
             world.stop.cancel();
         };
         let (outcome, ()) = tokio::join!(world.restore(), stop);
         assert!(matches!(outcome.restored.fatal, Some(Fatal::Stopped)));
-        assert!(outcome.took < 35 * SECOND, "{:?}", outcome.took);
+        assert!(outcome.elapsed < 35 * SECOND, "{:?}", outcome.elapsed);
         assert_eq!(outcome.volume("pv-1").is_some(), is_made);
-        let ends = world.diary.lines().len() - 1;
-        assert_eq!(ends, usize::from(is_made), "it goes on: {:?}", world.diary.lines());
+        let ends = world.reporter.lines().len() - 1;
+        assert_eq!(ends, usize::from(is_made), "it goes on: {:?}", world.reporter.lines());
         assert_eq!(world.journal.records().len(), if is_made { 2 } else { 1 });
         assert_eq!(world.disk.canceled.borrow().len(), usize::from(!is_made));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_is_told_each_second_until_there_is_none() {
+async fn progress_is_reported_each_second() {
     let mut disk = Disk::slow(7 * SECOND / 2);
-    disk.progress = Box::new(|asked| {
-        let done = i64::try_from(asked).unwrap() * 100;
+    disk.progress = Box::new(|polls| {
+        let done = i64::try_from(polls).unwrap() * 100;
         Ok(bowline_plugin::Progress {
             state: State::Running,
             done,
@@ -830,12 +851,12 @@ async fn progress_is_told_each_second_until_there_is_none() {
         })
     });
     let world = World::with(disk).await;
-    world.restore().await.is_good();
-    let lines = world.diary.lines();
+    world.restore().await.assert_clean();
+    let lines = world.reporter.lines();
     assert_eq!(lines[1..], ["0 of 900", "100 of 900", "200 of 900", "completed as vol-1"]);
 
     // A plugin that has none to tell is asked once; one that fails, a few times.
-    for (error, asked) in [
+    for (error, polls) in [
         (Error::unimplemented("Progress"), 1),
         (Error::invalid_operation("snap-1"), 1),
         (Error::unknown("not now"), 5),
@@ -843,52 +864,61 @@ async fn progress_is_told_each_second_until_there_is_none() {
         let mut disk = Disk::slow(60 * SECOND);
         disk.progress = Box::new(move |_| Err(error.clone()));
         let world = World::with(disk).await;
-        world.restore().await.is_good();
-        assert_eq!(world.disk.polls.load(Ordering::Relaxed), asked);
+        world.restore().await.assert_clean();
+        assert_eq!(world.disk.polls.load(Ordering::Relaxed), polls);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_shown_is_told_once_and_changes_nothing() {
+async fn report_failure_is_warned_once() {
     let mut disk = Disk::slow(5 * SECOND / 2);
-    disk.progress = Box::new(|asked| {
-        let done = i64::try_from(asked).unwrap() + 1;
+    disk.progress = Box::new(|polls| {
+        let done = i64::try_from(polls).unwrap() + 1;
         Ok(bowline_plugin::Progress { done, total: 9, ..bowline_plugin::Progress::default() })
     });
     let mut world = World::with(disk).await;
-    world.diary = Arc::new(Diary { is_broken: true, ..Diary::default() });
+    world.reporter =
+        Arc::new(RecordingReporter { is_broken: true, ..RecordingReporter::default() });
     let outcome = world.restore().await;
     assert_eq!(outcome.errors(), [""; 0]);
     let expected = "persistentvolumes/pv-1: its VolumePluginRestore cannot be written: no ink";
     assert_eq!(outcome.warnings(), [expected]);
-    assert_eq!(world.diary.lines().len(), 4);
+    assert_eq!(world.reporter.lines().len(), 4);
     assert!(outcome.volume("pv-1").is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_comes_in_its_order_however_slowly_it_is_shown() {
+async fn reports_keep_their_order() {
     let mut world = World::with(Disk::good()).await;
-    world.diary = Arc::new(Diary { slowness: 3 * SECOND, ..Diary::default() });
+    world.reporter =
+        Arc::new(RecordingReporter { slowness: 3 * SECOND, ..RecordingReporter::default() });
     let outcome = world.restore().await;
-    outcome.is_good();
-    let lines = world.diary.lines();
+    outcome.assert_clean();
+    let lines = world.reporter.lines();
     assert!(lines.len() == 2 && lines[1] == "completed as vol-1", "{lines:?}");
 
     // What takes too long is given up, and the volume is restored all the same.
     let mut world = World::with(Disk::good()).await;
-    world.diary = Arc::new(Diary { slowness: Duration::from_hours(1), ..Diary::default() });
+    world.reporter = Arc::new(RecordingReporter {
+        slowness: Duration::from_hours(1),
+        ..RecordingReporter::default()
+    });
     let outcome = world.restore().await;
     let expected = "persistentvolumes/pv-1: its VolumePluginRestore cannot be written: no answer \
                     within 10 s";
     assert_eq!(outcome.warnings(), [expected]);
-    assert!(outcome.volume("pv-1").is_some() && outcome.took == 10 * SECOND, "{:?}", outcome.took);
+    assert!(
+        outcome.volume("pv-1").is_some() && outcome.elapsed == 10 * SECOND,
+        "{:?}",
+        outcome.elapsed
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plugin_that_dies_is_asked_once_more_and_what_may_be_left_is_told() {
+async fn crashed_plugin_is_retried_once_and_leftovers_reported() {
     let gone = || Error::new(Code::Unavailable, "it has died");
     let disk = Disk::answering(move |before, snapshot| {
-        Box::pin(async move { if before == 0 { Err(gone()) } else { Ok(made_from(&snapshot)) } })
+        Box::pin(async move { if before == 0 { Err(gone()) } else { Ok(volume_of(&snapshot)) } })
     });
     let world = World::with(disk).await;
     let outcome = world.restore().await;
@@ -913,7 +943,7 @@ async fn a_plugin_that_dies_is_asked_once_more_and_what_may_be_left_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_nothing_points_to_in_the_end_is_told() {
+async fn unreferenced_volume_is_reported() {
     // The API server refuses the PersistentVolume.
     let world = World::with(Disk::good()).await;
     world.fake.fail_write("persistentvolumes", || ClusterError::Refused {
@@ -929,7 +959,7 @@ async fn a_volume_that_nothing_points_to_in_the_end_is_told() {
 
     // The plugin returns something else.
     let mut disk = Disk::good();
-    disk.twist = |object| object["kind"] = json!("ClusterRole");
+    disk.alter_volume = |object| object["kind"] = json!("ClusterRole");
     let world = World::with(disk).await;
     let outcome = world.restore().await;
     let errors = outcome.errors();
@@ -938,7 +968,7 @@ async fn a_volume_that_nothing_points_to_in_the_end_is_told() {
 
     // The restore is cancelled by a user before the next process came to it.
     let world = World::with(Disk::good()).await;
-    world.restore().await.is_good();
+    world.restore().await.assert_clean();
     let world = World { fake: Arc::new(Fake::usual()), ..world.next(Disk::good(), 2) };
     world.cancel.cancel();
     let outcome = world.restore().await;
@@ -950,12 +980,12 @@ async fn a_volume_that_nothing_points_to_in_the_end_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_the_plugin_chooses_counts() {
+async fn name_chosen_by_the_plugin_is_used() {
     let mut disk = Disk::good();
-    disk.twist = |object| object["metadata"]["name"] = json!("chosen");
+    disk.alter_volume = |object| object["metadata"]["name"] = json!("chosen");
     let world = World::with(disk).await;
     let outcome = world.restore().await;
-    outcome.is_good();
+    outcome.assert_clean();
     let volume = outcome.volume("chosen").unwrap();
     assert_eq!(volume["metadata"]["annotations"]["velero.io/original-pv-name"], "pv-1");
     assert_eq!(outcome.claim("shop", "data-1").unwrap()["spec"]["volumeName"], "chosen");

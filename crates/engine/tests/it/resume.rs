@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase};
-use bowline_engine::action::Named;
+use bowline_engine::action::NamedAction;
 use bowline_engine::backup::{
-    self, Fatal, Recovery, ThawOutcome, ThawRetry, Thawing, UnwrittenThaws, finalize, replace,
-    thaw_left,
+    self, Fatal, Recovery, ThawContext, ThawOutcome, ThawRetry, UnwrittenThaws, finalize, replace,
+    thaw_leftover_pods,
 };
-use bowline_engine::cluster::{self, Executed, Fake};
-use bowline_engine::journal::{Begun, Ended, Frozen, InMemory, Pod, Record, Recovered, recover};
+use bowline_engine::cluster::{self, ExecOutcome, Fake};
+use bowline_engine::journal::{
+    BlockEnded, BlockStarted, FrozenByBlock, InMemory, JournalEntry, Pod, Recovered, recover,
+};
 use bowline_engine::operation::{Counts, State};
 use bowline_engine::report::Report;
 use bowline_plugin::{
@@ -26,17 +28,18 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::backup::{
-    Run, commands, config_map, namespace, pod, run_of, store_in, take, with_hooks,
+    FinishedBackup, commands, config_map, namespace, pod, run_and_read, run_of, store_in,
+    with_hooks,
 };
 
 /// Begins an operation for every config map, and notes which it was shown.
 #[derive(Default)]
-struct Begins {
+struct OperationStartingAction {
     shown: Mutex<Vec<String>>,
 }
 
 #[async_trait]
-impl BackupItemAction for Begins {
+impl BackupItemAction for OperationStartingAction {
     async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -72,49 +75,51 @@ fn cluster() -> Arc<Fake> {
 }
 
 /// A backup that goes on from what a journal says.
-async fn go_on(
+async fn resume_from(
     cluster: &Arc<Fake>,
     store: &BackupStore,
-    records: Vec<Record>,
-) -> (Run, Arc<Begins>, Vec<Record>) {
-    let (action, journal) = (Arc::new(Begins::default()), Arc::new(InMemory::default()));
+    records: Vec<JournalEntry>,
+) -> (FinishedBackup, Arc<OperationStartingAction>, Vec<JournalEntry>) {
+    let (action, journal) =
+        (Arc::new(OperationStartingAction::default()), Arc::new(InMemory::default()));
     let mut run = run_of(cluster, json!({}), store.clone()).await;
     let name = "test.io/begins".parse().unwrap();
-    run.backup_item_actions = vec![Named::asynchronous(name, action.clone())];
+    run.backup_item_actions = vec![NamedAction::asynchronous(name, action.clone())];
     run.journal = Arc::clone(&journal) as _;
     run.recovery = Recovery { recovered: recover(records), report: Report::default() };
-    (take(run).await, action, journal.records())
+    (run_and_read(run).await, action, journal.records())
 }
 
 #[tokio::test]
 async fn a_backup_with_operations_waits_for_them() {
-    let (run, _, _) = go_on(&cluster(), &store_in(Memory::with_bucket("b")), Vec::new()).await;
+    let (run, _, _) =
+        resume_from(&cluster(), &store_in(Memory::with_bucket("b")), Vec::new()).await;
     assert_eq!(run.errors(), [""; 0]);
-    assert_eq!(Counts::of(&run.taken.operations).attempted, 2);
-    assert!(run.taken.operations.iter().all(|operation| operation.state == State::New));
-    let status = finalize::status(&Backup::default(), &run.taken);
+    assert_eq!(Counts::of(&run.outcome.operations).attempted, 2);
+    assert!(run.outcome.operations.iter().all(|operation| operation.state == State::New));
+    let status = finalize::status(&Backup::default(), &run.outcome);
     assert_eq!(status.phase, Some(BackupPhase::WaitingForPluginOperations));
     assert_eq!(status.backup_item_operations_attempted, 2);
     assert_eq!(status.backup_item_operations_failed, 0);
 }
 
 #[tokio::test]
-async fn wherever_a_process_dies_the_next_one_finishes_and_repeats_nothing_that_was_noted() {
+async fn next_process_finishes_and_repeats_nothing_journaled() {
     let cluster = cluster();
     let memory = Memory::with_bucket("b");
     let store = store_in(memory);
-    let (whole, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    let (whole, _, records) = resume_from(&cluster, &store, Vec::new()).await;
     // Two items and a pod, each with a note before and after.
     assert_eq!(records.len(), 6, "{records:#?}");
     for length in 0..=records.len() {
-        let noted = records[..length].to_vec();
-        let recovered = recover(noted.clone());
-        let (run, action, _) = go_on(&cluster, &store, noted).await;
-        assert_eq!(run.errors(), [""; 0], "after {length} notes");
-        assert_eq!(run.stored(), whole.stored(), "after {length} notes");
-        let ids = |run: &Run| {
+        let journaled = records[..length].to_vec();
+        let recovered = recover(journaled.clone());
+        let (run, action, _) = resume_from(&cluster, &store, journaled).await;
+        assert_eq!(run.errors(), [""; 0], "after {length} journal entries");
+        assert_eq!(run.stored(), whole.stored(), "after {length} journal entries");
+        let ids = |run: &FinishedBackup| {
             let mut ids: Vec<_> =
-                run.taken.operations.iter().map(|operation| operation.id.to_string()).collect();
+                run.outcome.operations.iter().map(|operation| operation.id.to_string()).collect();
             ids.sort();
             ids
         };
@@ -122,33 +127,36 @@ async fn wherever_a_process_dies_the_next_one_finishes_and_repeats_nothing_that_
         let shown = action.shown.lock().unwrap().clone();
         for ended in &recovered.finished {
             for visited in &ended.visited {
-                assert!(!shown.contains(&visited.name), "{visited:?} after {length} notes");
+                assert!(
+                    !shown.contains(&visited.name),
+                    "{visited:?} after {length} journal entries"
+                );
             }
         }
-        let unfinished = recovered.unfinished.iter().flat_map(|begun| &begun.intents).count();
+        let unfinished = recovered.unfinished.iter().flat_map(|started| &started.intents).count();
         assert_eq!(run.warnings().len(), unfinished, "{:?}", run.warnings());
-        assert_eq!(run.taken.hooks, whole.taken.hooks, "after {length} notes");
+        assert_eq!(run.outcome.hooks, whole.outcome.hooks, "after {length} journal entries");
     }
 }
 
 #[tokio::test]
-async fn what_was_told_of_a_finished_block_is_told_again() {
+async fn messages_of_a_finished_block_are_reported_again() {
     let cluster = Fake::usual().with(namespace("shop")).with(with_hooks(
         pod("shop", "db", &[]),
         "freeze",
         "thaw",
     ));
-    let cluster = Arc::new(cluster.answering(|exec| {
+    let cluster = Arc::new(cluster.with_exec_script(|exec| {
         let failure = (exec.command[0] == "thaw").then(|| "it is stuck".to_owned());
-        Ok(Executed { output: String::new(), failure })
+        Ok(ExecOutcome { output: String::new(), failure })
     }));
     let store = store_in(Memory::with_bucket("b"));
-    let (first, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    let (first, _, records) = resume_from(&cluster, &store, Vec::new()).await;
     assert_eq!(first.errors().len(), 1);
     let before = commands(&cluster).len();
-    let (again, _, _) = go_on(&cluster, &store, records).await;
+    let (again, _, _) = resume_from(&cluster, &store, records).await;
     assert_eq!(again.errors(), first.errors());
-    assert_eq!(again.taken.hooks, first.taken.hooks);
+    assert_eq!(again.outcome.hooks, first.outcome.hooks);
     assert_eq!(commands(&cluster).len(), before, "nothing was run in the pod again");
 }
 
@@ -156,21 +164,21 @@ async fn what_was_told_of_a_finished_block_is_told_again() {
 async fn bytes_that_were_tampered_with_are_an_error_and_not_in_the_archive() {
     let cluster = cluster();
     let store = store_in(Memory::with_bucket("b"));
-    let (_, _, records) = go_on(&cluster, &store, Vec::new()).await;
+    let (_, _, records) = resume_from(&cluster, &store, Vec::new()).await;
     let run = run_of(&cluster, json!({}), store.clone()).await;
-    let kept = records.iter().find_map(|record| match record {
-        Record::Ended(ended) => ended.kept.clone(),
+    let stored_block = records.iter().find_map(|record| match record {
+        JournalEntry::Ended(ended) => ended.kept.clone(),
         _ => None,
     });
-    let number = kept.unwrap().number;
+    let number = stored_block.unwrap().number;
     store.put_scratch(&run.request.uid, number, "{}".into()).await.unwrap();
-    let (run, _, _) = go_on(&cluster, &store, records).await;
+    let (run, _, _) = resume_from(&cluster, &store, records).await;
     let errors = run.errors();
     assert!(errors[0].contains("is not what was put there"), "{errors:?}");
 }
 
 #[tokio::test]
-async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
+async fn frozen_pods_are_thawed_and_new_pods_of_the_same_name_are_not() {
     let mut db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
     db["metadata"]["uid"] = json!("uid-1");
     for (uid, expected) in [("uid-1", vec!["thaw db".to_owned()]), ("uid-2", Vec::new())] {
@@ -183,8 +191,8 @@ async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
         let thawed = thaw(&cluster, &recovered.frozen, &journal, &report).await;
         assert!(thawed.error.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
         assert_eq!(commands(&cluster), expected, "{uid}");
-        assert_eq!(journal.records(), [Record::Thawed { block: 7, errors: Vec::new() }]);
-        assert_eq!(report.errors(), 0);
+        assert_eq!(journal.records(), [JournalEntry::Thawed { block: 7, errors: Vec::new() }]);
+        assert_eq!(report.error_count(), 0);
     }
 }
 
@@ -192,12 +200,12 @@ async fn pods_that_were_frozen_are_thawed_and_others_of_their_name_are_not() {
 async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_else_is() {
     let cluster = cluster();
     let store = store_in(Memory::with_bucket("b"));
-    let (before, _, _) = go_on(&cluster, &store, Vec::new()).await;
+    let (before, _, _) = resume_from(&cluster, &store, Vec::new()).await;
     finalize::write(
         &store,
         &run_of(&cluster, json!({}), store.clone()).await.request.name,
-        &before.taken,
-        run_of(&cluster, json!({}), store.clone()).await.request.of(),
+        &before.outcome,
+        run_of(&cluster, json!({}), store.clone()).await.request.run_ref(),
         bytes::Bytes::new(),
     )
     .await
@@ -206,13 +214,13 @@ async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_e
     changed["data"] = json!({"is": "final"});
     cluster.put(changed);
     cluster.put(config_map("shop", "new"));
-    let noted = replace::items_of(&before.taken.operations);
-    let mut items = noted.clone();
+    let journaled = replace::items_of(&before.outcome.operations);
+    let mut items = journaled.clone();
     items.extend([map_id("new"), map_id("gone")]);
     let run = run_of(&cluster, json!({}), store.clone()).await;
     let name = run.request.name.clone();
-    let replaced = replace::run(run, &items, &noted, Timestamp::UNIX_EPOCH).await;
-    assert_eq!(replaced.report.errors(), 0);
+    let replaced = replace::run(run, &items, &journaled, Timestamp::UNIX_EPOCH).await;
+    assert_eq!(replaced.report.error_count(), 0);
     assert_eq!(replaced.outcome.unwrap(), 3);
     let after = crate::backup::archive_of(&store, &name).await;
     for (path, content) in &before.archive {
@@ -229,60 +237,60 @@ async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_e
 }
 
 #[tokio::test]
-async fn a_backup_that_is_cancelled_thaws_begins_nothing_more_and_tells_what_it_had_begun() {
+async fn cancelled_backup_thaws_starts_nothing_and_reports_started_operations() {
     let cancel = CancellationToken::new();
     let canceling = cancel.clone();
     let db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
     let all = [namespace("shop"), config_map("shop", "a"), db];
-    let cluster = all.into_iter().fold(Fake::usual(), Fake::with).answering(move |_| {
+    let cluster = all.into_iter().fold(Fake::usual(), Fake::with).with_exec_script(move |_| {
         canceling.cancel();
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     });
     let cluster = Arc::new(cluster);
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
     run.cancel = cancel;
     let journal = Arc::new(InMemory::default());
     run.journal = Arc::clone(&journal) as _;
-    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
-    assert!(matches!(taken.archive, Err(Fatal::Canceled)), "{:?}", taken.archive);
+    let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    assert!(matches!(outcome.archive, Err(Fatal::Canceled)), "{:?}", outcome.archive);
     assert_eq!(commands(&cluster), ["freeze db", "thaw db"]);
     assert!(recover(journal.records()).frozen.is_empty());
 }
 
 /// A cluster with a pod that can be frozen. It is not reached afterwards, as long as `is_away`.
-fn losing_touch(is_away: &Arc<AtomicBool>, cancel: &CancellationToken) -> Arc<Fake> {
+fn unreachable_after_freeze(is_away: &Arc<AtomicBool>, cancel: &CancellationToken) -> Arc<Fake> {
     let mut db = with_hooks(pod("shop", "db", &[]), "freeze", "thaw");
     db["metadata"]["uid"] = json!("uid-1");
     let (is_away, cancel) = (Arc::clone(is_away), cancel.clone());
     let cluster = Fake::usual().with(namespace("shop")).with(db);
-    Arc::new(cluster.answering(move |exec| {
+    Arc::new(cluster.with_exec_script(move |exec| {
         if exec.command[0] == "thaw" && is_away.load(Ordering::Relaxed) {
             cancel.cancel();
             let (reason, message) = ("InternalError".into(), "error dialing backend".into());
             return Err(cluster::Error::Refused { code: 503, reason, message });
         }
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     }))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_is_not_reached_is_in_the_journal_until_it_is_thawed() {
+async fn unreached_pod_stays_in_the_journal_until_thawed() {
     // A run that is cancelled meanwhile tries as long.
     for is_canceled in [false, true] {
         let (is_away, cancel) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
-        let cluster = losing_touch(&is_away, &cancel);
+        let cluster = unreachable_after_freeze(&is_away, &cancel);
         let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
         if is_canceled {
             run.cancel = cancel;
         }
         let journal = Arc::new(InMemory::default());
         run.journal = Arc::clone(&journal) as _;
-        let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
-        assert_eq!(taken.archive.is_err(), is_canceled, "{:?}", taken.archive);
-        assert!(taken.leaves_frozen);
-        assert_eq!(taken.hooks, (2, 1));
+        let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
+        assert_eq!(outcome.archive.is_err(), is_canceled, "{:?}", outcome.archive);
+        assert!(outcome.may_leave_frozen);
+        assert_eq!(outcome.hooks, (2, 1));
         assert!(commands(&cluster).len() > 10, "{:?}", commands(&cluster));
-        let (errors, _) = taken.report.messages();
+        let (errors, _) = outcome.report.messages();
         assert!(errors[0].text.contains("the pod may still be frozen"), "{errors:?}");
 
         let recovered = recover(journal.records());
@@ -304,26 +312,26 @@ async fn a_pod_that_is_not_reached_is_in_the_journal_until_it_is_thawed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_away_for_a_moment_keeps_no_pod_frozen() {
-    let (is_away, tried) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
-    let cluster = losing_touch(&is_away, &tried);
+    let (is_away, attempted) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+    let cluster = unreachable_after_freeze(&is_away, &attempted);
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
     let journal = Arc::new(InMemory::default());
     run.journal = Arc::clone(&journal) as _;
     let back = async {
-        tried.cancelled().await;
+        attempted.cancelled().await;
         is_away.store(false, Ordering::Relaxed);
     };
-    let (taken, ()) = futures::future::join(backup::run(run, Timestamp::UNIX_EPOCH), back).await;
-    assert_eq!((taken.report.errors(), taken.hooks), (0, (2, 0)));
-    assert!(!taken.leaves_frozen);
+    let (outcome, ()) = futures::future::join(backup::run(run, Timestamp::UNIX_EPOCH), back).await;
+    assert_eq!((outcome.report.error_count(), outcome.hooks), (0, (2, 0)));
+    assert!(!outcome.may_leave_frozen);
     assert_eq!(commands(&cluster), ["freeze db", "thaw db", "thaw db"]);
     assert!(recover(journal.records()).frozen.is_empty());
 }
 
 #[tokio::test]
-async fn nobody_waits_for_a_pod_that_is_going_away_with_its_node() {
-    let (is_away, tried) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
-    let cluster = losing_touch(&is_away, &tried);
+async fn pod_deleted_with_its_node_is_not_waited_for() {
+    let (is_away, attempted) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
+    let cluster = unreachable_after_freeze(&is_away, &attempted);
     let mut db = cluster.object("pods", "shop", "db").unwrap();
     db["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     cluster.put(db);
@@ -332,7 +340,7 @@ async fn nobody_waits_for_a_pod_that_is_going_away_with_its_node() {
     let thawed = thaw(&cluster, &frozen, &journal, &report).await;
     assert!(thawed.error.is_none() && thawed.frozen.is_empty(), "{thawed:?}");
     assert_eq!(commands(&cluster), ["thaw db"]);
-    assert_eq!(report.errors(), 1);
+    assert_eq!(report.error_count(), 1);
 }
 
 fn frozen_pod(name: &str, uid: &str) -> Pod {
@@ -340,22 +348,28 @@ fn frozen_pod(name: &str, uid: &str) -> Pod {
 }
 
 /// Thaws pods once, in a process that remembers nothing.
-async fn thaw(cluster: &Fake, frozen: &Frozen, journal: &InMemory, report: &Report) -> ThawOutcome {
+async fn thaw(
+    cluster: &Fake,
+    frozen: &FrozenByBlock,
+    journal: &InMemory,
+    report: &Report,
+) -> ThawOutcome {
     let unwritten = UnwrittenThaws::default();
     thaw_with(cluster, frozen, journal, report, &unwritten, ThawRetry::Never).await
 }
 
 async fn thaw_with(
     cluster: &Fake,
-    frozen: &Frozen,
+    frozen: &FrozenByBlock,
     journal: &InMemory,
     report: &Report,
     unwritten: &UnwrittenThaws,
     retry: ThawRetry<'_>,
 ) -> ThawOutcome {
     let hooks = &Backup::default().spec.hooks;
-    let thawing = Thawing { cluster, run: "run-1", hooks: Ok(hooks), journal, unwritten, report };
-    thaw_left(thawing, frozen, retry).await
+    let thawing =
+        ThawContext { cluster, run: "run-1", hooks: Ok(hooks), journal, unwritten, report };
+    thaw_leftover_pods(thawing, frozen, retry).await
 }
 
 /// A cluster with pods that can be thawed, each unless it is among those that are away.
@@ -367,15 +381,15 @@ fn with_pods(names: &[&str], away: &Arc<Mutex<Vec<String>>>) -> Arc<Fake> {
     });
     let away = Arc::clone(away);
     let cluster = pods.fold(Fake::usual().with(namespace("shop")), Fake::with);
-    Arc::new(cluster.answering(move |exec| {
+    Arc::new(cluster.with_exec_script(move |exec| {
         if away.lock().unwrap().contains(&exec.pod) {
             return Err(cluster::Error::Unreachable("no route to host".into()));
         }
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     }))
 }
 
-fn frozen_in(blocks: &[(u64, &[&str])]) -> Frozen {
+fn frozen_in(blocks: &[(u64, &[&str])]) -> FrozenByBlock {
     let pods = |names: &[&str]| {
         names.iter().map(|name| frozen_pod(name, &format!("uid-{name}"))).collect()
     };
@@ -388,7 +402,7 @@ fn sorted(mut commands: Vec<String>) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_journal_that_cannot_be_written_keeps_no_pod_frozen_and_runs_no_hook_twice() {
+async fn unwritable_journal_neither_keeps_pods_frozen_nor_repeats_hooks() {
     let cluster = with_pods(&["a", "b", "c"], &Arc::default());
     let frozen = frozen_in(&[(0, &["a"]), (1, &["b"]), (2, &["c"])]);
     let is_full = Arc::new(AtomicBool::new(true));
@@ -410,10 +424,14 @@ async fn a_journal_that_cannot_be_written_keeps_no_pod_frozen_and_runs_no_hook_t
     assert_eq!(journal.records().len(), 3, "{:?}", journal.records());
     let mut records = vec![];
     for (&block, pods) in &frozen {
-        records.push(Record::Begun(Begun { block, pods: pods.clone(), ..Begun::default() }));
+        records.push(JournalEntry::Begun(BlockStarted {
+            block,
+            pods: pods.clone(),
+            ..BlockStarted::default()
+        }));
     }
     records.extend(journal.records());
-    assert_eq!(recover(records).frozen, Frozen::new());
+    assert_eq!(recover(records).frozen, FrozenByBlock::new());
 }
 
 #[tokio::test]
@@ -422,9 +440,9 @@ async fn a_healthy_pod_is_thawed_once_though_its_neighbour_is_away() {
     let cluster = with_pods(&["away", "db"], &away);
     let frozen = frozen_in(&[(4, &["away", "db"])]);
     let (journal, report) = (InMemory::default(), Report::default());
-    let begun = Begun { block: 4, pods: frozen[&4].clone(), ..Begun::default() };
+    let started = BlockStarted { block: 4, pods: frozen[&4].clone(), ..BlockStarted::default() };
     let known = |journal: &InMemory| {
-        let records = [Record::Begun(begun.clone())].into_iter().chain(journal.records());
+        let records = [JournalEntry::Begun(started.clone())].into_iter().chain(journal.records());
         recover(records).frozen
     };
     for _ in 0..3 {
@@ -441,7 +459,7 @@ async fn a_healthy_pod_is_thawed_once_though_its_neighbour_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_restart_a_pod_that_is_not_reached_is_given_up_as_in_a_running_backup() {
+async fn unreached_pod_is_given_up_after_a_restart_as_in_a_running_backup() {
     let away = Arc::new(Mutex::new(vec!["away".to_owned()]));
     let cluster = with_pods(&["away", "db"], &away);
     let frozen = frozen_in(&[(0, &["away"]), (1, &["db"])]);
@@ -455,7 +473,7 @@ async fn after_a_restart_a_pod_that_is_not_reached_is_given_up_as_in_a_running_b
     assert_eq!(thawed.frozen, frozen_in(&[(0, &["away"])]), "{thawed:?}");
     let (errors, _) = report.messages();
     assert!(errors[0].text.contains("the pod may still be frozen"), "{errors:?}");
-    assert_eq!(journal.records(), [Record::Thawed { block: 1, errors: Vec::new() }]);
+    assert_eq!(journal.records(), [JournalEntry::Thawed { block: 1, errors: Vec::new() }]);
 }
 
 #[tokio::test]
@@ -468,7 +486,7 @@ async fn hooks_that_are_not_known_keep_no_pod_frozen_that_says_how_it_is_thawed(
     let (journal, report) = (InMemory::default(), Report::default());
     let unwritten = UnwrittenThaws::default();
     let hooks = Err("ConfigMap kept holds no hooks");
-    let thawing = Thawing {
+    let thawing = ThawContext {
         cluster: &cluster,
         run: "run-1",
         hooks,
@@ -476,10 +494,10 @@ async fn hooks_that_are_not_known_keep_no_pod_frozen_that_says_how_it_is_thawed(
         unwritten: &unwritten,
         report: &report,
     };
-    let thawed = thaw_left(thawing, &frozen, ThawRetry::Never).await;
+    let thawed = thaw_leftover_pods(thawing, &frozen, ThawRetry::Never).await;
     assert_eq!(commands(&cluster), ["thaw db"]);
     assert_eq!(thawed.frozen, frozen_in(&[(1, &["bare"])]), "it stays on the record");
-    assert_eq!(journal.records(), [Record::Thawed { block: 0, errors: Vec::new() }]);
+    assert_eq!(journal.records(), [JournalEntry::Thawed { block: 0, errors: Vec::new() }]);
     let error = thawed.error.unwrap().to_string();
     assert!(error.contains("ConfigMap kept holds no hooks"), "{error}");
 }
@@ -490,23 +508,24 @@ async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
     db["metadata"]["uid"] = json!("uid-db");
     let is_away = Arc::new(AtomicBool::new(true));
     let away = Arc::clone(&is_away);
-    let cluster = Fake::usual().with(namespace("shop")).with(db).answering(move |exec| {
+    let cluster = Fake::usual().with(namespace("shop")).with(db).with_exec_script(move |exec| {
         if exec.command[0] == "second" && away.load(Ordering::Relaxed) {
             return Err(cluster::Error::Unreachable("no route to host".into()));
         }
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     });
     let exec = |command: &str| json!({"exec": {"command": [command]}});
     let hooks = json!({"resources": [{"name": "h", "post": [exec("first"), exec("second")]}]});
     let hooks: bowline_api::backup::BackupHooks = serde_json::from_value(hooks).unwrap();
     let (journal, report) = (InMemory::default(), Report::default());
     let unwritten = UnwrittenThaws::default();
-    let begun = Begun { pods: vec![frozen_pod("db", "uid-db")], ..Begun::default() };
+    let started =
+        BlockStarted { pods: vec![frozen_pod("db", "uid-db")], ..BlockStarted::default() };
     for is_back in [false, false, true] {
         is_away.store(!is_back, Ordering::Relaxed);
-        let records = [Record::Begun(begun.clone())].into_iter().chain(journal.records());
+        let records = [JournalEntry::Begun(started.clone())].into_iter().chain(journal.records());
         let frozen = recover(records).frozen;
-        let thawing = Thawing {
+        let thawing = ThawContext {
             cluster: &cluster,
             run: "run-1",
             hooks: Ok(&hooks),
@@ -514,32 +533,34 @@ async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
             unwritten: &unwritten,
             report: &report,
         };
-        let thawed = thaw_left(thawing, &frozen, ThawRetry::Never).await;
+        let thawed = thaw_leftover_pods(thawing, &frozen, ThawRetry::Never).await;
         assert_eq!(thawed.frozen.is_empty(), is_back, "{thawed:?}");
     }
     assert_eq!(commands(&cluster), ["first db", "second db", "second db", "second db"]);
 }
 
 #[tokio::test]
-async fn a_block_that_cannot_be_kept_in_the_bucket_says_all_the_same_that_its_pods_are_thawed() {
+async fn block_that_cannot_be_stored_still_journals_its_thawed_pods() {
     let cluster = cluster();
     let store = store_in(Memory::with_bucket("b"));
     // As if what came of the block did not fit into a record.
-    let journal = Arc::new(InMemory::refusing(|record| matches!(record, Record::Ended(_))));
+    let journal = Arc::new(InMemory::refusing(|record| matches!(record, JournalEntry::Ended(_))));
     let mut run = run_of(&cluster, json!({}), store).await;
     run.journal = Arc::clone(&journal) as _;
-    let taken = backup::run(run, Timestamp::UNIX_EPOCH).await;
-    assert!(taken.archive.is_ok(), "{:?}", taken.archive);
+    let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
+    assert!(outcome.archive.is_ok(), "{:?}", outcome.archive);
     let recovered = recover(journal.records());
-    assert_eq!(recovered.frozen, Frozen::new(), "its post-hook would be run again");
+    assert_eq!(recovered.frozen, FrozenByBlock::new(), "its post-hook would be run again");
     assert_eq!(recovered.unfinished.len(), 1);
 }
 
 #[test]
 fn a_pod_that_a_later_block_has_thawed_is_not_thawed_for_an_earlier_one() {
     let pods = vec![frozen_pod("db", "uid-db")];
-    let begun = |block| Record::Begun(Begun { block, pods: pods.clone(), ..Begun::default() });
-    let ended = Record::Ended(Box::new(Ended { block: 1, ..Ended::default() }));
-    assert_eq!(recover([begun(0), begun(1)]).frozen.len(), 2);
-    assert_eq!(recover([begun(0), begun(1), ended]).frozen, Frozen::new());
+    let block_started = |block| {
+        JournalEntry::Begun(BlockStarted { block, pods: pods.clone(), ..BlockStarted::default() })
+    };
+    let ended = JournalEntry::Ended(Box::new(BlockEnded { block: 1, ..BlockEnded::default() }));
+    assert_eq!(recover([block_started(0), block_started(1)]).frozen.len(), 2);
+    assert_eq!(recover([block_started(0), block_started(1), ended]).frozen, FrozenByBlock::new());
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_engine::backup::{self, Recovery, finalize, snapshot};
-use bowline_engine::cluster::{Executed, Fake};
-use bowline_engine::journal::{InMemory, Record, recover};
+use bowline_engine::cluster::{ExecOutcome, Fake};
+use bowline_engine::journal::{InMemory, JournalEntry, recover};
 use bowline_engine::operation::{Kind, State};
 use bowline_engine::report::Report;
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
@@ -19,14 +19,14 @@ use bowline_store::file::{Outcome, SnapshotPhase};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::backup::{Run, namespace, object, run_of, store_in, take};
+use crate::backup::{FinishedBackup, namespace, object, run_and_read, run_of, store_in};
 
 /// A snapshotter that notes what it is asked, among what pods are told.
 #[derive(Default)]
-struct Disk {
+struct FakeSnapshotter {
     calls: Arc<Mutex<Vec<String>>>,
     /// Snapshots by request.
-    taken: Mutex<BTreeMap<String, String>>,
+    snapshots: Mutex<BTreeMap<String, String>>,
     /// What goes wrong with a volume.
     fails: Option<(&'static str, Code)>,
     /// Whether it is of version 2.
@@ -39,8 +39,8 @@ struct Disk {
     hangs: std::sync::atomic::AtomicBool,
 }
 
-impl Disk {
-    fn note(&self, call: String) {
+impl FakeSnapshotter {
+    fn record_call(&self, call: String) {
         self.calls.lock().unwrap().push(call);
     }
 
@@ -50,7 +50,7 @@ impl Disk {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Disk {
+impl VolumeSnapshotter for FakeSnapshotter {
     async fn init(&self, _: &Config) -> Result<()> {
         Ok(())
     }
@@ -65,7 +65,7 @@ impl VolumeSnapshotter for Disk {
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, _: &str) -> Result<VolumeInfo> {
-        self.note(format!("info {volume}"));
+        self.record_call(format!("info {volume}"));
         Ok(VolumeInfo { volume_type: "ssd".into(), iops: None })
     }
 
@@ -75,7 +75,7 @@ impl VolumeSnapshotter for Disk {
         zone: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
-        self.note(format!("begin {volume}"));
+        self.record_call(format!("begin {volume}"));
         let called = Timestamp::now();
         tokio::task::yield_now().await;
         if let Some((bad, code)) = self.fails
@@ -87,14 +87,14 @@ impl VolumeSnapshotter for Disk {
         let request = tags["bowline.io/request-id"].clone();
         let number = self.calls.lock().unwrap().len();
         let id = {
-            let mut taken = self.taken.lock().unwrap();
-            taken.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone()
+            let mut snapshots = self.snapshots.lock().unwrap();
+            snapshots.entry(request).or_insert_with(|| format!("snap-{volume}-{number}")).clone()
         };
         if volume.as_str() == "pv-a" && self.hangs.load(std::sync::atomic::Ordering::Relaxed) {
-            let _hanging = Hanging(tokio::time::Instant::now(), Arc::clone(&self.calls));
+            let _hanging = DropRecorder(tokio::time::Instant::now(), Arc::clone(&self.calls));
             std::future::pending::<()>().await;
         }
-        self.note(format!("end {volume}"));
+        self.record_call(format!("end {volume}"));
         self.times.lock().unwrap().insert(volume.to_string(), [called, Timestamp::now()]);
         Ok(SnapshotId::new(id).unwrap())
     }
@@ -109,26 +109,26 @@ impl VolumeSnapshotter for Disk {
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.note(format!("delete {snapshot}"));
-        self.taken.lock().unwrap().retain(|_, id| id != snapshot.as_str());
+        self.record_call(format!("delete {snapshot}"));
+        self.snapshots.lock().unwrap().retain(|_, id| id != snapshot.as_str());
         Ok(())
     }
 }
 
 /// Notes for how long a call was waited for.
-struct Hanging(tokio::time::Instant, Arc<Mutex<Vec<String>>>);
+struct DropRecorder(tokio::time::Instant, Arc<Mutex<Vec<String>>>);
 
-impl Drop for Hanging {
+impl Drop for DropRecorder {
     fn drop(&mut self) {
         self.1.lock().unwrap().push(format!("given up after {} s", self.0.elapsed().as_secs()));
     }
 }
 
 /// One location, of that snapshotter.
-struct One(Arc<Disk>);
+struct SingleSnapshotter(Arc<FakeSnapshotter>);
 
 #[async_trait]
-impl Snapshotters for One {
+impl Snapshotters for SingleSnapshotter {
     async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
         Ok(Snapshotter {
             location: location.to_owned(),
@@ -156,7 +156,7 @@ fn claim(name: &str, volume: &str) -> Value {
 }
 
 /// A pod with hooks and two volumes; what its hooks are told is noted with the calls.
-fn cluster(disk: &Disk) -> Arc<Fake> {
+fn cluster(disk: &FakeSnapshotter) -> Arc<Fake> {
     let mut pod = object("v1", "Pod", "shop", "db");
     pod["metadata"]["uid"] = json!("pod-uid");
     pod["metadata"]["annotations"] = json!({
@@ -181,26 +181,26 @@ fn cluster(disk: &Disk) -> Arc<Fake> {
     ];
     let (calls, progress) = (Arc::clone(&disk.calls), Arc::clone(&disk.progress));
     let cluster = all.into_iter().fold(Fake::usual(), Fake::with);
-    Arc::new(cluster.answering(move |exec| {
+    Arc::new(cluster.with_exec_script(move |exec| {
         let mut calls = calls.lock().unwrap();
         if exec.command[0] == "thaw" {
             calls.push(format!("{} operations are shown", progress.snapshots.operations().len()));
         }
         calls.push(exec.command[0].clone());
-        Ok(Executed { output: String::new(), failure: None })
+        Ok(ExecOutcome { output: String::new(), failure: None })
     }))
 }
 
 async fn run(
-    disk: &Arc<Disk>,
+    disk: &Arc<FakeSnapshotter>,
     memory: &Memory,
-    records: Vec<Record>,
+    records: Vec<JournalEntry>,
 ) -> (backup::Run, Arc<InMemory>) {
     let store = store_in(memory.clone());
     let spec = json!({"includeClusterResources": true});
     let mut run = run_of(&cluster(disk), spec, store).await;
     run.request.snapshot_locations = vec!["here".to_owned()];
-    run.snapshotters = Arc::new(One(Arc::clone(disk)));
+    run.snapshotters = Arc::new(SingleSnapshotter(Arc::clone(disk)));
     run.progress = Arc::clone(&disk.progress);
     let journal = Arc::new(InMemory::default());
     run.journal = Arc::clone(&journal) as _;
@@ -209,26 +209,26 @@ async fn run(
 }
 
 /// A run over the usual cluster that is asked for in this way.
-async fn run_with(disk: &Arc<Disk>, spec: Value) -> backup::Run {
+async fn run_with(disk: &Arc<FakeSnapshotter>, spec: Value) -> backup::Run {
     let mut run = run_of(&cluster(disk), spec, store_in(Memory::with_bucket("b"))).await;
     run.request.snapshot_locations = vec!["here".to_owned()];
-    run.snapshotters = Arc::new(One(Arc::clone(disk)));
+    run.snapshotters = Arc::new(SingleSnapshotter(Arc::clone(disk)));
     run
 }
 
-async fn taken(disk: &Arc<Disk>) -> (Run, Vec<Record>) {
+async fn run_backup(disk: &Arc<FakeSnapshotter>) -> (FinishedBackup, Vec<JournalEntry>) {
     let (run, journal) = run(disk, &Memory::with_bucket("b"), Vec::new()).await;
-    (take(run).await, journal.records())
+    (run_and_read(run).await, journal.records())
 }
 
-fn ids(run: &Run) -> Vec<String> {
-    run.taken.snapshots.iter().map(|one| one.status.provider_snapshot_id.clone()).collect()
+fn ids(run: &FinishedBackup) -> Vec<String> {
+    run.outcome.snapshots.iter().map(|one| one.status.provider_snapshot_id.clone()).collect()
 }
 
 #[tokio::test]
 async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
-    let (run, _) = taken(&disk).await;
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (run, _) = run_backup(&disk).await;
     assert_eq!(run.errors(), [""; 0]);
     let calls = disk.calls();
     let at = |call: &str| {
@@ -241,17 +241,17 @@ async fn the_snapshots_of_a_pod_are_taken_side_by_side_between_its_hooks() {
     }
     assert!(at("begin pv-b") < at("end pv-a") && at("begin pv-a") < at("end pv-b"), "{calls:?}");
     assert_eq!(ids(&run).len(), 2);
-    assert_eq!(run.taken.freezes.len(), 1);
-    let of = |kind| run.taken.operations.iter().filter(|one| one.kind == kind).count();
+    assert_eq!(run.outcome.freezes.len(), 1);
+    let of = |kind| run.outcome.operations.iter().filter(|one| one.kind == kind).count();
     assert_eq!((of(Kind::SnapshotCreation), of(Kind::SnapshotUpload)), (2, 2));
 }
 
 #[tokio::test]
 async fn a_snapshot_begins_when_its_plugin_is_called_and_is_shown_while_its_pod_is_frozen() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
-    let (run, _) = taken(&disk).await;
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (run, _) = run_backup(&disk).await;
     let times = disk.times.lock().unwrap().clone();
-    for operation in &run.taken.operations {
+    for operation in &run.outcome.operations {
         let [called, returned] = times[&operation.item.name];
         match operation.kind {
             // The whole call is part of it: a plugin of version 1 may upload within.
@@ -266,80 +266,84 @@ async fn a_snapshot_begins_when_its_plugin_is_called_and_is_shown_while_its_pod_
 }
 
 #[tokio::test]
-async fn what_stays_local_has_no_upload() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+async fn local_snapshot_has_no_upload() {
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let (mut run, _) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
     run.request.own_snapshot_type = Some(SnapshotType::Local);
-    let run = take(run).await;
-    assert!(run.taken.operations.iter().all(|one| one.kind == Kind::SnapshotCreation));
-    assert_eq!(run.taken.operations.len(), 2);
+    let run = run_and_read(run).await;
+    assert!(run.outcome.operations.iter().all(|one| one.kind == Kind::SnapshotCreation));
+    assert_eq!(run.outcome.operations.len(), 2);
 }
 
 #[tokio::test]
 async fn a_snapshot_that_fails_is_an_error_on_its_volume_and_the_pod_is_thawed() {
     for (code, is_left_over) in [(Code::Unknown, false), (Code::Unavailable, true)] {
         let fails = Some(("pv-a", code));
-        let disk = Arc::new(Disk { fails, ..Disk::default() });
-        let (run, _) = taken(&disk).await;
+        let disk = Arc::new(FakeSnapshotter { fails, ..FakeSnapshotter::default() });
+        let (run, _) = run_backup(&disk).await;
         assert_eq!(run.errors().len(), 1, "{:?}", run.errors());
         assert!(run.errors()[0].contains("pv-a") && run.errors()[0].contains("no luck"));
         assert_eq!(disk.calls().last().unwrap(), "thaw");
         assert_eq!(run.warnings().len(), usize::from(is_left_over), "{:?}", run.warnings());
         let phases: Vec<_> =
-            run.taken.snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
+            run.outcome.snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
         assert_eq!(phases, [SnapshotPhase::Failed, SnapshotPhase::Completed]);
     }
 }
 
 #[tokio::test]
-async fn a_plugin_that_knows_requests_is_asked_again_after_it_has_died_and_another_is_not() {
-    for (is_v2, asked) in [(true, 2), (false, 1)] {
+async fn v2_plugin_is_asked_again_after_a_crash_and_v1_plugin_is_not() {
+    for (is_v2, requests) in [(true, 2), (false, 1)] {
         let fails = Some(("pv-a", Code::Unavailable));
-        let disk = Arc::new(Disk { fails, is_v2, ..Disk::default() });
-        taken(&disk).await;
+        let disk = Arc::new(FakeSnapshotter { fails, is_v2, ..FakeSnapshotter::default() });
+        run_backup(&disk).await;
         let calls = disk.calls();
-        let begun = calls.iter().filter(|one| *one == "begin pv-a").count();
-        assert_eq!(begun, asked, "{calls:?}");
+        let started = calls.iter().filter(|one| *one == "begin pv-a").count();
+        assert_eq!(started, requests, "{calls:?}");
     }
 }
 
 #[tokio::test]
-async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over_in_silence() {
+async fn no_snapshot_is_lost_or_left_over_unreported_wherever_a_process_dies() {
     for is_v2 in [true, false] {
-        let disk = Arc::new(Disk { is_v2, ..Disk::default() });
+        let disk = Arc::new(FakeSnapshotter { is_v2, ..FakeSnapshotter::default() });
         let memory = Memory::with_bucket("b");
         let (first, journal) = run(&disk, &memory, Vec::new()).await;
-        let (whole, records) = (take(first).await, journal.records());
+        let (whole, records) = (run_and_read(first).await, journal.records());
         assert_eq!(ids(&whole).len(), 2);
-        let left = disk.taken.lock().unwrap().clone();
+        let leftovers = disk.snapshots.lock().unwrap().clone();
         for length in 0..=records.len() {
             // All is as the first one left it.
-            disk.taken.lock().unwrap().clone_from(&left);
-            let noted = records[..length].to_vec();
-            let is_finished = !recover(noted.clone()).finished.is_empty();
-            let (again, journal_of_second) = run(&disk, &memory, noted.clone()).await;
-            let again = take(again).await;
-            assert_eq!(again.errors(), [""; 0], "after {length} notes");
-            assert_eq!(ids(&again).len(), 2, "after {length} notes");
-            let there: Vec<String> = disk.taken.lock().unwrap().values().cloned().collect();
+            disk.snapshots.lock().unwrap().clone_from(&leftovers);
+            let journaled = records[..length].to_vec();
+            let is_finished = !recover(journaled.clone()).finished.is_empty();
+            let (again, journal_of_second) = run(&disk, &memory, journaled.clone()).await;
+            let again = run_and_read(again).await;
+            assert_eq!(again.errors(), [""; 0], "after {length} journal entries");
+            assert_eq!(ids(&again).len(), 2, "after {length} journal entries");
+            let there: Vec<String> = disk.snapshots.lock().unwrap().values().cloned().collect();
             for id in ids(&again) {
                 assert!(there.contains(&id), "{id} of {there:?}");
             }
             let is_begun = length > 0 && !is_finished;
-            let told =
+            let warnings =
                 again.warnings().iter().filter(|text| text.contains("may be left over")).count();
-            assert_eq!(told, if is_begun && !is_v2 { 2 } else { 0 }, "after {length} notes");
+            assert_eq!(
+                warnings,
+                if is_begun && !is_v2 { 2 } else { 0 },
+                "after {length} journal entries"
+            );
             if is_begun && !is_v2 {
                 // A process that is killed later takes its warnings with it: the next one must warn again.
                 let more = journal_of_second.records();
-                let still = recover(noted.iter().cloned().chain(more)).in_flight;
-                let first_two = recover(noted.clone()).in_flight;
+                let still = recover(journaled.iter().cloned().chain(more)).in_flight;
+                let first_two = recover(journaled.clone()).in_flight;
                 assert!(first_two.iter().all(|one| still.contains(one)), "{still:?}");
             }
             if is_finished {
                 assert_eq!(ids(&again), ids(&whole), "they are taken over");
-                assert_eq!(again.taken.operations.len(), 4);
-                assert_eq!(again.taken.freezes.len(), 1);
+                assert_eq!(again.outcome.operations.len(), 4);
+                assert_eq!(again.outcome.freezes.len(), 1);
             } else if is_v2 && is_begun {
                 let deleted = ids(&whole).iter().all(|id| !there.contains(id));
                 assert!(deleted, "those of the first try are deleted: {there:?}");
@@ -349,24 +353,29 @@ async fn wherever_a_process_dies_no_snapshot_is_lost_and_none_is_left_over_in_si
 }
 
 #[tokio::test]
-async fn snapshots_of_a_run_that_is_not_to_be_are_deleted_and_others_are_told() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
-    let (run, _) = taken(&disk).await;
+async fn snapshots_of_an_abandoned_run_are_deleted_or_reported() {
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (run, _) = run_backup(&disk).await;
     let report = Report::default();
-    let left =
-        snapshot::discard(&One(Arc::clone(&disk)), run.taken.snapshots.clone(), &report).await;
-    assert!(left.is_empty() && report.errors() == 0);
-    assert!(disk.taken.lock().unwrap().is_empty());
-    let nobody = bowline_engine::snapshotter::NoSnapshotters;
-    let left = snapshot::discard(&nobody, run.taken.snapshots.clone(), &report).await;
-    assert_eq!((left.len(), report.errors()), (2, 2), "they stay in the record");
+    let undeleted = snapshot::discard(
+        &SingleSnapshotter(Arc::clone(&disk)),
+        run.outcome.snapshots.clone(),
+        &report,
+    )
+    .await;
+    assert!(undeleted.is_empty() && report.error_count() == 0);
+    assert!(disk.snapshots.lock().unwrap().is_empty());
+    let no_snapshotters = bowline_engine::snapshotter::NoSnapshotters;
+    let undeleted =
+        snapshot::discard(&no_snapshotters, run.outcome.snapshots.clone(), &report).await;
+    assert_eq!((undeleted.len(), report.error_count()), (2, 2), "they stay in the record");
 }
 
 #[tokio::test]
 async fn an_upload_that_failed_makes_its_snapshot_a_failed_one() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
-    let (run, _) = taken(&disk).await;
-    let mut operations = run.taken.operations.clone();
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
+    let (run, _) = run_backup(&disk).await;
+    let mut operations = run.outcome.operations.clone();
     for operation in &mut operations {
         operation.state = State::Completed;
     }
@@ -375,23 +384,24 @@ async fn an_upload_that_failed_makes_its_snapshot_a_failed_one() {
         .find(|one| one.kind == Kind::SnapshotUpload && one.item.name == "pv-b")
         .unwrap();
     failed.state = State::Failed("at 99%".into());
-    let (mut snapshots, mut infos) = (run.taken.snapshots.clone(), run.taken.volumes.clone());
-    snapshot::settle(&operations, &mut snapshots, &mut infos);
+    let (mut snapshots, mut infos) = (run.outcome.snapshots.clone(), run.outcome.volumes.clone());
+    snapshot::apply_operation_results(&operations, &mut snapshots, &mut infos);
     let phases: Vec<_> = snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
     assert_eq!(phases, [SnapshotPhase::Completed, SnapshotPhase::Failed]);
     let results: Vec<_> = infos.iter().map(|one| one.result.clone().unwrap()).collect();
     assert_eq!(results, [Outcome::Succeeded, Outcome::Failed]);
     let mut status = bowline_api::BackupStatus::default();
-    finalize::counted(&mut status, &operations);
+    finalize::count_operations(&mut status, &operations);
     assert_eq!(status.volume_snapshots_completed, 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_is_reclaimed() {
-    let disk = Arc::new(Disk { is_v2: true, hangs: true.into(), ..Disk::default() });
+async fn plugin_that_hangs_during_a_freeze_is_given_up_and_its_snapshot_reclaimed() {
+    let disk =
+        Arc::new(FakeSnapshotter { is_v2: true, hangs: true.into(), ..FakeSnapshotter::default() });
     let (mut run, journal) = run(&disk, &Memory::with_bucket("b"), Vec::new()).await;
     run.options.freeze_timeout = Some(std::time::Duration::from_secs(90));
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     let errors = run.errors();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("within 90 s") && errors[0].contains("--freeze-timeout"));
@@ -401,10 +411,9 @@ async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_
     assert_eq!(ids(&run).iter().filter(|id| !id.is_empty()).count(), 1, "the other is taken");
     // If the server ends before that is in the journal, both are asked for again.
     let records = journal.records();
-    let is_begun =
-        |record: &Record| matches!(record, Record::Begun(begun) if !begun.intents.is_empty());
+    let is_begun = |record: &JournalEntry| matches!(record, JournalEntry::Begun(begun) if !begun.intents.is_empty());
     let begun = records.iter().position(is_begun).unwrap();
-    let ended = records.iter().position(|record| matches!(record, Record::Ended(_))).unwrap();
+    let ended = records.iter().position(|record| matches!(record, JournalEntry::Ended(_))).unwrap();
     for length in begun + 1..=ended {
         let recovered = recover(records[..length].to_vec());
         assert_eq!(recovered.in_flight.len(), 2, "after {length} of {records:?}");
@@ -415,37 +424,38 @@ async fn a_plugin_that_hangs_while_pods_are_frozen_is_given_up_and_its_snapshot_
     let recovered = recover(journal.records());
     assert_eq!(recovered.in_flight.len(), 1, "{recovered:?}");
     let intent = &recovered.in_flight[0];
-    let asked = One(Arc::clone(&disk));
+    let snapshotters = SingleSnapshotter(Arc::clone(&disk));
     // If the files of the backup name it, only the journal does not know that it was taken.
     let mut named = bowline_store::file::Snapshot::default();
     let is_of_a = |id: &&String| id.starts_with("snap-pv-a");
-    let id = disk.taken.lock().unwrap().values().find(is_of_a).cloned().unwrap();
+    let id = disk.snapshots.lock().unwrap().values().find(is_of_a).cloned().unwrap();
     named.status.provider_snapshot_id = id;
-    let kept = snapshot::reclaim(&asked, "b1", None, intent, &[named]).await;
-    assert_eq!(kept, Ok(snapshot::Reclaim::Recorded));
-    assert_eq!(disk.taken.lock().unwrap().len(), 2, "both stay");
-    let reclaimed = snapshot::reclaim(&asked, "b1", None, intent, &[]).await;
-    assert_eq!(reclaimed, Ok(snapshot::Reclaim::Deleted));
-    assert_eq!(disk.taken.lock().unwrap().values().find(is_of_a), None);
-    assert_eq!(disk.taken.lock().unwrap().len(), 1, "that of the other volume stays");
+    let outcome = snapshot::reclaim(&snapshotters, "b1", None, intent, &[named]).await;
+    assert_eq!(outcome, Ok(snapshot::ReclaimOutcome::Recorded));
+    assert_eq!(disk.snapshots.lock().unwrap().len(), 2, "both stay");
+    let reclaimed = snapshot::reclaim(&snapshotters, "b1", None, intent, &[]).await;
+    assert_eq!(reclaimed, Ok(snapshot::ReclaimOutcome::Deleted));
+    assert_eq!(disk.snapshots.lock().unwrap().values().find(is_of_a), None);
+    assert_eq!(disk.snapshots.lock().unwrap().len(), 1, "that of the other volume stays");
     let request = intent.snapshot.clone().unwrap().request;
     let mut records = journal.records();
-    records.push(Record::Reclaimed { request });
+    records.push(JournalEntry::Reclaimed { request });
     assert_eq!(recover(records).in_flight, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_frozen_pods_a_plugin_has_as_long_as_any_operation() {
-    let disk = Arc::new(Disk { is_v2: true, hangs: true.into(), ..Disk::default() });
+    let disk =
+        Arc::new(FakeSnapshotter { is_v2: true, hangs: true.into(), ..FakeSnapshotter::default() });
     let cluster = cluster(&disk);
     cluster.remove("pods", "shop", "db");
     let spec = json!({"includeClusterResources": true});
     let mut run = run_of(&cluster, spec, store_in(Memory::with_bucket("b"))).await;
     run.request.snapshot_locations = vec!["here".to_owned()];
-    run.snapshotters = Arc::new(One(Arc::clone(&disk)));
+    run.snapshotters = Arc::new(SingleSnapshotter(Arc::clone(&disk)));
     run.options.freeze_timeout = Some(std::time::Duration::from_secs(90));
     let limit = run.request.item_operation_timeout().as_secs();
-    let run = take(run).await;
+    let run = run_and_read(run).await;
     let given_up = format!("given up after {limit} s");
     assert!(disk.calls().contains(&given_up), "{:?}", disk.calls());
     assert!(run.errors()[0].contains("in time"), "{:?}", run.errors());
@@ -459,9 +469,9 @@ async fn ordered_volumes_and_claims_are_snapshotted_between_the_hooks_of_their_p
         json!({"persistentvolumeclaims": "shop/b,shop/a"}),
         json!({"persistentvolumes": "pv-a", "persistentvolumeclaims": "shop/b", "pods": "shop/db"}),
     ] {
-        let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+        let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
         let spec = json!({"includeClusterResources": true, "orderedResources": ordered});
-        let run = take(run_with(&disk, spec).await).await;
+        let run = run_and_read(run_with(&disk, spec).await).await;
         assert_eq!(run.errors(), [""; 0], "{ordered}");
         assert_eq!(run.warnings(), [""; 0], "{ordered}");
         let calls = disk.calls();
@@ -475,12 +485,12 @@ async fn ordered_volumes_and_claims_are_snapshotted_between_the_hooks_of_their_p
 }
 
 #[tokio::test]
-async fn a_volume_that_a_pod_outside_of_the_backup_wants_copied_is_not_snapshotted() {
+async fn volume_opted_into_fs_backup_by_a_pod_outside_the_backup_is_not_snapshotted() {
     let without_pods = json!({"includedResources": ["pvc", "pv"], "includeClusterResources": true});
     let volumes = json!({"includedResources": ["pv"], "includeClusterResources": true});
     for spec in [without_pods, volumes] {
         for opts_in in [true, false] {
-            let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+            let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
             let mut run = run_with(&disk, spec.clone()).await;
             let cluster = cluster(&disk);
             let mut pod = cluster.object("pods", "shop", "db").unwrap();
@@ -489,17 +499,17 @@ async fn a_volume_that_a_pod_outside_of_the_backup_wants_copied_is_not_snapshott
             }
             cluster.put(pod);
             run.cluster = Arc::clone(&cluster) as _;
-            let run = take(run).await;
+            let run = run_and_read(run).await;
             let calls = disk.calls();
             assert!(!run.stored().contains(&"pods/shop/db".to_owned()), "{:?}", run.stored());
             assert_eq!(calls.contains(&"begin pv-a".to_owned()), !opts_in, "{spec}: {calls:?}");
             assert!(calls.contains(&"begin pv-b".to_owned()), "{spec}: {calls:?}");
             // Where claims are not backed up, nor are their files, and that is no error.
-            let told = [run.errors(), run.warnings()].concat();
-            assert_eq!(told.len(), usize::from(opts_in), "{told:?}");
+            let messages = [run.errors(), run.warnings()].concat();
+            assert_eq!(messages.len(), usize::from(opts_in), "{messages:?}");
             let are_of_files =
                 |text: &String| text.contains("file by file") || text.contains("files");
-            assert!(told.iter().all(are_of_files), "{told:?}");
+            assert!(messages.iter().all(are_of_files), "{messages:?}");
             let lists = cluster.lists();
             let of_pods = lists.iter().filter(|(resource, _)| resource == "pods").count();
             assert_eq!(of_pods, 1, "{lists:?}");
@@ -508,12 +518,12 @@ async fn a_volume_that_a_pod_outside_of_the_backup_wants_copied_is_not_snapshott
 }
 
 /// Two locations, of which the first one's snapshotter cannot tell which volumes are its.
-struct Two(Arc<Disk>);
+struct TwoSnapshotters(Arc<FakeSnapshotter>);
 
-struct Puzzled;
+struct FailingSnapshotter;
 
 #[async_trait]
-impl VolumeSnapshotter for Puzzled {
+impl VolumeSnapshotter for FailingSnapshotter {
     async fn init(&self, _: &Config) -> Result<()> {
         Ok(())
     }
@@ -554,32 +564,32 @@ impl VolumeSnapshotter for Puzzled {
 }
 
 #[async_trait]
-impl Snapshotters for Two {
+impl Snapshotters for TwoSnapshotters {
     async fn open(&self, location: &str) -> std::result::Result<Snapshotter, OpenError> {
-        let known = One(Arc::clone(&self.0)).open(location).await?;
+        let known = SingleSnapshotter(Arc::clone(&self.0)).open(location).await?;
         if location == "puzzled" {
             let plugin = "test.io/puzzled".parse().unwrap();
-            return Ok(Snapshotter { plugin, calls: Arc::new(Puzzled), ..known });
+            return Ok(Snapshotter { plugin, calls: Arc::new(FailingSnapshotter), ..known });
         }
         Ok(known)
     }
 }
 
 #[tokio::test]
-async fn a_snapshotter_that_cannot_tell_whether_a_volume_is_its_hides_no_other() {
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+async fn failing_snapshotter_does_not_hide_the_next_one() {
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
     run.request.snapshot_locations = vec!["puzzled".to_owned(), "here".to_owned()];
-    run.snapshotters = Arc::new(Two(Arc::clone(&disk)));
-    let run = take(run).await;
+    run.snapshotters = Arc::new(TwoSnapshotters(Arc::clone(&disk)));
+    let run = run_and_read(run).await;
     assert_eq!(ids(&run).len(), 2, "{:?}", run.errors());
     assert_eq!(run.errors(), [""; 0]);
     // Where no other knows the volume, the reason is told.
-    let disk = Arc::new(Disk { is_v2: true, ..Disk::default() });
+    let disk = Arc::new(FakeSnapshotter { is_v2: true, ..FakeSnapshotter::default() });
     let mut run = run_with(&disk, json!({"includeClusterResources": true})).await;
     run.request.snapshot_locations = vec!["puzzled".to_owned()];
-    run.snapshotters = Arc::new(Two(disk));
-    let errors = take(run).await.errors();
+    run.snapshotters = Arc::new(TwoSnapshotters(disk));
+    let errors = run_and_read(run).await.errors();
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors.iter().all(|text| text.contains("what is this")), "{errors:?}");
 }

@@ -20,21 +20,21 @@ pub(super) enum AnyAction {
 }
 
 /// What an action is called with.
-pub(super) struct Occasion {
+pub(super) struct ActionInput {
     pub(super) item: Item,
     backup: Encoded<Backup>,
     restore: Encoded<Restore>,
 }
 
 /// What an action made of an item.
-pub(super) struct Answer {
+pub(super) struct ActionOutput {
     /// The item, if actions of its kind return one.
     pub(super) item: Option<Item>,
     /// The operation that it started, if it did.
     pub(super) operation: Option<OperationId>,
 }
 
-impl Occasion {
+impl ActionInput {
     pub(super) fn new(input: &Input) -> Self {
         let (backup, restore) = (sample::backup(input), sample::restore(input));
         Self { item: input.item.clone(), backup, restore }
@@ -67,26 +67,26 @@ impl AnyAction {
     }
 
     /// Calls it for the item.
-    pub(super) async fn answer(
+    pub(super) async fn execute(
         &self,
-        Occasion { item, backup, restore }: &Occasion,
-    ) -> Result<Answer> {
+        ActionInput { item, backup, restore }: &ActionInput,
+    ) -> Result<ActionOutput> {
         match self {
             Self::Backup(action) => {
                 let output = action.execute(item, backup).await?;
-                Ok(Answer { item: Some(output.item), operation: output.operation })
+                Ok(ActionOutput { item: Some(output.item), operation: output.operation })
             }
             Self::Restore(action) => {
                 let output = action.execute(item, item, restore).await?;
-                Ok(Answer { item: Some(output.item), operation: output.operation })
+                Ok(ActionOutput { item: Some(output.item), operation: output.operation })
             }
             Self::Delete(action) => {
                 action.execute(item, backup).await?;
-                Ok(Answer { item: None, operation: None })
+                Ok(ActionOutput { item: None, operation: None })
             }
             Self::Block(action) => {
                 action.get_related_items(item, backup).await?;
-                Ok(Answer { item: None, operation: None })
+                Ok(ActionOutput { item: None, operation: None })
             }
         }
     }
@@ -94,19 +94,19 @@ impl AnyAction {
     pub(super) async fn progress(
         &self,
         operation: &OperationId,
-        occasion: &Occasion,
+        input: &ActionInput,
     ) -> Result<Progress> {
         match self {
-            Self::Backup(action) => action.progress(operation, &occasion.backup).await,
-            Self::Restore(action) => action.progress(operation, &occasion.restore).await,
+            Self::Backup(action) => action.progress(operation, &input.backup).await,
+            Self::Restore(action) => action.progress(operation, &input.restore).await,
             Self::Delete(_) | Self::Block(_) => Err(Error::not_asynchronous()),
         }
     }
 
-    pub(super) async fn cancel(&self, operation: &OperationId, occasion: &Occasion) -> Result<()> {
+    pub(super) async fn cancel(&self, operation: &OperationId, input: &ActionInput) -> Result<()> {
         match self {
-            Self::Backup(action) => action.cancel(operation, &occasion.backup).await,
-            Self::Restore(action) => action.cancel(operation, &occasion.restore).await,
+            Self::Backup(action) => action.cancel(operation, &input.backup).await,
+            Self::Restore(action) => action.cancel(operation, &input.restore).await,
             Self::Delete(_) | Self::Block(_) => Err(Error::not_asynchronous()),
         }
     }
@@ -114,12 +114,10 @@ impl AnyAction {
     pub(super) async fn are_additional_items_ready(
         &self,
         items: &[ResourceIdentifier],
-        occasion: &Occasion,
+        input: &ActionInput,
     ) -> Result<bool> {
         match self {
-            Self::Restore(action) => {
-                action.are_additional_items_ready(items, &occasion.restore).await
-            }
+            Self::Restore(action) => action.are_additional_items_ready(items, &input.restore).await,
             Self::Backup(_) | Self::Delete(_) | Self::Block(_) => Ok(true),
         }
     }

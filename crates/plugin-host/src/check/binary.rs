@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bowline_plugin::Kind;
 use bowline_plugin_wire::client;
 
-use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use crate::list::list;
+use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunner};
+use crate::list::list_plugins_of;
 use crate::process::Process;
 use crate::registry::Registry;
 use crate::{Options, Plugin};
@@ -22,8 +22,8 @@ const RULES: &[Rule<Binary>] = &[
     Rule::new("lists nothing that Velero refuses, unless it is asked to", |binary| {
         Box::pin(binary.lists_nothing_that_velero_refuses())
     }),
-    Rule::new("stops when it is asked to", |binary| Box::pin(binary.stops())),
-    Rule::new("can run twice at once", |binary| Box::pin(binary.runs_twice())),
+    Rule::new("stops when it is asked to", |binary| Box::pin(binary.stops_on_request())),
+    Rule::new("can run twice at once", |binary| Box::pin(binary.runs_in_two_processes())),
 ];
 
 struct Binary {
@@ -32,14 +32,14 @@ struct Binary {
     problems: Vec<String>,
 }
 
-impl Subject for Binary {
+impl CheckSubject for Binary {
     fn plugin(&self) -> Option<&Plugin> {
         None
     }
 }
 
 pub(super) async fn check(
-    judge: &mut Judge<'_>,
+    runner: &mut RuleRunner<'_>,
     command: &Path,
     options: &Arc<Options>,
     registry: &Registry,
@@ -49,18 +49,18 @@ pub(super) async fn check(
         options: Arc::clone(options),
         problems: registry.problems().iter().map(|problem| problem.reason.clone()).collect(),
     };
-    judge.judge(RULES, &mut binary).await;
+    runner.run_rules(RULES, &mut binary).await;
 }
 
 impl Binary {
-    fn lists_only_valid_plugins(&self) -> Outcome {
-        none_of(&self.problems)
+    fn lists_only_valid_plugins(&self) -> RuleOutcome {
+        no_problems(&self.problems)
     }
 
-    async fn lists_nothing_that_velero_refuses(&self) -> Outcome {
+    async fn lists_nothing_that_velero_refuses(&self) -> RuleOutcome {
         let options = Options { announces_own_kinds: false, ..Options::clone(&self.options) };
-        let listing = list(&self.command, &options).await;
-        let listing = listing.map_err(|why_not| Unmet::Broken(why_not.reason))?;
+        let listing = list_plugins_of(&self.command, &options).await;
+        let listing = listing.map_err(|failure| RuleFailure::Broken(failure.reason))?;
         let refused = listing.into_iter().filter_map(|listed| match listed {
             Ok((Kind::VolumeSnapshotterV2, name)) => Some(format!(
                 "Velero does not know the kind of {} {name}",
@@ -69,28 +69,28 @@ impl Binary {
             Ok(_) => None,
             Err(reason) => Some(reason),
         });
-        none_of(&refused.collect::<Vec<_>>())
+        no_problems(&refused.collect::<Vec<_>>())
     }
 
-    async fn stops(&self) -> Outcome {
+    async fn stops_on_request(&self) -> RuleOutcome {
         let process = self.start().await?;
         let limit = self.options.limits.stop;
-        let asked = async {
+        let shutdown = async {
             client::shutdown(process.connection()).await;
-            process.ends_within(limit).await
+            process.wait_for_end(limit).await
         };
-        match tokio::time::timeout(limit, asked).await.ok().flatten() {
+        match tokio::time::timeout(limit, shutdown).await.ok().flatten() {
             Some(_) => HOLDS,
-            None => Err(Unmet::Broken(format!(
+            None => Err(RuleFailure::Broken(format!(
                 "it still ran {} s after Shutdown and was killed",
                 limit.as_secs_f32()
             ))),
         }
     }
 
-    async fn runs_twice(&self) -> Outcome {
-        let (one, other) = match tokio::join!(self.start(), self.start()) {
-            (Ok(one), Ok(other)) => (one, other),
+    async fn runs_in_two_processes(&self) -> RuleOutcome {
+        let (first_process, second_process) = match tokio::join!(self.start(), self.start()) {
+            (Ok(first_process), Ok(second_process)) => (first_process, second_process),
             (Ok(alone), Err(unmet)) | (Err(unmet), Ok(alone)) => {
                 alone.stop().await;
                 return Err(unmet);
@@ -98,19 +98,23 @@ impl Binary {
             (Err(unmet), Err(_)) => return Err(unmet),
         };
         let (first, second) = tokio::join!(
-            client::list_plugins(one.connection()),
-            client::list_plugins(other.connection())
+            client::list_plugins(first_process.connection()),
+            client::list_plugins(second_process.connection())
         );
-        tokio::join!(one.stop(), other.stop());
-        if first? == second? { HOLDS } else { Err(Unmet::broken("the two list different plugins")) }
+        tokio::join!(first_process.stop(), second_process.stop());
+        if first? == second? {
+            HOLDS
+        } else {
+            Err(RuleFailure::broken("the two list different plugins"))
+        }
     }
 
-    async fn start(&self) -> Result<Process, Unmet> {
+    async fn start(&self) -> Result<Process, RuleFailure> {
         let started = Process::start(&self.command, &self.options).await;
-        started.map_err(|error| Unmet::Broken(bowline_plugin::one_line(&error)))
+        started.map_err(|error| RuleFailure::Broken(bowline_plugin::error_chain(&error)))
     }
 }
 
-fn none_of(problems: &[String]) -> Outcome {
-    if problems.is_empty() { HOLDS } else { Err(Unmet::Broken(problems.join("; "))) }
+fn no_problems(problems: &[String]) -> RuleOutcome {
+    if problems.is_empty() { HOLDS } else { Err(RuleFailure::Broken(problems.join("; "))) }
 }

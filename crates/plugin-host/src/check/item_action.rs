@@ -11,15 +11,15 @@ use futures::stream::FuturesUnordered;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::action::{Answer, AnyAction, Occasion};
-use super::rule::{HOLDS, Judge, Outcome, Rule, Subject, Unmet};
-use super::{Bench, Input, Restart, is_unclear, sample};
+use super::action::{ActionInput, ActionOutput, AnyAction};
+use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunner};
+use super::{CheckContext, Input, Restart, is_outcome_unknown, sample};
 use crate::Plugin;
 use crate::handle::Handle;
 use crate::slot::{Purpose, Slot};
 
 /// How many calls come at once.
-const AT_ONCE: usize = 16;
+const CONCURRENT_CALLS: usize = 16;
 
 const RETURN_ITEMS: &[Kind] = &[
     Kind::BackupItemAction,
@@ -29,95 +29,100 @@ const RETURN_ITEMS: &[Kind] = &[
 ];
 const V2: &[Kind] = &[Kind::BackupItemActionV2, Kind::RestoreItemActionV2];
 
-const RULES: &[Rule<Trial>] = &[
+const RULES: &[Rule<ItemActionCheck>] = &[
     Rule::new("tells what it applies to, the same each time", |action| {
-        Box::pin(action.tells_what_it_applies_to())
+        Box::pin(action.returns_a_selector())
     }),
-    Rule::new("answers for the item", |action| Box::pin(action.answers())),
-    Rule::only(RETURN_ITEMS, "returns an object of the same kind", |action| {
+    Rule::new("answers for the item", |action| Box::pin(action.executes())),
+    Rule::for_kinds(RETURN_ITEMS, "returns an object of the same kind", |action| {
         Box::pin(ready(action.returns_same_kind()))
     }),
-    Rule::only(V2, "knows the progress of its operation at once", |action| {
+    Rule::for_kinds(V2, "knows the progress of its operation at once", |action| {
         Box::pin(action.knows_its_operation())
     }),
-    Rule::only(V2, "knows its operation after a restart of its process", |action| {
+    Rule::for_kinds(V2, "knows its operation after a restart of its process", |action| {
         Box::pin(action.knows_its_operation_after_a_restart())
     }),
-    Rule::only(V2, "accepts the cancellation of its operation, twice", |action| {
+    Rule::for_kinds(V2, "accepts the cancellation of its operation, twice", |action| {
         Box::pin(action.accepts_cancel())
     }),
-    Rule::only(V2, "ends an operation that was cancelled", |action| {
-        Box::pin(action.ends_what_was_cancelled())
+    Rule::for_kinds(V2, "ends an operation that was cancelled", |action| {
+        Box::pin(action.ends_cancelled_operation())
     }),
-    Rule::only(V2, "tells the same outcome of an ended operation each time", |action| {
+    Rule::for_kinds(V2, "tells the same outcome of an ended operation each time", |action| {
         Box::pin(action.keeps_the_outcome())
     }),
-    Rule::only(V2, "tells a permanent error as the progress of an unknown operation", |action| {
-        Box::pin(action.refuses_unknown_operation())
-    }),
-    Rule::only(V2, "accepts the cancellation of an unknown operation", |action| {
+    Rule::for_kinds(
+        V2,
+        "tells a permanent error as the progress of an unknown operation",
+        |action| Box::pin(action.refuses_unknown_operation()),
+    ),
+    Rule::for_kinds(V2, "accepts the cancellation of an unknown operation", |action| {
         Box::pin(action.accepts_cancel_of_unknown_operation())
     }),
-    Rule::only(
+    Rule::for_kinds(
         &[Kind::RestoreItemActionV2],
         "tells whether additional items are ready, for none and for one",
-        |action| Box::pin(action.tells_readiness()),
+        |action| Box::pin(action.reports_readiness()),
     ),
-    Rule::new("answers 16 calls at once", |action| Box::pin(action.answers_many_at_once())),
+    Rule::new("answers 16 calls at once", |action| Box::pin(action.answers_concurrent_calls())),
 ];
 
-const CANCEL_OPERATIONS: Rule<Trial> =
+const CANCEL_OPERATIONS: Rule<ItemActionCheck> =
     Rule::new("accepts the cancellation of all that the check started", |action| {
         Box::pin(action.cancel_all())
     });
 
 /// An action on trial, in a process of its own.
-pub(super) struct Trial {
+pub(super) struct ItemActionCheck {
     plugin: Plugin,
     pub(super) action: AnyAction,
     pub(super) process: Arc<dyn Restart>,
-    pub(super) occasion: Occasion,
+    pub(super) action_input: ActionInput,
     pub(super) input: Arc<Input>,
     selector: Option<ResourceSelector>,
     /// What it made of the item.
-    answer: Option<Answer>,
+    output: Option<ActionOutput>,
     /// Operations that run as far as we know.
     pub(super) running: Vec<OperationId>,
     /// Calls for the item that may have started an operation whose id we never learnt.
-    unanswered: usize,
+    unanswered_calls: usize,
     pub(super) cancelled_at: Option<Instant>,
     pub(super) ended: Option<State>,
 }
 
-impl Subject for Trial {
+impl CheckSubject for ItemActionCheck {
     fn plugin(&self) -> Option<&Plugin> {
         Some(&self.plugin)
     }
 
-    fn left(&self) -> Vec<String> {
-        let mut left: Vec<String> =
+    fn leftovers(&self) -> Vec<String> {
+        let mut leftovers: Vec<String> =
             self.running.iter().map(|operation| format!("operation {operation}")).collect();
-        if self.unanswered > 0 && V2.contains(&self.plugin.kind) {
-            let calls = if self.unanswered == 1 { "call" } else { "calls" };
-            let of = format!("of {} {calls} for {}", self.unanswered, self.input.name());
-            left.push(format!("maybe operations {of}, which it has not answered"));
+        if self.unanswered_calls > 0 && V2.contains(&self.plugin.kind) {
+            let calls = if self.unanswered_calls == 1 { "call" } else { "calls" };
+            let of = format!("of {} {calls} for {}", self.unanswered_calls, self.input.name());
+            leftovers.push(format!("maybe operations {of}, which it has not answered"));
         }
-        left
+        leftovers
     }
 }
 
-pub(super) async fn check(judge: &mut Judge<'_>, Bench { plugin, options, input }: Bench) {
+pub(super) async fn check(
+    runner: &mut RuleRunner<'_>,
+    CheckContext { plugin, options, input }: CheckContext,
+) {
     let purpose = Purpose::ItemActions(vec![plugin.clone()]);
     let slot = Arc::new(Slot::new(&plugin.command, options, purpose));
     let handle = Handle::new(Arc::clone(&slot), &plugin);
     if let Some(action) = AnyAction::new(handle, plugin.kind) {
         let process = Arc::clone(&slot) as Arc<dyn Restart>;
-        Trial::new(plugin, action, process, input).examine(judge).await;
+        ItemActionCheck::new(plugin, action, process, input).check_rules(runner).await;
     }
     slot.close().await;
 }
 
-impl Trial {
+impl ItemActionCheck {
     fn new(
         plugin: Plugin,
         action: AnyAction,
@@ -128,124 +133,126 @@ impl Trial {
             plugin,
             action,
             process,
-            occasion: Occasion::new(&input),
+            action_input: ActionInput::new(&input),
             input,
             selector: None,
-            answer: None,
+            output: None,
             running: Vec::new(),
-            unanswered: 0,
+            unanswered_calls: 0,
             cancelled_at: None,
             ended: None,
         }
     }
 
-    async fn examine(mut self, judge: &mut Judge<'_>) {
-        judge.judge(RULES, &mut self).await;
-        judge.clean_up(&CANCEL_OPERATIONS, &mut self).await;
+    async fn check_rules(mut self, runner: &mut RuleRunner<'_>) {
+        runner.run_rules(RULES, &mut self).await;
+        runner.clean_up(&CANCEL_OPERATIONS, &mut self).await;
     }
 
-    async fn tells_what_it_applies_to(&mut self) -> Outcome {
+    async fn returns_a_selector(&mut self) -> RuleOutcome {
         let first = self.action.applies_to().await?;
         let second = self.action.applies_to().await?;
         if first != second {
-            return Err(Unmet::Broken(format!("first {first:?}, then {second:?}")));
+            return Err(RuleFailure::Broken(format!("first {first:?}, then {second:?}")));
         }
         self.selector = Some(first);
         HOLDS
     }
 
-    async fn answers(&mut self) -> Outcome {
+    async fn executes(&mut self) -> RuleOutcome {
         let kind = kind_of(&self.input.item)?;
         if self.selector.as_ref().is_some_and(|selector| !may_select(selector, &kind)) {
-            return Err(Unmet::Skipped(format!(
+            return Err(RuleFailure::Skipped(format!(
                 "it does not apply to a {kind}; give an item that it applies to with --item"
             )));
         }
         let kind = self.plugin.kind;
         if kind == Kind::DeleteItemAction && !self.input.kinds.contains(&kind) {
             // It would remove what the item stands for: a snapshot, a disk.
-            return Err(Unmet::skipped(
+            return Err(RuleFailure::skipped(
                 "it may delete what belongs to the item; if it shall, say --kind DeleteItemAction",
             ));
         }
-        self.answer = self.answers_to(1).await.pop().transpose()?;
+        self.output = self.execute_concurrently(1).await.pop().transpose()?;
         HOLDS
     }
 
-    fn returns_same_kind(&self) -> Outcome {
+    fn returns_same_kind(&self) -> RuleOutcome {
         let given = kind_of(&self.input.item)?;
-        match &self.answered()?.item {
+        match &self.require_output()?.item {
             Some(item) => match kind_of(item)? {
                 kind if kind == given => HOLDS,
-                kind => Err(Unmet::Broken(format!("it was given a {given} and returned a {kind}"))),
+                kind => Err(RuleFailure::Broken(format!(
+                    "it was given a {given} and returned a {kind}"
+                ))),
             },
-            None => Err(Unmet::broken("it returned no item")),
+            None => Err(RuleFailure::broken("it returned no item")),
         }
     }
 
-    async fn tells_readiness(&mut self) -> Outcome {
+    async fn reports_readiness(&mut self) -> RuleOutcome {
         for items in [Vec::new(), vec![sample::pod_identifier()]] {
-            self.action.are_additional_items_ready(&items, &self.occasion).await?;
+            self.action.are_additional_items_ready(&items, &self.action_input).await?;
         }
         HOLDS
     }
 
-    async fn answers_many_at_once(&mut self) -> Outcome {
+    async fn answers_concurrent_calls(&mut self) -> RuleOutcome {
         if self.plugin.kind == Kind::DeleteItemAction {
             // What is deleted is gone: `Execute` for the same item need not succeed again.
-            let asked = (0..AT_ONCE).map(|_| self.action.applies_to());
-            return all_succeeded(join_all(asked).await);
+            let calls = (0..CONCURRENT_CALLS).map(|_| self.action.applies_to());
+            return all_succeeded(join_all(calls).await);
         }
-        self.answered()?;
-        all_succeeded(self.answers_to(AT_ONCE).await)
+        self.require_output()?;
+        all_succeeded(self.execute_concurrently(CONCURRENT_CALLS).await)
     }
 
     /// Calls it so many times at once. What an answer tells is noted when it comes: others may not
     /// come at all.
-    async fn answers_to(&mut self, calls: usize) -> Vec<Result<Answer, Error>> {
-        self.unanswered += calls;
-        let mut coming: FuturesUnordered<_> =
-            (0..calls).map(|_| self.action.answer(&self.occasion)).collect();
+    async fn execute_concurrently(&mut self, calls: usize) -> Vec<Result<ActionOutput, Error>> {
+        self.unanswered_calls += calls;
+        let mut in_flight: FuturesUnordered<_> =
+            (0..calls).map(|_| self.action.execute(&self.action_input)).collect();
         let mut answers = Vec::new();
-        while let Some(answer) = coming.next().await {
-            if !answer.as_ref().is_err_and(is_unclear) {
-                self.unanswered -= 1;
+        while let Some(result) = in_flight.next().await {
+            if !result.as_ref().is_err_and(is_outcome_unknown) {
+                self.unanswered_calls -= 1;
             }
-            let started = answer.as_ref().ok().and_then(|answer| answer.operation.clone());
+            let started = result.as_ref().ok().and_then(|answer| answer.operation.clone());
             self.running.extend(started.filter(|id| !self.running.contains(id)));
-            answers.push(answer);
+            answers.push(result);
         }
         answers
     }
 
     /// What it made of the item; without it, rules about that cannot be judged.
-    pub(super) fn answered(&self) -> Result<&Answer, Unmet> {
-        self.answer.as_ref().ok_or_else(|| Unmet::skipped("it has not answered for the item"))
+    pub(super) fn require_output(&self) -> Result<&ActionOutput, RuleFailure> {
+        self.output.as_ref().ok_or_else(|| RuleFailure::skipped("it has not answered for the item"))
     }
 
     pub(super) async fn progress(&self, operation: &OperationId) -> Result<Progress, Error> {
-        self.action.progress(operation, &self.occasion).await
+        self.action.progress(operation, &self.action_input).await
     }
 
     pub(super) async fn cancel(&self, operation: &OperationId) -> Result<(), Error> {
-        self.action.cancel(operation, &self.occasion).await
+        self.action.cancel(operation, &self.action_input).await
     }
 }
 
 /// Holds if none of many calls failed.
-pub(super) fn all_succeeded<T>(answers: Vec<Result<T, Error>>) -> Outcome {
+pub(super) fn all_succeeded<T>(answers: Vec<Result<T, Error>>) -> RuleOutcome {
     let count = answers.len();
     let errors: Vec<Error> = answers.into_iter().filter_map(Result::err).collect();
     match errors.first() {
         None => HOLDS,
         Some(first) => {
-            Err(Unmet::Broken(format!("{} of {count} calls failed: {first}", errors.len())))
+            Err(RuleFailure::Broken(format!("{} of {count} calls failed: {first}", errors.len())))
         }
     }
 }
 
-fn kind_of(item: &Item) -> Result<String, Unmet> {
-    let object: Value = item.parse().map_err(|error| Unmet::Broken(error.to_string()))?;
+fn kind_of(item: &Item) -> Result<String, RuleFailure> {
+    let object: Value = item.parse().map_err(|error| RuleFailure::Broken(error.to_string()))?;
     Ok(object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
@@ -253,9 +260,9 @@ fn kind_of(item: &Item) -> Result<String, Unmet> {
 /// namespaces and labels do not matter, since no action fails over those.
 fn may_select(selector: &ResourceSelector, kind: &str) -> bool {
     let names = names_of(&kind.to_lowercase());
-    let means = |word: &String| {
-        let resource = word.split('.').next().unwrap_or_default().to_lowercase();
-        word == "*" || names.contains(&resource)
+    let means = |name: &String| {
+        let resource = name.split('.').next().unwrap_or_default().to_lowercase();
+        name == "*" || names.contains(&resource)
     };
     let included = &selector.included_resources;
     (included.is_empty() || included.iter().any(means))

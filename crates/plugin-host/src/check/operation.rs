@@ -8,27 +8,27 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::item_action::Trial;
-use super::rule::{HOLDS, Outcome, Unmet};
+use super::item_action::ItemActionCheck;
+use super::rule::{HOLDS, RuleFailure, RuleOutcome};
 
 /// The pause between two questions for the progress of an operation.
-pub(super) const POLL: Duration = Duration::from_millis(100);
+pub(super) const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Trial {
-    pub(super) async fn knows_its_operation(&mut self) -> Outcome {
+impl ItemActionCheck {
+    pub(super) async fn knows_its_operation(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         self.progress(&operation).await?;
         HOLDS
     }
 
-    pub(super) async fn knows_its_operation_after_a_restart(&mut self) -> Outcome {
+    pub(super) async fn knows_its_operation_after_a_restart(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         self.process.restart().await;
         self.progress(&operation).await?;
         HOLDS
     }
 
-    pub(super) async fn accepts_cancel(&mut self) -> Outcome {
+    pub(super) async fn accepts_cancel(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         self.cancel(&operation).await?;
         self.cancelled_at = Some(Instant::now());
@@ -36,10 +36,10 @@ impl Trial {
         HOLDS
     }
 
-    pub(super) async fn ends_what_was_cancelled(&mut self) -> Outcome {
+    pub(super) async fn ends_cancelled_operation(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         let Some(cancelled_at) = self.cancelled_at else {
-            return Err(Unmet::skipped("it was not cancelled"));
+            return Err(RuleFailure::skipped("it was not cancelled"));
         };
         // It may have succeeded just before: only what is seen to run on has ignored it.
         let mut ran_on = false;
@@ -51,36 +51,36 @@ impl Trial {
                 self.running.retain(|running| *running != operation);
                 let is_ignored = ran_on && state == State::Succeeded;
                 self.ended = Some(state);
-                return Ok(is_ignored.then(|| ran_on_for(cancelled_at.elapsed())));
+                return Ok(is_ignored.then(|| ignored_cancel_note(cancelled_at.elapsed())));
             }
             ran_on = true;
-            tokio::time::sleep(POLL).await;
+            tokio::time::sleep(PROGRESS_POLL_INTERVAL).await;
         }
         let late = format!("it still runs {} s after its cancellation", limit.as_secs_f32());
-        Err(Unmet::Broken(late))
+        Err(RuleFailure::Broken(late))
     }
 
-    pub(super) async fn keeps_the_outcome(&mut self) -> Outcome {
+    pub(super) async fn keeps_the_outcome(&mut self) -> RuleOutcome {
         let operation = self.operation()?;
         let Some(ended) = &self.ended else {
-            return Err(Unmet::skipped("it has not ended"));
+            return Err(RuleFailure::skipped("it has not ended"));
         };
         for _ in 0..2 {
             let state = self.progress(&operation).await?.state;
             if state != *ended {
-                let both = format!("first {}, then {}", told(ended), told(&state));
-                return Err(Unmet::Broken(both));
+                let both = format!("first {}, then {}", state_text(ended), state_text(&state));
+                return Err(RuleFailure::Broken(both));
             }
         }
         HOLDS
     }
 
-    pub(super) async fn refuses_unknown_operation(&mut self) -> Outcome {
+    pub(super) async fn refuses_unknown_operation(&mut self) -> RuleOutcome {
         let unknown = self.unknown_operation()?;
-        is_permanent(self.progress(&unknown).await)
+        expect_permanent_error(self.progress(&unknown).await)
     }
 
-    pub(super) async fn accepts_cancel_of_unknown_operation(&mut self) -> Outcome {
+    pub(super) async fn accepts_cancel_of_unknown_operation(&mut self) -> RuleOutcome {
         let unknown = self.unknown_operation()?;
         match self.cancel(&unknown).await {
             // Velero's framework has an error for that, and runs take it for an answer: nothing is
@@ -97,10 +97,10 @@ impl Trial {
 
     /// Cancels what still runs. It is not a rule of the plugin's that this be quick, so the end is
     /// not waited for.
-    pub(super) async fn cancel_all(&mut self) -> Outcome {
+    pub(super) async fn cancel_all(&mut self) -> RuleOutcome {
         let running = self.running.clone();
-        let (action, occasion) = (&self.action, &self.occasion);
-        let cancel = async |operation| (operation, action.cancel(operation, occasion).await);
+        let (action, input) = (&self.action, &self.action_input);
+        let cancel = async |operation| (operation, action.cancel(operation, input).await);
         let mut coming: FuturesUnordered<_> = running.iter().map(cancel).collect();
         let mut failure = None;
         while let Some((operation, cancelled)) = coming.next().await {
@@ -113,41 +113,41 @@ impl Trial {
     }
 
     /// The operation that it started for the item.
-    fn operation(&self) -> Result<OperationId, Unmet> {
-        let operation = self.answered()?.operation.clone();
+    fn operation(&self) -> Result<OperationId, RuleFailure> {
+        let operation = self.require_output()?.operation.clone();
         operation.ok_or_else(|| {
-            Unmet::skipped("the item started no operation; give one that does with --item")
+            RuleFailure::skipped("the item started no operation; give one that does with --item")
         })
     }
 
-    fn unknown_operation(&self) -> Result<OperationId, Unmet> {
+    fn unknown_operation(&self) -> Result<OperationId, RuleFailure> {
         OperationId::new(format!("{}-unknown", self.input.name()))
-            .ok_or_else(|| Unmet::skipped("there is no such id"))
+            .ok_or_else(|| RuleFailure::skipped("there is no such id"))
     }
 }
 
 /// Holds if the progress of something unknown is an error that will not pass.
-pub(super) fn is_permanent(progress: Result<Progress, Error>) -> Outcome {
+pub(super) fn expect_permanent_error(progress: Result<Progress, Error>) -> RuleOutcome {
     match progress {
         Err(error) if error.class() == Class::Permanent => HOLDS,
-        Err(error) => Err(Unmet::Broken(format!(
+        Err(error) => Err(RuleFailure::Broken(format!(
             "the error is of class {:?}, so it would be asked again: {error}",
             error.class()
         ))),
         Ok(progress) => {
-            Err(Unmet::Broken(format!("it told a progress: {}", told(&progress.state))))
+            Err(RuleFailure::Broken(format!("it told a progress: {}", state_text(&progress.state))))
         }
     }
 }
 
 /// What it means that an operation succeeded so long after its cancellation.
-fn ran_on_for(time: Duration) -> String {
+fn ignored_cancel_note(time: Duration) -> String {
     let seconds = (time.as_secs_f32() * 10.0).round() / 10.0;
     format!("it ended as Succeeded after {seconds} s, so the cancellation had no effect")
 }
 
 /// A state in words.
-pub(super) fn told(state: &State) -> String {
+pub(super) fn state_text(state: &State) -> String {
     match state {
         State::Running => "running".to_owned(),
         State::Succeeded => "succeeded".to_owned(),
@@ -160,9 +160,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_that_an_operation_ran_on_is_told_in_tenths_of_a_second() {
+    fn ignored_cancellation_reports_tenths_of_a_second() {
         for (millis, seconds) in [(20_034, "20"), (249, "0.2")] {
-            let note = ran_on_for(Duration::from_millis(millis));
+            let note = ignored_cancel_note(Duration::from_millis(millis));
             assert!(
                 note.starts_with(&format!("it ended as Succeeded after {seconds} s, ")),
                 "{note}"

@@ -10,72 +10,74 @@ use bowline_plugin::{
     Class, Config, Error, Item, Kind, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
 };
 
-use super::configured::{self, Made};
-use super::operation::{POLL, is_permanent, told};
-use super::rule::{HOLDS, Outcome, Rule, Unmet};
-use super::{Input, is_unclear, sample};
+use super::configured_plugin::{self, CreatedResources};
+use super::operation::{PROGRESS_POLL_INTERVAL, expect_permanent_error, state_text};
+use super::rule::{HOLDS, Rule, RuleFailure, RuleOutcome};
+use super::{Input, is_outcome_unknown, sample};
 use crate::handle::Handle;
 
 const V2: &[Kind] = &[Kind::VolumeSnapshotterV2];
 
-const RULES: &[Rule<Trial>] = &[
-    Rule::new("takes its configuration", |it| Box::pin(it.takes_its_configuration())),
-    Rule::new("knows no volume behind the PersistentVolume of another driver", |it| {
-        Box::pin(it.leaves_others_alone())
+const RULES: &[Rule<SnapshotterCheck>] = &[
+    Rule::new("takes its configuration", |check| Box::pin(check.accepts_its_configuration())),
+    Rule::new("knows no volume behind the PersistentVolume of another driver", |check| {
+        Box::pin(check.ignores_foreign_volumes())
     }),
-    Rule::new("tells the type of a volume", |it| Box::pin(it.tells_volume_info())),
-    Rule::new("takes a snapshot", |it| Box::pin(it.takes_a_snapshot())),
-    Rule::only(V2, "returns the same snapshot for the same request", |it| {
-        Box::pin(it.recognises_a_request())
+    Rule::new("tells the type of a volume", |check| Box::pin(check.returns_volume_info())),
+    Rule::new("takes a snapshot", |check| Box::pin(check.creates_a_snapshot())),
+    Rule::for_kinds(V2, "returns the same snapshot for the same request", |check| {
+        Box::pin(check.returns_same_snapshot_for_same_request())
     }),
-    Rule::only(V2, "tells the progress of a snapshot until it is complete", |it| {
+    Rule::for_kinds(V2, "tells the progress of a snapshot until it is complete", |it| {
         Box::pin(it.completes_a_snapshot())
     }),
-    Rule::new("uploads a snapshot, and again after a restart of its process", |it| {
-        Box::pin(it.uploads_a_snapshot())
+    Rule::new("uploads a snapshot, and again after a restart of its process", |check| {
+        Box::pin(check.uploads_a_snapshot())
     }),
-    Rule::new("makes a volume from a snapshot", |it| Box::pin(it.makes_a_volume())),
+    Rule::new("makes a volume from a snapshot", |check| Box::pin(check.creates_a_volume())),
     Rule::new("finds the volume that it put behind a PersistentVolume", |it| {
-        Box::pin(it.finds_what_it_set())
+        Box::pin(it.finds_the_volume_it_set())
     }),
-    Rule::new("deletes a snapshot, twice", |it| Box::pin(it.deletes_a_snapshot())),
-    Rule::only(V2, "tells a permanent error as the progress of an unknown snapshot", |it| {
-        Box::pin(it.refuses_unknown_snapshot())
-    }),
-    Rule::only(V2, "accepts the cancellation of an unknown snapshot", |it| {
-        Box::pin(it.accepts_cancel_of_unknown_snapshot())
+    Rule::new("deletes a snapshot, twice", |check| Box::pin(check.deletes_a_snapshot())),
+    Rule::for_kinds(
+        V2,
+        "tells a permanent error as the progress of an unknown snapshot",
+        |check| Box::pin(check.refuses_unknown_snapshot()),
+    ),
+    Rule::for_kinds(V2, "accepts the cancellation of an unknown snapshot", |check| {
+        Box::pin(check.accepts_cancel_of_unknown_snapshot())
     }),
 ];
 
 /// What it means that `Progress` is not implemented.
-const SYNCHRONOUS: &str = "it has no progress: a snapshot is complete when it has been taken";
+const NO_PROGRESS_NOTE: &str = "it has no progress: a snapshot is complete when it has been taken";
 
-const CLEAN_UP: Rule<Trial> =
+const CLEAN_UP: Rule<SnapshotterCheck> =
     Rule::new("leaves no snapshot, and no volume that it has not named", |it| {
         Box::pin(it.clean_up())
     });
 
-type Trial = configured::Trial<Snapshots>;
+type SnapshotterCheck = configured_plugin::ConfiguredCheck<CreatedSnapshots>;
 
 /// What a check had a snapshotter make.
 #[derive(Default)]
-pub(super) struct Snapshots {
+pub(super) struct CreatedSnapshots {
     info: VolumeInfo,
     /// Snapshots that have not been deleted; the first one is what the rules are about.
     ids: Vec<SnapshotId>,
     /// Whether a snapshot may have been made whose id we never learnt.
-    may_have_lost_one: bool,
+    may_have_unknown_snapshot: bool,
     volume: Option<VolumeId>,
     /// The snapshot that a volume may have been made of whose id we never learnt.
-    may_have_lost_volume_of: Option<SnapshotId>,
+    snapshot_with_unknown_volume: Option<SnapshotId>,
 }
 
 #[async_trait]
-impl Made for Snapshots {
+impl CreatedResources for CreatedSnapshots {
     type Plugin = dyn VolumeSnapshotter;
 
-    const RULES: &'static [Rule<Trial>] = RULES;
-    const CLEAN_UP: Rule<Trial> = CLEAN_UP;
+    const RULES: &'static [Rule<SnapshotterCheck>] = RULES;
+    const CLEAN_UP: Rule<SnapshotterCheck> = CLEAN_UP;
 
     fn plugin(handle: Handle) -> Arc<Self::Plugin> {
         Arc::new(handle)
@@ -89,141 +91,149 @@ impl Made for Snapshots {
         plugin.init(config).await
     }
 
-    fn left(&self, input: &Input) -> Vec<String> {
-        let mut left: Vec<String> = self.ids.iter().map(|id| format!("snapshot {id}")).collect();
-        if self.may_have_lost_one {
+    fn leftovers(&self, input: &Input) -> Vec<String> {
+        let mut leftovers: Vec<String> =
+            self.ids.iter().map(|id| format!("snapshot {id}")).collect();
+        if self.may_have_unknown_snapshot {
             let tag = format!("{}={}", annotation::REQUEST_ID, input.name());
-            left.push(format!("maybe a snapshot with the tag {tag}"));
+            leftovers.push(format!("maybe a snapshot with the tag {tag}"));
         }
-        if let Some(snapshot) = &self.may_have_lost_volume_of {
-            left.push(format!("maybe a volume made from the snapshot {snapshot}"));
+        if let Some(snapshot) = &self.snapshot_with_unknown_volume {
+            leftovers.push(format!("maybe a volume made from the snapshot {snapshot}"));
         }
-        left
+        leftovers
     }
 }
 
-impl Trial {
-    async fn leaves_others_alone(&mut self) -> Outcome {
-        match self.called.get_volume_id(&foreign_volume()?).await? {
+impl SnapshotterCheck {
+    async fn ignores_foreign_volumes(&mut self) -> RuleOutcome {
+        match self.api.get_volume_id(&foreign_volume()?).await? {
             None => HOLDS,
-            Some(volume) => Err(Unmet::Broken(format!("it says that it is its volume {volume}"))),
-        }
-    }
-
-    async fn tells_volume_info(&mut self) -> Outcome {
-        let volume = self.volume()?;
-        self.made.info = self.called.get_volume_info(&volume, &self.input.zone).await?;
-        HOLDS
-    }
-
-    async fn takes_a_snapshot(&mut self) -> Outcome {
-        self.create_snapshot().await?;
-        HOLDS
-    }
-
-    async fn recognises_a_request(&mut self) -> Outcome {
-        let first = self.snapshot()?;
-        let second = self.create_snapshot().await?;
-        if first == second {
-            return HOLDS;
-        }
-        Err(Unmet::Broken(format!("it made {first}, then {second}")))
-    }
-
-    async fn completes_a_snapshot(&mut self) -> Outcome {
-        let snapshot = self.snapshot()?;
-        loop {
-            let progress = match self.called.progress(&snapshot).await {
-                Err(error) if error.class() == Class::Unimplemented => {
-                    return Ok(Some(SYNCHRONOUS.to_owned()));
-                }
-                progress => progress?,
-            };
-            match progress.state {
-                State::Running => tokio::time::sleep(POLL).await,
-                State::Succeeded => return HOLDS,
-                State::Failed(_) => return Err(Unmet::Broken(told(&progress.state))),
+            Some(volume) => {
+                Err(RuleFailure::Broken(format!("it says that it is its volume {volume}")))
             }
         }
     }
 
-    async fn uploads_a_snapshot(&mut self) -> Outcome {
-        let snapshot = self.snapshot()?;
-        match self.called.upload_snapshot(&snapshot).await {
+    async fn returns_volume_info(&mut self) -> RuleOutcome {
+        let volume = self.require_volume()?;
+        self.created.info = self.api.get_volume_info(&volume, &self.input.zone).await?;
+        HOLDS
+    }
+
+    async fn creates_a_snapshot(&mut self) -> RuleOutcome {
+        self.create_snapshot().await?;
+        HOLDS
+    }
+
+    async fn returns_same_snapshot_for_same_request(&mut self) -> RuleOutcome {
+        let first = self.require_snapshot()?;
+        let second = self.create_snapshot().await?;
+        if first == second {
+            return HOLDS;
+        }
+        Err(RuleFailure::Broken(format!("it made {first}, then {second}")))
+    }
+
+    async fn completes_a_snapshot(&mut self) -> RuleOutcome {
+        let snapshot = self.require_snapshot()?;
+        loop {
+            let progress = match self.api.progress(&snapshot).await {
+                Err(error) if error.class() == Class::Unimplemented => {
+                    return Ok(Some(NO_PROGRESS_NOTE.to_owned()));
+                }
+                progress => progress?,
+            };
+            match progress.state {
+                State::Running => tokio::time::sleep(PROGRESS_POLL_INTERVAL).await,
+                State::Succeeded => return HOLDS,
+                State::Failed(_) => return Err(RuleFailure::Broken(state_text(&progress.state))),
+            }
+        }
+    }
+
+    async fn uploads_a_snapshot(&mut self) -> RuleOutcome {
+        let snapshot = self.require_snapshot()?;
+        match self.api.upload_snapshot(&snapshot).await {
             Err(error) if error.class() == Class::Unimplemented => {
                 return Ok(Some("it has no upload stage".to_owned()));
             }
             uploaded => uploaded?,
         }
         self.process.restart().await;
-        self.called.upload_snapshot(&snapshot).await?;
+        self.api.upload_snapshot(&snapshot).await?;
         HOLDS
     }
 
-    async fn makes_a_volume(&mut self) -> Outcome {
-        let snapshot = self.snapshot()?;
+    async fn creates_a_volume(&mut self) -> RuleOutcome {
+        let snapshot = self.require_snapshot()?;
         let zone = &self.input.zone;
-        self.made.may_have_lost_volume_of = Some(snapshot.clone());
-        let made = self.called.create_volume_from_snapshot(&snapshot, &self.made.info, zone).await;
-        if !made.as_ref().is_err_and(is_unclear) {
-            self.made.may_have_lost_volume_of = None;
+        self.created.snapshot_with_unknown_volume = Some(snapshot.clone());
+        let volume =
+            self.api.create_volume_from_snapshot(&snapshot, &self.created.info, zone).await;
+        if !volume.as_ref().is_err_and(is_outcome_unknown) {
+            self.created.snapshot_with_unknown_volume = None;
         }
-        let volume = made?;
-        let note = format!("volume {volume} is left: no plugin can be asked to delete a volume");
-        self.made.volume = Some(volume);
-        Ok(Some(note))
+        let volume = volume?;
+        let remark = format!("volume {volume} is left: no plugin can be asked to delete a volume");
+        self.created.volume = Some(volume);
+        Ok(Some(remark))
     }
 
-    async fn finds_what_it_set(&mut self) -> Outcome {
+    async fn finds_the_volume_it_set(&mut self) -> RuleOutcome {
         let given = self.input.persistent_volume.clone();
         let is_ours = given.is_none();
-        let own = "it is not for the sample; give one of its own with --persistent-volume";
+        let skip_reason = "it is not for the sample; give one of its own with --persistent-volume";
         let persistent_volume = given.map_or_else(foreign_volume, Ok)?;
         let made_up = || VolumeId::new(sample::NAME);
-        let Some(volume) = self.made.volume.clone().or_else(made_up) else {
-            return Err(Unmet::skipped("there is no volume"));
+        let Some(volume) = self.created.volume.clone().or_else(made_up) else {
+            return Err(RuleFailure::skipped("there is no volume"));
         };
-        let changed = match self.called.set_volume_id(&persistent_volume, &volume).await {
-            Err(_) if is_ours => return Err(Unmet::skipped(own)),
+        let changed = match self.api.set_volume_id(&persistent_volume, &volume).await {
+            Err(_) if is_ours => return Err(RuleFailure::skipped(skip_reason)),
             changed => changed?,
         };
-        match self.called.get_volume_id(&changed).await? {
+        match self.api.get_volume_id(&changed).await? {
             Some(found) if found == volume => HOLDS,
-            None if is_ours => Err(Unmet::skipped(own)),
-            Some(found) => Err(Unmet::Broken(format!("it put {volume} there and found {found}"))),
-            None => Err(Unmet::Broken(format!("it put {volume} there and found none"))),
+            None if is_ours => Err(RuleFailure::skipped(skip_reason)),
+            Some(found) => {
+                Err(RuleFailure::Broken(format!("it put {volume} there and found {found}")))
+            }
+            None => Err(RuleFailure::Broken(format!("it put {volume} there and found none"))),
         }
     }
 
-    async fn deletes_a_snapshot(&mut self) -> Outcome {
-        let snapshot = self.snapshot()?;
-        self.called.delete_snapshot(&snapshot).await?;
-        self.made.ids.retain(|left| *left != snapshot);
-        self.called.delete_snapshot(&snapshot).await?;
+    async fn deletes_a_snapshot(&mut self) -> RuleOutcome {
+        let snapshot = self.require_snapshot()?;
+        self.api.delete_snapshot(&snapshot).await?;
+        self.created.ids.retain(|id| *id != snapshot);
+        self.api.delete_snapshot(&snapshot).await?;
         HOLDS
     }
 
-    async fn refuses_unknown_snapshot(&mut self) -> Outcome {
+    async fn refuses_unknown_snapshot(&mut self) -> RuleOutcome {
         let unknown = self.unknown_snapshot()?;
-        match self.called.progress(&unknown).await {
-            Err(error) if error.class() == Class::Unimplemented => Ok(Some(SYNCHRONOUS.to_owned())),
-            progress => is_permanent(progress),
+        match self.api.progress(&unknown).await {
+            Err(error) if error.class() == Class::Unimplemented => {
+                Ok(Some(NO_PROGRESS_NOTE.to_owned()))
+            }
+            progress => expect_permanent_error(progress),
         }
     }
 
-    async fn accepts_cancel_of_unknown_snapshot(&mut self) -> Outcome {
+    async fn accepts_cancel_of_unknown_snapshot(&mut self) -> RuleOutcome {
         let unknown = self.unknown_snapshot()?;
-        self.called.cancel(&unknown).await?;
+        self.api.cancel(&unknown).await?;
         HOLDS
     }
 
-    async fn clean_up(&mut self) -> Outcome {
+    async fn clean_up(&mut self) -> RuleOutcome {
         let mut failure = None;
-        for snapshot in self.made.ids.clone() {
+        for snapshot in self.created.ids.clone() {
             // An upload of it may go on that nobody waits for any more.
-            let _ = self.called.cancel(&snapshot).await;
-            match self.called.delete_snapshot(&snapshot).await {
-                Ok(()) => self.made.ids.retain(|left| *left != snapshot),
+            let _ = self.api.cancel(&snapshot).await;
+            match self.api.delete_snapshot(&snapshot).await {
+                Ok(()) => self.created.ids.retain(|id| *id != snapshot),
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
@@ -231,42 +241,42 @@ impl Trial {
     }
 
     /// Makes a snapshot; each time with the same request.
-    async fn create_snapshot(&mut self) -> Result<SnapshotId, Unmet> {
-        let volume = self.volume()?;
+    async fn create_snapshot(&mut self) -> Result<SnapshotId, RuleFailure> {
+        let volume = self.require_volume()?;
         let tags = BTreeMap::from([
             (annotation::REQUEST_ID.to_owned(), self.input.name()),
             ("velero.io/backup".to_owned(), self.input.name()),
             ("velero.io/pv".to_owned(), sample::NAME.to_owned()),
         ]);
-        self.made.may_have_lost_one = true;
-        let created = self.called.create_snapshot(&volume, &self.input.zone, &tags).await;
-        self.made.may_have_lost_one = created.as_ref().is_err_and(is_unclear);
+        self.created.may_have_unknown_snapshot = true;
+        let created = self.api.create_snapshot(&volume, &self.input.zone, &tags).await;
+        self.created.may_have_unknown_snapshot = created.as_ref().is_err_and(is_outcome_unknown);
         let snapshot = created?;
-        if !self.made.ids.contains(&snapshot) {
-            self.made.ids.push(snapshot.clone());
+        if !self.created.ids.contains(&snapshot) {
+            self.created.ids.push(snapshot.clone());
         }
         Ok(snapshot)
     }
 
-    fn volume(&self) -> Result<VolumeId, Unmet> {
-        let none = || Unmet::skipped("no volume is given; name one with --volume");
+    fn require_volume(&self) -> Result<VolumeId, RuleFailure> {
+        let none = || RuleFailure::skipped("no volume is given; name one with --volume");
         self.input.volume.clone().ok_or_else(none)
     }
 
-    fn snapshot(&self) -> Result<SnapshotId, Unmet> {
-        self.volume()?;
-        let none = || Unmet::skipped("there is no snapshot");
-        self.made.ids.first().cloned().ok_or_else(none)
+    fn require_snapshot(&self) -> Result<SnapshotId, RuleFailure> {
+        self.require_volume()?;
+        let none = || RuleFailure::skipped("there is no snapshot");
+        self.created.ids.first().cloned().ok_or_else(none)
     }
 
-    fn unknown_snapshot(&self) -> Result<SnapshotId, Unmet> {
+    fn unknown_snapshot(&self) -> Result<SnapshotId, RuleFailure> {
         SnapshotId::new(format!("{}-unknown", self.input.name()))
-            .ok_or_else(|| Unmet::skipped("there is no such id"))
+            .ok_or_else(|| RuleFailure::skipped("there is no such id"))
     }
 }
 
-fn foreign_volume() -> Result<Item, Unmet> {
-    sample::persistent_volume().map_err(|error| Unmet::Broken(error.to_string()))
+fn foreign_volume() -> Result<Item, RuleFailure> {
+    sample::persistent_volume().map_err(|error| RuleFailure::Broken(error.to_string()))
 }
 
 #[cfg(test)]

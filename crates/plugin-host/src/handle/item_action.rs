@@ -36,14 +36,14 @@ impl BackupItemAction for Handle {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         let call =
             |connection| async move { self.backup_item_action(connection).applies_to().await };
-        self.slot.call(self.selection(), call).await
+        self.slot.call(self.applies_to_call(), call).await
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput> {
         let call = |connection| async move {
             self.backup_item_action(connection).execute(item, backup).await
         };
-        self.slot.call(self.work("Execute"), call).await
+        self.slot.call(self.execute_call("Execute"), call).await
     }
 
     async fn progress(
@@ -54,14 +54,14 @@ impl BackupItemAction for Handle {
         let call = |connection| async move {
             self.backup_item_action(connection).progress(operation, backup).await
         };
-        self.slot.call(self.question("Progress"), call).await
+        self.slot.call(self.metadata_call("Progress"), call).await
     }
 
     async fn cancel(&self, operation: &OperationId, backup: &Encoded<Backup>) -> Result<()> {
         let call = |connection| async move {
             self.backup_item_action(connection).cancel(operation, backup).await
         };
-        self.slot.call(self.question("Cancel"), call).await
+        self.slot.call(self.metadata_call("Cancel"), call).await
     }
 }
 
@@ -70,7 +70,7 @@ impl RestoreItemAction for Handle {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         let call =
             |connection| async move { self.restore_item_action(connection).applies_to().await };
-        self.slot.call(self.selection(), call).await
+        self.slot.call(self.applies_to_call(), call).await
     }
 
     async fn execute(
@@ -82,7 +82,7 @@ impl RestoreItemAction for Handle {
         let call = |connection| async move {
             self.restore_item_action(connection).execute(item, item_from_backup, restore).await
         };
-        self.slot.call(self.work("Execute"), call).await
+        self.slot.call(self.execute_call("Execute"), call).await
     }
 
     async fn progress(
@@ -93,14 +93,14 @@ impl RestoreItemAction for Handle {
         let call = |connection| async move {
             self.restore_item_action(connection).progress(operation, restore).await
         };
-        self.slot.call(self.question("Progress"), call).await
+        self.slot.call(self.metadata_call("Progress"), call).await
     }
 
     async fn cancel(&self, operation: &OperationId, restore: &Encoded<Restore>) -> Result<()> {
         let call = |connection| async move {
             self.restore_item_action(connection).cancel(operation, restore).await
         };
-        self.slot.call(self.question("Cancel"), call).await
+        self.slot.call(self.metadata_call("Cancel"), call).await
     }
 
     async fn are_additional_items_ready(
@@ -111,7 +111,7 @@ impl RestoreItemAction for Handle {
         let call = |connection| async move {
             self.restore_item_action(connection).are_additional_items_ready(items, restore).await
         };
-        self.slot.call(self.question("AreAdditionalItemsReady"), call).await
+        self.slot.call(self.metadata_call("AreAdditionalItemsReady"), call).await
     }
 }
 
@@ -121,14 +121,14 @@ impl DeleteItemAction for Handle {
         let call = |connection| async move {
             client::DeleteItemAction::new(connection, self.name.clone()).applies_to().await
         };
-        self.slot.call(self.selection(), call).await
+        self.slot.call(self.applies_to_call(), call).await
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()> {
         let call = |connection| async move {
             client::DeleteItemAction::new(connection, self.name.clone()).execute(item, backup).await
         };
-        self.slot.call(self.work("Execute"), call).await
+        self.slot.call(self.execute_call("Execute"), call).await
     }
 }
 
@@ -138,7 +138,7 @@ impl ItemBlockAction for Handle {
         let call = |connection| async move {
             client::ItemBlockAction::new(connection, self.name.clone()).applies_to().await
         };
-        self.slot.call(self.selection(), call).await
+        self.slot.call(self.applies_to_call(), call).await
     }
 
     async fn get_related_items(
@@ -150,6 +150,6 @@ impl ItemBlockAction for Handle {
             let action = client::ItemBlockAction::new(connection, self.name.clone());
             action.get_related_items(item, backup).await
         };
-        self.slot.call(self.work("GetRelatedItems"), call).await
+        self.slot.call(self.execute_call("GetRelatedItems"), call).await
     }
 }

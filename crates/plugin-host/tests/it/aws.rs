@@ -57,7 +57,7 @@ fn body(pieces: Vec<Bytes>) -> ByteStream {
 }
 
 #[tokio::test]
-async fn it_is_listed_and_its_calls_succeed() {
+async fn aws_plugin_is_listed_and_its_calls_succeed() {
     let aws = Aws::start().await;
     assert_eq!(aws.host.registry().problems(), []);
     let listed: Vec<String> =
@@ -149,7 +149,7 @@ fn peak_memory() -> usize {
 }
 
 #[tokio::test]
-async fn two_locations_with_different_credentials_are_never_mixed() {
+async fn credentials_of_two_locations_are_never_mixed() {
     let aws = Aws::start().await;
     let good = aws.store().await;
     let wrong_file = aws.bed.dir().join("wrong-credentials");

@@ -28,17 +28,17 @@ macro_rules! over_both {
 }
 
 over_both!(
-    all_kinds_are_listed_and_nothing_is_wrong,
-    a_name_in_both_versions_runs_once_as_the_newest,
-    actions_tell_what_they_apply_to,
-    an_action_of_version_1_behaves_as_one_of_version_2_that_starts_nothing,
-    an_operation_goes_on_over_restarts_until_it_completes,
-    an_operation_that_fails_says_why,
+    all_kinds_are_listed_without_problems,
+    name_in_both_versions_runs_once_as_the_newest,
+    actions_return_their_selectors,
+    version_1_action_behaves_like_version_2_without_operations,
+    operation_survives_restarts_until_it_completes,
+    failed_operation_reports_its_reason,
     a_cancelled_operation_ends,
     an_unknown_operation_is_a_permanent_error,
     related_items_come_back,
     a_restore_action_can_skip_and_wait,
-    readiness_is_asked_for_until_it_comes,
+    readiness_is_polled_until_reached,
     a_delete_action_sees_the_item,
     errors_keep_their_text,
     a_large_item_passes,
@@ -64,7 +64,7 @@ fn id(resource: &str, group: &str, namespace: &str, name: &str) -> ResourceIdent
     }
 }
 
-async fn all_kinds_are_listed_and_nothing_is_wrong(set: Set) {
+async fn all_kinds_are_listed_without_problems(set: Set) {
     let fixture = Fixture::start(set).await;
     let registry = fixture.host.registry();
     assert_eq!(registry.problems(), []);
@@ -87,7 +87,7 @@ async fn all_kinds_are_listed_and_nothing_is_wrong(set: Set) {
     assert_eq!(listed, expected.map(|(kind, own)| (kind, name(own).to_string())));
 }
 
-async fn a_name_in_both_versions_runs_once_as_the_newest(set: Set) {
+async fn name_in_both_versions_runs_once_as_the_newest(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
     let actions = run.backup_item_actions();
@@ -98,13 +98,13 @@ async fn a_name_in_both_versions_runs_once_as_the_newest(set: Set) {
     assert_eq!(both.kind, Kind::BackupItemActionV2);
     let output = both.plugin.execute(&pod(&[]), &backup()).await.unwrap();
     assert!(annotation(&output.item, "seen-by").unwrap().ends_with("both-v2"));
-    run.end().await;
+    run.shut_down().await;
 }
 
-async fn actions_tell_what_they_apply_to(set: Set) {
+async fn actions_return_their_selectors(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
-    let strings = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    let strings = |names: &[&str]| names.iter().map(|&word| word.to_owned()).collect();
     let plain = ResourceSelector::resources(["pods"]);
     let rich = ResourceSelector {
         included_namespaces: strings(&["app-*"]),
@@ -125,10 +125,10 @@ async fn actions_tell_what_they_apply_to(set: Set) {
     assert_eq!(delete.applies_to().await.unwrap(), plain);
     let block = pick(run.item_block_actions(), "iba").plugin;
     assert_eq!(block.applies_to().await.unwrap(), plain);
-    run.end().await;
+    run.shut_down().await;
 }
 
-async fn an_action_of_version_1_behaves_as_one_of_version_2_that_starts_nothing(set: Set) {
+async fn version_1_action_behaves_like_version_2_without_operations(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
     let old = pick(run.backup_item_actions(), "bia-v1");
@@ -154,10 +154,10 @@ async fn an_action_of_version_1_behaves_as_one_of_version_2_that_starts_nothing(
     assert_eq!(error.class(), Class::Permanent, "{error}");
     old.plugin.cancel(&operation, &none).await.unwrap();
     assert!(old.plugin.are_additional_items_ready(&[], &none).await.unwrap());
-    run.end().await;
+    run.shut_down().await;
 }
 
-async fn an_operation_goes_on_over_restarts_until_it_completes(set: Set) {
+async fn operation_survives_restarts_until_it_completes(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
     let item = pod(&[("do", "operation=2000"), ("post-operation", "pods/app-1/p,nodes//n")]);
@@ -170,7 +170,7 @@ async fn an_operation_goes_on_over_restarts_until_it_completes(set: Set) {
     assert_eq!(first.state, State::Running);
     assert_eq!((first.total, first.units.as_str()), (2000, "Milliseconds"));
     assert!(first.started.is_some() && first.updated >= first.started);
-    run.end().await;
+    run.shut_down().await;
 
     // Another process knows it, too.
     let run = fixture.host.run();
@@ -185,10 +185,10 @@ async fn an_operation_goes_on_over_restarts_until_it_completes(set: Set) {
             break;
         }
     }
-    run.end().await;
+    run.shut_down().await;
 }
 
-async fn an_operation_that_fails_says_why(set: Set) {
+async fn failed_operation_reports_its_reason(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
     let action = pick(run.restore_item_actions(), "ria-v2").plugin;
@@ -197,7 +197,7 @@ async fn an_operation_that_fails_says_why(set: Set) {
     let output = action.execute(&item, &item, &none).await.unwrap();
     let progress = action.progress(&output.operation.unwrap(), &none).await.unwrap();
     assert_eq!(progress.state, State::Failed("the disk is full".into()));
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn a_cancelled_operation_ends(set: Set) {
@@ -210,7 +210,7 @@ async fn a_cancelled_operation_ends(set: Set) {
     action.cancel(&operation, &backup()).await.unwrap();
     let progress = action.progress(&operation, &backup()).await.unwrap();
     assert_eq!(progress.state, State::Failed("canceled".into()));
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn an_unknown_operation_is_a_permanent_error(set: Set) {
@@ -222,7 +222,7 @@ async fn an_unknown_operation_is_a_permanent_error(set: Set) {
     assert_eq!(error.message(), "operation ID no-such-operation is invalid");
     assert_eq!(error.class(), Class::Permanent);
     action.cancel(&unknown, &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn related_items_come_back(set: Set) {
@@ -236,7 +236,7 @@ async fn related_items_come_back(set: Set) {
         [id("deployments", "apps", "ns", "d"), id("persistentvolumes", "", "", "pv")]
     );
     assert_eq!(action.get_related_items(&pod(&[]), &backup()).await.unwrap(), []);
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn a_restore_action_can_skip_and_wait(set: Set) {
@@ -244,8 +244,8 @@ async fn a_restore_action_can_skip_and_wait(set: Set) {
     let run = fixture.host.run();
     let action = pick(run.restore_item_actions(), "ria-v2").plugin;
     let none = restore(&json!({}));
-    let execute = async |what: &str| {
-        let item = pod(&[("do", what)]);
+    let execute = async |verbs: &str| {
+        let item = pod(&[("do", verbs)]);
         action.execute(&item, &item, &none).await.unwrap()
     };
     assert!(execute("skip").await.skip_restore);
@@ -254,10 +254,10 @@ async fn a_restore_action_can_skip_and_wait(set: Set) {
     assert_eq!(execute("wait=1500").await.wait, Some(Wait { timeout }));
     let plain = execute("sleep=0").await;
     assert_eq!((plain.skip_restore, plain.wait), (false, None));
-    run.end().await;
+    run.shut_down().await;
 }
 
-async fn readiness_is_asked_for_until_it_comes(set: Set) {
+async fn readiness_is_polled_until_reached(set: Set) {
     let fixture = Fixture::start(set).await;
     let run = fixture.host.run();
     let action = pick(run.restore_item_actions(), "ria-v2").plugin;
@@ -269,7 +269,7 @@ async fn readiness_is_asked_for_until_it_comes(set: Set) {
     }
     let never = restore(&json!({"fixture.bowline.io/ready-after-ms": "never"}));
     assert!(!action.are_additional_items_ready(&items, &never).await.unwrap());
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn a_delete_action_sees_the_item(set: Set) {
@@ -280,7 +280,7 @@ async fn a_delete_action_sees_the_item(set: Set) {
     action.execute(&pod(&[]), &backup()).await.unwrap();
     let deleted = std::fs::read_to_string(fixture.state("deleted")).unwrap();
     assert_eq!(deleted, "Pod/app-1/p\nPod/app-1/p\n");
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn errors_keep_their_text(set: Set) {
@@ -291,7 +291,7 @@ async fn errors_keep_their_text(set: Set) {
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     let error = action.execute(&item, &backup()).await.unwrap_err();
     assert_eq!((error.code(), error.message()), (Code::Unknown, text));
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn a_large_item_passes(set: Set) {
@@ -302,7 +302,7 @@ async fn a_large_item_passes(set: Set) {
     let action = pick(run.backup_item_actions(), "bia-v2").plugin;
     let output = action.execute(&item, &backup()).await.unwrap();
     assert_eq!(annotation(&output.item, "ballast").unwrap().len(), size);
-    run.end().await;
+    run.shut_down().await;
 }
 
 async fn a_store_keeps_lists_and_returns_objects(set: Set) {
@@ -355,7 +355,7 @@ async fn a_snapshotter_of_version_1_snapshots_and_has_no_upload(set: Set) {
     let provider = "fixture.bowline.io/vs-v1";
     let plugin = fixture.host.volume_snapshotter(provider, fixture.config(&[])).await;
     let plugin = plugin.unwrap().expect("it is listed");
-    life_of_a_snapshot(&fixture, plugin.as_ref()).await;
+    exercise_snapshot_lifecycle(&fixture, plugin.as_ref()).await;
 
     write(&fixture.root().join("volumes/v1/file"), "data");
     let volume = bowline_plugin::VolumeId::new("v1").unwrap();
@@ -402,7 +402,7 @@ async fn a_snapshotter_of_version_2_creates_uploads_and_restores(set: Set) {
     plugin.cancel(&unknown).await.unwrap();
 
     let plain = fixture.host.volume_snapshotter(provider, fixture.config(&[])).await;
-    life_of_a_snapshot(&fixture, plain.unwrap().unwrap().as_ref()).await;
+    exercise_snapshot_lifecycle(&fixture, plain.unwrap().unwrap().as_ref()).await;
 }
 
 async fn an_upload_can_be_cancelled(set: Set) {
@@ -443,7 +443,10 @@ fn tags(request: &str) -> std::collections::BTreeMap<String, String> {
 }
 
 /// What both versions of a snapshotter do alike.
-async fn life_of_a_snapshot(fixture: &Fixture, plugin: &dyn bowline_plugin::VolumeSnapshotter) {
+async fn exercise_snapshot_lifecycle(
+    fixture: &Fixture,
+    plugin: &dyn bowline_plugin::VolumeSnapshotter,
+) {
     use bowline_plugin::{Item, VolumeId, VolumeInfo};
     let pv = |driver: &str| {
         let csi = json!({"driver": driver, "volumeHandle": "vol-fast"});

@@ -88,18 +88,18 @@ impl Fixture {
 
     pub(crate) fn config(&self, more: &[(&str, &str)]) -> bowline_plugin::Config {
         let root = self.root().display().to_string();
-        let own = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
-        more.iter().copied().chain([("root", root.as_str())]).map(own).collect()
+        let to_owned_pair = |(key, value): (&str, &str)| (key.to_owned(), value.to_owned());
+        more.iter().copied().chain([("root", root.as_str())]).map(to_owned_pair).collect()
     }
 }
 
-pub(crate) fn name(own: &str) -> Name {
-    format!("fixture.bowline.io/{own}").parse().unwrap()
+pub(crate) fn name(short_name: &str) -> Name {
+    format!("fixture.bowline.io/{short_name}").parse().unwrap()
 }
 
 /// The plugin with this name among those of a run.
-pub(crate) fn pick<T: ?Sized>(plugins: Vec<Named<T>>, own: &str) -> Named<T> {
-    let name = name(own);
+pub(crate) fn pick<T: ?Sized>(plugins: Vec<Named<T>>, short_name: &str) -> Named<T> {
+    let name = name(short_name);
     plugins.into_iter().find(|plugin| plugin.name == name).expect("it is listed")
 }
 

@@ -32,7 +32,7 @@ async fn host() -> (Host, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn a_listing_with_nonsense_in_it_is_used_as_far_as_it_goes() {
+async fn valid_entries_of_an_invalid_listing_are_used() {
     let (host, _folder) = host().await;
     let problems: Vec<&str> =
         host.registry().problems().iter().map(|problem| problem.reason.as_str()).collect();
@@ -48,7 +48,7 @@ async fn a_listing_with_nonsense_in_it_is_used_as_far_as_it_goes() {
 }
 
 #[tokio::test]
-async fn answers_that_break_the_rules_are_refused_with_the_rule() {
+async fn invalid_answers_are_refused_naming_the_rule() {
     let (host, _folder) = host().await;
     let run = host.run();
     let operation = OperationId::new("op").unwrap();
@@ -84,13 +84,13 @@ async fn answers_that_break_the_rules_are_refused_with_the_rule() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_in_shutdown_is_killed_within_bounds() {
+async fn plugin_hanging_in_shutdown_is_killed_in_time() {
     let (host, _folder) = host().await;
     let run = host.run();
     let action = run.backup_item_actions().remove(0).plugin;
     action.applies_to().await.unwrap();
     let started = Instant::now();
-    run.end().await;
+    run.shut_down().await;
     let took = started.elapsed();
     // Asked for two seconds, waited for two, killed.
     assert!(took > Duration::from_secs(3) && took < Duration::from_secs(10), "{took:?}");
@@ -121,13 +121,13 @@ async fn answer(
 ) {
     let path = request.uri().path().to_owned();
     let mut body = request.into_body();
-    let mut asked = Vec::new();
+    let mut request_body = Vec::new();
     while let Some(Ok(piece)) = body.data().await {
         let _ = body.flow_control().release_capacity(piece.len());
-        asked.extend_from_slice(&piece);
+        request_body.extend_from_slice(&piece);
     }
-    let name = String::from_utf8_lossy(&asked).into_owned();
-    let is_for = |own: &str| name.contains(&format!("x.io/{own}"));
+    let name = String::from_utf8_lossy(&request_body).into_owned();
+    let is_for = |short_name: &str| name.contains(&format!("x.io/{short_name}"));
     let message = match path.as_str() {
         "/generated.PluginLister/ListPlugins" => listing(),
         "/plugin.GRPCController/Shutdown" => return std::future::pending().await,

@@ -40,12 +40,12 @@ async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let prefix = format!("plugin {}/", folder.path().display());
-    let told = |problem: &_| ToString::to_string(problem).replace(&prefix, "");
-    host.registry().problems().iter().map(told).collect()
+    let problem_text = |problem: &_| ToString::to_string(problem).replace(&prefix, "");
+    host.registry().problems().iter().map(problem_text).collect()
 }
 
 #[tokio::test]
-async fn wrong_handshakes_are_told_by_name_and_reason() {
+async fn invalid_handshakes_are_reported_with_name_and_reason() {
     let started = Instant::now();
     let problems = problems_of(&[
         ("a-garbage", "echo hello world; sleep 60"),
@@ -77,7 +77,7 @@ async fn wrong_handshakes_are_told_by_name_and_reason() {
 }
 
 #[tokio::test]
-async fn files_that_are_no_programs_are_told() {
+async fn files_that_are_not_programs_are_reported() {
     let problems = problems_of(&[("text", "")]).await;
     assert_eq!(problems, ["text: it ended before its handshake (exit status: 0)"]);
 }
@@ -98,7 +98,7 @@ async fn host_of(content: &str) -> (Host, tempfile::TempDir) {
 }
 
 #[tokio::test]
-async fn a_binary_that_fails_at_first_is_asked_again() {
+async fn binary_that_fails_at_first_is_retried() {
     let good = Set::Go.binaries().await.remove(0).1;
     let script = format!(
         "#!/bin/sh\necho >> \"$STATE/starts\"\n[ -e \"$STATE/failed\" ] || {{ touch \"$STATE/failed\"; exit 1; }}\nexec '{}' \"$@\"\n",
@@ -112,7 +112,7 @@ async fn a_binary_that_fails_at_first_is_asked_again() {
 }
 
 #[tokio::test]
-async fn what_will_be_the_same_is_asked_once_and_a_text_hides_no_plugins() {
+async fn permanent_failures_are_not_retried_and_text_files_hide_no_plugins() {
     for (content, is_unlisted) in [
         ("#!/bin/sh\necho >> \"$STATE/starts\"\necho hello\n", true),
         // A system may hand it to a shell.
@@ -127,7 +127,7 @@ async fn what_will_be_the_same_is_asked_once_and_a_text_hides_no_plugins() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_dies_in_a_call_is_started_again_by_the_next() {
+async fn plugin_that_dies_in_a_call_is_restarted_by_the_next_call() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
@@ -138,11 +138,11 @@ async fn a_plugin_that_dies_in_a_call_is_started_again_by_the_next() {
         let output = action.execute(&pod(&[]), &backup()).await.unwrap();
         assert!(annotation(&output.item, "seen-by").is_some());
     }
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_plugin_that_hangs_in_a_call_is_given_up_and_others_go_on() {
+async fn hanging_call_times_out_and_others_continue() {
     let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
@@ -151,11 +151,11 @@ async fn a_plugin_that_hangs_in_a_call_is_given_up_and_others_go_on() {
     assert!(error.message().ends_with("no answer to Execute within 2 s"), "{error}");
     assert_eq!(error.code(), Code::DeadlineExceeded);
     action.execute(&pod(&[]), &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn an_init_that_fails_hangs_or_dies_is_told() {
+async fn failing_hanging_or_dying_init_is_reported() {
     let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
     for (key, value, expected) in [
         ("fail", "no such bucket", "no such bucket"),
@@ -178,7 +178,7 @@ async fn an_init_that_fails_hangs_or_dies_is_told() {
 }
 
 #[tokio::test]
-async fn a_panic_with_a_long_stack_arrives_whole() {
+async fn panic_with_a_long_stack_arrives_complete() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v2").plugin;
@@ -188,22 +188,22 @@ async fn a_panic_with_a_long_stack_arrives_whole() {
     assert!(error.message().starts_with("plugin panicked: fixture panic xxx"));
     assert!(error.message().len() > 40960, "{} bytes", error.message().len());
     action.execute(&pod(&[]), &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_plugin_that_prints_a_megabyte_is_not_blocked_by_it() {
+async fn large_plugin_output_does_not_block_it() {
     let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     for _ in 0..3 {
         action.execute(&pod(&[("do", "print=1000000")]), &backup()).await.unwrap();
     }
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_snapshot_that_never_returns_or_kills_its_plugin_is_told() {
+async fn snapshot_call_that_hangs_or_kills_its_plugin_is_reported() {
     let fixture = Fixture::with_limits(Set::Go, short_limits()).await;
     for (volume, expected) in [
         ("hang", "no answer to CreateSnapshot within 2 s"),
@@ -217,13 +217,13 @@ async fn a_snapshot_that_never_returns_or_kills_its_plugin_is_told() {
         let error = plugin.create_snapshot(&id, "", &BTreeMap::new()).await.unwrap_err();
         assert!(error.message().ends_with(expected), "{error}");
         write(&fixture.root().join("volumes/fine/f"), "x");
-        let fine = bowline_plugin::VolumeId::new("fine").unwrap();
-        plugin.create_snapshot(&fine, "", &BTreeMap::new()).await.unwrap();
+        let good_volume = bowline_plugin::VolumeId::new("fine").unwrap();
+        plugin.create_snapshot(&good_volume, "", &BTreeMap::new()).await.unwrap();
     }
 }
 
 #[tokio::test]
-async fn a_stream_without_a_byte_is_given_up() {
+async fn silent_stream_times_out() {
     let limits = Limits { stream_silence: Duration::from_millis(300), ..short_limits() };
     let fixture = Fixture::with_limits(Set::Go, limits).await;
     let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;

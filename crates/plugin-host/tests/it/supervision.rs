@@ -33,7 +33,7 @@ fn processes_in(folder: &Path) -> Vec<Pid> {
 }
 
 /// Kills a process and waits until the host has taken note: only then is its number free.
-async fn kill_noticed(process: Pid) {
+async fn kill_and_wait(process: Pid) {
     kill(process, Signal::SIGKILL).unwrap();
     while kill(process, None).is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -53,13 +53,13 @@ async fn until_no_process_in(folder: &Path) {
 }
 
 #[tokio::test]
-async fn discovery_leaves_no_process() {
+async fn discovery_leaves_no_process_running() {
     let fixture = Fixture::start(Set::Go).await;
     assert_eq!(processes(&fixture), []);
 }
 
 #[tokio::test]
-async fn all_actions_of_a_run_share_a_process_that_ends_with_it() {
+async fn actions_of_a_run_share_one_process_that_ends_with_the_run() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let other = fixture.host.run();
@@ -71,41 +71,41 @@ async fn all_actions_of_a_run_share_a_process_that_ends_with_it() {
         new.unwrap();
     }
     assert_eq!(processes(&fixture).len(), 2, "one for each run");
-    run.end().await;
+    run.shut_down().await;
     assert_eq!(processes(&fixture).len(), 1);
     drop(other);
     until_no_process(&fixture).await;
 }
 
 #[tokio::test]
-async fn a_process_that_died_between_calls_is_replaced_unnoticed() {
+async fn process_that_died_between_calls_is_replaced_transparently() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     for _ in 0..3 {
         action.execute(&pod(&[]), &backup()).await.unwrap();
         let [process] = processes(&fixture)[..] else { panic!("not one process") };
-        kill_noticed(process).await;
+        kill_and_wait(process).await;
     }
     action.execute(&pod(&[]), &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_store_is_initialised_again_after_its_process_died() {
+async fn store_is_initialised_again_after_its_process_died() {
     let fixture = Fixture::start(Set::Go).await;
     let config = fixture.config(&[("identity", "me")]);
     let store = fixture.host.object_store("fixture.bowline.io/os", config).await.unwrap().unwrap();
     assert!(!store.object_exists("b", "k").await.unwrap());
     for process in processes(&fixture) {
-        kill_noticed(process).await;
+        kill_and_wait(process).await;
     }
     // Without its configuration it would say that Init has not been called.
     assert!(!store.object_exists("b", "k").await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plugin_killed_a_hundred_times_under_32_callers_answers_or_says_why() {
+async fn plugin_killed_repeatedly_under_load_answers_or_reports_why() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let over = Arc::new(AtomicBool::new(false));
@@ -154,11 +154,11 @@ async fn a_plugin_killed_a_hundred_times_under_32_callers_answers_or_says_why() 
     while let Some(caller) = callers.join_next().await {
         caller.unwrap();
     }
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn rotated_credentials_get_a_process_of_their_own() {
+async fn rotated_credentials_get_a_new_process() {
     let fixture = Fixture::start(Set::Go).await;
     let credentials = fixture.state("credentials");
     let config = fixture.config(&[("credentialsFile", credentials.to_str().unwrap())]);
@@ -177,7 +177,7 @@ async fn rotated_credentials_get_a_process_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_process_that_nobody_calls_ends_and_comes_back() {
+async fn idle_process_is_stopped_and_restarted_on_demand() {
     let limits = Limits { idle: Duration::from_millis(200), ..short_limits() };
     let fixture = Fixture::with_limits(Set::Go, limits).await;
     let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
@@ -188,7 +188,7 @@ async fn a_process_that_nobody_calls_ends_and_comes_back() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_not_installed_is_no_error_and_a_bad_name_is() {
+async fn missing_provider_is_no_error_but_an_invalid_name_is() {
     let fixture = Fixture::start(Set::Go).await;
     assert!(fixture.host.object_store("aws", fixture.config(&[])).await.unwrap().is_none());
     let Err(error) = fixture.host.object_store("a/b/c", fixture.config(&[])).await else {
@@ -273,7 +273,7 @@ async fn host_with_calls_in_flight() {
 }
 
 #[tokio::test]
-async fn questions_are_not_held_up_behind_work() {
+async fn metadata_calls_do_not_wait_for_running_work() {
     let fixture = Fixture::with(Set::Go, |options| options.concurrency = 1).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v2").plugin;
@@ -285,17 +285,17 @@ async fn questions_are_not_held_up_behind_work() {
             async move { busy.execute(&pod(&[("do", "hang")]), &backup()).await.map(drop) },
         );
     // The one place for work is taken for ten minutes.
-    let asked = async {
+    let metadata_calls = async {
         action.progress(&operation, &backup()).await.unwrap();
         action.cancel(&operation, &backup()).await.unwrap();
     };
-    tokio::time::timeout(Duration::from_secs(20), asked).await.expect("they go past it");
+    tokio::time::timeout(Duration::from_secs(20), metadata_calls).await.expect("they go past it");
     work.abort();
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn an_object_can_be_copied_with_one_place_for_work() {
+async fn object_can_be_copied_with_a_concurrency_of_one() {
     let fixture = Fixture::with(Set::Go, |options| options.concurrency = 1).await;
     let store = fixture.host.object_store("fixture.bowline.io/os", fixture.config(&[])).await;
     let store = store.unwrap().unwrap();
@@ -310,7 +310,7 @@ async fn an_object_can_be_copied_with_one_place_for_work() {
 }
 
 #[tokio::test]
-async fn a_process_that_answers_nothing_any_more_is_replaced() {
+async fn unresponsive_process_is_replaced() {
     let fixture = Fixture::with(Set::Go, |options| options.limits = short_limits()).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
@@ -328,12 +328,12 @@ async fn a_process_that_answers_nothing_any_more_is_replaced() {
     let error = action.execute(&pod(&[]), &backup()).await.unwrap_err();
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     action.execute(&pod(&[]), &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
     until_no_process(&fixture).await;
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_does_not_end_the_start_for_others() {
+async fn cancelled_caller_does_not_abort_the_start_for_others() {
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
@@ -346,11 +346,11 @@ async fn a_caller_that_goes_away_does_not_end_the_start_for_others() {
     let second = action.execute(&item, &backup);
     tokio::time::timeout(Duration::from_secs(20), second).await.unwrap().unwrap();
     assert_eq!(processes(&fixture).len(), 1);
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_run_can_be_ended_while_its_plugin_does_not_start() {
+async fn run_can_be_shut_down_while_its_plugin_hangs_at_start() {
     let fixture = Fixture::start(Set::Go).await;
     let script = fixture.plugin_dir().join("fixture");
     let run = fixture.host.run();
@@ -363,7 +363,7 @@ async fn a_run_can_be_ended_while_its_plugin_does_not_start() {
     let call = action.execute(&item, &backup);
     let end = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
-        run.end().await;
+        run.shut_down().await;
     };
     let both = async { tokio::join!(call, end) };
     let (outcome, ()) = tokio::time::timeout(Duration::from_secs(20), both).await.unwrap();
@@ -372,17 +372,17 @@ async fn a_run_can_be_ended_while_its_plugin_does_not_start() {
 
 /// Takes down what is logged, as `LEVEL plugin message fields`.
 #[derive(Clone, Default)]
-struct Lines(Arc<std::sync::Mutex<Vec<String>>>);
+struct LogLines(Arc<std::sync::Mutex<Vec<String>>>);
 
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogLines {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
-        struct Text(std::collections::BTreeMap<&'static str, String>);
-        impl tracing::field::Visit for Text {
+        struct FieldText(std::collections::BTreeMap<&'static str, String>);
+        impl tracing::field::Visit for FieldText {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
                 self.0.insert(field.name(), format!("{value:?}"));
             }
         }
-        let mut text = Text(std::collections::BTreeMap::new());
+        let mut text = FieldText(std::collections::BTreeMap::new());
         event.record(&mut text);
         let part = |name| text.0.get(name).cloned().unwrap_or_default();
         let line = [part("plugin"), part("message"), part("fields")].join(" ");
@@ -391,9 +391,9 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Lines {
 }
 
 #[tokio::test]
-async fn what_a_plugin_logs_is_logged_with_its_name_and_level() {
+async fn plugin_logs_keep_plugin_name_and_level() {
     use tracing_subscriber::layer::SubscriberExt as _;
-    let lines = Lines::default();
+    let lines = LogLines::default();
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     // This test runs on one thread, and so do the tasks of its host.
     let _guard = tracing::subscriber::set_default(subscriber);
@@ -401,7 +401,7 @@ async fn what_a_plugin_logs_is_logged_with_its_name_and_level() {
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     action.execute(&pod(&[("do", "log=warn,log=info")]), &backup()).await.unwrap();
-    run.end().await;
+    run.shut_down().await;
     let logged = lines.0.lock().unwrap();
     let hello: Vec<&String> =
         logged.iter().filter(|line| line.contains("fixture says hello")).collect();

@@ -19,7 +19,7 @@ fn read(program: &str, arguments: &[&str], file: &Path) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn velero_runs_both_versions_of_an_action_on_our_sdk() {
+async fn velero_runs_both_action_versions_of_the_sdk() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
@@ -65,9 +65,12 @@ async fn velero_runs_both_versions_of_an_action_on_our_sdk() {
         &["--extract", "--to-stdout", path, "--gzip", "--file"],
         &folder.join("one.tar.gz"),
     );
-    let seen = annotation(&Item::from_json(stored).unwrap(), "seen-by").unwrap();
+    let seen_by = annotation(&Item::from_json(stored).unwrap(), "seen-by").unwrap();
     for name in ["bia-v1", "bia-v2", "both-v2"] {
-        assert!(seen.split(',').any(|by| by == format!("fixture.bowline.io/{name}")), "{seen}");
+        assert!(
+            seen_by.split(',').any(|by| by == format!("fixture.bowline.io/{name}")),
+            "{seen_by}"
+        );
     }
     let operations = read("gzip", &["-dc"], &folder.join("one-itemoperations.json.gz"));
     let operations: Vec<Value> = serde_json::from_slice(&operations).unwrap();

@@ -5,24 +5,24 @@ use serde_json::json;
 use super::*;
 
 /// What `work` logs.
-fn logged(work: impl FnOnce()) -> Vec<Value> {
+fn capture_logs(work: impl FnOnce()) -> Vec<Value> {
     let lines = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&lines);
+    let writer_lines = Arc::clone(&lines);
     let keep = move |line: &str| {
         assert!(line.ends_with('\n') && line.len() <= LINE_MAX, "{} bytes", line.len());
-        kept.lock().unwrap().push(serde_json::from_str(line).unwrap());
+        writer_lines.lock().unwrap().push(serde_json::from_str(line).unwrap());
     };
     let subscriber =
-        tracing_subscriber::registry().with(targets(LevelFilter::DEBUG)).with(Lines(keep));
+        tracing_subscriber::registry().with(targets(LevelFilter::DEBUG)).with(JsonLinesLayer(keep));
     tracing::subscriber::with_default(subscriber, work);
     std::mem::take(&mut *lines.lock().unwrap())
 }
 
 #[test]
-fn an_event_is_a_line_with_its_level_its_source_and_its_fields() {
-    let before = line!();
-    let lines = logged(|| tracing::warn!(item = "p", tries = 3, last = true, "no {}", "space"));
-    let source = format!("{}:{}", file!(), before + 1);
+fn event_is_a_line_with_level_source_and_fields() {
+    let log = || tracing::warn!(item = "p", tries = 3, last = true, "no {}", "space");
+    let source = format!("{}:{}", file!(), line!() - 1);
+    let lines = capture_logs(log);
     let expected = json!({
         "@message": "no space", "@level": "warn", "item": "p", "tries": 3, "last": true,
         "logSource": source, "@logSourceSetBy": "plugin",
@@ -31,8 +31,8 @@ fn an_event_is_a_line_with_its_level_its_source_and_its_fields() {
 }
 
 #[test]
-fn an_event_has_the_fields_of_its_spans_and_its_own_win() {
-    let lines = logged(|| {
+fn event_fields_win_over_span_fields() {
+    let lines = capture_logs(|| {
         let outer = tracing::info_span!("outer", backup = "b", item = tracing::field::Empty);
         let _outer = outer.enter();
         outer.record("item", "i");
@@ -46,14 +46,14 @@ fn an_event_has_the_fields_of_its_spans_and_its_own_win() {
 }
 
 #[test]
-fn keys_that_the_host_reads_itself_are_never_the_authors() {
-    let lines = logged(|| tracing::error!("@message" = 1, "@timestamp" = 2, message = 3));
+fn reserved_keys_cannot_be_set_by_plugins() {
+    let lines = capture_logs(|| tracing::error!("@message" = 1, "@timestamp" = 2, message = 3));
     assert_eq!((&lines[0]["@message"], lines[0].get("@timestamp")), (&json!("3"), None));
 }
 
 #[test]
-fn low_levels_are_left_out_and_those_of_our_own_libraries_earlier() {
-    let lines = logged(|| {
+fn low_levels_are_dropped_and_library_logs_have_a_higher_threshold() {
+    let lines = capture_logs(|| {
         tracing::trace!("no");
         tracing::debug!("yes");
         tracing::debug!(target: "h2::codec", "no");
@@ -64,11 +64,11 @@ fn low_levels_are_left_out_and_those_of_our_own_libraries_earlier() {
 }
 
 #[test]
-fn a_line_that_is_too_long_loses_the_end_of_its_longest_texts() {
+fn long_line_truncates_its_longest_texts() {
     let plain = "x".repeat(70_000);
     let escaped = "\n".repeat(1 << 20);
     let wide = "ö…".repeat(50_000);
-    let lines = logged(|| {
+    let lines = capture_logs(|| {
         tracing::info!(item = "p", "{plain}");
         tracing::info!(escaped, "short");
         tracing::info!(escaped, plain, "{wide}");
@@ -81,9 +81,9 @@ fn a_line_that_is_too_long_loses_the_end_of_its_longest_texts() {
 }
 
 #[test]
-fn a_line_with_too_many_short_fields_keeps_its_message() {
+fn line_with_too_many_fields_keeps_its_message() {
     let many = (0..5000).map(|n| (format!("field-{n}"), json!("some text"))).collect();
-    let line = line(Level::INFO, "hello".to_owned(), None, Fields(many));
+    let line = json_line(Level::INFO, "hello".to_owned(), None, Fields(many));
     let expected: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(expected, json!({"@level": "info", "@message": "hello"}));
 }

@@ -101,18 +101,18 @@ impl VolumeSnapshotter for Idle {
 }
 
 /// What is listed to a host that knows these kinds.
-fn listed(plugin: Plugin, kinds: Option<&str>) -> Vec<String> {
-    let plugins = plugin.for_host(kinds).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
+fn listed_plugins(plugin: Plugin, kinds: Option<&str>) -> Vec<String> {
+    let plugins = plugin.plugins_for_host(kinds).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
     plugins.list().iter().map(|(kind, name)| format!("{kind} {name}")).collect()
 }
 
 fn mistakes(plugin: Plugin) -> Vec<String> {
     // Whatever the host knows, they are the same.
-    plugin.for_host(None).err().unwrap().iter().map(ToString::to_string).collect()
+    plugin.plugins_for_host(None).err().unwrap().iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn plugins_are_listed_by_kind_and_name_however_they_were_added() {
+fn plugins_are_listed_by_kind_and_name() {
     let plugin = Plugin::new()
         .item_block_action("a.io/block", Idle)
         .delete_item_action("a.io/delete", Idle)
@@ -132,23 +132,23 @@ fn plugins_are_listed_by_kind_and_name_however_they_were_added() {
         "DeleteItemAction a.io/delete",
         "ItemBlockAction a.io/block",
     ];
-    assert_eq!(listed(plugin, None), expected);
+    assert_eq!(listed_plugins(plugin, None), expected);
 }
 
 #[test]
-fn a_snapshotter_is_of_version_2_only_to_a_host_that_knows_it() {
+fn snapshotter_is_version_2_only_for_hosts_that_know_it() {
     for (kinds, expected) in [
         (None, "VolumeSnapshotter a.io/x"),
         (Some("Other"), "VolumeSnapshotter a.io/x"),
         (Some("Other,VolumeSnapshotterV2"), "VolumeSnapshotterV2 a.io/x"),
     ] {
         let plugin = Plugin::new().volume_snapshotter("a.io/x", Idle);
-        assert_eq!(listed(plugin, kinds), [expected]);
+        assert_eq!(listed_plugins(plugin, kinds), [expected]);
     }
 }
 
 #[test]
-fn all_mistakes_are_told_at_once() {
+fn all_registration_errors_are_reported_together() {
     let plugin = Plugin::new()
         .backup_item_action("label", Idle)
         .backup_item_action("a.io/twice", Idle)
@@ -171,6 +171,6 @@ fn all_mistakes_are_told_at_once() {
 }
 
 #[test]
-fn a_binary_without_plugins_is_a_mistake() {
+fn binary_without_plugins_is_an_error() {
     assert_eq!(mistakes(Plugin::new()), ["no plugin is registered"]);
 }

@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 
 /// The example, built from the sources as they are.
-fn binary() -> &'static Path {
+fn template_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let output = std::process::Command::new(env!("CARGO"))
@@ -28,8 +28,8 @@ fn binary() -> &'static Path {
     })
 }
 
-fn command(folder: &Path) -> Command {
-    let mut command = Command::new(binary());
+fn host_command(folder: &Path) -> Command {
+    let mut command = Command::new(template_binary());
     command
         .args(["--features=X", "--log-level", "debug"])
         .env_remove(handshake::COOKIE_ENV)
@@ -41,8 +41,8 @@ fn command(folder: &Path) -> Command {
 }
 
 /// Starts it as a person does.
-pub(crate) async fn by_hand() -> Output {
-    command(Path::new("/tmp")).output().await.unwrap()
+pub(crate) async fn run_by_hand() -> Output {
+    host_command(Path::new("/tmp")).output().await.unwrap()
 }
 
 /// A process of the example that a host has started.
@@ -55,7 +55,7 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it with a folder for all that it keeps.
     pub(crate) async fn start(folder: &Path) -> Self {
-        let mut child = command(folder)
+        let mut child = host_command(folder)
             .envs(handshake::ENVIRONMENT)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -76,7 +76,7 @@ impl Process {
     }
 
     /// Waits for its end, which must be a good one and come soon. Returns what it logged.
-    pub(crate) async fn ended(mut self) -> Vec<Value> {
+    pub(crate) async fn wait_for_end(mut self) -> Vec<Value> {
         let end = tokio::time::timeout(Duration::from_secs(2), self.child.wait()).await;
         assert!(end.expect("it ends in time").unwrap().success());
         let mut more = String::new();

@@ -9,10 +9,10 @@ use bowline_plugin_sdk::{
 use bowline_plugin_wire::client;
 use nix::sys::signal::Signal;
 
-use crate::process::{Process, by_hand};
+use crate::process::{Process, run_by_hand};
 
-fn name(own: &str) -> Name {
-    format!("example.io/{own}").parse().unwrap()
+fn name(short_name: &str) -> Name {
+    format!("example.io/{short_name}").parse().unwrap()
 }
 
 fn claim() -> Item {
@@ -31,19 +31,20 @@ fn sockets(folder: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn a_person_who_starts_it_is_told_what_it_is() {
-    let output = by_hand().await;
+async fn started_by_hand_it_prints_usage() {
+    let output = run_by_hand().await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(output.stdout, b"");
     let text = String::from_utf8(output.stderr).unwrap();
-    for words in ["BackupItemActionV2   example.io/export", "bowline plugin inspect /", "/plugins"]
+    for expected in
+        ["BackupItemActionV2   example.io/export", "bowline plugin inspect /", "/plugins"]
     {
-        assert!(text.contains(words), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
 }
 
 #[tokio::test]
-async fn it_lists_its_plugins_under_the_command_it_was_started_by() {
+async fn plugins_are_listed_under_the_command_that_started_them() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(folder.path()).await;
     client::check_health(&process.connection).await.unwrap();
@@ -57,7 +58,7 @@ async fn it_lists_its_plugins_under_the_command_it_was_started_by() {
 }
 
 #[tokio::test]
-async fn an_operation_goes_on_in_another_process_and_can_be_canceled_there() {
+async fn operation_survives_a_new_process_and_can_be_canceled_there() {
     let folder = tempfile::tempdir().unwrap();
     let first = Process::start(folder.path()).await;
     let action = client::BackupItemActionV2::new(first.connection.clone(), name("export"));
@@ -67,7 +68,7 @@ async fn an_operation_goes_on_in_another_process_and_can_be_canceled_there() {
     let again = action.execute(&claim(), &backup()).await.unwrap();
     assert_eq!(again.operation.as_ref(), Some(&operation));
     client::shutdown(&first.connection).await;
-    let log = first.ended().await;
+    let log = first.wait_for_end().await;
     let expected = json!({
         "@message": "export started", "@level": "info", "@logSourceSetBy": "plugin",
         "claim": "data", "operation": "b.app.data",
@@ -90,11 +91,11 @@ async fn an_operation_goes_on_in_another_process_and_can_be_canceled_there() {
     let error = action.progress(&unknown, &backup()).await.unwrap_err();
     assert_eq!(error.class(), Class::Permanent, "{error}");
     client::shutdown(&second.connection).await;
-    second.ended().await;
+    second.wait_for_end().await;
 }
 
 #[tokio::test]
-async fn a_restored_item_is_changed() {
+async fn restored_item_is_changed() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(folder.path()).await;
     let action = client::RestoreItemActionV2::new(process.connection.clone(), name("origin"));
@@ -105,13 +106,13 @@ async fn a_restored_item_is_changed() {
 }
 
 #[tokio::test]
-async fn it_ignores_an_interrupt_and_ends_cleanly_when_it_is_terminated() {
+async fn interrupt_is_ignored_and_termination_ends_cleanly() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(folder.path()).await;
     assert_eq!(sockets(folder.path()), 1);
     process.signal(Signal::SIGINT);
     client::check_health(&process.connection).await.unwrap();
     process.signal(Signal::SIGTERM);
-    process.ended().await;
+    process.wait_for_end().await;
     assert_eq!(sockets(folder.path()), 0);
 }

@@ -38,7 +38,7 @@ impl bowline_plugin::ObjectStore for ObjectStore {
             body: Bytes::new(),
         };
         let (failed, failure) = oneshot::channel();
-        let messages = messages(empty, body, failed);
+        let messages = put_messages(empty, body, failed);
         let mut stub = self.stub();
         tokio::select! {
             biased;
@@ -123,7 +123,7 @@ impl bowline_plugin::ObjectStore for ObjectStore {
 
 /// The content in pieces; at least one, so that an empty object has one too. An error is sent to
 /// `failed`, and then nothing comes any more: an end would look like the object's.
-fn messages(
+fn put_messages(
     empty: generated::PutObjectRequest,
     body: ByteStream,
     failed: oneshot::Sender<Error>,

@@ -18,7 +18,7 @@ use crate::status::to_error;
 
 /// A plugin that a binary says it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedPlugin {
     /// What to start in order to get it: usually the binary itself, as it was called.
     pub command: String,
     /// Its kind.
@@ -57,13 +57,15 @@ pub enum InvalidListing {
 }
 
 /// The plugins of a binary in its own order, which is the order of their execution.
-pub async fn list_plugins(connection: &Connection) -> Result<Vec<Result<Listed, InvalidListing>>> {
+pub async fn list_plugins(
+    connection: &Connection,
+) -> Result<Vec<Result<ListedPlugin, InvalidListing>>> {
     let mut stub = PluginListerClient::new(connection.channel());
     let answer = stub.list_plugins(Empty {}).await.map_err(to_error)?.into_inner();
-    Ok(answer.plugins.into_iter().map(listed).collect())
+    Ok(answer.plugins.into_iter().map(parse_listed).collect())
 }
 
-fn listed(entry: PluginIdentifier) -> Result<Listed, InvalidListing> {
+fn parse_listed(entry: PluginIdentifier) -> Result<ListedPlugin, InvalidListing> {
     let PluginIdentifier { command, kind, name } = entry;
     let kind: Kind =
         kind.parse().map_err(|source| InvalidListing::Kind { name: name.clone(), source })?;
@@ -71,7 +73,7 @@ fn listed(entry: PluginIdentifier) -> Result<Listed, InvalidListing> {
     if command.is_empty() {
         return Err(InvalidListing::Command { kind, name });
     }
-    Ok(Listed { command, kind, name })
+    Ok(ListedPlugin { command, kind, name })
 }
 
 /// Asks the process to end. Go plugins end without an answer, so there is none here either; watch the
@@ -92,7 +94,7 @@ pub async fn check_health(connection: &Connection) -> Result<()> {
 
 /// Which of the two it was printed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Channel {
+pub enum OutputChannel {
     /// Standard output.
     Stdout,
     /// Standard error.
@@ -101,9 +103,9 @@ pub enum Channel {
 
 /// Something that a plugin printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct ProcessOutput {
     /// Where to.
-    pub channel: Channel,
+    pub channel: OutputChannel,
     /// What: not lines, just bytes.
     pub bytes: Bytes,
 }
@@ -113,7 +115,9 @@ pub struct Output {
 /// To be read once per process, to its end, in a task of its own: a Go plugin blocks when nobody
 /// reads, and answers the call only with the first bytes. The stream ends with the process; that a
 /// plugin has no such stream is an end, too.
-pub fn stdio(connection: &Connection) -> impl Stream<Item = Result<Output>> + Send + use<> {
+pub fn output_stream(
+    connection: &Connection,
+) -> impl Stream<Item = Result<ProcessOutput>> + Send + use<> {
     let mut stub = GrpcStdioClient::new(connection.channel())
         .max_decoding_message_size(connection.message_limit());
     let call = async move {
@@ -128,17 +132,17 @@ pub fn stdio(connection: &Connection) -> impl Stream<Item = Result<Output>> + Se
     stream::once(call)
         .try_filter_map(future::ok)
         .try_flatten()
-        .try_filter_map(|data| future::ok(output(data)))
+        .try_filter_map(|data| future::ok(parse_output(data)))
 }
 
 /// Other channels than these two do not exist.
-fn output(data: plugin::StdioData) -> Option<Output> {
+fn parse_output(data: plugin::StdioData) -> Option<ProcessOutput> {
     let channel = match data.channel() {
-        stdio_data::Channel::Stdout => Channel::Stdout,
-        stdio_data::Channel::Stderr => Channel::Stderr,
+        stdio_data::Channel::Stdout => OutputChannel::Stdout,
+        stdio_data::Channel::Stderr => OutputChannel::Stderr,
         stdio_data::Channel::Invalid => return None,
     };
-    Some(Output { channel, bytes: data.data })
+    Some(ProcessOutput { channel, bytes: data.data })
 }
 
 #[cfg(test)]
@@ -146,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listing_is_read_entry_by_entry() {
+    fn listing_is_parsed_entry_by_entry() {
         for (entry, expected) in [
             (["/p", "ObjectStore", "a.io/b"], "Ok"),
             (["/p", "PluginLister", "a.io/b"], "plugin a.io/b: unknown plugin kind `PluginLister`"),
@@ -154,7 +158,7 @@ mod tests {
             (["", "ObjectStore", "a.io/b"], "ObjectStore a.io/b has no command"),
         ] {
             let [command, kind, name] = entry.map(str::to_owned);
-            let got = match listed(PluginIdentifier { command, kind, name }) {
+            let got = match parse_listed(PluginIdentifier { command, kind, name }) {
                 Ok(_) => "Ok".to_owned(),
                 Err(error) => error.to_string(),
             };

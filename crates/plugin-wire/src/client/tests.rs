@@ -21,7 +21,7 @@ use crate::proto::v2;
 
 /// Answers every call with what it was given.
 #[derive(Clone, Default)]
-struct Raw {
+struct RawPlugin {
     item: &'static str,
     id: &'static str,
     progress: Option<OperationProgress>,
@@ -32,17 +32,17 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// An answer in which nothing is set.
 #[expect(clippy::unnecessary_wraps, reason = "it is an answer")]
-fn nothing<T: Default>() -> Answer<T> {
+fn default_response<T: Default>() -> Answer<T> {
     Ok(Response::new(T::default()))
 }
 
 #[async_trait]
-impl v2::backup_item_action_server::BackupItemAction for Raw {
+impl v2::backup_item_action_server::BackupItemAction for RawPlugin {
     async fn applies_to(
         &self,
         _: Request<v2::BackupItemActionAppliesToRequest>,
     ) -> Answer<v2::BackupItemActionAppliesToResponse> {
-        nothing()
+        default_response()
     }
 
     async fn execute(&self, _: Request<v2::ExecuteRequest>) -> Answer<v2::ExecuteResponse> {
@@ -60,17 +60,17 @@ impl v2::backup_item_action_server::BackupItemAction for Raw {
     }
 
     async fn cancel(&self, _: Request<v2::BackupItemActionCancelRequest>) -> Answer<()> {
-        nothing()
+        default_response()
     }
 }
 
 #[async_trait]
-impl v2::restore_item_action_server::RestoreItemAction for Raw {
+impl v2::restore_item_action_server::RestoreItemAction for RawPlugin {
     async fn applies_to(
         &self,
         _: Request<v2::RestoreItemActionAppliesToRequest>,
     ) -> Answer<v2::RestoreItemActionAppliesToResponse> {
-        nothing()
+        default_response()
     }
 
     async fn execute(
@@ -89,25 +89,25 @@ impl v2::restore_item_action_server::RestoreItemAction for Raw {
         &self,
         _: Request<v2::RestoreItemActionProgressRequest>,
     ) -> Answer<v2::RestoreItemActionProgressResponse> {
-        nothing()
+        default_response()
     }
 
     async fn cancel(&self, _: Request<v2::RestoreItemActionCancelRequest>) -> Answer<()> {
-        nothing()
+        default_response()
     }
 
     async fn are_additional_items_ready(
         &self,
         _: Request<v2::RestoreItemActionItemsReadyRequest>,
     ) -> Answer<v2::RestoreItemActionItemsReadyResponse> {
-        nothing()
+        default_response()
     }
 }
 
 #[async_trait]
-impl volume_snapshotter_server::VolumeSnapshotter for Raw {
+impl volume_snapshotter_server::VolumeSnapshotter for RawPlugin {
     async fn init(&self, _: Request<VolumeSnapshotterInitRequest>) -> Answer<Empty> {
-        nothing()
+        default_response()
     }
 
     async fn create_volume_from_snapshot(
@@ -121,7 +121,7 @@ impl volume_snapshotter_server::VolumeSnapshotter for Raw {
         &self,
         _: Request<GetVolumeInfoRequest>,
     ) -> Answer<GetVolumeInfoResponse> {
-        nothing()
+        default_response()
     }
 
     async fn create_snapshot(
@@ -132,7 +132,7 @@ impl volume_snapshotter_server::VolumeSnapshotter for Raw {
     }
 
     async fn delete_snapshot(&self, _: Request<DeleteSnapshotRequest>) -> Answer<Empty> {
-        nothing()
+        default_response()
     }
 
     async fn get_volume_id(&self, _: Request<GetVolumeIdRequest>) -> Answer<GetVolumeIdResponse> {
@@ -144,17 +144,17 @@ impl volume_snapshotter_server::VolumeSnapshotter for Raw {
     }
 
     async fn upload_snapshot(&self, _: Request<UploadSnapshotRequest>) -> Answer<Empty> {
-        nothing()
+        default_response()
     }
 }
 
 #[async_trait]
-impl object_store_server::ObjectStore for Raw {
+impl object_store_server::ObjectStore for RawPlugin {
     type GetObjectStream =
         Pin<Box<dyn Stream<Item = Result<crate::proto::generated::Bytes, Status>> + Send>>;
 
     async fn init(&self, _: Request<ObjectStoreInitRequest>) -> Answer<Empty> {
-        nothing()
+        default_response()
     }
 
     /// Refuses at the first message, while the caller is still sending.
@@ -164,7 +164,7 @@ impl object_store_server::ObjectStore for Raw {
     }
 
     async fn object_exists(&self, _: Request<ObjectExistsRequest>) -> Answer<ObjectExistsResponse> {
-        nothing()
+        default_response()
     }
 
     /// Fails on the stream, not at the call; for some keys in the middle.
@@ -185,27 +185,27 @@ impl object_store_server::ObjectStore for Raw {
         &self,
         _: Request<ListCommonPrefixesRequest>,
     ) -> Answer<ListCommonPrefixesResponse> {
-        nothing()
+        default_response()
     }
 
     async fn list_objects(&self, _: Request<ListObjectsRequest>) -> Answer<ListObjectsResponse> {
-        nothing()
+        default_response()
     }
 
     async fn delete_object(&self, _: Request<DeleteObjectRequest>) -> Answer<Empty> {
-        nothing()
+        default_response()
     }
 
     async fn create_signed_url(
         &self,
         _: Request<CreateSignedUrlRequest>,
     ) -> Answer<CreateSignedUrlResponse> {
-        nothing()
+        default_response()
     }
 }
 
 /// A connection to a plugin that answers so. The folder of its socket must be kept.
-async fn connect(raw: Raw) -> (crate::Connection, Arc<tempfile::TempDir>) {
+async fn connect(raw: RawPlugin) -> (crate::Connection, Arc<tempfile::TempDir>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -238,14 +238,14 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T>, reason: &str) {
 }
 
 #[tokio::test]
-async fn an_item_that_is_none_is_refused_from_every_kind_that_returns_one() {
+async fn invalid_item_is_refused_from_every_kind_that_returns_one() {
     for (item, reason) in [
         ("", "the item is empty"),
         ("<html>", "the item is no JSON object"),
         ("[1]", "the item is no JSON object"),
         (r#"{"apiVersion":"v1"}"#, "the item has no `kind`"),
     ] {
-        let (connection, _folder) = connect(Raw { item, ..Raw::default() }).await;
+        let (connection, _folder) = connect(RawPlugin { item, ..RawPlugin::default() }).await;
         let action = BackupItemActionV2::new(connection.clone(), name());
         assert_refused(
             action.execute(&pod(), &Encoded::new(bowline_api::Backup::default())).await,
@@ -261,11 +261,11 @@ async fn an_item_that_is_none_is_refused_from_every_kind_that_returns_one() {
 }
 
 #[tokio::test]
-async fn a_missing_progress_is_refused_and_a_strange_one_is_understood() {
+async fn missing_progress_is_refused_and_unusual_progress_is_accepted() {
     let operation = bowline_plugin::OperationId::new("op").unwrap();
     let backup = Encoded::new(bowline_api::Backup::default());
 
-    let (connection, _folder) = connect(Raw::default()).await;
+    let (connection, _folder) = connect(RawPlugin::default()).await;
     let action = BackupItemActionV2::new(connection, name());
     assert_refused(action.progress(&operation, &backup).await, "the progress is missing");
 
@@ -273,7 +273,7 @@ async fn a_missing_progress_is_refused_and_a_strange_one_is_understood() {
     let impossible = Some(Timestamp { seconds: i64::MAX, nanos: i32::MIN });
     for time in [None, never, impossible] {
         let progress = OperationProgress { started: time, updated: time, ..Default::default() };
-        let raw = Raw { progress: Some(progress), ..Raw::default() };
+        let raw = RawPlugin { progress: Some(progress), ..RawPlugin::default() };
         let (connection, _folder) = connect(raw).await;
         let action = BackupItemActionV2::new(connection, name());
         let progress = action.progress(&operation, &backup).await.unwrap();
@@ -282,8 +282,9 @@ async fn a_missing_progress_is_refused_and_a_strange_one_is_understood() {
 }
 
 #[tokio::test]
-async fn empty_ids_are_none_where_that_has_a_meaning_and_refused_elsewhere() {
-    let (connection, _folder) = connect(Raw { item: r#"{"kind":"X"}"#, ..Raw::default() }).await;
+async fn empty_ids_are_none_where_allowed_and_refused_elsewhere() {
+    let (connection, _folder) =
+        connect(RawPlugin { item: r#"{"kind":"X"}"#, ..RawPlugin::default() }).await;
     let action = BackupItemActionV2::new(connection.clone(), name());
     let output =
         action.execute(&pod(), &Encoded::new(bowline_api::Backup::default())).await.unwrap();
@@ -306,10 +307,10 @@ async fn empty_ids_are_none_where_that_has_a_meaning_and_refused_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_wait_of_nonsensical_length_is_as_long_as_the_server_says() {
+async fn invalid_wait_falls_back_to_the_servers_timeout() {
     for (seconds, nanos) in [(0, 0), (-5, 0), (i64::MIN, i32::MIN), (1, i32::MAX)] {
         let timeout = Some(prost_types::Duration { seconds, nanos });
-        let raw = Raw { item: r#"{"kind":"X"}"#, timeout, ..Raw::default() };
+        let raw = RawPlugin { item: r#"{"kind":"X"}"#, timeout, ..RawPlugin::default() };
         let (connection, _folder) = connect(raw).await;
         let action = RestoreItemActionV2::new(connection, name());
         let restore = Encoded::new(bowline_api::Restore::default());
@@ -319,8 +320,8 @@ async fn a_wait_of_nonsensical_length_is_as_long_as_the_server_says() {
 }
 
 #[tokio::test]
-async fn a_missing_object_is_told_by_the_call_even_if_the_plugin_tells_it_later() {
-    let (connection, _folder) = connect(Raw::default()).await;
+async fn missing_object_fails_the_call_even_if_the_plugin_reports_it_in_the_stream() {
+    let (connection, _folder) = connect(RawPlugin::default()).await;
     let store = ObjectStore::new(connection, name());
     let Err(error) = store.get_object("b", "missing").await else { panic!("found") };
     assert_eq!(error, Error::new(Code::NotFound, "NoSuchKey"));
@@ -335,8 +336,8 @@ async fn a_missing_object_is_told_by_the_call_even_if_the_plugin_tells_it_later(
 }
 
 #[tokio::test]
-async fn a_plugin_that_refuses_an_object_early_is_heard() {
-    let (connection, _folder) = connect(Raw::default()).await;
+async fn early_refusal_of_an_object_is_returned() {
+    let (connection, _folder) = connect(RawPlugin::default()).await;
     let store = ObjectStore::new(connection, name());
     let endless = stream::repeat_with(|| Ok(bytes::Bytes::from_static(&[0; 4096])));
     let error = store.put_object("b", "k", Box::pin(endless)).await.unwrap_err();
@@ -344,13 +345,13 @@ async fn a_plugin_that_refuses_an_object_early_is_heard() {
 }
 
 #[tokio::test]
-async fn a_method_that_the_plugin_does_not_have_is_unimplemented() {
-    let (connection, _folder) = connect(Raw::default()).await;
+async fn unknown_method_is_unimplemented() {
+    let (connection, _folder) = connect(RawPlugin::default()).await;
     let snapshotter = VolumeSnapshotterV2::new(connection.clone(), name());
     let snapshot = bowline_plugin::SnapshotId::new("s").unwrap();
     let error = snapshotter.upload_snapshot(&snapshot).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
     // Go plugins of other frameworks may have none of these; they are ended all the same.
-    assert_eq!(stdio(&connection).collect::<Vec<_>>().await, []);
+    assert_eq!(output_stream(&connection).collect::<Vec<_>>().await, []);
     shutdown(&connection).await;
 }

@@ -1,12 +1,12 @@
 use super::*;
 
 #[test]
-fn times_that_are_not_set_or_not_possible_are_none() {
+fn unset_or_invalid_times_are_none() {
     let cases = [
-        (NEVER, 0, None),
-        (NEVER, 5, None),
-        (NEVER - 1, 0, None),
-        (NEVER + 1, 0, Some("0001-01-01T00:00:01Z")),
+        (GO_ZERO_TIME_SECONDS, 0, None),
+        (GO_ZERO_TIME_SECONDS, 5, None),
+        (GO_ZERO_TIME_SECONDS - 1, 0, None),
+        (GO_ZERO_TIME_SECONDS + 1, 0, Some("0001-01-01T00:00:01Z")),
         (0, 0, Some("1970-01-01T00:00:00Z")),
         (1_700_000_000, 123_456_789, Some("2023-11-14T22:13:20.123456789Z")),
         (-1, 500_000_000, Some("1969-12-31T23:59:59.5Z")),
@@ -25,11 +25,14 @@ fn times_that_are_not_set_or_not_possible_are_none() {
             assert_eq!(to_timestamp(got), prost_types::Timestamp { seconds, nanos });
         }
     }
-    assert_eq!(to_timestamp(None), prost_types::Timestamp { seconds: NEVER, nanos: 0 });
+    assert_eq!(
+        to_timestamp(None),
+        prost_types::Timestamp { seconds: GO_ZERO_TIME_SECONDS, nanos: 0 }
+    );
 }
 
 #[test]
-fn waits_that_are_not_given_or_not_possible_are_none() {
+fn unset_or_invalid_waits_are_none() {
     let cases = [
         (0, 0, None),
         (0, 1, Some(Duration::from_nanos(1))),
@@ -38,7 +41,7 @@ fn waits_that_are_not_given_or_not_possible_are_none() {
         (0, -1, None),
         (i64::MIN, i32::MIN, None),
         (1, NANOS_PER_SECOND, None),
-        (i64::MAX, 999_999_999, Some(LONGEST_WAIT)),
+        (i64::MAX, 999_999_999, Some(MAX_WAIT)),
     ];
     for (seconds, nanos, expected) in cases {
         let got = wait(Some(prost_types::Duration { seconds, nanos }));
@@ -46,11 +49,11 @@ fn waits_that_are_not_given_or_not_possible_are_none() {
         assert_eq!(wait(to_wait(expected)), expected);
     }
     assert_eq!(wait(None), None);
-    assert_eq!(wait(to_wait(Some(Duration::MAX))), Some(LONGEST_WAIT));
+    assert_eq!(wait(to_wait(Some(Duration::MAX))), Some(MAX_WAIT));
 }
 
 #[test]
-fn progress_survives_and_its_times_are_always_on_the_wire() {
+fn progress_round_trips_and_always_sends_its_times() {
     let states = [State::Running, State::Succeeded, State::Failed("disk full".into())];
     for state in states {
         for started in [None, Some(Timestamp::UNIX_EPOCH), "2026-01-02T03:04:05.6Z".parse().ok()] {
@@ -71,14 +74,14 @@ fn progress_survives_and_its_times_are_always_on_the_wire() {
 }
 
 #[test]
-fn a_failure_without_a_reason_is_still_a_failure() {
+fn failure_without_a_reason_is_still_a_failure() {
     let failed = Progress { state: State::Failed(String::new()), ..Progress::default() };
     let got = progress(to_progress(failed).unwrap());
     assert_eq!(got.state, State::Failed("the plugin gave no reason".into()));
 }
 
 #[test]
-fn nonsense_in_a_progress_is_left_out() {
+fn invalid_progress_values_are_dropped() {
     let wire = wire::OperationProgress {
         completed: false,
         err: "not yet an error".into(),

@@ -154,7 +154,7 @@ fn every_method_has_its_path() {
         include_str!("../generated/grpc.health.v1.rs"),
     ];
     let is_path = |text: &&str| text.starts_with('/') && !text.contains(char::is_whitespace);
-    let found: BTreeSet<&str> =
+    let paths: BTreeSet<&str> =
         sources.iter().flat_map(|source| source.split('"')).filter(is_path).collect();
 
     let snapshotter = "Init CreateVolumeFromSnapshot GetVolumeInfo CreateSnapshot DeleteSnapshot \
@@ -184,11 +184,11 @@ fn every_method_has_its_path() {
             methods.split_whitespace().map(move |method| format!("/{service}/{method}"))
         })
         .collect();
-    assert_eq!(found, expected.iter().map(String::as_str).collect());
+    assert_eq!(paths, expected.iter().map(String::as_str).collect());
 }
 
 #[test]
-fn the_code_was_made_from_the_proto_files_as_they_are() {
+fn generated_code_matches_the_proto_files() {
     use sha2::Digest as _;
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("proto");
     let files: BTreeSet<_> =

@@ -23,14 +23,14 @@ const FAILING_MAX: Duration = Duration::from_mins(2);
 ///
 /// A snapshot that could not be completed is deleted again, since its id never reaches the host.
 pub fn v1_with_upload(plugin: Arc<dyn VolumeSnapshotter>) -> Arc<dyn VolumeSnapshotter> {
-    Arc::new(Bridge(plugin))
+    Arc::new(V1Bridge(plugin))
 }
 
-struct Bridge(Arc<dyn VolumeSnapshotter>);
+struct V1Bridge(Arc<dyn VolumeSnapshotter>);
 
-impl Bridge {
+impl V1Bridge {
     async fn complete(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.created(snapshot).await?;
+        self.wait_until_created(snapshot).await?;
         match self.0.upload_snapshot(snapshot).await {
             Err(error) if error.class() == Class::Unimplemented => Ok(()),
             result => result,
@@ -38,7 +38,7 @@ impl Bridge {
     }
 
     /// Waits for the end of the creation.
-    async fn created(&self, snapshot: &SnapshotId) -> Result<()> {
+    async fn wait_until_created(&self, snapshot: &SnapshotId) -> Result<()> {
         let mut failing_since: Option<Instant> = None;
         let mut pause = POLL_FIRST;
         loop {
@@ -67,7 +67,7 @@ impl Bridge {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Bridge {
+impl VolumeSnapshotter for V1Bridge {
     async fn create_snapshot(
         &self,
         volume: &VolumeId,

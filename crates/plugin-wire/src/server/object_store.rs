@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::invalid;
-use super::registry::{Registry, panicked};
+use super::registry::{Registry, panic_error};
 use crate::chunk::{chunks, from_io, to_io};
 use crate::proto::generated::{
     self, Bytes, CreateSignedUrlRequest, CreateSignedUrlResponse, DeleteObjectRequest, Empty,
@@ -69,7 +69,7 @@ impl generated::object_store_server::ObjectStore for Registry<dyn ObjectStore> {
         let request = request.into_inner();
         self.call(&request.plugin, |store| async move {
             let body = store.get_object(&request.bucket, &request.key).await?;
-            Ok(pieces(body))
+            Ok(to_grpc_stream(body))
         })
         .await
     }
@@ -126,11 +126,11 @@ impl generated::object_store_server::ObjectStore for Registry<dyn ObjectStore> {
 
 /// The content of an object as it is sent. The implementation is still at work here, so here too it
 /// may panic.
-fn pieces(body: ByteStream) -> Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>> {
+fn to_grpc_stream(body: ByteStream) -> Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>> {
     let pieces = AssertUnwindSafe(chunks(body)).catch_unwind();
     Box::pin(pieces.map(|piece| match piece {
         Ok(Ok(data)) => Ok(Bytes { data }),
         Ok(Err(error)) => Err(from_error(from_io(error))),
-        Err(panic) => Err(from_error(panicked(&*panic))),
+        Err(panic) => Err(from_error(panic_error(&*panic))),
     }))
 }

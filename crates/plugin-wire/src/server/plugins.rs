@@ -13,19 +13,19 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tonic::transport::Server;
 
+use super::cancel_aware::RejectCancelledBody;
 use super::process::{Controller, Health, Lister, Stdio};
 use super::registry::Registry;
-use super::whole::Whole;
 use crate::proto::{generated, health, plugin as go_plugin, v1, v2};
 
 /// The largest request. Items come whole, up to three in one.
 const REQUEST_MAX: usize = 64 << 20;
 
 /// For how long calls may go on after the order to stop. Hosts kill after two seconds.
-const GRACE: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
 /// For how long to wait when no connection can be accepted, for want of file descriptors say.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// All that a plugin process offers: implementations, by kind and name.
 pub struct Plugins {
@@ -52,7 +52,7 @@ pub struct AlreadyRegistered {
 }
 
 /// What registering returns.
-type Registered = Result<(), AlreadyRegistered>;
+type RegistrationResult = Result<(), AlreadyRegistered>;
 
 impl Plugins {
     /// None yet. `command` is what hosts shall start: the first argument of this process, unchanged.
@@ -76,7 +76,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn BackupItemAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.backup_item_action_v1.add(name, plugin)
     }
 
@@ -85,7 +85,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn BackupItemAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.backup_item_action_v2.add(name, plugin)
     }
 
@@ -95,7 +95,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn RestoreItemAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.restore_item_action_v1.add(name, plugin)
     }
 
@@ -104,7 +104,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn RestoreItemAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.restore_item_action_v2.add(name, plugin)
     }
 
@@ -113,7 +113,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn DeleteItemAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.delete_item_action.add(name, plugin)
     }
 
@@ -122,7 +122,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn ItemBlockAction>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.item_block_action.add(name, plugin)
     }
 
@@ -132,7 +132,7 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn VolumeSnapshotter>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.volume_snapshotter_v1.add(name, plugin)
     }
 
@@ -142,12 +142,12 @@ impl Plugins {
         &mut self,
         name: Name,
         plugin: Arc<dyn VolumeSnapshotter>,
-    ) -> Registered {
+    ) -> RegistrationResult {
         self.volume_snapshotter_v2.add(name, plugin)
     }
 
     /// Adds a store.
-    pub fn object_store(&mut self, name: Name, plugin: Arc<dyn ObjectStore>) -> Registered {
+    pub fn object_store(&mut self, name: Name, plugin: Arc<dyn ObjectStore>) -> RegistrationResult {
         self.object_store.add(name, plugin)
     }
 
@@ -178,15 +178,15 @@ impl Plugins {
         let signal = async {
             tokio::select! {
                 () = shutdown => { stop.send_replace(true); }
-                () = told(stopped.clone()) => {}
+                () = wait_for_stop(stopped.clone()) => {}
             }
         };
         let grace_is_over = async {
-            told(stopped.clone()).await;
-            tokio::time::sleep(GRACE).await;
+            wait_for_stop(stopped.clone()).await;
+            tokio::time::sleep(SHUTDOWN_GRACE).await;
         };
         tokio::select! {
-            ended = router.serve_with_incoming_shutdown(incoming(listener), signal) => {
+            ended = router.serve_with_incoming_shutdown(incoming_connections(listener), signal) => {
                 ended.map_err(io::Error::other)
             }
             () = grace_is_over => Ok(()),
@@ -242,7 +242,7 @@ impl Plugins {
                 v2::volume_snapshotter_server::VolumeSnapshotterServer,
                 self.volume_snapshotter_v2
             ))
-            .add_service(Whole(service!(
+            .add_service(RejectCancelledBody(service!(
                 generated::object_store_server::ObjectStoreServer,
                 self.object_store
             )))
@@ -250,18 +250,18 @@ impl Plugins {
 }
 
 /// Waits for the order to stop.
-pub(super) async fn told(mut stopped: watch::Receiver<bool>) {
+pub(super) async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // It can only fail when nobody can give the order any more; then it is over as well.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// The connections that hosts make; more than one, since Go's hosts hang up when they are idle.
-fn incoming(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
+fn incoming_connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     stream::unfold(listener, async |listener| {
         loop {
             match listener.accept().await {
                 Ok((connection, _)) => return Some((Ok(connection), listener)),
-                Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY_PAUSE).await,
             }
         }
     })

@@ -8,7 +8,7 @@ use futures_util::{Stream, StreamExt as _, future, stream};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-use super::plugins::told;
+use super::plugins::wait_for_stop;
 use crate::handshake::SERVICE;
 use crate::proto::generated::{self, ListPluginsResponse, PluginIdentifier};
 use crate::proto::health::health_check_response::ServingStatus;
@@ -61,7 +61,7 @@ impl plugin::grpc_stdio_server::GrpcStdio for Stdio {
         &self,
         _: Request<()>,
     ) -> Result<Response<Self::StreamStdioStream>, Status> {
-        let end = stream::once(told(self.0.clone())).filter_map(|()| future::ready(None));
+        let end = stream::once(wait_for_stop(self.0.clone())).filter_map(|()| future::ready(None));
         Ok(Response::new(Box::pin(end)))
     }
 }

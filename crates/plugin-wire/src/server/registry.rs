@@ -48,7 +48,7 @@ impl<T: ?Sized> Registry<T> {
     {
         let plugin = self.find(name).map_err(from_error)?;
         let work = AssertUnwindSafe(async { work(plugin).await }).catch_unwind();
-        let result = work.await.unwrap_or_else(|panic| Err(panicked(&*panic)));
+        let result = work.await.unwrap_or_else(|panic| Err(panic_error(&*panic)));
         result.map(Response::new).map_err(from_error)
     }
 
@@ -63,7 +63,7 @@ impl<T: ?Sized> Registry<T> {
 }
 
 /// What Velero's framework answers for a panic.
-pub(crate) fn panicked(panic: &(dyn Any + Send)) -> Error {
+pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     Error::new(Code::Aborted, format!("plugin panicked: {}", text.unwrap_or("without a text")))

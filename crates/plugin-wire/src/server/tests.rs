@@ -113,7 +113,7 @@ fn assert_status<T: std::fmt::Debug>(result: Result<T, Status>, code: Grpc, text
 }
 
 #[tokio::test]
-async fn a_request_that_breaks_the_rules_is_refused_before_the_implementation_sees_it() {
+async fn invalid_request_is_refused_before_the_implementation() {
     let (channel, _folder) = start().await;
     let mut action = v2::backup_item_action_client::BackupItemActionClient::new(channel.clone());
     for (item, backup, text) in [
@@ -147,13 +147,13 @@ async fn a_backup_may_be_empty_or_without_a_kind() {
     for backup in ["", "{}", " {}\n", r#"{"metadata":{"creationTimestamp":null},"spec":{}}"#] {
         let (plugin, item) = (PLUGIN.into(), r#"{"kind":"Pod"}"#.into());
         let request = v2::ExecuteRequest { plugin, item, backup: backup.into() };
-        let answer = action.execute(request).await.unwrap().into_inner();
-        assert_eq!(answer.operation_id, "op", "{backup}");
+        let response = action.execute(request).await.unwrap().into_inner();
+        assert_eq!(response.operation_id, "op", "{backup}");
     }
 }
 
 #[tokio::test]
-async fn what_version_1_cannot_tell_is_an_error_and_not_forgotten() {
+async fn result_that_version_1_cannot_carry_is_an_error() {
     let (channel, _folder) = start().await;
     let (plugin, item) = (PLUGIN.to_owned(), Bytes::from_static(br#"{"kind":"Pod"}"#));
     let mut action =
@@ -163,8 +163,8 @@ async fn what_version_1_cannot_tell_is_an_error_and_not_forgotten() {
         item: item.clone(),
         ..Default::default()
     };
-    let answer = action.execute(request).await;
-    assert_status(answer, Grpc::FailedPrecondition, "started an operation");
+    let response = action.execute(request).await;
+    assert_status(response, Grpc::FailedPrecondition, "started an operation");
     let mut action = generated::restore_item_action_client::RestoreItemActionClient::new(channel);
     let request = generated::RestoreItemActionExecuteRequest {
         plugin,
@@ -172,12 +172,12 @@ async fn what_version_1_cannot_tell_is_an_error_and_not_forgotten() {
         item_from_backup: item,
         ..Default::default()
     };
-    let answer = action.execute(request).await;
-    assert_status(answer, Grpc::FailedPrecondition, "waits for additional items");
+    let response = action.execute(request).await;
+    assert_status(response, Grpc::FailedPrecondition, "waits for additional items");
 }
 
 #[tokio::test]
-async fn a_panic_in_the_middle_of_an_object_ends_it_with_an_error() {
+async fn panic_while_streaming_an_object_ends_it_with_an_error() {
     let (channel, _folder) = start().await;
     let mut store = generated::object_store_client::ObjectStoreClient::new(channel);
     let request = generated::GetObjectRequest { plugin: PLUGIN.into(), ..Default::default() };
@@ -187,7 +187,7 @@ async fn a_panic_in_the_middle_of_an_object_ends_it_with_an_error() {
 }
 
 #[tokio::test]
-async fn health_is_told_of_the_process_and_of_nothing_else() {
+async fn health_is_reported_only_for_the_process() {
     let (channel, _folder) = start().await;
     let mut client = health::health_client::HealthClient::new(channel);
     for service in ["", "plugin"] {

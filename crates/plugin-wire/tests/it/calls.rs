@@ -12,7 +12,10 @@ use crate::fake::{Behaviour, Fake, item, name, serve_fake};
 use crate::values::{backup, restore};
 
 /// Calls every method there is on the wire, and collects their errors.
-async fn errors(connection: &Connection, name: &Name) -> Vec<(&'static str, Option<Error>)> {
+async fn errors_of_all_methods(
+    connection: &Connection,
+    name: &Name,
+) -> Vec<(&'static str, Option<Error>)> {
     let mut errors = Vec::new();
     macro_rules! call {
         ($adapter:ident: $($method:ident($($argument:expr),*)),*) => {
@@ -53,7 +56,7 @@ async fn errors(connection: &Connection, name: &Name) -> Vec<(&'static str, Opti
 }
 
 #[tokio::test]
-async fn an_error_of_any_method_arrives_with_its_code_text_and_origin() {
+async fn error_of_any_method_keeps_code_text_and_origin() {
     let origin = Origin { file: "aws/store.go:42".into(), function: "main.put".into() };
     for error in [
         Error::new(Code::NotFound, "no such thing").from_origin(Some(origin.clone())),
@@ -62,14 +65,14 @@ async fn an_error_of_any_method_arrives_with_its_code_text_and_origin() {
         Error::unknown(""),
     ] {
         let plugin = serve_fake(&Fake::new(Behaviour::Fail(error.clone()))).await;
-        for (method, got) in errors(&plugin.connection, &name()).await {
+        for (method, got) in errors_of_all_methods(&plugin.connection, &name()).await {
             assert_eq!(got.as_ref(), Some(&error), "{method}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_text_of_forty_kilobytes_and_its_origin_survive() {
+async fn error_text_of_40_kb_and_its_origin_survive() {
     let text = "stack ".repeat((40 << 10) / 6);
     let origin = Origin { file: "a.go:1".into(), function: "f".into() };
     let error = Error::unknown(text).from_origin(Some(origin));
@@ -80,9 +83,9 @@ async fn a_text_of_forty_kilobytes_and_its_origin_survive() {
 }
 
 #[tokio::test]
-async fn a_panic_in_any_method_is_an_error_and_the_plugin_goes_on() {
+async fn panic_in_any_method_is_an_error_and_the_plugin_keeps_serving() {
     let plugin = serve_fake(&Fake::new(Behaviour::Panic)).await;
-    for (method, error) in errors(&plugin.connection, &name()).await {
+    for (method, error) in errors_of_all_methods(&plugin.connection, &name()).await {
         let expected = Error::new(Code::Aborted, "plugin panicked: index out of bounds");
         assert_eq!(error, Some(expected), "{method}");
     }
@@ -90,21 +93,21 @@ async fn a_panic_in_any_method_is_an_error_and_the_plugin_goes_on() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_not_there_is_told_in_veleros_words() {
+async fn unknown_plugin_name_is_reported_with_veleros_text() {
     let plugin = serve_fake(&Fake::new(Behaviour::Answer)).await;
     let other: Name = "example.io/other".parse().unwrap();
-    for (method, error) in errors(&plugin.connection, &other).await {
+    for (method, error) in errors_of_all_methods(&plugin.connection, &other).await {
         let error = error.unwrap_or_else(|| panic!("{method} went well"));
         assert_eq!(error.code(), Code::Unknown, "{method}");
-        let words = " plugin: example.io/other was not found";
-        assert!(error.message().contains(words), "{method}: {error}");
+        let expected = " plugin: example.io/other was not found";
+        assert!(error.message().contains(expected), "{method}: {error}");
     }
 }
 
 #[tokio::test]
-async fn no_method_fails_without_a_reason() {
+async fn all_methods_succeed_by_default() {
     let plugin = serve_fake(&Fake::new(Behaviour::Answer)).await;
-    let errors = errors(&plugin.connection, &name()).await;
+    let errors = errors_of_all_methods(&plugin.connection, &name()).await;
     assert_eq!(errors.len(), 43);
     assert!(errors.iter().all(|(_, error)| error.is_none()), "{errors:?}");
 }

@@ -16,36 +16,36 @@ use crate::fake::{Behaviour, Fake, item, name, serve, serve_fake};
 use crate::values::backup;
 
 /// Never comes back, and tells when it begins and when it is dropped.
-struct Endless(mpsc::UnboundedSender<&'static str>);
+struct NeverReturns(mpsc::UnboundedSender<&'static str>);
 
 #[async_trait]
-impl DeleteItemAction for Endless {
+impl DeleteItemAction for NeverReturns {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::default())
     }
 
     async fn execute(&self, _: &Item, _: &Encoded<Backup>) -> Result<()> {
-        struct Dropped(mpsc::UnboundedSender<&'static str>);
-        impl Drop for Dropped {
+        struct DropNotifier(mpsc::UnboundedSender<&'static str>);
+        impl Drop for DropNotifier {
             fn drop(&mut self) {
                 let _ = self.0.send("dropped");
             }
         }
-        let _dropped = Dropped(self.0.clone());
+        let _dropped = DropNotifier(self.0.clone());
         self.0.send("begun").unwrap();
         std::future::pending().await
     }
 }
 
-fn endless() -> (Plugins, mpsc::UnboundedReceiver<&'static str>) {
+fn plugins_that_never_return() -> (Plugins, mpsc::UnboundedReceiver<&'static str>) {
     let (sender, events) = mpsc::unbounded_channel();
     let mut plugins = Plugins::new("x");
-    plugins.delete_item_action(name(), Arc::new(Endless(sender))).unwrap();
+    plugins.delete_item_action(name(), Arc::new(NeverReturns(sender))).unwrap();
     (plugins, events)
 }
 
 #[tokio::test]
-async fn a_socket_that_is_not_there_is_unavailable_and_named() {
+async fn missing_socket_is_unavailable_and_named() {
     let error = Connection::unix("/nowhere/socket").await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     let text = "connecting to the plugin at /nowhere/socket: No such file";
@@ -53,8 +53,8 @@ async fn a_socket_that_is_not_there_is_unavailable_and_named() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_is_dropped_in_the_plugin() {
-    let (plugins, mut events) = endless();
+async fn abandoned_call_is_dropped_in_the_plugin() {
+    let (plugins, mut events) = plugins_that_never_return();
     let plugin = serve(plugins).await;
     let action = client::DeleteItemAction::new(plugin.connection.clone(), name());
     let pod = item(r#"{"kind":"Pod"}"#);
@@ -66,9 +66,9 @@ async fn a_call_that_is_given_up_is_dropped_in_the_plugin() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_is_told_to_stop_does_and_its_output_ends() {
+async fn shutdown_request_stops_the_plugin_and_ends_its_output() {
     let plugin = serve_fake(&Fake::new(Behaviour::Answer)).await;
-    let mut output = Box::pin(client::stdio(&plugin.connection));
+    let mut output = Box::pin(client::output_stream(&plugin.connection));
     let silence = tokio::time::timeout(Duration::from_millis(200), output.next()).await;
     assert!(silence.is_err(), "it goes on as long as the plugin does");
 
@@ -79,8 +79,8 @@ async fn a_plugin_that_is_told_to_stop_does_and_its_output_ends() {
 }
 
 #[tokio::test]
-async fn a_plugin_stops_even_if_a_call_never_ends() {
-    let (plugins, mut events) = endless();
+async fn plugin_stops_while_a_call_hangs() {
+    let (plugins, mut events) = plugins_that_never_return();
     let plugin = serve(plugins).await;
     let action = client::DeleteItemAction::new(plugin.connection.clone(), name());
     let pod = item(r#"{"kind":"Pod"}"#);
@@ -91,14 +91,14 @@ async fn a_plugin_stops_even_if_a_call_never_ends() {
 }
 
 #[tokio::test]
-async fn a_plugin_stops_when_its_own_process_says_so() {
+async fn plugin_stops_when_its_process_is_terminated() {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("socket")).unwrap();
     Plugins::new("x").serve(listener, std::future::ready(())).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_connection_that_broke_stays_broken_even_if_another_process_listens_there() {
+async fn broken_connection_is_never_reused_for_another_process() {
     let plugin = serve_fake(&Fake::new(Behaviour::Answer)).await;
     let path = plugin.folder.path().join("socket");
     client::shutdown(&plugin.connection).await;
@@ -112,15 +112,15 @@ async fn a_connection_that_broke_stays_broken_even_if_another_process_listens_th
         assert_eq!(error.code(), Code::Unavailable, "{error}");
         assert!(error.is_undelivered(), "{error}");
     }
-    let anew = Connection::unix(&path).await.unwrap();
-    assert_eq!(client::list_plugins(&anew).await, Ok(vec![]));
+    let new_connection = Connection::unix(&path).await.unwrap();
+    assert_eq!(client::list_plugins(&new_connection).await, Ok(vec![]));
 }
 
 #[test]
-fn a_call_under_way_when_the_plugin_dies_fails_as_something_that_may_pass() {
+fn call_in_flight_when_the_plugin_dies_fails_as_transient() {
     let (host, process) =
         (tokio::runtime::Runtime::new().unwrap(), tokio::runtime::Runtime::new().unwrap());
-    let (plugins, mut events) = endless();
+    let (plugins, mut events) = plugins_that_never_return();
     let plugin = process.block_on(serve(plugins));
     let path = plugin.folder.path().join("socket");
     let call = host.spawn(async move {

@@ -33,7 +33,7 @@ pub(crate) enum Behaviour {
 #[derive(Default)]
 pub(crate) struct Fake {
     pub behaviour: Behaviour,
-    asked: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
 }
 
 impl Fake {
@@ -42,12 +42,12 @@ impl Fake {
     }
 
     /// What was asked since the last time.
-    pub(crate) fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+    pub(crate) fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 
-    fn enter(&self, call: String) -> Result<()> {
-        self.asked.lock().unwrap().push(call);
+    fn record_call(&self, call: String) -> Result<()> {
+        self.calls.lock().unwrap().push(call);
         match &self.behaviour {
             Behaviour::Answer => Ok(()),
             Behaviour::Fail(error) => Err(error.clone()),
@@ -161,29 +161,29 @@ fn of_restore(restore: &Encoded<Restore>) -> &str {
 #[async_trait]
 impl BackupItemAction for Fake {
     async fn applies_to(&self) -> Result<ResourceSelector> {
-        self.enter("applies_to".into())?;
+        self.record_call("applies_to".into())?;
         Ok(selector())
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput> {
-        self.enter(format!("execute {} {}", text(item), of_backup(backup)))?;
+        self.record_call(format!("execute {} {}", text(item), of_backup(backup)))?;
         Ok(backup_output())
     }
 
     async fn progress(&self, id: &OperationId, backup: &Encoded<Backup>) -> Result<Progress> {
-        self.enter(format!("progress {id} {}", of_backup(backup)))?;
+        self.record_call(format!("progress {id} {}", of_backup(backup)))?;
         Ok(progress())
     }
 
     async fn cancel(&self, id: &OperationId, backup: &Encoded<Backup>) -> Result<()> {
-        self.enter(format!("cancel {id} {}", of_backup(backup)))
+        self.record_call(format!("cancel {id} {}", of_backup(backup)))
     }
 }
 
 #[async_trait]
 impl RestoreItemAction for Fake {
     async fn applies_to(&self) -> Result<ResourceSelector> {
-        self.enter("applies_to".into())?;
+        self.record_call("applies_to".into())?;
         Ok(selector())
     }
 
@@ -193,17 +193,22 @@ impl RestoreItemAction for Fake {
         before: &Item,
         restore: &Encoded<Restore>,
     ) -> Result<RestoreOutput> {
-        self.enter(format!("execute {} {} {}", text(item), text(before), of_restore(restore)))?;
+        self.record_call(format!(
+            "execute {} {} {}",
+            text(item),
+            text(before),
+            of_restore(restore)
+        ))?;
         Ok(restore_output())
     }
 
     async fn progress(&self, id: &OperationId, restore: &Encoded<Restore>) -> Result<Progress> {
-        self.enter(format!("progress {id} {}", of_restore(restore)))?;
+        self.record_call(format!("progress {id} {}", of_restore(restore)))?;
         Ok(progress())
     }
 
     async fn cancel(&self, id: &OperationId, restore: &Encoded<Restore>) -> Result<()> {
-        self.enter(format!("cancel {id} {}", of_restore(restore)))
+        self.record_call(format!("cancel {id} {}", of_restore(restore)))
     }
 
     async fn are_additional_items_ready(
@@ -212,7 +217,7 @@ impl RestoreItemAction for Fake {
         restore: &Encoded<Restore>,
     ) -> Result<bool> {
         let items: Vec<String> = items.iter().map(ToString::to_string).collect();
-        self.enter(format!("ready {} {}", items.join(","), of_restore(restore)))?;
+        self.record_call(format!("ready {} {}", items.join(","), of_restore(restore)))?;
         Ok(false)
     }
 }
@@ -252,19 +257,19 @@ impl RestoreItemAction for Version1 {
 #[async_trait]
 impl DeleteItemAction for Fake {
     async fn applies_to(&self) -> Result<ResourceSelector> {
-        self.enter("applies_to".into())?;
+        self.record_call("applies_to".into())?;
         Ok(selector())
     }
 
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()> {
-        self.enter(format!("execute {} {}", text(item), of_backup(backup)))
+        self.record_call(format!("execute {} {}", text(item), of_backup(backup)))
     }
 }
 
 #[async_trait]
 impl ItemBlockAction for Fake {
     async fn applies_to(&self) -> Result<ResourceSelector> {
-        self.enter("applies_to".into())?;
+        self.record_call("applies_to".into())?;
         Ok(selector())
     }
 
@@ -273,7 +278,7 @@ impl ItemBlockAction for Fake {
         item: &Item,
         backup: &Encoded<Backup>,
     ) -> Result<Vec<ResourceIdentifier>> {
-        self.enter(format!("get_related_items {} {}", text(item), of_backup(backup)))?;
+        self.record_call(format!("get_related_items {} {}", text(item), of_backup(backup)))?;
         Ok(vec![identifier("related")])
     }
 }
@@ -281,21 +286,21 @@ impl ItemBlockAction for Fake {
 #[async_trait]
 impl VolumeSnapshotter for Fake {
     async fn init(&self, config: &Config) -> Result<()> {
-        self.enter(format!("init {config:?}"))
+        self.record_call(format!("init {config:?}"))
     }
 
     async fn get_volume_id(&self, volume: &Item) -> Result<Option<VolumeId>> {
-        self.enter(format!("get_volume_id {}", text(volume)))?;
+        self.record_call(format!("get_volume_id {}", text(volume)))?;
         Ok(VolumeId::new("vol-1"))
     }
 
     async fn set_volume_id(&self, volume: &Item, id: &VolumeId) -> Result<Item> {
-        self.enter(format!("set_volume_id {} {id}", text(volume)))?;
+        self.record_call(format!("set_volume_id {} {id}", text(volume)))?;
         Ok(item(r#"{"kind":"Changed"}"#))
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo> {
-        self.enter(format!("get_volume_info {volume} {zone}"))?;
+        self.record_call(format!("get_volume_info {volume} {zone}"))?;
         Ok(VolumeInfo { volume_type: "gp3".into(), iops: Some(3000) })
     }
 
@@ -305,7 +310,7 @@ impl VolumeSnapshotter for Fake {
         zone: &str,
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
-        self.enter(format!("create_snapshot {volume} {zone} {tags:?}"))?;
+        self.record_call(format!("create_snapshot {volume} {zone} {tags:?}"))?;
         Ok(SnapshotId::new("snap-1").unwrap())
     }
 
@@ -316,46 +321,46 @@ impl VolumeSnapshotter for Fake {
         zone: &str,
     ) -> Result<VolumeId> {
         let VolumeInfo { volume_type, iops } = info;
-        self.enter(format!("create_volume {snapshot} {volume_type} {iops:?} {zone}"))?;
+        self.record_call(format!("create_volume {snapshot} {volume_type} {iops:?} {zone}"))?;
         Ok(VolumeId::new("vol-2").unwrap())
     }
 
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.enter(format!("delete_snapshot {snapshot}"))
+        self.record_call(format!("delete_snapshot {snapshot}"))
     }
 
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
-        self.enter(format!("progress {snapshot}"))?;
+        self.record_call(format!("progress {snapshot}"))?;
         Ok(progress())
     }
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.enter(format!("cancel {snapshot}"))
+        self.record_call(format!("cancel {snapshot}"))
     }
 
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
-        self.enter(format!("upload_snapshot {snapshot}"))
+        self.record_call(format!("upload_snapshot {snapshot}"))
     }
 }
 
 #[async_trait]
 impl ObjectStore for Fake {
     async fn init(&self, config: &Config) -> Result<()> {
-        self.enter(format!("init {config:?}"))
+        self.record_call(format!("init {config:?}"))
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
         let pieces: Vec<_> = body.try_collect().await.map_err(|e| Error::unknown(e.to_string()))?;
-        self.enter(format!("put_object {bucket} {key} {:?}", pieces.concat()))
+        self.record_call(format!("put_object {bucket} {key} {:?}", pieces.concat()))
     }
 
     async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
-        self.enter(format!("object_exists {bucket} {key}"))?;
+        self.record_call(format!("object_exists {bucket} {key}"))?;
         Ok(true)
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        self.enter(format!("get_object {bucket} {key}"))?;
+        self.record_call(format!("get_object {bucket} {key}"))?;
         Ok(Box::pin(stream::iter(["con", "", "tent"].map(|piece| Ok(piece.into())))))
     }
 
@@ -365,21 +370,21 @@ impl ObjectStore for Fake {
         prefix: &str,
         delimiter: &str,
     ) -> Result<Vec<String>> {
-        self.enter(format!("list_common_prefixes {bucket} {prefix} {delimiter}"))?;
+        self.record_call(format!("list_common_prefixes {bucket} {prefix} {delimiter}"))?;
         Ok(vec!["a/".into(), "b/".into()])
     }
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
-        self.enter(format!("list_objects {bucket} {prefix}"))?;
+        self.record_call(format!("list_objects {bucket} {prefix}"))?;
         Ok(vec!["a/1".into()])
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
-        self.enter(format!("delete_object {bucket} {key}"))
+        self.record_call(format!("delete_object {bucket} {key}"))
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
-        self.enter(format!("create_signed_url {bucket} {key} {ttl:?}"))?;
+        self.record_call(format!("create_signed_url {bucket} {key} {ttl:?}"))?;
         Ok("https://example.io/o".into())
     }
 }

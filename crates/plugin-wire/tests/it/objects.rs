@@ -25,21 +25,21 @@ const IN_FLIGHT: usize = 16 * MIB;
 
 /// What became of a put.
 #[derive(Debug, PartialEq, Eq)]
-enum Put {
+enum PutOutcome {
     Stored { bytes: usize, largest_piece: usize },
     Broken(String),
 }
 
 /// A store that reads an object only when it may, in a task of its own, so that it goes on reading
 /// when the call is dropped, as a careless plugin would.
-struct Slow {
+struct SlowStore {
     may_read: Arc<Semaphore>,
-    puts: mpsc::UnboundedSender<Put>,
-    given: Arc<AtomicUsize>,
+    puts: mpsc::UnboundedSender<PutOutcome>,
+    bytes_given: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl ObjectStore for Slow {
+impl ObjectStore for SlowStore {
     async fn init(&self, _: &Config) -> Result<()> {
         Ok(())
     }
@@ -55,10 +55,10 @@ impl ObjectStore for Slow {
                         bytes += piece.len();
                         largest_piece = largest_piece.max(piece.len());
                     }
-                    Err(error) => return puts.send(Put::Broken(error.to_string())).unwrap(),
+                    Err(error) => return puts.send(PutOutcome::Broken(error.to_string())).unwrap(),
                 }
             }
-            puts.send(Put::Stored { bytes, largest_piece }).unwrap();
+            puts.send(PutOutcome::Stored { bytes, largest_piece }).unwrap();
         });
         reading.await.map_err(|error| Error::unknown(error.to_string()))
     }
@@ -74,7 +74,7 @@ impl ObjectStore for Slow {
                 Ok(Bytes::from_static(b"half")),
                 Err(io::Error::other(Error::new(Code::DataLoss, "the other half is gone"))),
             ]))),
-            _ => Ok(counted(64, self.given.clone())),
+            _ => Ok(counted_body(64, self.bytes_given.clone())),
         }
     }
 
@@ -96,15 +96,15 @@ impl ObjectStore for Slow {
 }
 
 /// An object of so many pieces of a megabyte, and how many bytes of it have been taken.
-fn counted(pieces: usize, taken: Arc<AtomicUsize>) -> ByteStream {
+fn counted_body(pieces: usize, bytes_taken: Arc<AtomicUsize>) -> ByteStream {
     Box::pin(stream::iter(0..pieces).map(move |_| {
-        taken.fetch_add(MIB, Ordering::SeqCst);
+        bytes_taken.fetch_add(MIB, Ordering::SeqCst);
         Ok(Bytes::from(vec![1; MIB]))
     }))
 }
 
 /// Waits until the number stands still, and returns it.
-async fn settled(number: &AtomicUsize) -> usize {
+async fn wait_until_stable(number: &AtomicUsize) -> usize {
     let (mut last, mut still) = (0, 0);
     while still < 20 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -116,50 +116,51 @@ async fn settled(number: &AtomicUsize) -> usize {
 }
 
 /// A store, and what it does.
-struct Test {
+struct ObjectTest {
     store: client::ObjectStore,
     may_read: Arc<Semaphore>,
-    puts: mpsc::UnboundedReceiver<Put>,
-    given: Arc<AtomicUsize>,
+    puts: mpsc::UnboundedReceiver<PutOutcome>,
+    bytes_given: Arc<AtomicUsize>,
     plugin: crate::fake::Plugin,
 }
 
-async fn start(pieces_at_once: usize) -> Test {
+async fn start(pieces_at_once: usize) -> ObjectTest {
     let (sender, puts) = mpsc::unbounded_channel();
     let may_read = Arc::new(Semaphore::new(pieces_at_once));
-    let given = Arc::new(AtomicUsize::new(0));
-    let slow = Slow { may_read: may_read.clone(), puts: sender, given: given.clone() };
+    let bytes_given = Arc::new(AtomicUsize::new(0));
+    let slow =
+        SlowStore { may_read: may_read.clone(), puts: sender, bytes_given: bytes_given.clone() };
     let mut plugins = Plugins::new("x");
     plugins.object_store(name(), Arc::new(slow)).unwrap();
     let plugin = serve(plugins).await;
     let store = client::ObjectStore::new(plugin.connection.clone(), name());
-    Test { store, may_read, puts, given, plugin }
+    ObjectTest { store, may_read, puts, bytes_given, plugin }
 }
 
 #[tokio::test]
-async fn a_large_object_is_put_in_small_pieces_and_waits_for_a_slow_reader() {
+async fn large_put_is_chunked_and_waits_for_a_slow_reader() {
     let mut test = start(1).await;
-    let taken = Arc::new(AtomicUsize::new(0));
-    let body = counted(64, taken.clone());
+    let bytes_taken = Arc::new(AtomicUsize::new(0));
+    let body = counted_body(64, bytes_taken.clone());
     let store = test.store.clone();
     let put = tokio::spawn(async move { store.put_object("b", "k", body).await });
 
-    let taken_early = settled(&taken).await;
-    assert!(taken_early <= IN_FLIGHT, "{taken_early} bytes are in memory");
+    let bytes_taken_early = wait_until_stable(&bytes_taken).await;
+    assert!(bytes_taken_early <= IN_FLIGHT, "{bytes_taken_early} bytes are in memory");
     test.may_read.add_permits(1 << 20);
     assert_eq!(put.await.unwrap(), Ok(()));
-    let stored = Put::Stored { bytes: 64 * MIB, largest_piece: CHUNK };
+    let stored = PutOutcome::Stored { bytes: 64 * MIB, largest_piece: CHUNK };
     assert_eq!(test.puts.recv().await, Some(stored));
 }
 
 #[tokio::test]
-async fn a_large_object_is_got_in_small_pieces_and_waits_for_a_slow_reader() {
+async fn large_get_is_chunked_and_waits_for_a_slow_reader() {
     let test = start(0).await;
     let mut body = test.store.get_object("b", "large").await.unwrap();
     let first = body.next().await.unwrap().unwrap();
     assert_eq!(first.len(), CHUNK);
 
-    let given_early = settled(&test.given).await;
+    let given_early = wait_until_stable(&test.bytes_given).await;
     assert!(given_early <= IN_FLIGHT, "{given_early} bytes are in memory");
     let sizes: Vec<usize> = body.map_ok(|piece| piece.len()).try_collect().await.unwrap();
     assert!(sizes.iter().all(|size| *size <= CHUNK));
@@ -167,7 +168,7 @@ async fn a_large_object_is_got_in_small_pieces_and_waits_for_a_slow_reader() {
 }
 
 #[tokio::test]
-async fn an_error_in_the_source_is_reported_and_nothing_is_stored() {
+async fn source_error_is_reported_and_nothing_is_stored() {
     for good_pieces in [0, 1, 100] {
         let mut test = start(1 << 20).await;
         let good = stream::iter(0..good_pieces).map(|_| Ok(Bytes::from_static(b"piece")));
@@ -180,26 +181,32 @@ async fn an_error_in_the_source_is_reported_and_nothing_is_stored() {
         // The call may not have begun at all.
         drop(test.store);
         drop(test.plugin.connection);
-        let left = tokio::time::timeout(Duration::from_secs(1), test.puts.recv()).await;
-        assert!(!matches!(left, Ok(Some(Put::Stored { .. }))), "{good_pieces} pieces: {left:?}");
+        let next_put = tokio::time::timeout(Duration::from_secs(1), test.puts.recv()).await;
+        assert!(
+            !matches!(next_put, Ok(Some(PutOutcome::Stored { .. }))),
+            "{good_pieces} pieces: {next_put:?}"
+        );
         if good_pieces == 100 {
-            assert!(matches!(left, Ok(Some(Put::Broken(_)))), "it was on its way: {left:?}");
+            assert!(
+                matches!(next_put, Ok(Some(PutOutcome::Broken(_)))),
+                "it was on its way: {next_put:?}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_put_that_is_dropped_stores_nothing() {
+async fn dropped_put_stores_nothing() {
     let mut test = start(1 << 20).await;
     let endless = stream::iter([Ok("piece".into())]).chain(stream::pending());
     let put = test.store.put_object("b", "k", Box::pin(endless));
     let limited = tokio::time::timeout(Duration::from_millis(200), put).await;
     assert!(limited.is_err());
-    assert!(matches!(test.puts.recv().await, Some(Put::Broken(_))));
+    assert!(matches!(test.puts.recv().await, Some(PutOutcome::Broken(_))));
 }
 
 #[test]
-fn a_host_that_dies_while_it_puts_stores_nothing() {
+fn host_killed_during_a_put_stores_nothing() {
     let plugins = tokio::runtime::Runtime::new().unwrap();
     let host = tokio::runtime::Runtime::new().unwrap();
     let mut test = plugins.block_on(start(1 << 20));
@@ -219,11 +226,11 @@ fn a_host_that_dies_while_it_puts_stores_nothing() {
     std::thread::sleep(Duration::from_millis(100));
     // Closes the socket and says nothing.
     host.shutdown_background();
-    assert!(matches!(plugins.block_on(test.puts.recv()), Some(Put::Broken(_))));
+    assert!(matches!(plugins.block_on(test.puts.recv()), Some(PutOutcome::Broken(_))));
 }
 
 #[tokio::test]
-async fn a_missing_object_is_told_by_the_call_and_a_broken_one_by_its_content() {
+async fn missing_object_fails_the_call_and_a_broken_one_fails_its_stream() {
     let test = start(0).await;
     let Err(error) = test.store.get_object("b", "missing").await else { panic!("found") };
     assert_eq!(error, Error::new(Code::NotFound, "NoSuchKey"));

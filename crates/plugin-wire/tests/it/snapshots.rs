@@ -10,22 +10,22 @@ use bowline_plugin::{
 };
 use bowline_plugin_wire::server::v1_with_upload;
 
-/// Says what is written in its script, and keeps a diary.
-struct Scripted {
+/// Says what is written in its script, and keeps a calls.
+struct ScriptedSnapshotter {
     progress: Mutex<Vec<Result<State>>>,
     upload: Result<()>,
     delete: Result<()>,
-    diary: Mutex<Vec<&'static str>>,
+    calls: Mutex<Vec<&'static str>>,
 }
 
-impl Scripted {
-    fn write(&self, what: &'static str) {
-        self.diary.lock().unwrap().push(what);
+impl ScriptedSnapshotter {
+    fn record_call(&self, call: &'static str) {
+        self.calls.lock().unwrap().push(call);
     }
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Scripted {
+impl VolumeSnapshotter for ScriptedSnapshotter {
     async fn init(&self, _: &Config) -> Result<()> {
         Ok(())
     }
@@ -48,7 +48,7 @@ impl VolumeSnapshotter for Scripted {
         _: &str,
         _: &BTreeMap<String, String>,
     ) -> Result<SnapshotId> {
-        self.write("create");
+        self.record_call("create");
         Ok(SnapshotId::new("s").unwrap())
     }
 
@@ -62,37 +62,38 @@ impl VolumeSnapshotter for Scripted {
     }
 
     async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
-        self.write("delete");
+        self.record_call("delete");
         self.delete.clone()
     }
 
     async fn progress(&self, _: &SnapshotId) -> Result<Progress> {
-        self.write("progress");
+        self.record_call("progress");
         let state = self.progress.lock().unwrap().remove(0)?;
         Ok(Progress { state, ..Progress::default() })
     }
 
     async fn upload_snapshot(&self, _: &SnapshotId) -> Result<()> {
-        self.write("upload");
+        self.record_call("upload");
         self.upload.clone()
     }
 }
 
 /// Creates a snapshot, and returns what came of it and what was done.
-async fn create(
+async fn create_with_script(
     progress: Vec<Result<State>>,
     upload: Result<()>,
     delete: Result<()>,
 ) -> (Result<SnapshotId>, String) {
     let progress = Mutex::new(progress);
-    let scripted = Arc::new(Scripted { progress, upload, delete, diary: Mutex::default() });
+    let scripted =
+        Arc::new(ScriptedSnapshotter { progress, upload, delete, calls: Mutex::default() });
     let volume = VolumeId::new("v").unwrap();
     let created = v1_with_upload(scripted.clone()).create_snapshot(&volume, "", &[].into()).await;
-    let diary = scripted.diary.lock().unwrap().join(" ");
-    (created, diary)
+    let calls = scripted.calls.lock().unwrap().join(" ");
+    (created, calls)
 }
 
-fn unclear() -> Result<State> {
+fn unclear_error() -> Result<State> {
     Err(Error::unknown("hm"))
 }
 
@@ -108,33 +109,33 @@ async fn creation_returns_when_the_snapshot_is_complete_and_uploaded() {
         (vec![Ok(State::Succeeded)], Err(Error::unimplemented("Upload")), "create progress upload"),
         (
             vec![
-                unclear(),
-                unclear(),
-                unclear(),
-                unclear(),
+                unclear_error(),
+                unclear_error(),
+                unclear_error(),
+                unclear_error(),
                 Ok(State::Running),
-                unclear(),
+                unclear_error(),
                 Ok(State::Succeeded),
             ],
             Ok(()),
             "create progress progress progress progress progress progress progress upload",
         ),
     ];
-    for (progress, upload, diary) in cases {
-        let (created, done) = create(progress, upload, Ok(())).await;
-        assert_eq!((created, done.as_str()), (Ok(SnapshotId::new("s").unwrap()), diary));
+    for (progress, upload, calls) in cases {
+        let (created, done) = create_with_script(progress, upload, Ok(())).await;
+        assert_eq!((created, done.as_str()), (Ok(SnapshotId::new("s").unwrap()), calls));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_that_cannot_be_completed_is_deleted() {
-    let gone = Error::new(Code::NotFound, "gone");
+async fn failed_snapshot_is_deleted() {
+    let not_found = Error::new(Code::NotFound, "gone");
     // Asked once a second, for two minutes.
     let patient = format!("create{} delete", " progress".repeat(121));
     let cases = [
         (vec![Ok(State::Failed("no space".into()))], Ok(()), "no space", "create progress delete"),
-        (vec![Err(gone)], Ok(()), "gone", "create progress delete"),
-        (std::iter::repeat_with(unclear).take(200).collect(), Ok(()), "hm", patient.as_str()),
+        (vec![Err(not_found)], Ok(()), "gone", "create progress delete"),
+        (std::iter::repeat_with(unclear_error).take(200).collect(), Ok(()), "hm", patient.as_str()),
         (
             vec![Ok(State::Succeeded)],
             Err(Error::unknown("no network")),
@@ -142,34 +143,34 @@ async fn a_snapshot_that_cannot_be_completed_is_deleted() {
             "create progress upload delete",
         ),
     ];
-    for (progress, upload, text, diary) in cases {
-        let (created, done) = create(progress, upload, Ok(())).await;
+    for (progress, upload, text, calls) in cases {
+        let (created, done) = create_with_script(progress, upload, Ok(())).await;
         let message = format!("completing snapshot s: {text}");
         assert_eq!(created.unwrap_err().message(), message);
-        assert_eq!(done, diary);
+        assert_eq!(done, calls);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_that_is_left_over_is_named() {
+async fn leftover_snapshot_is_named() {
     let failed = vec![Ok(State::Failed("no space".into()))];
-    let (created, _) = create(failed, Ok(()), Err(Error::unknown("no rights"))).await;
+    let (created, _) = create_with_script(failed, Ok(()), Err(Error::unknown("no rights"))).await;
     let expected = "completing snapshot s, which could not be deleted (no rights): no space";
     assert_eq!(created.unwrap_err().message(), expected);
 }
 
 #[tokio::test]
-async fn to_a_host_of_version_1_there_is_nothing_more_to_ask() {
-    let scripted = Arc::new(Scripted {
+async fn version_1_host_sees_no_progress_or_upload() {
+    let scripted = Arc::new(ScriptedSnapshotter {
         progress: Mutex::default(),
         upload: Ok(()),
         delete: Ok(()),
-        diary: Mutex::default(),
+        calls: Mutex::default(),
     });
     let bridge = v1_with_upload(scripted.clone());
     let snapshot = SnapshotId::new("s").unwrap();
     assert_eq!(bridge.progress(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
     assert_eq!(bridge.upload_snapshot(&snapshot).await.unwrap_err().class(), Class::Unimplemented);
     assert_eq!(bridge.cancel(&snapshot).await, Ok(()));
-    assert!(scripted.diary.lock().unwrap().is_empty());
+    assert!(scripted.calls.lock().unwrap().is_empty());
 }

@@ -6,7 +6,7 @@ use bowline_plugin::{
     ObjectStore, OperationId, RestoreItemAction, RestoreOutput, SnapshotId, VolumeId, VolumeInfo,
     VolumeSnapshotter,
 };
-use bowline_plugin_wire::client::{self, Listed};
+use bowline_plugin_wire::client::{self, ListedPlugin};
 use futures::{TryStreamExt as _, stream};
 use std::time::Duration;
 
@@ -27,16 +27,16 @@ pub(crate) fn restore() -> Encoded<Restore> {
 const POD: &str = r#"{"kind":"Pod"}"#;
 
 #[tokio::test]
-async fn a_listing_has_the_command_and_every_kind_in_veleros_order() {
+async fn listing_has_the_command_and_every_kind_in_veleros_order() {
     let plugin = serve_fake(&Fake::new(Behaviour::Answer)).await;
     let listing = client::list_plugins(&plugin.connection).await.unwrap();
     let expected = Kind::ALL
-        .map(|kind| Ok(Listed { command: "/plugins/fake".to_owned(), kind, name: name() }));
+        .map(|kind| Ok(ListedPlugin { command: "/plugins/fake".to_owned(), kind, name: name() }));
     assert_eq!(listing, expected);
 }
 
 #[tokio::test]
-async fn a_backup_item_action_gets_and_gives_everything_its_version_knows() {
+async fn backup_item_action_round_trips_every_value_of_its_version() {
     let fake = Fake::new(Behaviour::Answer);
     let plugin = serve_fake(&fake).await;
     let operation = OperationId::new("op-9").unwrap();
@@ -46,13 +46,13 @@ async fn a_backup_item_action_gets_and_gives_everything_its_version_knows() {
     assert_eq!(v2.execute(&item(POD), &backup()).await, Ok(backup_output()));
     assert_eq!(v2.progress(&operation, &backup()).await, Ok(progress()));
     assert_eq!(v2.cancel(&operation, &backup()).await, Ok(()));
-    let asked = [
+    let expected_calls = [
         "applies_to",
         r#"execute {"kind":"Pod"} nightly"#,
         "progress op-9 nightly",
         "cancel op-9 nightly",
     ];
-    assert_eq!(fake.asked(), asked);
+    assert_eq!(fake.take_calls(), expected_calls);
 
     let v1 = client::BackupItemActionV1::new(plugin.connection.clone(), name());
     assert_eq!(v1.applies_to().await, Ok(selector()));
@@ -61,11 +61,11 @@ async fn a_backup_item_action_gets_and_gives_everything_its_version_knows() {
     assert_eq!(v1.execute(&item(POD), &backup()).await, Ok(expected));
     assert_eq!(v1.progress(&operation, &backup()).await, Err(Error::not_asynchronous()));
     assert_eq!(v1.cancel(&operation, &backup()).await, Ok(()));
-    assert_eq!(fake.asked(), asked[..2], "version 1 has no more than these two");
+    assert_eq!(fake.take_calls(), expected_calls[..2], "version 1 has no more than these two");
 }
 
 #[tokio::test]
-async fn a_restore_item_action_gets_and_gives_everything_its_version_knows() {
+async fn restore_item_action_round_trips_every_value_of_its_version() {
     let fake = Fake::new(Behaviour::Answer);
     let plugin = serve_fake(&fake).await;
     let operation = OperationId::new("op-9").unwrap();
@@ -78,14 +78,14 @@ async fn a_restore_item_action_gets_and_gives_everything_its_version_knows() {
     assert_eq!(v2.progress(&operation, &restore()).await, Ok(progress()));
     assert_eq!(v2.cancel(&operation, &restore()).await, Ok(()));
     assert_eq!(v2.are_additional_items_ready(&items, &restore()).await, Ok(false));
-    let asked = [
+    let expected_calls = [
         "applies_to",
         r#"execute {"kind":"Pod"} {"kind":"Before"} again"#,
         "progress op-9 again",
         "cancel op-9 again",
         "ready deployments.apps/ns/a,deployments.apps/ns/b again",
     ];
-    assert_eq!(fake.asked(), asked);
+    assert_eq!(fake.take_calls(), expected_calls);
 
     let v1 = client::RestoreItemActionV1::new(plugin.connection.clone(), name());
     assert_eq!(v1.applies_to().await, Ok(selector()));
@@ -94,28 +94,28 @@ async fn a_restore_item_action_gets_and_gives_everything_its_version_knows() {
     assert_eq!(v1.progress(&operation, &restore()).await, Err(Error::not_asynchronous()));
     assert_eq!(v1.cancel(&operation, &restore()).await, Ok(()));
     assert_eq!(v1.are_additional_items_ready(&items, &restore()).await, Ok(true));
-    assert_eq!(fake.asked(), asked[..2], "version 1 has no more than these two");
+    assert_eq!(fake.take_calls(), expected_calls[..2], "version 1 has no more than these two");
 }
 
 #[tokio::test]
-async fn delete_and_block_actions_get_and_give_everything() {
+async fn delete_and_item_block_actions_round_trip_every_value() {
     let fake = Fake::new(Behaviour::Answer);
     let plugin = serve_fake(&fake).await;
 
     let delete = client::DeleteItemAction::new(plugin.connection.clone(), name());
     assert_eq!(delete.applies_to().await, Ok(selector()));
     assert_eq!(delete.execute(&item(POD), &backup()).await, Ok(()));
-    assert_eq!(fake.asked(), ["applies_to", r#"execute {"kind":"Pod"} nightly"#]);
+    assert_eq!(fake.take_calls(), ["applies_to", r#"execute {"kind":"Pod"} nightly"#]);
 
     let block = client::ItemBlockAction::new(plugin.connection.clone(), name());
     assert_eq!(block.applies_to().await, Ok(selector()));
     let related = block.get_related_items(&item(POD), &backup()).await;
     assert_eq!(related, Ok(vec![identifier("related")]));
-    assert_eq!(fake.asked(), ["applies_to", r#"get_related_items {"kind":"Pod"} nightly"#]);
+    assert_eq!(fake.take_calls(), ["applies_to", r#"get_related_items {"kind":"Pod"} nightly"#]);
 }
 
 #[tokio::test]
-async fn a_volume_snapshotter_gets_and_gives_everything_its_version_knows() {
+async fn volume_snapshotter_round_trips_every_value_of_its_version() {
     let fake = Fake::new(Behaviour::Answer);
     let plugin = serve_fake(&fake).await;
     let v1 = client::VolumeSnapshotterV1::new(plugin.connection.clone(), name());
@@ -140,8 +140,8 @@ async fn a_volume_snapshotter_gets_and_gives_everything_its_version_knows() {
         assert_eq!(snapshotter.delete_snapshot(&snapshot).await, Ok(()));
         assert_eq!(snapshotter.upload_snapshot(&snapshot).await, Ok(()));
         assert_eq!(snapshotter.cancel(&snapshot).await, Ok(()));
-        let mut asked = fake.asked();
-        asked.retain(|call| call != "cancel snap-0");
+        let mut calls = fake.take_calls();
+        calls.retain(|call| call != "cancel snap-0");
         let expected = [
             r#"init {"k": "v"}"#,
             r#"get_volume_id {"kind":"Pod"}"#,
@@ -153,19 +153,19 @@ async fn a_volume_snapshotter_gets_and_gives_everything_its_version_knows() {
             "delete_snapshot snap-0",
             "upload_snapshot snap-0",
         ];
-        assert_eq!(asked, expected);
+        assert_eq!(calls, expected);
     }
 
     assert_eq!(v2.progress(&snapshot).await, Ok(progress()));
     assert_eq!(v2.cancel(&snapshot).await, Ok(()));
-    assert_eq!(fake.asked(), ["progress snap-0", "cancel snap-0"]);
+    assert_eq!(fake.take_calls(), ["progress snap-0", "cancel snap-0"]);
     assert_eq!(v1.progress(&snapshot).await, Err(Error::unimplemented("Progress")));
     assert_eq!(v1.cancel(&snapshot).await, Ok(()));
-    assert!(fake.asked().is_empty(), "version 1 has neither");
+    assert!(fake.take_calls().is_empty(), "version 1 has neither");
 }
 
 #[tokio::test]
-async fn an_object_store_gets_and_gives_everything() {
+async fn object_store_round_trips_every_value() {
     let fake = Fake::new(Behaviour::Answer);
     let plugin = serve_fake(&fake).await;
     let store = client::ObjectStore::new(plugin.connection.clone(), name());
@@ -195,11 +195,11 @@ async fn an_object_store_gets_and_gives_everything() {
         "delete_object b k",
         "create_signed_url b k 600s",
     ];
-    assert_eq!(fake.asked(), expected);
+    assert_eq!(fake.take_calls(), expected);
 }
 
 #[tokio::test]
-async fn an_item_of_six_megabytes_passes_in_both_directions() {
+async fn item_of_six_megabytes_passes_both_ways() {
     struct Echo;
     #[async_trait::async_trait]
     impl BackupItemAction for Echo {

@@ -13,18 +13,18 @@ use serde_json::{Map, Value, json};
 use crate::patch;
 
 /// How often an adoption is tried that somebody else's change comes before.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// What an object of a run has: labels with their values, and the run as its owner.
 #[derive(Clone, Debug)]
-pub(super) struct Belonging {
+pub(super) struct RunOwnership {
     pub(super) labels: Vec<(String, String)>,
     pub(super) owner: Option<OwnerReference>,
 }
 
-impl Belonging {
+impl RunOwnership {
     /// What is to be changed of an object so that it belongs to the run; none if it does.
-    pub(super) fn missing(&self, metadata: &ObjectMeta) -> Option<Value> {
+    pub(super) fn missing_metadata(&self, metadata: &ObjectMeta) -> Option<Value> {
         let labels = metadata.labels.as_ref();
         let lacking: Map<String, Value> = self
             .labels
@@ -60,9 +60,11 @@ impl Belonging {
     {
         let (name, uid) = (object.name_any(), object.uid());
         let mut current = object;
-        let mut tries = 1;
+        let mut attempts = 1;
         loop {
-            let Some(change) = self.missing(current.meta()) else { return Ok(Some(current)) };
+            let Some(change) = self.missing_metadata(current.meta()) else {
+                return Ok(Some(current));
+            };
             // With its version, since a patch replaces all owners.
             let version = current.resource_version();
             match patch::patch(api, &name, version.as_deref(), change).await {
@@ -70,8 +72,10 @@ impl Belonging {
                     tracing::info!(name, "a resource that a plugin wrote belongs to this run");
                     return Ok(Some(adopted));
                 }
-                Err(error) if patch::is_missing(&error) => return Ok(None),
-                Err(error) if patch::is_conflict(&error) && tries < TRIES => tries += 1,
+                Err(error) if patch::is_not_found(&error) => return Ok(None),
+                Err(error) if patch::is_conflict(&error) && attempts < MAX_ATTEMPTS => {
+                    attempts += 1;
+                }
                 Err(error) => return Err(error),
             }
             match api.get_opt(&name).await?.filter(|found| found.uid() == uid) {
@@ -91,10 +95,10 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_lacks_is_added_and_what_it_has_is_kept() {
+    fn missing_metadata_is_added_and_existing_kept() {
         let labels = vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
-        let belonging = Belonging { labels, owner: Some(owner("run")) };
-        let bare = belonging.missing(&ObjectMeta::default()).unwrap();
+        let belonging = RunOwnership { labels, owner: Some(owner("run")) };
+        let bare = belonging.missing_metadata(&ObjectMeta::default()).unwrap();
         assert_eq!(bare["metadata"]["labels"], json!({"a": "1", "b": "2"}));
         assert_eq!(bare["metadata"]["ownerReferences"][0]["uid"], "run");
         let half = ObjectMeta {
@@ -104,7 +108,7 @@ mod tests {
             owner_references: Some(vec![owner("other")]),
             ..ObjectMeta::default()
         };
-        let half = belonging.missing(&half).unwrap();
+        let half = belonging.missing_metadata(&half).unwrap();
         assert_eq!(half["metadata"]["labels"], json!({"b": "2"}));
         let uids: Vec<_> = half["metadata"]["ownerReferences"].as_array().unwrap().iter().collect();
         assert_eq!((&uids[0]["uid"], &uids[1]["uid"]), (&json!("other"), &json!("run")));
@@ -113,6 +117,6 @@ mod tests {
             owner_references: Some(vec![owner("run")]),
             ..ObjectMeta::default()
         };
-        assert_eq!(belonging.missing(&whole), None, "so that nothing is written again");
+        assert_eq!(belonging.missing_metadata(&whole), None, "so that nothing is written again");
     }
 }

@@ -18,12 +18,12 @@
 //! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
 //! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
 
-mod belongings;
 mod earlier_attempts;
+mod locks;
+mod owned_objects;
 mod possession_index;
-mod remove;
+mod restores;
 mod step;
-mod turns;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +36,10 @@ use bowline_api::{
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::delete::{
-    self, Deadlines, Ended, Facts, Files, Job, Opened, Plan, Scope, SharedSnapshot, Verdict,
+    self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
+    FileOwnership, OpenSnapshotters, Scope, SharedSnapshot,
 };
-use bowline_engine::point::{self, Point};
+use bowline_engine::failpoint::{self, Point};
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
@@ -48,37 +49,37 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tracing::Instrument as _;
 
 use self::earlier_attempts::EarlierAttempts;
+use self::locks::DeletionLocks;
 use self::possession_index::PossessionIndex;
-use self::step::Step;
-use self::turns::Turns;
-use super::gc::in_use;
-use super::lookup::{lookup, open, told};
+use self::step::RequestStep;
+use super::gc::restore_in_use;
+use super::lookup::{lookup, open, split_refusal};
 use super::operations::is_canceled;
 use super::period::Due;
-use super::{run, timed};
+use super::{run, timed_plugins};
+use crate::error_text::{status_message, truncate_text};
 use crate::events::Milestone;
 use crate::metrics::Deletion;
 use crate::server::{Context, Error};
-use crate::story::{one_line, shorten};
-use crate::watch::{Next, Watch};
-use crate::{patch, unlisted};
+use crate::watch::{Requeue, Watch};
+use crate::{patch, unlisted_plugins};
 
 /// How many backups are deleted at a time.
-const AT_ONCE: u16 = 8;
+const CONCURRENT_DELETIONS: u16 = 8;
 /// When to look again at a backup that was asked to stop.
-const STOPPING: Duration = Duration::from_secs(1);
+const STOP_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// When to look again for a backup that another request is at.
-const TAKEN: Duration = Duration::from_secs(2);
+const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How often a deletion is begun whose end nobody has seen.
-const ATTEMPTS: u32 = 4;
+const MAX_ATTEMPTS: u32 = 4;
 /// What Velero puts before whatever keeps it from beginning.
-const FAILED: &str = "backup deletion failed";
+const FAILURE_PREFIX: &str = "backup deletion failed";
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(AT_ONCE);
+    let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(CONCURRENT_DELETIONS);
     let stop = context.stop.clone();
-    let (requests, turns) = (watch.store(), Turns::default());
+    let (requests, turns) = (watch.store(), DeletionLocks::default());
     let controller = Arc::new(Controller {
         context,
         requests,
@@ -96,7 +97,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// Why a request could not be worked on this time. It is tried again.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum DeletionError {
     #[error("the API server refused: {0}")]
     Api(#[from] kube::Error),
 }
@@ -105,7 +106,7 @@ struct Controller {
     context: Arc<Context>,
     /// All requests, as far as the watch knows.
     requests: Store<DeleteBackupRequest>,
-    turns: Turns,
+    turns: DeletionLocks,
     possessions: PossessionIndex,
     /// See [`Going::planned_alone`].
     planning: Arc<Mutex<()>>,
@@ -113,12 +114,12 @@ struct Controller {
 }
 
 /// A backup that is going.
-struct Going {
+struct PreparedDeletion {
     backup: Backup,
     name: BackupName,
     store: BackupStore,
-    plan: Plan,
-    snapshotters: Opened,
+    plan: DeletionPlan,
+    snapshotters: OpenSnapshotters,
     /// What is in the cluster of what plugins reported.
     reports: Vec<VolumePluginBackup>,
     /// Held from when the other backups are asked what they name until this one says `Deleting`, and so keeps nothing
@@ -127,84 +128,89 @@ struct Going {
 }
 
 impl Controller {
-    async fn reconcile(&self, request: &DeleteBackupRequest) -> Result<Next, Failure> {
+    async fn reconcile(&self, request: &DeleteBackupRequest) -> Result<Requeue, DeletionError> {
         let api = self.context.api::<DeleteBackupRequest>();
         match step::decide(request, Timestamp::now()) {
-            Step::Leave | Step::Expire(Due::Never) => return Ok(Next::Done),
-            Step::Expire(Due::In(rest)) => return Ok(Next::Again(rest)),
-            Step::Expire(Due::Now) => {
-                patch::delete(&api, request).await?;
-                return Ok(Next::Done);
+            RequestStep::Leave | RequestStep::Expire(Due::Never) => return Ok(Requeue::OnChange),
+            RequestStep::Expire(Due::In(rest)) => return Ok(Requeue::After(rest)),
+            RequestStep::Expire(Due::Now) => {
+                patch::delete_unchanged(&api, request).await?;
+                return Ok(Requeue::OnChange);
             }
-            Step::Work => {}
+            RequestStep::Work => {}
         }
         let name = request.spec.backup_name.as_str();
-        let Some(_turn) = self.turns.take(name) else { return Ok(Next::Again(TAKEN)) };
+        let Some(_turn) = self.turns.try_lock(name) else {
+            return Ok(Requeue::After(BUSY_RETRY_INTERVAL));
+        };
         // The watch may be behind what we wrote ourselves a moment ago.
-        let Some(request) = api.get_opt(&request.name_any()).await? else { return Ok(Next::Done) };
-        if step::decide(&request, Timestamp::now()) != Step::Work {
-            return Ok(Next::Done);
+        let Some(request) = api.get_opt(&request.name_any()).await? else {
+            return Ok(Requeue::OnChange);
+        };
+        if step::decide(&request, Timestamp::now()) != RequestStep::Work {
+            return Ok(Requeue::OnChange);
         }
         let span = tracing::info_span!("deletion", backup = name);
         // Boxed, since it is large and there are few.
         match Box::pin(self.work(&request)).instrument(span).await {
             // It will be the same the next time, so it is told.
-            Err(Failure::Api(error)) if patch::is_refused(&error) => {
-                self.refuse(&request, None, vec![one_line(&error)]).await
+            Err(DeletionError::Api(error)) if patch::is_permanent(&error) => {
+                self.answer_refused(&request, None, vec![status_message(&error)]).await
             }
             outcome => outcome,
         }
     }
 
-    async fn work(&self, request: &DeleteBackupRequest) -> Result<Next, Failure> {
+    async fn work(&self, request: &DeleteBackupRequest) -> Result<Requeue, DeletionError> {
         let Controller { context, .. } = self;
-        for other in self.requests_like(request) {
-            patch::remove(&context.api(), &*other).await?;
+        for other in self.other_requests(request) {
+            patch::delete_by_uid(&context.api(), &*other).await?;
         }
-        let wanted = wanted_uid(request);
+        let requested = requested_uid(request);
         let backups = context.api::<Backup>();
         let name = BackupName::new(&request.spec.backup_name).ok();
         let backup = match &name {
             Some(name) => backups.get_opt(name.as_str()).await?,
             None => None,
         };
-        let is_it = |backup: &Backup| wanted.is_none_or(|uid| backup.uid().as_deref() == Some(uid));
+        let is_it =
+            |backup: &Backup| requested.is_none_or(|uid| backup.uid().as_deref() == Some(uid));
         if step::is_in_progress(request) && !backup.as_ref().is_some_and(is_it) {
             // An earlier try has ended with the Backup, and only the request is left.
-            return self.forget(request, wanted).await;
+            return self.delete_requests(request, requested).await;
         }
         let location = match &backup {
-            Some(backup) => location(context, backup).await?,
+            Some(backup) => find_location(context, backup).await?,
             None => Lookup::Missing,
         };
         let uid = backup.as_ref().and_then(kube::ResourceExt::uid);
-        let facts = Facts {
+        let facts = DeletionFacts {
             name: &request.spec.backup_name,
-            uid: wanted,
+            uid: requested,
             backup: backup.as_ref(),
-            is_held: uid.is_some_and(|uid| context.runs.uids().contains(&uid)),
+            is_running: uid.is_some_and(|uid| context.runs.uids().contains(&uid)),
             location: &location,
-            stopping: step::stopping(request, Timestamp::now()),
+            stopping: step::stop_requested_for(request, Timestamp::now()),
         };
-        match (delete::judge(&facts), backup, name) {
-            (Verdict::Go(Scope::Everything), Some(backup), Some(name)) => {
-                self.delete(request, backup, name, &location).await
+        match (delete::check_deletion(&facts), backup, name) {
+            (DeletionVerdict::Delete(Scope::Everything), Some(backup), Some(name)) => {
+                Box::pin(self.delete(request, backup, name, &location)).await
             }
-            (Verdict::Go(Scope::Object), Some(backup), _) => {
-                self.begin(request, &backup).await?;
-                patch::remove(&backups, &backup).await?;
-                self.forget(request, backup.uid().as_deref()).await
+            (DeletionVerdict::Delete(Scope::Object), Some(backup), _) => {
+                self.mark_in_progress(request, &backup).await?;
+                patch::delete_by_uid(&backups, &backup).await?;
+                self.delete_requests(request, backup.uid().as_deref()).await
             }
-            (Verdict::Wait, Some(backup), _) => {
-                cancel(&backups, &backup).await?;
-                self.note_stopping(request).await?;
-                Ok(Next::Again(STOPPING))
+            (DeletionVerdict::Wait, Some(backup), _) => {
+                request_cancel(&backups, &backup).await?;
+                self.save_stop_request(request).await?;
+                Ok(Requeue::After(STOP_POLL_INTERVAL))
             }
-            (Verdict::Refuse(refusal), backup, _) => {
-                self.refuse(request, backup.as_ref(), vec![refusal.to_string()]).await
+            (DeletionVerdict::Refuse(refusal), backup, _) => {
+                self.answer_refused(request, backup.as_ref(), vec![refusal.to_string()]).await
             }
             // Without a backup there is no other verdict.
-            _ => Ok(Next::Done),
+            _ => Ok(Requeue::OnChange),
         }
     }
 
@@ -215,23 +221,23 @@ impl Controller {
         backup: Backup,
         name: BackupName,
         location: &Lookup<BackupStorageLocation>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<Requeue, DeletionError> {
         let attempts = self.earlier.count(request);
-        if attempts >= ATTEMPTS {
+        if attempts >= MAX_ATTEMPTS {
             return self.give_up(request, &backup, attempts).await;
         }
         if !step::is_by_retention(request) {
             self.note_gave_up(&backup, false).await?;
         }
         // Before anything is read: that alone may end the server.
-        self.note_attempts(request, attempts + 1).await?;
+        self.save_attempts(request, attempts + 1).await?;
         let outcome = self.delete_counted(request, backup, name, location, attempts).await;
         match &outcome {
             Ok(_) => self.earlier.forget(request),
             // Only what ends the server counts, and this was an answer of the API server.
             Err(_) => {
-                if let Err(error) = self.note_attempts(request, attempts).await {
-                    let error = one_line(&error);
+                if let Err(error) = self.save_attempts(request, attempts).await {
+                    let error = status_message(&error);
                     tracing::debug!(
                         "the attempt counts if the server ends before the next: {error}"
                     );
@@ -249,64 +255,64 @@ impl Controller {
         name: BackupName,
         location: &Lookup<BackupStorageLocation>,
         attempts: u32,
-    ) -> Result<Next, Failure> {
+    ) -> Result<Requeue, DeletionError> {
         let Controller { context, .. } = self;
         let uid = backup.uid();
-        let going = match self.prepare(&backup, &name, location).await? {
+        let prepared = match self.prepare(&backup, &name, location).await? {
             Ok(going) => going,
-            Err(reasons) => return self.refuse(request, Some(&backup), reasons).await,
+            Err(reasons) => return self.answer_refused(request, Some(&backup), reasons).await,
         };
         let before = backup.status.as_ref().and_then(|status| status.phase.clone());
         let may_be_used = step::yields_to_restores(request, before.as_ref());
-        if may_be_used && let Some(reason) = self.in_use(&backup).await? {
-            return self.refuse(request, None, vec![reason]).await;
+        if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
+            return self.answer_refused(request, None, vec![reason]).await;
         }
         // From here on the request says which Backup it is for: another may have the name after it.
-        self.begin(request, &backup).await?;
-        if going.plan.files == Files::OfAnother {
+        self.mark_in_progress(request, &backup).await?;
+        if prepared.plan.files == FileOwnership::OfAnother {
             tracing::warn!("another backup of this name is in the bucket, and stays there");
-            patch::remove(&context.api(), &backup).await?;
-            return self.forget(request, uid.as_deref()).await;
+            patch::delete_by_uid(&context.api(), &backup).await?;
+            return self.delete_requests(request, uid.as_deref()).await;
         }
         let change = json!({ "phase": BackupPhase::Deleting });
         let Some(backup) = patch::patch_status_of(&context.api(), &backup, change).await? else {
-            return self.forget(request, uid.as_deref()).await;
+            return self.delete_requests(request, uid.as_deref()).await;
         };
         // Whoever saw the backup before it said so may have begun a restore.
-        if may_be_used && let Some(reason) = self.in_use(&backup).await? {
+        if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
             let change = json!({ "phase": before });
             patch::patch_status_of(&context.api(), &backup, change).await?;
-            return self.refuse(request, None, vec![reason]).await;
+            return self.answer_refused(request, None, vec![reason]).await;
         }
         tracing::info!("the backup is being deleted");
         let schedule = backup.labels().get(label::SCHEDULE_NAME).cloned().unwrap_or_default();
-        context.metrics.deletion(&schedule, Deletion::Attempt);
-        context.events.tell(&backup, Milestone::Deleting).await;
-        let mut going = Going { backup, ..going };
-        drop(going.planned_alone.take());
-        match self.carry_out(&going).await? {
-            Ended::Done => {
-                patch::remove(&context.api(), &going.backup).await?;
-                point::pass(Point::BackupRemoved);
+        context.metrics.count_deletion(&schedule, Deletion::Attempt);
+        context.events.publish(&backup, Milestone::Deleting).await;
+        let mut prepared = PreparedDeletion { backup, ..prepared };
+        drop(prepared.planned_alone.take());
+        match self.delete_contents(&prepared).await? {
+            DeletionResult::Done => {
+                patch::delete_by_uid(&context.api(), &prepared.backup).await?;
+                failpoint::hit(Point::BackupRemoved);
                 tracing::info!("the backup is deleted");
-                context.metrics.deletion(&schedule, Deletion::Success);
-                self.forget(request, uid.as_deref()).await
+                context.metrics.count_deletion(&schedule, Deletion::Success);
+                self.delete_requests(request, uid.as_deref()).await
             }
-            Ended::Failed(errors) => {
-                context.metrics.deletion(&schedule, Deletion::Failure);
-                self.answer(request, Some(&going.backup), errors).await
+            DeletionResult::Failed(errors) => {
+                context.metrics.count_deletion(&schedule, Deletion::Failure);
+                self.answer_failed(request, Some(&prepared.backup), errors).await
             }
             // The next server finds it in progress. Nothing has ended this one but whoever asked it to.
-            Ended::Stopped => {
-                self.note_attempts(request, attempts).await?;
-                Ok(Next::Done)
+            DeletionResult::Stopped => {
+                self.save_attempts(request, attempts).await?;
+                Ok(Requeue::OnChange)
             }
         }
     }
 
     /// Why a request of retention is not fulfilled: the backup is being restored.
-    async fn in_use(&self, backup: &Backup) -> kube::Result<Option<String>> {
-        let restore = in_use(&self.context.api(), backup).await?;
+    async fn restore_in_use(&self, backup: &Backup) -> kube::Result<Option<String>> {
+        let restore = restore_in_use(&self.context.api(), backup).await?;
         Ok(restore.map(|restore| {
             format!("the backup has expired and is in use by restore {restore}; retention tries again later")
         }))
@@ -318,14 +324,14 @@ impl Controller {
         request: &DeleteBackupRequest,
         backup: &Backup,
         attempts: u32,
-    ) -> Result<Next, Failure> {
+    ) -> Result<Requeue, DeletionError> {
         // Retention would ask again in an hour. Whoever asks by hand has looked.
         self.note_gave_up(backup, true).await?;
         let reason = format!(
             "the server has ended {attempts} times while it deleted the backup; look at its files in the \
              bucket, and at the memory of the server, before you ask again"
         );
-        self.refuse(request, Some(backup), vec![reason]).await
+        self.answer_refused(request, Some(backup), vec![reason]).await
     }
 
     /// Notes on a Backup whether retention has given up on it.
@@ -337,13 +343,13 @@ impl Controller {
         let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
         let api = self.context.api::<Backup>();
         match patch::patch(&api, &backup.name_any(), None, change).await {
-            Err(error) if !patch::is_missing(&error) => Err(error),
+            Err(error) if !patch::is_not_found(&error) => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Notes on a request how often its deletion was begun.
-    async fn note_attempts(
+    async fn save_attempts(
         &self,
         request: &DeleteBackupRequest,
         attempts: u32,
@@ -352,7 +358,7 @@ impl Controller {
     }
 
     /// Notes on a request since when its backup is asked to stop, once.
-    async fn note_stopping(&self, request: &DeleteBackupRequest) -> kube::Result<()> {
+    async fn save_stop_request(&self, request: &DeleteBackupRequest) -> kube::Result<()> {
         if request.annotations().contains_key(annotation::STOP_ASKED) {
             return Ok(());
         }
@@ -369,7 +375,7 @@ impl Controller {
         let change = json!({ "metadata": { "uid": request.uid(), "annotations": annotations } });
         let api = self.context.api::<DeleteBackupRequest>();
         match patch::patch(&api, &request.name_any(), None, change).await {
-            Err(error) if !patch::is_missing(&error) => Err(error),
+            Err(error) if !patch::is_not_found(&error) => Err(error),
             _ => Ok(()),
         }
     }
@@ -380,63 +386,69 @@ impl Controller {
         backup: &Backup,
         name: &BackupName,
         location: &Lookup<BackupStorageLocation>,
-    ) -> kube::Result<Result<Going, Vec<String>>> {
+    ) -> kube::Result<Result<PreparedDeletion, Vec<String>>> {
         let Controller { context, .. } = self;
-        let no = |reason: String| Ok(Err(vec![reason]));
+        let refused = |reason: String| Ok(Err(vec![reason]));
         let store = match open(context, location).await {
             Ok(store) => store,
             Err(error) => {
-                return no(format!("error getting the backup store: {}", one_line(&error)));
+                return refused(format!(
+                    "error getting the backup store: {}",
+                    status_message(&error)
+                ));
             }
         };
-        let mut holdings = match delete::look(&store, name).await {
+        let mut holdings = match delete::read_inventory(&store, name).await {
             Ok(holdings) => holdings,
-            Err(error) => return no(one_line(&error)),
+            Err(error) => return refused(status_message(&error)),
         };
         let scratch = &context.options.scratch_dir;
-        if let Err(error) = delete::look_for_csi(&store, name, backup, scratch, &mut holdings).await
+        if let Err(error) =
+            delete::read_csi_inventory(&store, name, backup, scratch, &mut holdings).await
         {
-            return no(format!("its CSI snapshots are not known: {}", one_line(&error)));
+            return refused(format!("its CSI snapshots are not known: {}", status_message(&error)));
         }
-        let found = match told(belongings::find(context, name).await)? {
+        let found = match split_refusal(owned_objects::find_owned(context, name).await)? {
             Ok(found) => found,
-            Err(error) => return no(format!("what belongs to it is not known: {error}")),
+            Err(error) => return refused(format!("what belongs to it is not known: {error}")),
         };
         let reports = found.volume_plugin_backups.clone();
         holdings.pod_volume_backups.extend(found.pod_volume_backups);
         holdings.volume_plugin_backups.extend(found.volume_plugin_backups);
         holdings.data_uploads.extend(found.data_uploads);
-        let mut plan = match delete::plan(backup, &holdings) {
+        let mut plan = match delete::plan_deletion(backup, &holdings) {
             Ok(plan) => plan,
             Err(reasons) => return Ok(Err(reasons)),
         };
-        let missing = unlisted::against_deletion(context.host.registry().unlisted());
-        if plan.files == Files::Own && !missing.is_empty() {
+        let missing = unlisted_plugins::deletion_objections(context.host.registry().unlisted());
+        if plan.files == FileOwnership::Own && !missing.is_empty() {
             return Ok(Err(missing));
         }
         let mut planned_alone = None;
         if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
             planned_alone = Some(Arc::clone(&self.planning).lock_owned().await);
-            let of_others = match told(self.possessions.of_others(context, backup).await)? {
+            let of_others = match split_refusal(self.possessions.of_others(context, backup).await)?
+            {
                 Ok(Ok(possessions)) => possessions,
-                Ok(Err(reason)) | Err(reason) => return no(reason),
+                Ok(Err(reason)) | Err(reason) => return refused(reason),
             };
-            let shared = match delete::keep_shared(&mut plan, &of_others) {
+            let shared = match delete::exclude_shared(&mut plan, &of_others) {
                 Ok(shared) => shared,
                 Err(reasons) => return Ok(Err(reasons)),
             };
-            for SharedSnapshot { snapshot, by } in shared {
+            for SharedSnapshot { snapshot, other_backup: by } in shared {
                 tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
             }
         }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-        if let Err(reasons) = delete::ready(&cluster, &mut plan.csi).await {
+        if let Err(reasons) = delete::check_csi_ready(&cluster, &mut plan.csi).await {
             return Ok(Err(reasons));
         }
         let deadlines = Deadlines::default();
-        let opened = delete::open(&*context.snapshotters, &plan.snapshots, &deadlines).await;
+        let opened =
+            delete::open_snapshotters(&*context.snapshotters, &plan.snapshots, &deadlines).await;
         let (backup, name) = (backup.clone(), name.clone());
-        Ok(opened.map(|snapshotters| Going {
+        Ok(opened.map(|snapshotters| PreparedDeletion {
             backup,
             name,
             store,
@@ -448,41 +460,48 @@ impl Controller {
     }
 
     /// Deletes all but the Backup itself.
-    async fn carry_out(&self, going: &Going) -> kube::Result<Ended> {
+    async fn delete_contents(&self, going: &PreparedDeletion) -> kube::Result<DeletionResult> {
         let Controller { context, .. } = self;
-        let Going { backup, name, store, plan, snapshotters, reports, .. } = going;
-        match remove::restores(context, store, name).await? {
-            Ended::Done => {}
+        let PreparedDeletion { backup, name, store, plan, snapshotters, reports, .. } = going;
+        match restores::delete_restores(context, store, name).await? {
+            DeletionResult::Done => {}
             ended => return Ok(ended),
         }
         let plugins = context.host.run();
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-        let job = Job {
+        let job = DeletionJob {
             backup,
             name,
             store,
             plan,
             snapshotters,
-            actions: run::named(timed::delete_item_actions(&plugins, &context.calls)),
+            actions: run::engine_plugins(timed_plugins::delete_item_actions(
+                &plugins,
+                &context.calls,
+            )),
             cluster: &cluster,
             scratch: &context.options.scratch_dir,
             deadlines: deadlines(context.options.plugin_call_timeout),
             stop: &context.stop,
         };
-        let ended = delete::data(job).await;
-        plugins.end().await;
-        if ended != Ended::Done {
+        let ended = delete::delete_data(job).await;
+        plugins.shut_down().await;
+        if ended != DeletionResult::Done {
             return Ok(ended);
         }
         let api: Api<VolumePluginBackup> = context.api();
         for report in reports {
-            patch::remove(&api, report).await?;
+            patch::delete_by_uid(&api, report).await?;
         }
-        Ok(delete::files(store, name).await)
+        Ok(delete::delete_files(store, name).await)
     }
 
     /// Writes that a request is being fulfilled, and for which backup.
-    async fn begin(&self, request: &DeleteBackupRequest, backup: &Backup) -> kube::Result<()> {
+    async fn mark_in_progress(
+        &self,
+        request: &DeleteBackupRequest,
+        backup: &Backup,
+    ) -> kube::Result<()> {
         let name = label::value(&request.spec.backup_name).into_owned();
         let change = json!({
             "metadata": {
@@ -496,57 +515,57 @@ impl Controller {
     }
 
     /// Answers a request for which nothing was done, in Velero's words.
-    async fn refuse(
+    async fn answer_refused(
         &self,
         request: &DeleteBackupRequest,
         backup: Option<&Backup>,
         reasons: Vec<String>,
-    ) -> Result<Next, Failure> {
-        let reasons = reasons.iter().map(|reason| format!("{FAILED}: {reason}")).collect();
-        self.answer(request, backup, reasons).await
+    ) -> Result<Requeue, DeletionError> {
+        let reasons = reasons.iter().map(|reason| format!("{FAILURE_PREFIX}: {reason}")).collect();
+        self.answer_failed(request, backup, reasons).await
     }
 
     /// Answers a request that was not fulfilled, or not wholly.
-    async fn answer(
+    async fn answer_failed(
         &self,
         request: &DeleteBackupRequest,
         backup: Option<&Backup>,
         errors: Vec<String>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<Requeue, DeletionError> {
         tracing::warn!("the backup could not be deleted: {}", errors.join("; "));
-        let errors: Vec<String> = errors.into_iter().map(shorten).collect();
+        let errors: Vec<String> = errors.into_iter().map(truncate_text).collect();
         let api = self.context.api::<DeleteBackupRequest>();
         let status = json!({ "phase": DeleteBackupRequestPhase::Processed, "errors": errors });
         if patch::patch_status_of(&api, request, status).await?.is_none() {
-            return Ok(Next::Done);
+            return Ok(Requeue::OnChange);
         }
         if let Some(backup) = backup {
-            self.context.events.tell(backup, Milestone::NotDeleted).await;
+            self.context.events.publish(backup, Milestone::NotDeleted).await;
         }
-        Ok(Next::Again(step::MAX_AGE))
+        Ok(Requeue::After(step::MAX_AGE))
     }
 
     /// Removes a request that was fulfilled, and all others for the Backup that is gone.
-    async fn forget(
+    async fn delete_requests(
         &self,
         request: &DeleteBackupRequest,
         uid: Option<&str>,
-    ) -> Result<Next, Failure> {
+    ) -> Result<Requeue, DeletionError> {
         let api = self.context.api::<DeleteBackupRequest>();
-        for other in self.requests_like(request) {
+        for other in self.other_requests(request) {
             // One that was made for another Backup of that name is not fulfilled.
-            if wanted_uid(&other).is_none_or(|wanted| Some(wanted) == uid) {
-                patch::remove(&api, &other).await?;
+            if requested_uid(&other).is_none_or(|wanted| Some(wanted) == uid) {
+                patch::delete_by_uid(&api, &other).await?;
             }
         }
-        patch::remove(&api, request).await?;
-        Ok(Next::Done)
+        patch::delete_by_uid(&api, request).await?;
+        Ok(Requeue::OnChange)
     }
 
     /// The other requests for the same backup.
-    fn requests_like(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
+    fn other_requests(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
         let is_like = |other: &Arc<DeleteBackupRequest>| {
-            let (wanted, its) = (wanted_uid(request), wanted_uid(other));
+            let (wanted, its) = (requested_uid(request), requested_uid(other));
             other.spec.backup_name == request.spec.backup_name
                 && other.uid() != request.uid()
                 // One that was made for another Backup of that name has its own answer to get.
@@ -563,12 +582,12 @@ fn deadlines(call: Option<Duration>) -> Deadlines {
 }
 
 /// The uid of the Backup that a request was made for, if it says so.
-fn wanted_uid(request: &DeleteBackupRequest) -> Option<&str> {
+fn requested_uid(request: &DeleteBackupRequest) -> Option<&str> {
     request.labels().get(label::BACKUP_UID).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
 /// The location of a backup. One that names none has none.
-async fn location(
+async fn find_location(
     context: &Context,
     backup: &Backup,
 ) -> kube::Result<Lookup<BackupStorageLocation>> {
@@ -581,7 +600,7 @@ async fn location(
 }
 
 /// Asks a backup to stop, if it runs and was not asked before.
-async fn cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<()> {
+async fn request_cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<()> {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     if is_canceled(backup) || phase.is_some_and(BackupPhase::is_terminal) {
         return Ok(());
@@ -590,7 +609,7 @@ async fn cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<()> {
     let annotations = json!({ annotation::CANCEL: "true" });
     let change = json!({ "metadata": { "uid": backup.uid(), "annotations": annotations } });
     match patch::patch(backups, &backup.name_any(), None, change).await {
-        Err(error) if patch::is_missing(&error) => Ok(()),
+        Err(error) if patch::is_not_found(&error) => Ok(()),
         changed => changed.map(drop),
     }
 }

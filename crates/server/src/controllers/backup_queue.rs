@@ -20,19 +20,19 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::backup::facts::live_namespaces;
+use crate::error_text::status_message;
 use crate::patch;
-use crate::queue::{self, Decision, Entry, Reach, Stage};
+use crate::queue::{self, Decision, Entry, NamespaceScope, Stage};
 use crate::server::{Context, Error};
-use crate::story::one_line;
 
 /// How often the queue is looked at when nothing changes.
 const RESYNC: Duration = Duration::from_mins(1);
 /// When it is looked at again after something could not be written: at first, and at most.
-const AFTER_FAILURE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const FIRST_FAILURE_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
 /// For how long the namespaces are believed to be what they were.
-const NAMESPACES: Duration = Duration::from_secs(2);
+const NAMESPACE_CACHE_TTL: Duration = Duration::from_secs(2);
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
@@ -40,13 +40,13 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let (backups, writer) = reflector::store();
     let watching = watcher(api.clone(), watcher::Config::default()).default_backoff();
     let mut changes = std::pin::pin!(watching.reflect(writer));
-    let mut ends = std::pin::pin!(context.runs.ends());
+    let mut ends = std::pin::pin!(context.runs.end_notifications());
     let queue = Queue {
         api,
         context: Arc::clone(&context),
         backups,
         limit: context.options.concurrent_backups.max(1),
-        view: Mutex::default(),
+        last_view: Mutex::default(),
         live: Mutex::default(),
     };
     let mut is_listed = false;
@@ -59,12 +59,12 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
             change = changes.next() => match change {
                 Some(Ok(change)) => is_listed |= matches!(change, watcher::Event::InitDone),
                 Some(Err(error)) => {
-                    tracing::warn!(error = one_line(&error), "cannot watch Backups, trying again");
+                    tracing::warn!(error = status_message(&error), "cannot watch Backups, trying again");
                 }
                 None => return Err(Error::Ended("backup-queue")),
             },
             _ = ends.next() => {}
-            () = tokio::time::sleep_until(next) => queue.forget_view(),
+            () = tokio::time::sleep_until(next) => queue.invalidate_view(),
         }
         if !is_listed {
             continue;
@@ -76,10 +76,11 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
             Ok(()) => failures = 0,
             Err(error) => {
                 failures += 1;
-                let pause = AFTER_FAILURE.saturating_mul(1 << failures.min(16)).min(LONGEST_PAUSE);
+                let pause =
+                    FIRST_FAILURE_BACKOFF.saturating_mul(1 << failures.min(16)).min(MAX_BACKOFF);
                 next = Instant::now() + pause;
                 if !patch::is_conflict(&error) {
-                    let error = one_line(&error);
+                    let error = status_message(&error);
                     tracing::warn!(error, "the queue is looked at again in {pause:?}");
                 }
             }
@@ -92,14 +93,14 @@ struct Queue {
     context: Arc<Context>,
     backups: Store<Backup>,
     limit: usize,
-    view: Mutex<View>,
+    last_view: Mutex<QueueView>,
     /// The namespaces of the cluster, and when they were listed.
     live: Mutex<Option<(Instant, Arc<[Namespace]>)>>,
 }
 
 /// What the queue remembers of its last look.
 #[derive(Debug, Default)]
-struct View {
+struct QueueView {
     /// What was written and has not come back yet, by uid: the resource version before, and the stage since.
     written: HashMap<String, (Option<String>, Stage)>,
     /// All backups that the queue has to do with, if nothing was left to do about them.
@@ -107,7 +108,7 @@ struct View {
 }
 
 /// A backup that the queue has to do with.
-struct Open<'a> {
+struct QueuedBackup<'a> {
     backup: &'a Backup,
     uid: String,
     stage: Stage,
@@ -117,23 +118,23 @@ impl Queue {
     /// Lets go whatever may go.
     async fn advance(&self) -> kube::Result<()> {
         let backups = self.backups.state();
-        let running = self.context.runs.backups();
-        let mut open = self.open(&backups, &running);
+        let running = self.context.runs.backup_scopes();
+        let mut open = self.queued_backups(&backups, &running);
         // Most Backups ended long ago.
         if !open.iter().any(|one| matches!(one.stage, Stage::New | Stage::Queued(_))) {
             return Ok(());
         }
-        let mut seen: Vec<(String, Stage)> =
+        let mut observed: Vec<(String, Stage)> =
             open.iter().map(|one| (one.uid.clone(), one.stage)).collect();
-        seen.extend(running.iter().map(|(uid, _)| (uid.clone(), Stage::Running)));
-        if self.view().settled.as_ref() == Some(&seen) {
+        observed.extend(running.iter().map(|(uid, _)| (uid.clone(), Stage::Running)));
+        if self.last_view().settled.as_ref() == Some(&observed) {
             return Ok(());
         }
         open.sort_by_cached_key(|one| (one.backup.creation_timestamp(), one.backup.name_any()));
         let entries = self.entries(&open, &running).await;
         let decisions = queue::decide(&entries, self.limit);
         let is_settled = decisions.iter().all(|decision| *decision == Decision::Stay);
-        self.view().settled = is_settled.then_some(seen);
+        self.last_view().settled = is_settled.then_some(observed);
         let mut changed = Ok(());
         // What runs without a Backup comes last, and nothing is decided for it. Who may start is not kept waiting by
         // positions.
@@ -155,10 +156,10 @@ impl Queue {
             let (name, version) = (one.backup.name_any(), one.backup.resource_version());
             match patch::patch_status(&self.api, &name, version.as_deref(), status).await {
                 Ok(_) => {
-                    self.view().written.insert(one.uid.clone(), (version, stage));
+                    self.last_view().written.insert(one.uid.clone(), (version, stage));
                 }
                 // It is gone, which is one way to leave a queue.
-                Err(error) if patch::is_missing(&error) => {}
+                Err(error) if patch::is_not_found(&error) => {}
                 // The others need not wait for this one.
                 Err(error) => changed = Err(error),
             }
@@ -167,10 +168,14 @@ impl Queue {
     }
 
     /// The backups that the queue has to do with.
-    fn open<'a>(&self, backups: &'a [Arc<Backup>], running: &[(String, Reach)]) -> Vec<Open<'a>> {
+    fn queued_backups<'a>(
+        &self,
+        backups: &'a [Arc<Backup>],
+        running: &[(String, NamespaceScope)],
+    ) -> Vec<QueuedBackup<'a>> {
         let running: HashSet<&str> = running.iter().map(|(uid, _)| uid.as_str()).collect();
-        let waiting = self.context.runs.waiting();
-        let mut view = self.view();
+        let waiting = self.context.runs.waiting_for_bucket();
+        let mut view = self.last_view();
         let written = std::mem::take(&mut view.written);
         let mut open = Vec::new();
         for backup in backups {
@@ -186,17 +191,21 @@ impl Queue {
                 }
                 _ => shown,
             };
-            let stage = stage_of(stage, running.contains(uid), waiting.contains(uid));
-            if stage != Stage::Past {
-                open.push(Open { backup, uid: uid.to_owned(), stage });
+            let stage = queue_stage(stage, running.contains(uid), waiting.contains(uid));
+            if stage != Stage::NotQueued {
+                open.push(QueuedBackup { backup, uid: uid.to_owned(), stage });
             }
         }
         open
     }
 
-    async fn entries(&self, open: &[Open<'_>], running: &[(String, Reach)]) -> Vec<Entry> {
+    async fn entries(
+        &self,
+        open: &[QueuedBackup<'_>],
+        running: &[(String, NamespaceScope)],
+    ) -> Vec<Entry> {
         let known: HashSet<&str> = open.iter().map(|one| one.uid.as_str()).collect();
-        let deleted: Vec<&Reach> = running
+        let deleted: Vec<&NamespaceScope> = running
             .iter()
             .filter(|(uid, _)| !known.contains(uid.as_str()))
             .map(|(_, reach)| reach)
@@ -204,16 +213,18 @@ impl Queue {
         // Alone, a backup meets nobody. Where namespaces are not known, each meets all others.
         let is_alone = open.len() + deleted.len() <= 1;
         let live = if is_alone { None } else { self.live_namespaces().await };
-        let reach = |one: &Open| live.as_ref().map_or(Reach::All, |live| reach(one.backup, live));
-        let entry = |one: &Open| Entry { stage: one.stage, reach: reach(one) };
+        let reach = |one: &QueuedBackup| {
+            live.as_ref().map_or(NamespaceScope::All, |live| scope_of(one.backup, live))
+        };
+        let entry = |one: &QueuedBackup| Entry { stage: one.stage, scope: reach(one) };
         let deleted = deleted.into_iter();
-        let deleted = deleted.map(|reach| Entry { stage: Stage::Running, reach: reach.clone() });
+        let deleted = deleted.map(|reach| Entry { stage: Stage::Running, scope: reach.clone() });
         open.iter().map(entry).chain(deleted).collect()
     }
 
     async fn live_namespaces(&self) -> Option<Arc<[Namespace]>> {
-        let kept = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((_, live)) = kept.filter(|(since, _)| since.elapsed() < NAMESPACES) {
+        let cached = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, live)) = cached.filter(|(since, _)| since.elapsed() < NAMESPACE_CACHE_TTL) {
             return Some(live);
         }
         let live: Arc<[Namespace]> = live_namespaces(&self.context).await.ok()?.into();
@@ -223,28 +234,28 @@ impl Queue {
     }
 
     /// Looks at everything anew the next time: namespaces come and go.
-    fn forget_view(&self) {
-        self.view().settled = None;
+    fn invalidate_view(&self) {
+        self.last_view().settled = None;
     }
 
-    fn view(&self) -> std::sync::MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_view(&self) -> std::sync::MutexGuard<'_, QueueView> {
+        self.last_view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Where a backup is. What this process runs does run, whatever its phase; what waits for its bucket does not, and
 /// asks again before it goes on whether it may.
-fn stage_of(shown: Stage, is_run: bool, waits_for_bucket: bool) -> Stage {
-    match shown {
-        _ if is_run => Stage::Running,
-        Stage::Running if waits_for_bucket => Stage::Past,
+fn queue_stage(reported: Stage, is_active: bool, waits_for_bucket: bool) -> Stage {
+    match reported {
+        _ if is_active => Stage::Running,
+        Stage::Running if waits_for_bucket => Stage::NotQueued,
         shown => shown,
     }
 }
 
 /// What a backup reaches into. One that cannot be understood reaches everywhere; it will fail its
 /// validation soon.
-pub(super) fn reach(backup: &Backup, live: &[Namespace]) -> Reach {
+pub(super) fn scope_of(backup: &Backup, live: &[Namespace]) -> NamespaceScope {
     let globs = |patterns: &[String]| -> Result<Vec<Glob>, _> {
         patterns.iter().map(|pattern| Glob::new(pattern)).collect()
     };
@@ -252,15 +263,15 @@ pub(super) fn reach(backup: &Backup, live: &[Namespace]) -> Reach {
     let (Ok(included), Ok(excluded)) =
         (globs(&spec.included_namespaces), globs(&spec.excluded_namespaces))
     else {
-        return Reach::All;
+        return NamespaceScope::All;
     };
     let expanded = namespaces::expand(&included, &excluded, live);
     match expanded.scope {
-        Scope::Only(names) => Reach::Only(names.into_iter().collect()),
+        Scope::Only(names) => NamespaceScope::Only(names.into_iter().collect()),
         Scope::All => {
             let excluded: Globs = expanded.excluded.into_iter().collect();
             let names = live.iter().map(|namespace| namespace.name.clone());
-            Reach::Only(names.filter(|name| !excluded.matches(name)).collect())
+            NamespaceScope::Only(names.filter(|name| !excluded.matches(name)).collect())
         }
     }
 }
@@ -270,17 +281,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_that_only_waits_for_its_bucket_does_not_run() {
+    fn backup_waiting_for_its_bucket_is_not_running() {
         for (shown, is_run, waits, expected) in [
             (Stage::Running, false, false, Stage::Running),
-            (Stage::Running, false, true, Stage::Past),
+            (Stage::Running, false, true, Stage::NotQueued),
             (Stage::Running, true, true, Stage::Running),
-            (Stage::Past, true, false, Stage::Running),
-            (Stage::Past, false, true, Stage::Past),
+            (Stage::NotQueued, true, false, Stage::Running),
+            (Stage::NotQueued, false, true, Stage::NotQueued),
             (Stage::Queued(2), false, false, Stage::Queued(2)),
             (Stage::New, false, false, Stage::New),
         ] {
-            assert_eq!(stage_of(shown, is_run, waits), expected, "{shown:?} {is_run} {waits}");
+            assert_eq!(queue_stage(shown, is_run, waits), expected, "{shown:?} {is_run} {waits}");
         }
     }
 }

@@ -17,34 +17,37 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::period::{self, Due};
-use crate::metrics::Source;
+use crate::error_text::status_message;
+use crate::metrics::ObjectSource;
 use crate::server::{Context, Error};
-use crate::story::one_line;
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
 /// How many locations are checked at a time.
-const AT_ONCE: u16 = 8;
+const CONCURRENT_CHECKS: u16 = 8;
 /// The pause before an API server that did not answer at the start is asked again.
-const RETRY: Duration = Duration::from_secs(2);
+const DEFAULT_MARK_RETRY: Duration = Duration::from_secs(2);
 
 /// Checks locations until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api = context.api();
     let default = &context.options.default_backup_storage_location;
     while let Err(error) = mark_default(&api, default).await {
-        tracing::warn!(error = one_line(&error), "cannot find out which location is the default");
+        tracing::warn!(
+            error = status_message(&error),
+            "cannot find out which location is the default"
+        );
         // It is the same the next time; all else works without.
-        if patch::is_refused(&error) {
+        if patch::is_permanent(&error) {
             break;
         }
         tokio::select! {
             () = context.stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(RETRY) => {}
+            () = tokio::time::sleep(DEFAULT_MARK_RETRY) => {}
         }
     }
-    let watch = Watch::new(api.clone()).concurrency(AT_ONCE);
-    context.metrics.see(Source::Locations(watch.store()));
+    let watch = Watch::new(api.clone()).concurrency(CONCURRENT_CHECKS);
+    context.metrics.add_source(ObjectSource::Locations(watch.store()));
     let stop = context.stop.clone();
     let controller = Arc::new(Controller {
         frequency: context.options.store_validation_frequency,
@@ -64,13 +67,17 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 /// Done once: what users unmark later stays so.
 async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> kube::Result<()> {
     let locations = api.list(&ListParams::default()).await?.items;
-    if !wants_mark(&locations, name) {
+    if !should_mark_default(&locations, name) {
         return Ok(());
     }
     match patch::patch(api, name, None, json!({"spec": {"default": true}})).await {
         Ok(_) => tracing::info!(location = name, "is the default location from now on"),
         Err(error) => {
-            tracing::warn!(location = name, error = one_line(&error), "cannot be made the default");
+            tracing::warn!(
+                location = name,
+                error = status_message(&error),
+                "cannot be made the default"
+            );
         }
     }
     Ok(())
@@ -87,50 +94,50 @@ struct Controller {
 }
 
 impl Controller {
-    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Next, kube::Error> {
+    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Requeue, kube::Error> {
         let all = self.all.state();
-        for loser in not_default(&all) {
-            let name = loser.name_any();
+        for surplus in surplus_defaults(&all) {
+            let name = surplus.name_any();
             tracing::info!(location = name, "is not the default any more: another is newer");
             let change = json!({"spec": {"default": false}});
-            patch::patch(&self.api, &name, loser.resource_version().as_deref(), change).await?;
+            patch::patch(&self.api, &name, surplus.resource_version().as_deref(), change).await?;
         }
         let names: Vec<String> = all.iter().map(|location| location.name_any()).collect();
-        self.context.locations.keep_only(&names);
-        self.forget_but(&names);
+        self.context.locations.retain_locations(&names);
+        self.retain_checked(&names);
 
         match due(location, self.checked(location).as_ref(), self.frequency, Timestamp::now()) {
-            Due::Never => Ok(Next::Done),
-            Due::In(rest) => Ok(Next::Again(rest)),
+            Due::Never => Ok(Requeue::OnChange),
+            Due::In(rest) => Ok(Requeue::After(rest)),
             Due::Now => self.check(location).await,
         }
     }
 
-    async fn check(&self, location: &BackupStorageLocation) -> Result<Next, kube::Error> {
+    async fn check(&self, location: &BackupStorageLocation) -> Result<Requeue, kube::Error> {
         let name = location.name_any();
         let outcome = self.validate(location).await;
         if let Err(error) = &outcome {
             // What it was opened with may have changed: credentials in the environment, say.
-            self.context.locations.forget(location);
-            tracing::warn!(location = name, error = one_line(error), "cannot be used");
+            self.context.locations.evict(location);
+            tracing::warn!(location = name, error = status_message(error), "cannot be used");
         } else if phase(location) != Some(&LocationPhase::Available) {
             tracing::info!(location = name, "can be used");
         }
-        let message = outcome.as_ref().err().map(|error| one_line(error));
+        let message = outcome.as_ref().err().map(|error| status_message(error));
         let status = status(&name, message.as_deref(), Timestamp::now());
         // Without the resource version: if the spec changed meanwhile, it differs from the one that
         // is remembered, and is checked again.
         match patch::patch_status(&self.api, &name, None, status).await {
-            Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
+            Err(error) if patch::is_not_found(&error) => return Ok(Requeue::OnChange),
             patched => patched?,
         };
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
         checked.insert(name, location.spec.clone());
         let frequency = period::period(location.spec.validation_frequency, self.frequency);
-        Ok(frequency.map_or(Next::Done, Next::Again))
+        Ok(frequency.map_or(Requeue::OnChange, Requeue::After))
     }
 
-    async fn validate(&self, location: &BackupStorageLocation) -> Result<(), Unusable> {
+    async fn validate(&self, location: &BackupStorageLocation) -> Result<(), ValidationError> {
         let store = self.context.locations.open(location).await?;
         Ok(store.validate().await?)
     }
@@ -140,7 +147,7 @@ impl Controller {
         checked.get(&location.name_any()).cloned()
     }
 
-    fn forget_but(&self, names: &[String]) {
+    fn retain_checked(&self, names: &[String]) {
         let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
         checked.retain(|name, _| names.contains(name));
     }
@@ -148,7 +155,7 @@ impl Controller {
 
 /// Why a location cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum Unusable {
+enum ValidationError {
     #[error(transparent)]
     Open(#[from] locations::Error),
     #[error(transparent)]
@@ -188,24 +195,24 @@ fn status(name: &str, failure: Option<&str>, now: Timestamp) -> Value {
     json!({
         "phase": phase,
         "message": message,
-        "lastValidationTime": patch::to_the_second(now),
+        "lastValidationTime": patch::truncate_to_second(now),
     })
 }
 
 /// What the status of a location says that was found usable.
-pub(super) fn usable(name: &str, now: Timestamp) -> Value {
+pub(super) fn available_status(name: &str, now: Timestamp) -> Value {
     status(name, None, now)
 }
 
 /// Whether the location of this name is to be marked as the default.
-fn wants_mark(locations: &[BackupStorageLocation], name: &str) -> bool {
+fn should_mark_default(locations: &[BackupStorageLocation], name: &str) -> bool {
     locations.iter().any(|location| location.name_any() == name)
         && !locations.iter().any(|location| location.spec.default)
 }
 
 /// The locations that call themselves the default and are not: the one created last is. Of those
 /// created in the same second it is the first by name, as in Velero.
-fn not_default(all: &[Arc<BackupStorageLocation>]) -> Vec<&BackupStorageLocation> {
+fn surplus_defaults(all: &[Arc<BackupStorageLocation>]) -> Vec<&BackupStorageLocation> {
     let age = |location: &&BackupStorageLocation| {
         let created = location.creation_timestamp().map(|created| created.0);
         (created, std::cmp::Reverse(location.name_any()))

@@ -40,37 +40,38 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use self::attempts::{Attempts, Batches};
+use self::attempts::{ImportAttempts, ImportBatches};
 use self::conditions::SyncOutcome;
-use self::import::{Child, Place, Verdict};
+use self::import::{Child, ImportDecision, ImportTarget};
 use self::orphan::Orphans;
-use self::quota::{CHILDREN, OverQuota, Quota};
+use self::quota::{ImportQuota, MAX_CHILDREN, OverQuota};
 use super::period::{self, Due};
+use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::server::{Context, Error};
-use crate::story::one_line;
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
 /// Annotation of a Backup whose PodVolumeBackups and VolumePluginBackups are not all there yet.
 pub const INCOMPLETE: &str = "bowline.io/sync-incomplete";
 
 /// How many locations are looked at at a time.
-const AT_ONCE: u16 = 4;
+const CONCURRENT_LOCATIONS: u16 = 4;
 /// How many backups of a location are taken in at a time.
-const BACKUPS_AT_ONCE: usize = 4;
+const CONCURRENT_IMPORTS: usize = 4;
 /// How many are noted at a time as about to be read.
-const NOTED_AT_ONCE: usize = 32;
+const ATTEMPTS_PER_BATCH: usize = 32;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;
 /// How many complaints are remembered, so as not to repeat them each minute.
-const REMEMBERED: usize = 10_000;
+const MAX_LOGGED_COMPLAINTS: usize = 10_000;
 
 /// Keeps cluster and locations in step until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let watch = Watch::new(context.api::<BackupStorageLocation>()).concurrency(AT_ONCE);
+    let watch =
+        Watch::new(context.api::<BackupStorageLocation>()).concurrency(CONCURRENT_LOCATIONS);
     let stop = context.stop.clone();
-    let controller = Arc::new(Controller { context, told: Mutex::default() });
+    let controller = Arc::new(Controller { context, logged: Mutex::default() });
     let work = move |location: Arc<BackupStorageLocation>| {
         let controller = Arc::clone(&controller);
         async move { controller.reconcile(&location).await }
@@ -80,7 +81,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// Why a location could not be looked at.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum SyncError {
     #[error("cannot list the backups in the cluster")]
     ListCluster(#[source] kube::Error),
     #[error("cannot open the location")]
@@ -88,15 +89,15 @@ enum Failure {
     #[error("cannot list the backups in the location")]
     ListStore(#[source] bowline_store::Error),
     #[error("cannot note how looking at the location went")]
-    Note(#[source] kube::Error),
+    WriteStatus(#[source] kube::Error),
 }
 
 /// A backup that is to be taken in, with the Backup of an earlier try.
-type Wanted = (BackupName, Option<Backup>);
+type PendingImport = (BackupName, Option<Backup>);
 
 /// Why a backup could not be taken in.
 #[derive(Debug, thiserror::Error)]
-enum NotTaken {
+enum ImportError {
     #[error("its record cannot be read")]
     Read(#[source] bowline_store::Error),
     #[error("the schedule `{0}` cannot be looked for")]
@@ -118,57 +119,57 @@ enum NotTaken {
 struct Controller {
     context: Arc<Context>,
     /// The complaints that were logged, with their locations.
-    told: Mutex<HashSet<(String, String)>>,
+    logged: Mutex<HashSet<(String, String)>>,
 }
 
 impl Controller {
-    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Next, Failure> {
+    async fn reconcile(&self, location: &BackupStorageLocation) -> Result<Requeue, SyncError> {
         let server = self.context.options.backup_sync_period;
         let period = period::period(location.spec.backup_sync_period, server);
         let status = location.status.as_ref();
         let last = status.and_then(|status| status.last_synced_time.as_ref()).map(|time| time.0);
         match period::due(last, period, Timestamp::now()) {
-            Due::Never => return Ok(Next::Done),
-            Due::In(rest) => return Ok(Next::Again(rest)),
+            Due::Never => return Ok(Requeue::OnChange),
+            Due::In(rest) => return Ok(Requeue::After(rest)),
             Due::Now => {}
         }
         // When it becomes available it changes, and we are called again.
         if status.and_then(|status| status.phase.as_ref()) != Some(&LocationPhase::Available) {
-            return Ok(Next::Done);
+            return Ok(Requeue::OnChange);
         }
         let synced = self.sync(location).await;
         let outcome = match &synced {
-            Ok(left_out) => SyncOutcome::Done(left_out.clone()),
-            Err(failure) => SyncOutcome::Failed(one_line(failure)),
+            Ok(skipped) => SyncOutcome::Done(skipped.clone()),
+            Err(failure) => SyncOutcome::Failed(status_message(failure)),
         };
-        self.note(location, &outcome).await?;
-        synced.map(|_| period.map_or(Next::Done, Next::Again))
+        self.write_outcome(location, &outcome).await?;
+        synced.map(|_| period.map_or(Requeue::OnChange, Requeue::After))
     }
 
     /// Writes how a sync went.
-    async fn note(
+    async fn write_outcome(
         &self,
         location: &BackupStorageLocation,
         outcome: &SyncOutcome,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), SyncError> {
         let before = location.status.clone().unwrap_or_default().conditions;
         let now = Timestamp::now();
-        let conditions = conditions::after_sync(&before, &location.spec, outcome, now);
-        let mut note = json!({});
+        let conditions = conditions::conditions_after_sync(&before, &location.spec, outcome, now);
+        let mut status = json!({});
         if let Some(conditions) = &conditions {
-            note["conditions"] = json!(conditions);
+            status["conditions"] = json!(conditions);
         }
         if let SyncOutcome::Done(_) = outcome {
-            note["lastSyncedTime"] = json!(patch::to_the_second(now));
+            status["lastSyncedTime"] = json!(patch::truncate_to_second(now));
         } else if conditions.is_some() {
-            self.context.events.tell(location, Milestone::NotSynced).await;
+            self.context.events.publish(location, Milestone::NotSynced).await;
         } else {
             return Ok(());
         }
         let api = self.context.api::<BackupStorageLocation>();
-        match patch::patch_status(&api, &location.name_any(), None, note).await {
-            Err(error) if patch::is_missing(&error) => Ok(()),
-            noted => noted.map(drop).map_err(Failure::Note),
+        match patch::patch_status(&api, &location.name_any(), None, status).await {
+            Err(error) if patch::is_not_found(&error) => Ok(()),
+            written => written.map(drop).map_err(SyncError::WriteStatus),
         }
     }
 
@@ -177,70 +178,73 @@ impl Controller {
     async fn sync(
         &self,
         location: &BackupStorageLocation,
-    ) -> Result<Vec<(String, String)>, Failure> {
+    ) -> Result<Vec<(String, String)>, SyncError> {
         let store = self.context.locations.open(location).await?;
         // In this order: see above.
-        let cluster = self.backups().await.map_err(Failure::ListCluster)?;
+        let cluster = self.list_backups().await.map_err(SyncError::ListCluster)?;
         let began = Timestamp::now();
-        let listing = store.list().await.map_err(Failure::ListStore)?;
-        for folder in &listing.strange {
-            if self.is_news(location, folder) {
+        let listing = store.list().await.map_err(SyncError::ListStore)?;
+        for folder in &listing.unexpected {
+            if self.is_new_complaint(location, folder) {
                 tracing::info!(location = location.name_any(), folder, "is no backup");
             }
         }
         let listed: BTreeSet<&str> = listing.backups.iter().map(BackupName::as_str).collect();
-        let here: HashSet<String> = cluster.iter().map(kube::ResourceExt::name_any).collect();
-        let place =
-            Place { namespace: &self.context.options.namespace, location: &location.name_any() };
+        let existing_names: HashSet<String> =
+            cluster.iter().map(kube::ResourceExt::name_any).collect();
+        let target = ImportTarget {
+            namespace: &self.context.options.namespace,
+            location: &location.name_any(),
+        };
 
-        let new = listing.backups.iter().filter(|name| !here.contains(name.as_str()));
+        let new = listing.backups.iter().filter(|name| !existing_names.contains(name.as_str()));
         let new = new.map(|name| (name.clone(), None));
-        let incomplete = cluster.iter().filter(|backup| is_incomplete(backup, &place));
+        let incomplete = cluster.iter().filter(|backup| is_incomplete(backup, &target));
         let incomplete = incomplete.filter_map(|backup| {
             let name = BackupName::new(backup.name_any()).ok()?;
             Some((name, Some(backup.clone())))
         });
-        let wanted: Vec<Wanted> = new.chain(incomplete).collect();
+        let wanted: Vec<PendingImport> = new.chain(incomplete).collect();
         // Measuring them all is for when something is to be brought in.
         let is_needed = !wanted.is_empty();
         let is_of_location =
-            |one: &&Backup| is_needed && one.spec.storage_location == place.location;
+            |one: &&Backup| is_needed && one.spec.storage_location == target.location;
         let of_location = cluster.iter().filter(is_of_location);
-        let quota = Quota::new(self.context.options.backup_sync_limit, of_location);
-        let left_out = self.take_all(location, &store, &place, wanted, &listed, &quota).await?;
-        let has_others = !listing.strange.is_empty();
-        match orphan::find(&cluster, place.location, &listed, has_others, began) {
-            Orphans::Remove(orphans) => self.remove(orphans).await,
+        let quota = ImportQuota::new(self.context.options.backup_sync_limit, of_location);
+        let skipped = self.import_all(location, &store, &target, wanted, &listed, &quota).await?;
+        let has_others = !listing.unexpected.is_empty();
+        match orphan::find(&cluster, target.location, &listed, has_others, began) {
+            Orphans::Remove(orphans) => self.delete_orphans(orphans).await,
             Orphans::Keep(backups) => tracing::warn!(
-                location = place.location,
+                location = target.location,
                 backups,
                 "the location is empty: its Backups are kept; is it mounted, and the right one?"
             ),
         }
-        Ok(left_out)
+        Ok(skipped)
     }
 
     /// Takes backups in, a few at a time. Returns those that are left out though they should not be.
-    async fn take_all(
+    async fn import_all(
         &self,
         location: &BackupStorageLocation,
         store: &BackupStore,
-        place: &Place<'_>,
-        wanted: Vec<Wanted>,
+        target: &ImportTarget<'_>,
+        wanted: Vec<PendingImport>,
         listed: &BTreeSet<&str>,
-        quota: &Quota,
-    ) -> Result<Vec<(String, String)>, Failure> {
-        let mut attempts = Attempts::of(location);
-        attempts.keep_only(listed);
-        let mut left_out = Vec::new();
+        quota: &ImportQuota,
+    ) -> Result<Vec<(String, String)>, SyncError> {
+        let mut attempts = ImportAttempts::from_location(location);
+        attempts.retain_listed(listed);
+        let mut skipped = Vec::new();
         let mut complain = |name: &str, reason: String| {
-            if self.is_news(location, &format!("{name} {reason}")) {
-                tracing::warn!(location = place.location, backup = name, reason, "left out");
+            if self.is_new_complaint(location, &format!("{name} {reason}")) {
+                tracing::warn!(location = target.location, backup = name, reason, "left out");
             }
-            left_out.push((name.to_owned(), reason));
+            skipped.push((name.to_owned(), reason));
         };
-        let Batches { batches, given_up } =
-            attempts.batches(wanted, |(name, _)| name.as_str(), NOTED_AT_ONCE);
+        let ImportBatches { batches, given_up } =
+            attempts.plan_batches(wanted, |(name, _)| name.as_str(), ATTEMPTS_PER_BATCH);
         for (name, _) in given_up {
             let reason = format!(
                 "the server has ended each time it read it; delete its files, or try again by removing \
@@ -249,88 +253,88 @@ impl Controller {
             );
             complain(name.as_str(), reason);
         }
-        let mut noted = location.annotations().get(annotation::SYNC_ATTEMPTS).cloned();
+        let mut saved = location.annotations().get(annotation::SYNC_ATTEMPTS).cloned();
         for batch in batches {
             if self.context.stop.is_cancelled() {
                 break;
             }
             let names: Vec<String> = batch.iter().map(|(name, _)| name.to_string()).collect();
-            attempts.begin(names.iter().map(String::as_str));
-            self.note_attempts(location, &attempts, &mut noted).await?;
-            let taken = stream::iter(batch)
-                .map(|(name, begun)| async move {
-                    let outcome = self.take(store, place, &name, begun, quota).await;
+            attempts.record_started(names.iter().map(String::as_str));
+            self.save_attempts(location, &attempts, &mut saved).await?;
+            let imported = stream::iter(batch)
+                .map(|(name, existing)| async move {
+                    let outcome = self.import_backup(store, target, &name, existing, quota).await;
                     (name, outcome)
                 })
-                .buffer_unordered(BACKUPS_AT_ONCE)
+                .buffer_unordered(CONCURRENT_IMPORTS)
                 .collect::<Vec<_>>()
                 .await;
-            attempts.end(names.iter().map(String::as_str));
-            for (name, outcome) in taken {
+            attempts.record_ended(names.iter().map(String::as_str));
+            for (name, outcome) in imported {
                 match outcome {
                     Ok(None) => {
-                        tracing::info!(location = place.location, backup = %name, "taken in");
+                        tracing::info!(location = target.location, backup = %name, "taken in");
                     }
                     Ok(Some(reason)) => {
-                        if self.is_news(location, &format!("{name} {reason}")) {
+                        if self.is_new_complaint(location, &format!("{name} {reason}")) {
                             tracing::info!(
-                                location = place.location, backup = %name, reason, "left out"
+                                location = target.location, backup = %name, reason, "left out"
                             );
                         }
                     }
-                    Err(error) => complain(name.as_str(), one_line(&error)),
+                    Err(error) => complain(name.as_str(), status_message(&error)),
                 }
             }
         }
-        self.note_attempts(location, &attempts, &mut noted).await?;
-        Ok(left_out)
+        self.save_attempts(location, &attempts, &mut saved).await?;
+        Ok(skipped)
     }
 
     /// Notes on the location what is about to be read, if that is not what is noted.
-    async fn note_attempts(
+    async fn save_attempts(
         &self,
         location: &BackupStorageLocation,
-        attempts: &Attempts,
-        noted: &mut Option<String>,
-    ) -> Result<(), Failure> {
-        let wanted = attempts.written();
-        if wanted == *noted {
+        attempts: &ImportAttempts,
+        saved: &mut Option<String>,
+    ) -> Result<(), SyncError> {
+        let wanted = attempts.to_annotation();
+        if wanted == *saved {
             return Ok(());
         }
         let change = json!({"metadata": {"annotations": {annotation::SYNC_ATTEMPTS: wanted}}});
         let api = self.context.api::<BackupStorageLocation>();
         match patch::patch(&api, &location.name_any(), None, change).await {
-            Err(error) if !patch::is_missing(&error) => Err(Failure::Note(error)),
+            Err(error) if !patch::is_not_found(&error) => Err(SyncError::WriteStatus(error)),
             _ => {
-                *noted = wanted;
+                *saved = wanted;
                 Ok(())
             }
         }
     }
 
     /// Takes one backup in, or says why not. `begun` is the Backup of an earlier try.
-    async fn take(
+    async fn import_backup(
         &self,
         store: &BackupStore,
-        place: &Place<'_>,
+        target: &ImportTarget<'_>,
         name: &BackupName,
-        begun: Option<Backup>,
-        quota: &Quota,
-    ) -> Result<Option<String>, NotTaken> {
+        existing: Option<Backup>,
+        quota: &ImportQuota,
+    ) -> Result<Option<String>, ImportError> {
         let api = self.context.api::<Backup>();
-        let backup = match begun {
+        let backup = match existing {
             Some(backup) => Ok(backup),
-            None => self.create(store, place, name, quota).await?,
+            None => self.create(store, target, name, quota).await?,
         };
         let backup = match backup {
             Ok(backup) => backup,
             Err(reason) => return Ok(Some(reason)),
         };
-        self.take_children::<PodVolumeBackup>(store, place, name, &backup).await?;
-        self.take_children::<VolumePluginBackup>(store, place, name, &backup).await?;
+        self.import_children::<PodVolumeBackup>(store, target, name, &backup).await?;
+        self.import_children::<VolumePluginBackup>(store, target, name, &backup).await?;
         let done = json!({"metadata": {"annotations": {INCOMPLETE: null}}});
         match patch::patch(&api, name.as_str(), None, done).await {
-            Err(error) if !patch::is_missing(&error) => Err(NotTaken::Mark(error)),
+            Err(error) if !patch::is_not_found(&error) => Err(ImportError::Mark(error)),
             _ => Ok(None),
         }
     }
@@ -339,36 +343,36 @@ impl Controller {
     async fn create(
         &self,
         store: &BackupStore,
-        place: &Place<'_>,
+        target: &ImportTarget<'_>,
         name: &BackupName,
-        quota: &Quota,
-    ) -> Result<Result<Backup, String>, NotTaken> {
-        let Some(record) = store.backup(name).await.map_err(NotTaken::Read)? else {
+        quota: &ImportQuota,
+    ) -> Result<Result<Backup, String>, ImportError> {
+        let Some(record) = store.backup(name).await.map_err(ImportError::Read)? else {
             return Ok(Err("it has no record: it is being written, or deleted".to_owned()));
         };
-        let schedules = self.schedules_of(&record).await?;
-        let prepared = match import::decide(record, place, &schedules, Timestamp::now()) {
-            Verdict::Skip(reason) => return Ok(Err(reason.to_string())),
-            Verdict::Create(prepared) => prepared,
+        let schedules = self.existing_schedules(&record).await?;
+        let prepared = match import::decide(record, target, &schedules, Timestamp::now()) {
+            ImportDecision::Skip(reason) => return Ok(Err(reason.to_string())),
+            ImportDecision::Create(prepared) => prepared,
         };
-        quota.take(&prepared)?;
+        quota.reserve(&prepared)?;
         match self.context.api::<Backup>().create(&patch::post_params(), &prepared).await {
             Ok(created) => Ok(Ok(created)),
-            Err(error) if patch::is_taken(&error) => {
+            Err(error) if patch::is_already_exists(&error) => {
                 Ok(Err("a Backup of this name was created meanwhile".to_owned()))
             }
-            Err(error) => Err(NotTaken::Create(error)),
+            Err(error) => Err(ImportError::Create(error)),
         }
     }
 
     /// Takes in what belongs to a backup.
-    async fn take_children<K>(
+    async fn import_children<K>(
         &self,
         store: &BackupStore,
-        place: &Place<'_>,
+        target: &ImportTarget<'_>,
         name: &BackupName,
         backup: &Backup,
-    ) -> Result<(), NotTaken>
+    ) -> Result<(), ImportError>
     where
         K: Child + Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + Serialize + DeserializeOwned + Send + 'static,
@@ -376,42 +380,45 @@ impl Controller {
     {
         let kind = K::kind(&()).into_owned();
         let read = store.get::<Vec<K>>(name).await;
-        let children = read.map_err(|error| NotTaken::ReadChildren(kind.clone(), error))?;
+        let children = read.map_err(|error| ImportError::ReadChildren(kind.clone(), error))?;
         let api: Api<K> = self.context.api();
         let children: Vec<K> = children.into_iter().flatten().collect();
         if children.is_empty() {
             return Ok(());
         }
-        let here = match count(&api).await {
+        let existing_count = match count_objects(&api).await {
             Ok(here) => here,
             // Velero's definitions do not have our kinds.
-            Err(error) if patch::is_missing(&error) => return Ok(()),
-            Err(error) => return Err(NotTaken::CountChildren(kind, error)),
+            Err(error) if patch::is_not_found(&error) => return Ok(()),
+            Err(error) => return Err(ImportError::CountChildren(kind, error)),
         };
-        if here.saturating_add(children.len() as u64) > CHILDREN {
+        if existing_count.saturating_add(children.len() as u64) > MAX_CHILDREN {
             return Err(OverQuota::Children.into());
         }
         for child in children {
-            let Some(child) = import::child(child, place, backup) else { continue };
+            let Some(child) = import::import_child(child, target, backup) else { continue };
             quota::check_child(&child)?;
             let child_name = child.name_any();
             match api.create(&patch::post_params(), &child).await {
                 Ok(_) => {}
-                Err(error) if patch::is_taken(&error) => {}
-                Err(error) if patch::is_missing(&error) => return Ok(()),
-                Err(error) => return Err(NotTaken::CreateChild(kind, child_name, error)),
+                Err(error) if patch::is_already_exists(&error) => {}
+                Err(error) if patch::is_not_found(&error) => return Ok(()),
+                Err(error) => return Err(ImportError::CreateChild(kind, child_name, error)),
             }
         }
         Ok(())
     }
 
     /// The schedules among the owners of a record that are here, with their uids.
-    async fn schedules_of(&self, record: &Backup) -> Result<Vec<(String, String)>, NotTaken> {
+    async fn existing_schedules(
+        &self,
+        record: &Backup,
+    ) -> Result<Vec<(String, String)>, ImportError> {
         let api = self.context.api::<Schedule>();
         let mut found = Vec::new();
-        for name in import::schedules(record) {
+        for name in import::owner_schedules(record) {
             let read = api.get_opt(&name).await;
-            let read = read.map_err(|error| NotTaken::Schedule(name.clone(), error))?;
+            let read = read.map_err(|error| ImportError::Schedule(name.clone(), error))?;
             if let Some(uid) = read.and_then(|schedule| schedule.uid()) {
                 found.push((name, uid));
             }
@@ -420,7 +427,7 @@ impl Controller {
     }
 
     /// All Backups of the namespace.
-    async fn backups(&self) -> kube::Result<Vec<Backup>> {
+    async fn list_backups(&self) -> kube::Result<Vec<Backup>> {
         let api = self.context.api::<Backup>();
         let mut params = ListParams::default().limit(PAGE);
         let mut backups = Vec::new();
@@ -434,16 +441,16 @@ impl Controller {
         }
     }
 
-    async fn remove(&self, orphans: Vec<&Backup>) {
+    async fn delete_orphans(&self, orphans: Vec<&Backup>) {
         let api = self.context.api::<Backup>();
         for orphan in orphans {
             let backup = orphan.name_any();
-            match patch::delete(&api, orphan).await {
+            match patch::delete_unchanged(&api, orphan).await {
                 Ok(()) => tracing::info!(backup, "removed: its files are gone"),
                 // Somebody is working on it; the next round will see.
                 Err(error) if patch::is_conflict(&error) => {}
                 Err(error) => {
-                    let error = one_line(&error);
+                    let error = status_message(&error);
                     tracing::warn!(backup, error, "cannot be removed, though its files are gone");
                 }
             }
@@ -451,17 +458,17 @@ impl Controller {
     }
 
     /// Whether something was not said yet. What is so now is so in a minute, too.
-    fn is_news(&self, location: &BackupStorageLocation, complaint: &str) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.len() >= REMEMBERED {
-            told.clear();
+    fn is_new_complaint(&self, location: &BackupStorageLocation, complaint: &str) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() >= MAX_LOGGED_COMPLAINTS {
+            logged.clear();
         }
-        told.insert((location.name_any(), complaint.to_owned()))
+        logged.insert((location.name_any(), complaint.to_owned()))
     }
 }
 
 /// How many objects of a kind there are, without reading them.
-async fn count<K>(api: &Api<K>) -> kube::Result<u64>
+async fn count_objects<K>(api: &Api<K>) -> kube::Result<u64>
 where
     K: Clone + Debug + DeserializeOwned,
 {
@@ -471,6 +478,6 @@ where
 }
 
 /// Whether a Backup of this location was taken in only in part.
-fn is_incomplete(backup: &Backup, place: &Place<'_>) -> bool {
-    backup.annotations().contains_key(INCOMPLETE) && backup.spec.storage_location == place.location
+fn is_incomplete(backup: &Backup, target: &ImportTarget<'_>) -> bool {
+    backup.annotations().contains_key(INCOMPLETE) && backup.spec.storage_location == target.location
 }

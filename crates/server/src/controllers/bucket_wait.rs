@@ -10,28 +10,28 @@
 use std::fmt;
 use std::time::Duration;
 
-use bowline_engine::journal::{Journal as _, Record};
+use bowline_engine::journal::{Journal as _, JournalEntry};
 use bowline_engine::phase::Stage;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::kit::{Kit, NotNoted};
 use super::lookup::OpenError;
+use super::run_resources::{AttemptNotJournaled, RunResources};
+use crate::error_text::status_message;
 use crate::options::Options;
 use crate::server::Context;
-use crate::story::one_line;
 
 /// How long a call to the bucket may still take once the run was canceled.
-const AFTER_CANCEL: Duration = Duration::from_secs(10);
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
 /// After how long without its first answer a bucket counts as one that is waited for.
-const LATE: Duration = Duration::from_secs(5);
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a bucket could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketFailure {
     /// It does not answer, or not now.
-    Away,
+    Unreachable,
     /// It refuses to be read, or cannot be opened: credentials, a location or a Secret that is missing.
     Refused,
     /// It refuses to be written.
@@ -41,13 +41,13 @@ pub(super) enum BucketFailure {
 impl BucketFailure {
     /// Why a location could not be opened.
     pub(super) fn of_open(error: &OpenError) -> Self {
-        if error.is_retryable() { Self::Away } else { Self::Refused }
+        if error.is_retryable() { Self::Unreachable } else { Self::Refused }
     }
 
     /// Why something could not be read; none if the bucket is not to blame.
     pub(super) fn of_read(error: &bowline_store::Error) -> Option<Self> {
         if error.is_retryable() {
-            return Some(Self::Away);
+            return Some(Self::Unreachable);
         }
         matches!(error, bowline_store::Error::Backend { .. }).then_some(Self::Refused)
     }
@@ -144,29 +144,29 @@ pub(super) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
 /// Decides what is to be done with a run whose bucket cannot be used.
 pub(super) fn decide(outage: &BucketOutage, bounds: RunBounds, now: Timestamp) -> BucketDecision {
     let BucketOutage { stage, is_canceled, failure, since, attempts } = *outage;
-    let waited = elapsed(since, now);
+    let elapsed_since = elapsed(since, now);
     if is_canceled {
         BucketDecision::End(EndReason::Canceled)
     } else if stage == Stage::Items && failure == BucketFailure::WriteRefused {
         BucketDecision::End(EndReason::WriteRefused)
     } else if attempts >= bounds.attempts {
         BucketDecision::End(EndReason::TooManyAttempts(attempts))
-    } else if waited >= bounds.bucket_wait {
-        BucketDecision::End(EndReason::WaitedTooLong(waited))
+    } else if elapsed_since >= bounds.bucket_wait {
+        BucketDecision::End(EndReason::WaitedTooLong(elapsed_since))
     } else {
         BucketDecision::Retry
     }
 }
 
 /// Waits for a call to a bucket; not for long once the run was canceled.
-pub(super) async fn unless_canceled<T>(
+pub(super) async fn with_cancel_grace<T>(
     cancel: &CancellationToken,
     call: impl Future<Output = T>,
     given_up: impl FnOnce() -> T,
 ) -> T {
     let canceled = async {
         cancel.cancelled().await;
-        tokio::time::sleep(AFTER_CANCEL).await;
+        tokio::time::sleep(CANCEL_GRACE).await;
     };
     tokio::select! {
         biased;
@@ -176,14 +176,14 @@ pub(super) async fn unless_canceled<T>(
 }
 
 /// Waits for the first answer of a bucket. If that does not come soon, others need not wait for the run meanwhile.
-pub(super) async fn first_answer<T>(
+pub(super) async fn wait_for_first_answer<T>(
     context: &Context,
     uid: &str,
     call: impl Future<Output = T>,
 ) -> T {
     let late = async {
-        tokio::time::sleep(LATE).await;
-        context.runs.wait_for_bucket(uid, Timestamp::now());
+        tokio::time::sleep(FIRST_ANSWER_TIMEOUT).await;
+        context.runs.mark_waiting_for_bucket(uid, Timestamp::now());
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -194,7 +194,7 @@ pub(super) async fn first_answer<T>(
 }
 
 /// Tries a few times to do something with a bucket. Once the run was canceled, at most once more.
-pub(super) async fn try_bucket<T, F>(
+pub(super) async fn retry_bucket_call<T, F>(
     cancel: &CancellationToken,
     mut attempt: impl FnMut() -> F,
 ) -> Result<T, bowline_store::Error>
@@ -206,48 +206,51 @@ where
         let is_last = was_canceled;
         was_canceled = cancel.is_cancelled();
         let attempt = attempt();
-        async move { attempt.await.map_err(|error| Try { error: Box::new(error), is_last }) }
+        async move { attempt.await.map_err(|error| FailedAttempt { error: Box::new(error), is_last }) }
     };
-    let given_up = || Err(Try { error: Box::new(bowline_store::Error::GivenUp), is_last: true });
-    let tried = super::run::patiently_unless(attempt, |failed: &Try| failed.is_last);
-    unless_canceled(cancel, tried, given_up).await.map_err(|failed| *failed.error)
+    let given_up =
+        || Err(FailedAttempt { error: Box::new(bowline_store::Error::TaskAborted), is_last: true });
+    let retrying =
+        super::run::with_retries_unless(attempt, |failed: &FailedAttempt| failed.is_last);
+    with_cancel_grace(cancel, retrying, given_up).await.map_err(|failed| *failed.error)
 }
 
 /// A try that failed.
 #[derive(Debug)]
-struct Try {
+struct FailedAttempt {
     error: Box<bowline_store::Error>,
     /// Whether there is none after it.
     is_last: bool,
 }
 
-impl fmt::Display for Try {
+impl fmt::Display for FailedAttempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Try {
+impl std::error::Error for FailedAttempt {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.error.source()
     }
 }
 
-impl Kit<'_> {
+impl RunResources<'_> {
     /// Notes that the bucket of the run cannot be used. Returns since when, and whether that is news.
-    async fn note_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
-        let noted = self.bucket_lost();
+    async fn journal_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
+        let journaled = self.bucket_lost_since();
         let uid = self.uid.as_str();
-        let since = noted.or(context.runs.bucket_lost(uid)).unwrap_or_else(Timestamp::now);
-        context.runs.wait_for_bucket(uid, since);
-        if noted.is_none() {
-            match self.journal.append(&Record::BucketLost { at: since }).await {
-                Ok(()) => self.set_bucket_lost(Some(since)),
+        let since =
+            journaled.or(context.runs.bucket_lost_since(uid)).unwrap_or_else(Timestamp::now);
+        context.runs.mark_waiting_for_bucket(uid, since);
+        if journaled.is_none() {
+            match self.journal.append(&JournalEntry::BucketLost { at: since }).await {
+                Ok(()) => self.set_bucket_lost_since(Some(since)),
                 // This process remembers it all the same.
                 Err(error) => tracing::warn!("{error}"),
             }
         }
-        (since, noted.is_none())
+        (since, journaled.is_none())
     }
 
     /// Notes that the bucket of the run cannot be used, and decides what follows. Says as well whether the run begins
@@ -260,22 +263,22 @@ impl Kit<'_> {
         attempts: usize,
         is_canceled: bool,
     ) -> (BucketDecision, bool) {
-        let (since, is_news) = self.note_bucket_lost(context).await;
+        let (since, is_news) = self.journal_bucket_lost(context).await;
         let outage = BucketOutage { stage, is_canceled, failure, since, attempts };
         let decision = decide(&outage, RunBounds::of(&context.options), Timestamp::now());
         (decision, is_news && decision == BucketDecision::Retry)
     }
 
     /// Notes that the bucket of the run can be used, if it could not.
-    pub(super) async fn note_bucket_back(&self, context: &Context) {
-        context.runs.stop_waiting(self.uid.as_str());
-        if self.bucket_lost().is_none() {
+    pub(super) async fn journal_bucket_back(&self, context: &Context) {
+        context.runs.clear_waiting_for_bucket(self.uid.as_str());
+        if self.bucket_lost_since().is_none() {
             return;
         }
-        match self.journal.append(&Record::BucketBack { at: Timestamp::now() }).await {
+        match self.journal.append(&JournalEntry::BucketBack { at: Timestamp::now() }).await {
             Ok(()) => {
                 tracing::info!("the bucket can be used again");
-                self.set_bucket_lost(None);
+                self.set_bucket_lost_since(None);
             }
             Err(error) => tracing::warn!("{error}"),
         }
@@ -283,24 +286,25 @@ impl Kit<'_> {
 
     /// Notes that this process has resumed the run at a stage behind the items: once, however often it
     /// then has to ask its bucket again.
-    pub(super) async fn note_stage_attempt(
+    pub(super) async fn journal_stage_attempt(
         &self,
         context: &Context,
         stage: Stage,
-    ) -> Result<(), NotNoted> {
-        if !context.runs.attempts(self.uid.as_str(), stage) {
+    ) -> Result<(), AttemptNotJournaled> {
+        if !context.runs.record_stage_attempt(self.uid.as_str(), stage) {
             return Ok(());
         }
-        let record = Record::StageAttempt { stage, at: Timestamp::now() };
-        let noted = self.journal.append(&record).await;
-        noted.map_err(|error| NotNoted::of(&error))
+        let record = JournalEntry::StageAttempt { stage, at: Timestamp::now() };
+        let appended = self.journal.append(&record).await;
+        appended.map_err(|error| AttemptNotJournaled::of(&error))
     }
 
     /// Notes that the attempt at a stage behind the items has ended in good order, since all it lacks is its
     /// bucket.
-    pub(super) async fn leave_stage_attempt(&self, context: &Context, stage: Stage) {
-        if context.runs.leaves(self.uid.as_str(), stage)
-            && let Err(error) = self.journal.append(&Record::Left { at: Timestamp::now() }).await
+    pub(super) async fn journal_stage_attempt_left(&self, context: &Context, stage: Stage) {
+        if context.runs.end_stage_attempt_cleanly(self.uid.as_str(), stage)
+            && let Err(error) =
+                self.journal.append(&JournalEntry::Left { at: Timestamp::now() }).await
         {
             tracing::warn!("{error}; this attempt counts as one that failed");
         }
@@ -308,12 +312,12 @@ impl Kit<'_> {
 
     /// Keeps the journal of a run that ends at a stage without its bucket, and of which something is left
     /// that nobody else knows of.
-    pub(super) async fn abandon(&self, stage: Stage) {
+    pub(super) async fn journal_abandoned(&self, stage: Stage) {
         self.keep_journal();
         if let Err(error) = self.journal.abandon(stage).await {
             tracing::error!(
                 "{}; what is left of the run is deleted only when its object is deleted",
-                one_line(&error)
+                status_message(&error)
             );
         }
     }

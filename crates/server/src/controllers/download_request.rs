@@ -20,22 +20,22 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
 use super::period::Due;
+use crate::error_text::status_message;
 use crate::server::{Context, Error};
-use crate::story::one_line;
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
 /// Annotation of a request that could not be fulfilled: why.
 pub const ERROR: &str = "bowline.io/error";
 
 /// How many requests are answered at a time.
-const AT_ONCE: u16 = 8;
+const CONCURRENT_REQUESTS: u16 = 8;
 /// How long a location that does not answer is asked again. Command lines wait 30 s: the reason must be there before.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RETRY_WINDOW: Duration = Duration::from_secs(10);
 
 /// Answers requests until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let watch = Watch::new(context.api::<DownloadRequest>()).concurrency(AT_ONCE);
+    let watch = Watch::new(context.api::<DownloadRequest>()).concurrency(CONCURRENT_REQUESTS);
     let stop = context.stop.clone();
     let work = move |request: Arc<DownloadRequest>| {
         let context = Arc::clone(&context);
@@ -46,7 +46,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RequestStep {
     /// Answer it.
     Answer,
     /// Delete it then.
@@ -57,18 +57,18 @@ enum Step {
 
 /// How a request is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answer {
+enum DownloadAnswer {
     /// With a link.
     Link(String),
     /// With a link that leads nowhere, and the reason.
-    Dead(String, String),
+    DeadLink(String, String),
     /// Not at all, for this reason.
     Refused(String),
 }
 
 /// Why a request could not be answered this time.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum DownloadRequestError {
     #[error("cannot read the {0} that it is about")]
     Read(&'static str, #[source] kube::Error),
     #[error("cannot open the location of the backup")]
@@ -81,7 +81,7 @@ enum Failure {
     Delete(#[source] kube::Error),
 }
 
-impl Failure {
+impl DownloadRequestError {
     fn is_retryable(&self) -> bool {
         match self {
             Self::Read(..) | Self::Write(_) | Self::Delete(_) => true,
@@ -91,62 +91,67 @@ impl Failure {
     }
 }
 
-async fn reconcile(context: &Context, request: &DownloadRequest) -> Result<Next, Failure> {
+async fn reconcile(
+    context: &Context,
+    request: &DownloadRequest,
+) -> Result<Requeue, DownloadRequestError> {
     let api = context.api::<DownloadRequest>();
     let now = Timestamp::now();
     match decide(request, now) {
-        Step::Leave | Step::Delete(Due::Never) => return Ok(Next::Done),
-        Step::Delete(Due::In(rest)) => return Ok(Next::Again(rest)),
-        Step::Delete(Due::Now) => {
-            patch::delete(&api, request).await.map_err(Failure::Delete)?;
-            return Ok(Next::Done);
+        RequestStep::Leave | RequestStep::Delete(Due::Never) => return Ok(Requeue::OnChange),
+        RequestStep::Delete(Due::In(rest)) => return Ok(Requeue::After(rest)),
+        RequestStep::Delete(Due::Now) => {
+            patch::delete_unchanged(&api, request).await.map_err(DownloadRequestError::Delete)?;
+            return Ok(Requeue::OnChange);
         }
-        Step::Answer => {}
+        RequestStep::Answer => {}
     }
     let answer = match answer(context, &request.spec.target).await {
         Ok(answer) => answer,
         Err(failure) if failure.is_retryable() && is_young(request, now) => return Err(failure),
-        Err(failure) => Answer::Refused(one_line(&failure)),
+        Err(failure) => DownloadAnswer::Refused(status_message(&failure)),
     };
     let name = request.name_any();
     let version = request.resource_version();
-    match patch::patch(&api, &name, version.as_deref(), written(&answer, Timestamp::now())).await {
-        Err(error) if patch::is_missing(&error) => return Ok(Next::Done),
-        Err(error) => return Err(Failure::Write(error)),
+    match patch::patch(&api, &name, version.as_deref(), answer_patch(&answer, Timestamp::now()))
+        .await
+    {
+        Err(error) if patch::is_not_found(&error) => return Ok(Requeue::OnChange),
+        Err(error) => return Err(DownloadRequestError::Write(error)),
         Ok(_) => {}
     }
-    if let Answer::Refused(reason) | Answer::Dead(_, reason) = &answer {
+    if let DownloadAnswer::Refused(reason) | DownloadAnswer::DeadLink(_, reason) = &answer {
         tracing::info!(request = name, reason, "a download cannot be had");
     }
-    Ok(Next::Again(bowline_store::store::DOWNLOAD_TTL))
+    Ok(Requeue::After(bowline_store::store::DOWNLOAD_TTL))
 }
 
 /// What is to be done with a request.
-fn decide(request: &DownloadRequest, now: Timestamp) -> Step {
+fn decide(request: &DownloadRequest, now: Timestamp) -> RequestStep {
     if request.metadata.deletion_timestamp.is_some() {
-        return Step::Leave;
+        return RequestStep::Leave;
     }
     let status = request.status.clone().unwrap_or_default();
     let expiration = status.expiration.map(|time| time.0);
     // Whatever its phase: who asked has given up.
     if expiration.is_some_and(|expiration| expiration <= now) {
-        return Step::Delete(Due::Now);
+        return RequestStep::Delete(Due::Now);
     }
     match status.phase {
-        None | Some(DownloadRequestPhase::New) => Step::Answer,
+        None | Some(DownloadRequestPhase::New) => RequestStep::Answer,
         Some(DownloadRequestPhase::Processed) => {
             let created = request.creation_timestamp().map(|created| created.0);
             let expires = expiration
                 .or_else(|| created?.checked_add(bowline_store::store::DOWNLOAD_TTL).ok());
             let rest = expires.map(|expires| Duration::try_from(expires.duration_since(now)));
             match rest {
-                Some(Ok(rest)) if !rest.is_zero() => Step::Delete(Due::In(rest)),
-                Some(_) => Step::Delete(Due::Now),
-                None => Step::Leave,
+                Some(Ok(rest)) if !rest.is_zero() => RequestStep::Delete(Due::In(rest)),
+                Some(_) => RequestStep::Delete(Due::Now),
+                None => RequestStep::Leave,
             }
         }
-        Some(DownloadRequestPhase::Other(phase)) if phase.is_empty() => Step::Answer,
-        Some(DownloadRequestPhase::Other(_)) => Step::Leave,
+        Some(DownloadRequestPhase::Other(phase)) if phase.is_empty() => RequestStep::Answer,
+        Some(DownloadRequestPhase::Other(_)) => RequestStep::Leave,
     }
 }
 
@@ -155,15 +160,15 @@ fn is_young(request: &DownloadRequest, now: Timestamp) -> bool {
     let created = request.creation_timestamp().map(|created| created.0);
     let age = created.map(|created| Duration::try_from(now.duration_since(created)));
     // Created in the future: clocks differ.
-    age.is_some_and(|age| age.map_or(true, |age| age < PATIENCE))
+    age.is_some_and(|age| age.map_or(true, |age| age < RETRY_WINDOW))
 }
 
 /// An answer as it is written into the request.
-fn written(answer: &Answer, now: Timestamp) -> Value {
+fn answer_patch(answer: &DownloadAnswer, now: Timestamp) -> Value {
     let (url, error) = match answer {
-        Answer::Link(url) => (Some(url), None),
-        Answer::Dead(url, reason) => (Some(url), Some(reason)),
-        Answer::Refused(reason) => (None, Some(reason)),
+        DownloadAnswer::Link(url) => (Some(url), None),
+        DownloadAnswer::DeadLink(url, reason) => (Some(url), Some(reason)),
+        DownloadAnswer::Refused(reason) => (None, Some(reason)),
     };
     let expiration = now.checked_add(bowline_store::store::DOWNLOAD_TTL).unwrap_or(now);
     json!({
@@ -171,31 +176,34 @@ fn written(answer: &Answer, now: Timestamp) -> Value {
         "status": {
             "phase": DownloadRequestPhase::Processed,
             "downloadURL": url,
-            "expiration": patch::to_the_second(expiration),
+            "expiration": patch::truncate_to_second(expiration),
         },
     })
 }
 
-async fn answer(context: &Context, target: &DownloadTarget) -> Result<Answer, Failure> {
+async fn answer(
+    context: &Context,
+    target: &DownloadTarget,
+) -> Result<DownloadAnswer, DownloadRequestError> {
     let key = match Key::try_from(target) {
         Ok(key) => key,
-        Err(error) => return Ok(Answer::Refused(one_line(&error))),
+        Err(error) => return Ok(DownloadAnswer::Refused(status_message(&error))),
     };
-    match location(context, target, &key).await? {
+    match find_location(context, target, &key).await? {
         Ok(location) => {
             let store = context.locations.open(&location).await?;
-            link(&store, target, &key).await
+            download_link(&store, target, &key).await
         }
-        Err(reason) => Ok(Answer::Refused(reason)),
+        Err(reason) => Ok(DownloadAnswer::Refused(reason)),
     }
 }
 
 /// The location that a file lies in, or why there is none to ask.
-async fn location(
+async fn find_location(
     context: &Context,
     target: &DownloadTarget,
     key: &Key,
-) -> Result<Result<BackupStorageLocation, String>, Failure> {
+) -> Result<Result<BackupStorageLocation, String>, DownloadRequestError> {
     let backup = match key {
         Key::Restore(restore, _) => {
             let restores = context.api::<Restore>();
@@ -229,21 +237,29 @@ async fn location(
 }
 
 /// A link to a file, and whether it leads to one.
-async fn link(store: &BackupStore, target: &DownloadTarget, key: &Key) -> Result<Answer, Failure> {
+async fn download_link(
+    store: &BackupStore,
+    target: &DownloadTarget,
+    key: &Key,
+) -> Result<DownloadAnswer, DownloadRequestError> {
     let url = store.download_url(target).await?;
     // Of the file only the beginning comes, since nobody takes more.
     if store.get_stream(key).await?.is_some() {
-        return Ok(Answer::Link(url));
+        return Ok(DownloadAnswer::Link(url));
     }
     let reason = format!("{:?} is not in the storage location", store.layout().key(key));
-    Ok(Answer::Dead(url, reason))
+    Ok(DownloadAnswer::DeadLink(url, reason))
 }
 
-async fn get<K>(api: &Api<K>, what: &'static str, name: &str) -> Result<Option<K>, Failure>
+async fn get<K>(
+    api: &Api<K>,
+    what: &'static str,
+    name: &str,
+) -> Result<Option<K>, DownloadRequestError>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    api.get_opt(name).await.map_err(|error| Failure::Read(what, error))
+    api.get_opt(name).await.map_err(|error| DownloadRequestError::Read(what, error))
 }
 
 #[cfg(test)]

@@ -30,24 +30,24 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
 use self::deletion_limit::DeletionLimit;
-use self::step::{Obstacle, Step, decide, hindrance, pending, user_of};
+use self::step::{Obstacle, RetentionStep, decide, next_request_due, obstacle_of, restore_using};
 use super::lookup::lookup;
 use super::period::Due;
-use crate::clock::{Clocks, ClusterClock};
+use crate::clock::{ClockComparison, ClusterClock};
 use crate::events::{Events, Milestone};
 use crate::patch;
 use crate::server::{Context, Error};
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 
 /// How many Backups are looked at at a time.
-const AT_ONCE: u16 = 4;
+const CONCURRENT_BACKUPS: u16 = 4;
 /// When to look again at a Backup whose location does not answer, or that is being restored.
-const UNAVAILABLE: Duration = Duration::from_mins(1);
+const OBSTACLE_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let frequency = context.options.garbage_collection_frequency;
-    let watch = Watch::new(context.api::<Backup>()).concurrency(AT_ONCE);
+    let watch = Watch::new(context.api::<Backup>()).concurrency(CONCURRENT_BACKUPS);
     let stop = context.stop.clone();
     let controller = Arc::new(Controller {
         backups: context.api(),
@@ -69,7 +69,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// Why a Backup could not be worked on this time. It is tried again.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum RetentionError {
     #[error("cannot read its storage location")]
     Location(#[source] kube::Error),
     #[error("cannot write the label that says why it is not deleted")]
@@ -100,47 +100,53 @@ struct Controller {
 }
 
 impl Controller {
-    async fn reconcile(&self, backup: &Backup) -> Result<Next, Failure> {
+    async fn reconcile(&self, backup: &Backup) -> Result<Requeue, RetentionError> {
         match decide(backup, Timestamp::now()) {
-            Step::Leave | Step::Expire(Due::Never) => return Ok(Next::Done),
+            RetentionStep::Leave | RetentionStep::Expire(Due::Never) => {
+                return Ok(Requeue::OnChange);
+            }
             // Clocks can be set, so it is never waited for long.
-            Step::Expire(Due::In(rest)) => return Ok(Next::Again(rest.min(self.frequency))),
-            Step::Expire(Due::Now) => {}
+            RetentionStep::Expire(Due::In(rest)) => {
+                return Ok(Requeue::After(rest.min(self.frequency)));
+            }
+            RetentionStep::Expire(Due::Now) => {}
         }
         let location = match backup.spec.storage_location.as_str() {
             // One that was refused has none, and nothing in it.
             "" => None,
             name => {
                 let read = lookup(self.locations.get_opt(name).await);
-                Some(read.map_err(Failure::Location)?)
+                Some(read.map_err(RetentionError::Location)?)
             }
         };
-        let obstacle = location.as_ref().and_then(|location| hindrance(backup, location));
+        let obstacle = location.as_ref().and_then(|location| obstacle_of(backup, location));
         if obstacle == Some(Obstacle::Unavailable) {
             tracing::debug!("has expired; its storage location is unavailable");
-            return Ok(Next::Again(UNAVAILABLE.min(self.frequency)));
+            return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
         }
-        self.label(backup, obstacle.and_then(Obstacle::label)).await?;
+        self.set_failure_label(backup, obstacle.and_then(Obstacle::label)).await?;
         if let Some(obstacle) = obstacle {
             tracing::debug!(?obstacle, "has expired and cannot be deleted");
-            return Ok(Next::Again(self.frequency));
+            return Ok(Requeue::After(self.frequency));
         }
         if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) {
             tracing::debug!("has expired, and the server has ended whenever it was deleted");
-            return Ok(Next::Done);
+            return Ok(Requeue::OnChange);
         }
-        if let Some(restore) = in_use(&self.restores, backup).await.map_err(Failure::Restores)? {
+        if let Some(restore) =
+            restore_in_use(&self.restores, backup).await.map_err(RetentionError::Restores)?
+        {
             tracing::info!(restore, "has expired, and is being restored");
-            return Ok(Next::Again(UNAVAILABLE.min(self.frequency)));
+            return Ok(Requeue::After(OBSTACLE_RETRY_INTERVAL.min(self.frequency)));
         }
-        self.request(backup).await
+        self.request_deletion(backup).await
     }
 
     /// Says why a Backup must not be deleted for now though its time is over: when to look again.
-    async fn hold(&self, backup: &Backup) -> Result<Option<Duration>, Failure> {
+    async fn hold_duration(&self, backup: &Backup) -> Result<Option<Duration>, RetentionError> {
         let pause = match self.clock.compare().await {
             // One that does not say what time it is, behind a proxy, stops nothing by that.
-            Clocks::Agree | Clocks::Unknown => {
+            ClockComparison::Agree | ClockComparison::Unknown => {
                 match self.limit.admit(self.all.len(), Timestamp::now()).await? {
                     Ok(()) => return Ok(None),
                     Err(rest) => {
@@ -152,37 +158,37 @@ impl Controller {
                     }
                 }
             }
-            Clocks::Differ(by) => {
+            ClockComparison::Differ(by) => {
                 tracing::warn!(
                     "backup is expired but not deleted: the clock of the server differs by {by:#} \
                      from that of the API server"
                 );
-                UNAVAILABLE
+                OBSTACLE_RETRY_INTERVAL
             }
         };
-        self.events.tell(backup, Milestone::RetentionHeld).await;
-        Ok(Some(pause.clamp(UNAVAILABLE.min(self.frequency), self.frequency)))
+        self.events.publish(backup, Milestone::RetentionHeld).await;
+        Ok(Some(pause.clamp(OBSTACLE_RETRY_INTERVAL.min(self.frequency), self.frequency)))
     }
 
     /// Asks for the deletion, if nobody has, and not too often.
-    async fn request(&self, backup: &Backup) -> Result<Next, Failure> {
+    async fn request_deletion(&self, backup: &Backup) -> Result<Requeue, RetentionError> {
         let name = label::value(&backup.name_any()).into_owned();
         let uid = backup.uid().unwrap_or_default();
         let selector = format!("{}={name},{}={uid}", label::BACKUP_NAME, label::BACKUP_UID);
         let listed = self.requests.list(&ListParams::default().labels(&selector)).await;
-        let requests = listed.map_err(Failure::List)?.items;
-        match pending(&requests, self.frequency, Timestamp::now()) {
-            Due::Never => return Ok(Next::Again(self.frequency)),
-            Due::In(rest) => return Ok(Next::Again(rest.min(self.frequency))),
+        let requests = listed.map_err(RetentionError::List)?.items;
+        match next_request_due(&requests, self.frequency, Timestamp::now()) {
+            Due::Never => return Ok(Requeue::After(self.frequency)),
+            Due::In(rest) => return Ok(Requeue::After(rest.min(self.frequency))),
             Due::Now => {}
         }
-        if let Some(pause) = self.hold(backup).await? {
-            return Ok(Next::Again(pause));
+        if let Some(pause) = self.hold_duration(backup).await? {
+            return Ok(Requeue::After(pause));
         }
         let request_name = format!("{name}-{}", uid.get(..8).unwrap_or(&uid));
         // One that was answered has the name; what it said is told again if it is still so.
         for old in requests.iter().filter(|old| old.name_any() == request_name) {
-            patch::remove(&self.requests, old).await.map_err(Failure::Remove)?;
+            patch::delete_by_uid(&self.requests, old).await.map_err(RetentionError::Remove)?;
         }
         let by = (label::REQUESTED_BY, label::BY_RETENTION.to_owned());
         let labels = [(label::BACKUP_NAME, name), (label::BACKUP_UID, uid), by];
@@ -198,14 +204,18 @@ impl Controller {
         match self.requests.create(&patch::post_params(), &request).await {
             Ok(_) => tracing::info!("has expired, and is to be deleted"),
             // Another server was faster.
-            Err(error) if patch::is_taken(&error) => {}
-            Err(error) => return Err(Failure::Create(error)),
+            Err(error) if patch::is_already_exists(&error) => {}
+            Err(error) => return Err(RetentionError::Create(error)),
         }
-        Ok(Next::Again(self.frequency))
+        Ok(Requeue::After(self.frequency))
     }
 
     /// Says why a Backup is not deleted, or that nothing speaks against it.
-    async fn label(&self, backup: &Backup, value: Option<&str>) -> Result<(), Failure> {
+    async fn set_failure_label(
+        &self,
+        backup: &Backup,
+        value: Option<&str>,
+    ) -> Result<(), RetentionError> {
         let written = backup.labels().get(label::GC_FAILURE).map(String::as_str);
         if written == value {
             return Ok(());
@@ -216,7 +226,7 @@ impl Controller {
         let change =
             json!({"metadata": {"uid": backup.uid(), "labels": {label::GC_FAILURE: value}}});
         match patch::patch(&self.backups, &backup.name_any(), None, change).await {
-            Err(error) if !patch::is_missing(&error) => Err(Failure::Label(error)),
+            Err(error) if !patch::is_not_found(&error) => Err(RetentionError::Label(error)),
             _ => Ok(()),
         }
     }
@@ -226,11 +236,14 @@ impl Controller {
 const PAGE: u32 = 500;
 
 /// The name of a Restore of a Backup that is not over, if there is one.
-pub(super) async fn in_use(api: &Api<Restore>, backup: &Backup) -> kube::Result<Option<String>> {
+pub(super) async fn restore_in_use(
+    api: &Api<Restore>,
+    backup: &Backup,
+) -> kube::Result<Option<String>> {
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = api.list(&params).await?;
-        if let Some(restore) = user_of(backup, &page.items) {
+        if let Some(restore) = restore_using(backup, &page.items) {
             return Ok(Some(restore.name_any()));
         }
         match page.metadata.continue_.filter(|token| !token.is_empty()) {

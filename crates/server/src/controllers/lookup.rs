@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt as _};
 
-use super::backup_storage_location::usable;
+use super::backup_storage_location::available_status;
+use crate::error_text::status_message;
 use crate::server::Context;
-use crate::story::one_line;
 use crate::{locations, patch};
 
 /// Why a location cannot be opened.
@@ -24,7 +24,7 @@ pub(super) enum OpenError {
     #[error("the storage location does not exist")]
     Missing,
     #[error("cannot read the storage location: {0}")]
-    Unread(String),
+    ReadLocation(String),
     #[error(transparent)]
     Open(#[from] locations::Error),
 }
@@ -44,7 +44,7 @@ pub(super) async fn open(
     match location {
         Lookup::Found(location) => Ok(context.locations.open(location).await?),
         Lookup::Missing => Err(OpenError::Missing),
-        Lookup::Failed(error) => Err(OpenError::Unread(error.clone())),
+        Lookup::Failed(error) => Err(OpenError::ReadLocation(error.clone())),
     }
 }
 
@@ -71,7 +71,7 @@ pub(super) async fn bucket_identity_of(context: &Context, name: &str) -> Option<
     match locations.get_opt(name).await {
         Ok(found) => found.as_ref().map(bucket_identity),
         Err(error) => {
-            tracing::warn!(location = name, "cannot read the location: {}", one_line(&error));
+            tracing::warn!(location = name, "cannot read the location: {}", status_message(&error));
             None
         }
     }
@@ -79,7 +79,7 @@ pub(super) async fn bucket_identity_of(context: &Context, name: &str) -> Option<
 
 /// What came of asking for an object.
 pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T>> {
-    Ok(match told(found)? {
+    Ok(match split_refusal(found)? {
         Ok(Some(found)) => Lookup::Found(found),
         Ok(None) => Lookup::Missing,
         Err(refusal) => Lookup::Failed(refusal),
@@ -87,10 +87,10 @@ pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T
 }
 
 /// What the API server says, or why it will not. What may pass is an error.
-pub(super) fn told<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
+pub(super) fn split_refusal<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
     match answer {
         Ok(found) => Ok(Ok(found)),
-        Err(error) if patch::is_refused(&error) => Ok(Err(one_line(&error))),
+        Err(error) if patch::is_permanent(&error) => Ok(Err(status_message(&error))),
         Err(error) => Err(error),
     }
 }
@@ -119,23 +119,30 @@ pub(super) fn presume_available(location: &mut Lookup<BackupStorageLocation>) {
 
 /// Checks a location once more that was found unusable: somebody may have mended it since, and a run should not
 /// be refused for what was true a minute ago. What is found is written to its status.
-pub(super) async fn check_again(context: &Context, location: &mut Lookup<BackupStorageLocation>) {
+pub(super) async fn recheck_location(
+    context: &Context,
+    location: &mut Lookup<BackupStorageLocation>,
+) {
     let Lookup::Found(found) = location else { return };
     let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
     if phase != Some(&LocationPhase::Unavailable) {
         return;
     }
-    context.locations.forget(found);
+    context.locations.evict(found);
     let Ok(store) = context.locations.open(found).await else { return };
     if store.validate().await.is_err() {
         return;
     }
     let name = found.name_any();
     tracing::info!(location = name, "the storage location can be used again");
-    let status = usable(&name, Timestamp::now());
+    let status = available_status(&name, Timestamp::now());
     let api: Api<BackupStorageLocation> = context.api();
     if let Err(error) = patch::patch_status(&api, &name, None, status).await {
-        tracing::warn!(location = name, "cannot note that it can be used: {}", one_line(&error));
+        tracing::warn!(
+            location = name,
+            "cannot note that it can be used: {}",
+            status_message(&error)
+        );
     }
     presume_available(location);
 }

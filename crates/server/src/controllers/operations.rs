@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::annotation;
 use bowline_api::{Backup, Restore};
-use bowline_engine::operation::{Asker, Board, Counts, Deadlines, Operation, State, Tracker};
+use bowline_engine::operation::{
+    Counts, Deadlines, Operation, OperationClient, OperationTable, State, Tracker,
+};
 use bowline_engine::report::Report;
 use bowline_plugin::{BackupItemAction, Encoded, Name, Progress, RestoreItemAction, Result};
 use bowline_plugin_host::{Named, Problem};
@@ -21,20 +23,20 @@ use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::server::Context;
-use crate::story::one_line;
-use crate::{patch, unlisted};
+use crate::{patch, unlisted_plugins};
 
 /// How often it is looked whether something is to be shown.
-const LOOK: Duration = Duration::from_secs(1);
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// How often progress alone is written to the bucket. Ends are written at the next look.
-const KEEP: Duration = Duration::from_secs(5);
+const STORE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often it is looked whether a run is to be cancelled.
-const CANCEL_LOOK: Duration = Duration::from_millis(200);
+const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often it is tried to show that a run is being cancelled.
-const TELL_TRIES: u32 = 5;
+const PUBLISH_CANCEL_ATTEMPTS: u32 = 5;
 
 /// Why operations of a cancelled run are stopped.
 pub(super) const CANCELED: &str = "the run was canceled by its user";
@@ -44,92 +46,92 @@ pub(crate) const CANCELED_PREFIX: &str = "canceled: ";
 
 /// How following ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Followed {
+pub(super) enum FollowOutcome {
     /// All operations have ended.
-    Over,
+    Finished,
     /// The server ends; another takes them up.
     Stopped,
     /// The object of the run is gone. Its operations were told to stop.
-    Gone,
+    ObjectGone,
 }
 
 /// Who wants to know how operations go.
 #[async_trait]
-pub(super) trait Audience: Sync {
+pub(super) trait OperationPublisher: Sync {
     /// Writes them to the bucket. Says whether they are there.
-    async fn keep(&self, operations: &[Operation]) -> bool;
+    async fn store_operations(&self, operations: &[Operation]) -> bool;
 
     /// Shows how many have ended. Says whether the object of the run is still there.
-    async fn show(&self, operations: &[Operation]) -> bool;
+    async fn publish_counts(&self, operations: &[Operation]) -> bool;
 
     /// Shows how far each of them is. Called at most once a second.
-    async fn progress(&self, _: &[Operation]) {}
+    async fn publish_progress(&self, _: &[Operation]) {}
 }
 
 /// Nobody wants to know.
-pub(super) struct Nobody;
+pub(super) struct NoPublisher;
 
 #[async_trait]
-impl Audience for Nobody {
-    async fn keep(&self, _: &[Operation]) -> bool {
+impl OperationPublisher for NoPublisher {
+    async fn store_operations(&self, _: &[Operation]) -> bool {
         false
     }
 
-    async fn show(&self, _: &[Operation]) -> bool {
+    async fn publish_counts(&self, _: &[Operation]) -> bool {
         true
     }
 }
 
 /// Follows operations to their ends.
-pub(super) async fn follow(
+pub(super) async fn follow_operations(
     context: &Context,
     run: &str,
-    board: &Arc<Board>,
-    asker: &dyn Asker,
+    table: &Arc<OperationTable>,
+    operation_client: &dyn OperationClient,
     cancel: &CancellationToken,
-    audience: &dyn Audience,
-) -> Followed {
+    publisher: &dyn OperationPublisher,
+) -> FollowOutcome {
     let deadlines = Deadlines {
         longest_pause: context.options.item_operation_sync_frequency,
         ..Deadlines::default()
     };
     let tracker = Tracker {
-        board: Arc::clone(board),
-        asker,
-        rate: &context.poll_rate,
+        table: Arc::clone(table),
+        client: operation_client,
+        poll_limiter: &context.poll_rate,
         deadlines,
         uploads: &context.uploads,
     };
-    context.metrics.adopt(run, &board.operations());
+    context.metrics.adopt_operations(run, &table.operations());
     let is_gone = AtomicBool::new(false);
-    let mut ticks = interval(LOOK);
+    let mut ticks = interval(PUBLISH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut changes = board.changes();
-    let (mut shown, mut kept) = (board.counts(), Instant::now());
+    let mut changes = table.changes();
+    let (mut shown, mut last_stored) = (table.counts(), Instant::now());
     // Beside the tracking: a bucket that is slow keeps no plugin waiting.
-    let telling = async {
+    let publishing = async {
         loop {
             ticks.tick().await;
             if !changes.has_changed().unwrap_or(false) {
                 continue;
             }
-            let operations = board.operations();
+            let operations = table.operations();
             let counts = Counts::of(&operations);
             let has_ended = counts != shown;
-            context.metrics.show(run, &operations);
-            audience.progress(&operations).await;
-            if has_ended || kept.elapsed() >= KEEP {
+            context.metrics.set_operations(run, &operations);
+            publisher.publish_progress(&operations).await;
+            if has_ended || last_stored.elapsed() >= STORE_INTERVAL {
                 changes.mark_unchanged();
-                if audience.keep(&operations).await {
-                    board.note_kept(&operations);
+                if publisher.store_operations(&operations).await {
+                    table.mark_saved(&operations);
                 } else {
                     changes.mark_changed();
                 }
-                kept = Instant::now();
+                last_stored = Instant::now();
             }
             if has_ended && !is_gone.load(Ordering::Relaxed) {
                 shown = counts;
-                if !audience.show(&operations).await {
+                if !publisher.publish_counts(&operations).await {
                     tracing::warn!("the run was deleted, so its operations are stopped");
                     is_gone.store(true, Ordering::Relaxed);
                     cancel.cancel();
@@ -139,25 +141,25 @@ pub(super) async fn follow(
     };
     tokio::select! {
         () = tracker.run(cancel, CANCELED, &context.stop) => {}
-        () = telling => {}
+        () = publishing => {}
     }
-    context.metrics.show(run, &board.operations());
-    let counts = board.counts();
+    context.metrics.set_operations(run, &table.operations());
+    let counts = table.counts();
     if is_gone.into_inner() {
-        Followed::Gone
+        FollowOutcome::ObjectGone
     } else if counts.completed + counts.failed == counts.attempted {
-        Followed::Over
+        FollowOutcome::Finished
     } else {
-        Followed::Stopped
+        FollowOutcome::Stopped
     }
 }
 
 /// Tells which operations have failed.
-pub(super) fn tell_failed(operations: &[Operation], report: &Report) {
+pub(super) fn report_failed(operations: &[Operation], report: &Report) {
     for operation in operations {
         if let State::Failed(reason) = &operation.state {
             // That its snapshot has failed is told already.
-            if operation.was_not_begun() {
+            if operation.was_not_started() {
                 continue;
             }
             let Operation { id, plugin, item, .. } = operation;
@@ -173,12 +175,12 @@ pub(super) fn is_canceled<K: Resource>(object: &K) -> bool {
 }
 
 /// Waits until a run is to be cancelled, or is deleted, as far as a watch knows.
-pub(super) async fn canceled<K>(watched: &Store<K>, object: &K)
+pub(super) async fn wait_for_cancel<K>(watched: &Store<K>, object: &K)
 where
     K: Resource<DynamicType = ()> + Clone + Debug,
 {
     let reference = ObjectRef::from_obj(object);
-    let mut ticks = interval(CANCEL_LOOK);
+    let mut ticks = interval(CANCEL_POLL_INTERVAL);
     let mut was_there = false;
     loop {
         ticks.tick().await;
@@ -198,11 +200,11 @@ where
 }
 
 /// Does something, and sets a token meanwhile if `canceled` comes first. Then it is told, too.
-pub(super) async fn cancelable<T>(
+pub(super) async fn run_cancelable<T>(
     work: impl Future<Output = T>,
     canceled: impl Future<Output = ()>,
     token: &CancellationToken,
-    told: impl Future<Output = ()>,
+    publish_cancel: impl Future<Output = ()>,
 ) -> T {
     let (mut work, mut canceled) = (std::pin::pin!(work), std::pin::pin!(canceled));
     tokio::select! {
@@ -211,17 +213,17 @@ pub(super) async fn cancelable<T>(
     }
     tracing::info!("the run is being canceled");
     // Nobody waits for the telling: what ends first is the end.
-    let mut told = std::pin::pin!(told);
+    let mut publish_cancel = std::pin::pin!(publish_cancel);
     tokio::select! {
         outcome = &mut work => return outcome,
-        () = &mut told => {}
+        () = &mut publish_cancel => {}
     }
     work.await
 }
 
 /// Shows that a run is being cancelled, and tells it. `with_conditions` makes the conditions of a run that
 /// goes on; one that does not has none.
-pub(super) async fn tell_canceling<K>(
+pub(super) async fn publish_canceling<K>(
     context: &Context,
     api: &Api<K>,
     object: &K,
@@ -229,7 +231,7 @@ pub(super) async fn tell_canceling<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    for _ in 0..TELL_TRIES {
+    for _ in 0..PUBLISH_CANCEL_ATTEMPTS {
         let Ok(found) = api.get_opt(&object.name_any()).await else { continue };
         let Some(found) = found.filter(|found| found.uid() == object.uid()) else { return };
         let Some(conditions) = with_conditions(&found) else { return };
@@ -238,24 +240,24 @@ pub(super) async fn tell_canceling<K>(
         let change = json!({ "conditions": conditions });
         match patch::patch_status(api, &found.name_any(), version.as_deref(), change).await {
             Ok(_) => {
-                context.events.tell(object, Milestone::Canceling).await;
+                context.events.publish(object, Milestone::Canceling).await;
                 return;
             }
-            Err(error) => tracing::debug!("canceling cannot be shown: {}", one_line(&error)),
+            Err(error) => tracing::debug!("canceling cannot be shown: {}", status_message(&error)),
         }
-        tokio::time::sleep(CANCEL_LOOK).await;
+        tokio::time::sleep(CANCEL_POLL_INTERVAL).await;
     }
 }
 
 /// The actions of a run, by name, with the object that they are asked about.
-pub(super) struct Actions<T: ?Sized, O> {
+pub(super) struct ActionClients<T: ?Sized, O> {
     by_name: HashMap<Name, Arc<T>>,
     object: Encoded<O>,
     /// Binaries that one of them may be in that is not there.
     unlisted: Vec<Problem>,
 }
 
-impl<T: ?Sized, O: serde::Serialize> Actions<T, O> {
+impl<T: ?Sized, O: serde::Serialize> ActionClients<T, O> {
     pub(super) fn new(actions: Vec<Named<T>>, object: O, unlisted: &[Problem]) -> Self {
         let by_name = actions.into_iter().map(|named| (named.name, named.plugin)).collect();
         Self { by_name, object: Encoded::new(object), unlisted: unlisted.to_vec() }
@@ -264,14 +266,14 @@ impl<T: ?Sized, O: serde::Serialize> Actions<T, O> {
     fn find(&self, operation: &Operation) -> Result<&Arc<T>> {
         let name = &operation.plugin;
         self.by_name.get(name).ok_or_else(|| {
-            let why = format!("the plugin {name} is not installed any more");
-            unlisted::missing(&self.unlisted, &why)
+            let detail = format!("the plugin {name} is not installed any more");
+            unlisted_plugins::missing_plugin_error(&self.unlisted, &detail)
         })
     }
 }
 
 #[async_trait]
-impl Asker for Actions<dyn BackupItemAction, Backup> {
+impl OperationClient for ActionClients<dyn BackupItemAction, Backup> {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
         self.find(operation)?.progress(&operation.id, &self.object).await
     }
@@ -282,7 +284,7 @@ impl Asker for Actions<dyn BackupItemAction, Backup> {
 }
 
 #[async_trait]
-impl Asker for Actions<dyn RestoreItemAction, Restore> {
+impl OperationClient for ActionClients<dyn RestoreItemAction, Restore> {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
         self.find(operation)?.progress(&operation.id, &self.object).await
     }

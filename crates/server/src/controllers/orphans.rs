@@ -19,7 +19,7 @@ use bowline_api::{
 };
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::journal::{
-    Intent, Journal as _, Record, Recovered, Requested, SnapshotIntent, recover,
+    Intent, Journal as _, JournalEntry, Recovered, SnapshotIntent, VolumeRequest, recover,
 };
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
@@ -32,49 +32,49 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt as _};
 
-use super::backup::{clean, gone};
+use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
-use super::kit;
 use super::lookup::{bucket_identity, lookup, open};
+use super::run_resources;
 use super::thaw::Thawer;
-use crate::journal::{ConfigMaps, KeptHooks, Orphan, orphans, read};
-use crate::queue::Reach;
+use crate::error_text::status_message;
+use crate::journal::{ConfigMapJournal, Orphan, SavedHooks, orphans, read};
+use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
-use crate::story::one_line;
 
 /// How often it is looked for them.
-const PERIOD: Duration = Duration::from_mins(10);
+const CLEANUP_PERIOD: Duration = Duration::from_mins(10);
 /// The pause before the first retry of what could not be cleaned up. It doubles up to the period.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 /// How often it is reported that a journal stays, and for how long a snapshot that was in flight is asked for.
 const DAY: Duration = Duration::from_hours(24);
 /// How many things are named that are left of one run.
-const MOST_TOLD: usize = 100;
+const MAX_LOGGED_LEFTOVERS: usize = 100;
 /// How many journals are cleaned up at a time.
-const AT_ONCE: usize = 4;
+const CONCURRENT_CLEANUPS: usize = 4;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let thawer = Thawer::default();
     // First of all, and then beside what may take long.
     thawer.pass(&context).await;
-    join(Box::pin(thawer.run(&context)), Box::pin(keep_clean(&context))).await;
+    join(Box::pin(thawer.run(&context)), Box::pin(run_cleanup(&context))).await;
     Ok(())
 }
 
-async fn keep_clean(context: &Context) {
-    let mut stays = BTreeMap::new();
+async fn run_cleanup(context: &Context) {
+    let mut retry_log = BTreeMap::new();
     let mut backoff = CleanupBackoff::default();
     while !context.stop.is_cancelled() {
-        let cleaned = clean_all(context, &mut stays).await;
+        let cleaned = clean_all(context, &mut retry_log).await;
         if let Err(error) = &cleaned {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
-        let pause = backoff.after_round(cleaned.is_ok() && stays.is_empty());
+        let pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
         tokio::select! {
             () = context.stop.cancelled() => return,
             // What has just been left has its retries soon.
-            () = context.runs.leftovers() => backoff = CleanupBackoff::default(),
+            () = context.runs.wait_for_leftovers() => backoff = CleanupBackoff::default(),
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -93,31 +93,32 @@ impl Default for CleanupBackoff {
 impl CleanupBackoff {
     /// The pause after a round. One that leaves nothing begins the retries anew.
     fn after_round(&mut self, is_clean: bool) -> Duration {
-        let next = if is_clean { FIRST_RETRY } else { self.0.saturating_mul(2).min(PERIOD) };
+        let next =
+            if is_clean { FIRST_RETRY } else { self.0.saturating_mul(2).min(CLEANUP_PERIOD) };
         let retry = std::mem::replace(&mut self.0, next);
-        if is_clean { PERIOD } else { retry }
+        if is_clean { CLEANUP_PERIOD } else { retry }
     }
 }
 
 /// What became of the run of a journal.
-enum Fate {
+enum RunStatus {
     /// It goes on, or will.
-    Alive,
+    Active,
     /// Its object was deleted.
     Deleted,
     /// It is over. The Backup is its own, or the one that it restored, if that is still there.
-    Over(Option<Box<Backup>>),
+    Finished(Option<Box<Backup>>),
 }
 
 /// Why a journal stays.
-enum Reason {
+enum KeepReason {
     /// Something did not go well.
     Failed(String),
     /// These are left, and nobody else knows of them.
-    Left(Vec<String>),
+    Leftovers(Vec<String>),
 }
 
-impl From<String> for Reason {
+impl From<String> for KeepReason {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
     }
@@ -154,7 +155,7 @@ async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Res
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // First the journals and then the runs: a run that begins in between has none among them.
     let all = orphans(client, namespace, &BTreeSet::new()).await;
-    let all = all.map_err(|error| one_line(&error))?;
+    let all = all.map_err(|error| status_message(&error))?;
     let mut before = std::mem::take(stays);
     let each = all.into_iter().map(|journal| {
         let mut stay = before.remove(&journal.run).unwrap_or_default();
@@ -164,7 +165,8 @@ async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Res
         }
     });
     let each: Vec<_> = each.collect();
-    let mut each = std::pin::pin!(futures::stream::iter(each).buffer_unordered(AT_ONCE));
+    let mut each =
+        std::pin::pin!(futures::stream::iter(each).buffer_unordered(CONCURRENT_CLEANUPS));
     while let Some((journal, mut stay, ended)) = each.next().await {
         let Orphan { kind, name, .. } = &journal;
         match ended {
@@ -188,47 +190,54 @@ async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Res
 }
 
 /// Cleans up one. Returns whether its journal is gone.
-async fn clean_one(context: &Context, journal: &Orphan, stay: &mut Stay) -> Result<bool, Reason> {
+async fn clean_one(
+    context: &Context,
+    journal: &Orphan,
+    stay: &mut Stay,
+) -> Result<bool, KeepReason> {
     if context.stop.is_cancelled() {
         return Ok(false);
     }
-    match fate(context, journal).await? {
-        Fate::Alive => Ok(false),
-        Fate::Deleted => {
-            bury(context, journal, stay).await?;
+    match run_status(context, journal).await? {
+        RunStatus::Active => Ok(false),
+        RunStatus::Deleted => {
+            clean_up_deleted(context, journal, stay).await?;
             Ok(true)
         }
-        Fate::Over(backup) => {
+        RunStatus::Finished(backup) => {
             let backup = backup_or_stand_in(backup, &context.options.namespace, journal);
-            let recovered = recall(context, journal).await?;
-            let bucket = open_bucket(context, journal, &backup.spec.storage_location).await;
-            let mut left = reclaim(context, journal, &backup, &recovered, &bucket, stay).await?;
-            left.extend(reclaim_abandoned(context, journal, &backup, &recovered, &bucket).await?);
-            if !left.is_empty() {
-                return Err(Reason::Left(left));
+            let recovered = read_journal(context, journal).await?;
+            let open_store = open_bucket(context, journal, &backup.spec.storage_location).await;
+            let mut leftovers =
+                reclaim_in_flight(context, journal, &backup, &recovered, &open_store, stay).await?;
+            leftovers.extend(
+                reclaim_abandoned(context, journal, &backup, &recovered, &open_store).await?,
+            );
+            if !leftovers.is_empty() {
+                return Err(KeepReason::Leftovers(leftovers));
             }
             // As long as its files are there, the journal says whose they are.
-            delete_scratch(journal, &bucket).await?;
-            forget(context, journal).await?;
+            delete_scratch(journal, &open_store).await?;
+            remove_journal(context, journal).await?;
             Ok(true)
         }
     }
 }
 
 /// Reports why a journal stays.
-fn report_stay(journal: &Orphan, reason: &Reason) {
+fn report_stay(journal: &Orphan, reason: &KeepReason) {
     let Orphan { run, kind, name, .. } = journal;
-    let left = match reason {
-        Reason::Failed(reason) => {
+    let leftovers = match reason {
+        KeepReason::Failed(reason) => {
             return tracing::warn!("the journal of the {kind} {name} stays: {reason}");
         }
-        Reason::Left(left) => left,
+        KeepReason::Leftovers(left) => left,
     };
-    for one in left.iter().take(MOST_TOLD) {
+    for one in leftovers.iter().take(MAX_LOGGED_LEFTOVERS) {
         tracing::error!("the {kind} {name} has left over: {one}");
     }
     tracing::error!(
-        left = left.len(),
+        left = leftovers.len(),
         "cleanup will be retried; once the leftovers are gone by other means, delete the ConfigMaps with the label \
          {}={run}",
         label::JOURNAL
@@ -236,44 +245,48 @@ fn report_stay(journal: &Orphan, reason: &Reason) {
 }
 
 /// What became of the run of a journal.
-async fn fate(context: &Context, journal: &Orphan) -> Result<Fate, String> {
+async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, String> {
     let Orphan { run, kind, name, .. } = journal;
     // Runs of this process end by themselves, whatever became of their objects.
     let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
     if is_held || context.runs.has_journal_open(run.as_str()) {
-        return Ok(Fate::Alive);
+        return Ok(RunStatus::Active);
     }
-    let told = |error: kube::Error| one_line(&error);
+    let to_message = |error: kube::Error| status_message(&error);
     let is_it = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
     let backups = context.api::<Backup>();
     if kind == "Backup" {
-        let found = backups.get_opt(name).await.map_err(told)?;
+        let found = backups.get_opt(name).await.map_err(to_message)?;
         return Ok(match found.filter(|backup| is_it(backup.uid())) {
-            None => Fate::Deleted,
+            None => RunStatus::Deleted,
             Some(backup) => {
                 let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
                 let is_over = phase.is_some_and(BackupPhase::is_terminal);
-                if is_over { Fate::Over(Some(Box::new(backup))) } else { Fate::Alive }
+                if is_over {
+                    RunStatus::Finished(Some(Box::new(backup)))
+                } else {
+                    RunStatus::Active
+                }
             }
         });
     }
-    let found = context.api::<Restore>().get_opt(name).await.map_err(told)?;
+    let found = context.api::<Restore>().get_opt(name).await.map_err(to_message)?;
     let Some(restore) = found.filter(|restore| is_it(restore.uid())) else {
-        return Ok(Fate::Deleted);
+        return Ok(RunStatus::Deleted);
     };
     let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
     if !phase.is_some_and(RestorePhase::is_terminal) {
-        return Ok(Fate::Alive);
+        return Ok(RunStatus::Active);
     }
-    let backup = backups.get_opt(&restore.spec.backup_name).await.map_err(told)?;
-    Ok(Fate::Over(backup.map(Box::new)))
+    let backup = backups.get_opt(&restore.spec.backup_name).await.map_err(to_message)?;
+    Ok(RunStatus::Finished(backup.map(Box::new)))
 }
 
 /// Removes what was kept of a run that is over, if its bucket is known.
 async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), String> {
     match bucket {
         RunBucket::Same(store) => {
-            store.delete_scratch(&journal.run).await.map_err(|error| one_line(&error))
+            store.delete_scratch(&journal.run).await.map_err(|error| status_message(&error))
         }
         RunBucket::Away(reason) => Err(reason.clone()),
         RunBucket::Unknown(reason) => {
@@ -304,7 +317,7 @@ async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBuck
     let found = match lookup(locations.get_opt(name).await) {
         Ok(Lookup::Missing) => return gone(),
         Ok(found) => found,
-        Err(error) => return RunBucket::Away(one_line(&error)),
+        Err(error) => return RunBucket::Away(status_message(&error)),
     };
     if let Lookup::Found(location) = &found
         && let Some(reason) = moved(journal.bucket.as_deref(), location)
@@ -313,7 +326,7 @@ async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBuck
     }
     match open(context, &found).await {
         Ok(store) => RunBucket::Same(store),
-        Err(error) => RunBucket::Away(one_line(&error)),
+        Err(error) => RunBucket::Away(status_message(&error)),
     }
 }
 
@@ -327,7 +340,7 @@ fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String>
 
 /// What the bucket has under the name of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Recorded {
+enum BucketRecord {
     /// Its record: it is whole, and its snapshots belong to it.
     Ours,
     /// The record of another backup.
@@ -336,43 +349,48 @@ enum Recorded {
     Nothing,
 }
 
-fn whose(record: Option<&Backup>, run: &RunUid) -> Recorded {
+fn classify_record(record: Option<&Backup>, run: &RunUid) -> BucketRecord {
     match record {
-        None => Recorded::Nothing,
-        Some(record) if record.uid().as_deref() == Some(run.as_str()) => Recorded::Ours,
-        Some(_) => Recorded::Other,
+        None => BucketRecord::Nothing,
+        Some(record) if record.uid().as_deref() == Some(run.as_str()) => BucketRecord::Ours,
+        Some(_) => BucketRecord::Other,
     }
 }
 
 /// Takes away what a run has left whose object was deleted while no server ran, and then its journal.
-async fn bury(context: &Context, orphan: &Orphan, stay: &mut Stay) -> Result<(), Reason> {
-    let recovered = recall(context, orphan).await?;
-    let backup = stand_in(&context.options.namespace, orphan);
+async fn clean_up_deleted(
+    context: &Context,
+    orphan: &Orphan,
+    stay: &mut Stay,
+) -> Result<(), KeepReason> {
+    let recovered = read_journal(context, orphan).await?;
+    let backup = placeholder_backup(&context.options.namespace, orphan);
     let bucket = open_bucket(context, orphan, &backup.spec.storage_location).await;
-    let left = if orphan.kind == "Backup" {
-        let mut left = take_away(context, orphan, &backup, &recovered, &bucket).await?;
-        left.extend(reclaim(context, orphan, &backup, &recovered, &bucket, stay).await?);
-        left
+    let leftovers = if orphan.kind == "Backup" {
+        let mut leftovers = delete_created(context, orphan, &backup, &recovered, &bucket).await?;
+        leftovers
+            .extend(reclaim_in_flight(context, orphan, &backup, &recovered, &bucket, stay).await?);
+        leftovers
     } else {
         volumes_left(context, &recovered).await?
     };
     if context.stop.is_cancelled() {
-        return Err(Reason::Failed("the server ends".to_owned()));
+        return Err(KeepReason::Failed("the server ends".to_owned()));
     }
-    if !left.is_empty() {
-        return Err(Reason::Left(left));
+    if !leftovers.is_empty() {
+        return Err(KeepReason::Leftovers(leftovers));
     }
     delete_scratch(orphan, &bucket).await?;
-    Ok(forget(context, orphan).await?)
+    Ok(remove_journal(context, orphan).await?)
 }
 
 /// Volumes that plugins made for a restore that was given up, and that no PersistentVolume stands for.
 async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<String>, String> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
-    for Requested { begun, .. } in &recovered.volumes {
+    for VolumeRequest { started: begun, .. } in &recovered.volumes {
         let found = volumes.get_metadata_opt(&begun.name).await;
-        if found.map_err(|error| one_line(&error))?.is_some() {
+        if found.map_err(|error| status_message(&error))?.is_some() {
             used.insert(begun.name.as_str());
         }
     }
@@ -381,16 +399,17 @@ async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<St
 
 /// Those that plugins made, or may have made without an answer, and that are not used.
 fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
-    let is_unused = |one: &&Requested| one.ended.is_none() || !used.contains(&*one.begun.name);
+    let is_unused =
+        |one: &&VolumeRequest| one.ended.is_none() || !used.contains(&*one.started.name);
     let volumes = recovered.volumes.iter().filter(is_unused).cloned().collect();
     let unused = Recovered { volumes, ..Recovered::default() };
-    let left = restore::volumes_left(&unused).into_iter();
-    left.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
+    let leftovers = restore::leftover_volumes(&unused).into_iter();
+    leftovers.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
 }
 
 /// Deletes snapshots that were in flight when nobody waited for them any more. Returns those that are left. One
 /// that its plugin does not find for a day is reported, and not asked for again.
-async fn reclaim(
+async fn reclaim_in_flight(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
@@ -403,23 +422,28 @@ async fn reclaim(
     if recovered.in_flight.is_empty() {
         return Ok(left);
     }
-    let recorded = recorded_in(bucket, backup, &orphan.run).await?;
+    let recorded_snapshots = recorded_in(bucket, backup, &orphan.run).await?;
     for intent in &recovered.in_flight {
-        let reclaimed = match &recorded {
-            Ok(recorded) => gone::reclaim(context, backup, intent, recorded).await,
+        let reclaimed = match &recorded_snapshots {
+            Ok(recorded) => {
+                journal_cleanup::reclaim_in_flight(context, backup, intent, recorded).await
+            }
             Err(reason) => Err(reason.clone()),
         };
         match reclaimed {
             Ok(()) => settled.push(intent),
             Err(reason) if stay.gives_up(intent, Timestamp::now()) => {
-                gone::tell_unclear(intent, &reason);
+                journal_cleanup::log_unclear(intent, &reason);
                 settled.push(intent);
             }
-            Err(reason) => left.push(format!("{}: {reason}", gone::named_in_flight(intent))),
+            Err(reason) => {
+                left.push(format!("{}: {reason}", journal_cleanup::in_flight_description(intent)));
+            }
         }
     }
     let settled = settled.into_iter().filter_map(|intent| intent.snapshot.as_ref());
-    let reclaimed = |wanted: &SnapshotIntent| Record::Reclaimed { request: wanted.request.clone() };
+    let reclaimed =
+        |wanted: &SnapshotIntent| JournalEntry::Reclaimed { request: wanted.request.clone() };
     append(context, orphan, &settled.map(reclaimed).collect::<Vec<_>>()).await?;
     Ok(left)
 }
@@ -445,10 +469,10 @@ async fn recorded(
     backup: &Backup,
     run: &RunUid,
 ) -> Result<Vec<Snapshot>, String> {
-    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
-    let record = store.backup(&name).await.map_err(|error| one_line(&error))?;
-    let record = record.filter(|record| whose(Some(record), run) == Recorded::Ours);
-    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| one_line(&error))?;
+    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
+    let record = store.backup(&name).await.map_err(|error| status_message(&error))?;
+    let record = record.filter(|record| classify_record(Some(record), run) == BucketRecord::Ours);
+    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| status_message(&error))?;
     let is_whole = was_whole(backup) || record.as_ref().is_some_and(was_whole);
     match found {
         None if is_whole => Err("the bucket does not show the list of its snapshots".to_owned()),
@@ -466,28 +490,32 @@ fn was_whole(backup: &Backup) -> bool {
 }
 
 /// Appends records to a journal that no run has open.
-async fn append(context: &Context, orphan: &Orphan, records: &[Record]) -> Result<(), String> {
+async fn append(
+    context: &Context,
+    orphan: &Orphan,
+    records: &[JournalEntry],
+) -> Result<(), String> {
     if records.is_empty() {
         return Ok(());
     }
-    let claim = context.runs.await_journal(orphan.run.as_str()).await;
+    let claim = context.runs.claim_journal_when_free(orphan.run.as_str()).await;
     let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
-    let (journal, _) = take_over(context, orphan).await?;
+    let (journal, _) = take_over_journal(context, orphan).await?;
     for record in records {
-        journal.append(record).await.map_err(|error| one_line(&error))?;
+        journal.append(record).await.map_err(|error| status_message(&error))?;
     }
     Ok(())
 }
 
 /// Takes away what a backup has made, and its files. Returns what is left that nobody else knows of.
-async fn take_away(
+async fn delete_created(
     context: &Context,
     orphan: &Orphan,
     backup: &Backup,
     recovered: &Recovered,
     bucket: &RunBucket,
 ) -> Result<Vec<String>, String> {
-    let made = gone::made(recovered);
+    let made = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
         RunBucket::Away(reason) => return Err(reason.clone()),
@@ -496,22 +524,22 @@ async fn take_away(
             return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
     };
-    let name = BackupName::new(backup.name_any()).map_err(|error| one_line(&error))?;
+    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
     let is_asked = recovered.abandoned.is_some_and(|stage| stage < Stage::Finalizing);
     let recorded = find_record(store, &name, &orphan.run, made.is_empty() || is_asked).await?;
-    if recorded == Recorded::Ours {
+    if recorded == BucketRecord::Ours {
         return Ok(Vec::new());
     }
-    let left = gone::take_away(context, backup, recovered).await;
-    if left.is_empty() && recorded == Recorded::Nothing {
+    let left = journal_cleanup::delete_created(context, backup, recovered).await;
+    if left.is_empty() && recorded == BucketRecord::Nothing {
         // No backup begins meanwhile, which could be one of that name and write to the same folder.
-        let _held = context.runs.hold(backup, Some(Reach::All));
+        let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
-        if namesake.map_err(|error| one_line(&error))?.is_none() {
+        if namesake.map_err(|error| status_message(&error))?.is_none() {
             // If the journal stays for another reason, an empty location is no surprise next time.
-            let absent = Record::Abandoned { stage: Stage::Items, at: Timestamp::now() };
+            let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
             append(context, orphan, &[absent]).await?;
-            clean::clean(store, &name).await;
+            leftovers::delete_bucket_files(store, &name).await;
         }
     }
     Ok(left)
@@ -524,24 +552,24 @@ async fn find_record(
     name: &BackupName,
     run: &RunUid,
     may_be_empty: bool,
-) -> Result<Recorded, String> {
-    let record = store.backup(name).await.map_err(|error| one_line(&error))?;
+) -> Result<BucketRecord, String> {
+    let record = store.backup(name).await.map_err(|error| status_message(&error))?;
     if record.is_none()
         && !may_be_empty
-        && store.is_empty().await.map_err(|error| one_line(&error))?
+        && store.is_empty().await.map_err(|error| status_message(&error))?
     {
         return Err("the storage location is empty, although the run wrote to it".to_owned());
     }
-    Ok(whose(record.as_ref(), run))
+    Ok(classify_record(record.as_ref(), run))
 }
 
 /// The Backup of a run that is over, or what is known of it.
 fn backup_or_stand_in(found: Option<Box<Backup>>, namespace: &str, orphan: &Orphan) -> Backup {
-    found.map_or_else(|| stand_in(namespace, orphan), |found| *found)
+    found.map_or_else(|| placeholder_backup(namespace, orphan), |found| *found)
 }
 
 /// What is known of a Backup that is gone.
-fn stand_in(namespace: &str, orphan: &Orphan) -> Backup {
+fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
     let mut backup = Backup::new(&orphan.name, BackupSpec::default());
     backup.metadata.namespace = Some(namespace.to_owned());
     backup.metadata.uid = Some(orphan.run.as_str().to_owned());
@@ -550,17 +578,20 @@ fn stand_in(namespace: &str, orphan: &Orphan) -> Backup {
 }
 
 /// What a journal says. Nobody is kept from opening it.
-async fn recall(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
+async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
     let records = read(context.client.clone(), &context.options.namespace, orphan).await;
-    let recovered = recover(records.map_err(|error| one_line(&error))?);
+    let recovered = recover(records.map_err(|error| status_message(&error))?);
     Ok(Recovered { abandoned: recovered.abandoned.or(orphan.abandoned), ..recovered })
 }
 
-async fn take_over(context: &Context, orphan: &Orphan) -> Result<(ConfigMaps, Recovered), String> {
+async fn take_over_journal(
+    context: &Context,
+    orphan: &Orphan,
+) -> Result<(ConfigMapJournal, Recovered), String> {
     let Orphan { run, kind, name, .. } = orphan;
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    let opened = ConfigMaps::open(client, namespace, run, kind, name).await;
-    let (journal, records) = opened.map_err(|error| one_line(&error))?;
+    let opened = ConfigMapJournal::open(client, namespace, run, kind, name).await;
+    let (journal, records) = opened.map_err(|error| status_message(&error))?;
     Ok((journal, recover(records)))
 }
 
@@ -578,27 +609,27 @@ async fn reclaim_abandoned(
         // Another server has brought it to its end.
         Some(_) if was_whole(backup) => Ok(Vec::new()),
         Some(Stage::Items | Stage::Waiting) => {
-            Ok(gone::take_away(context, backup, recovered).await)
+            Ok(journal_cleanup::delete_created(context, backup, recovered).await)
         }
         Some(Stage::Finalizing | Stage::Over) => {
-            take_away(context, orphan, backup, recovered, bucket).await
+            delete_created(context, orphan, backup, recovered, bucket).await
         }
     }
 }
 
 /// Removes a journal, unless pods may be frozen still.
-async fn forget(context: &Context, orphan: &Orphan) -> Result<(), String> {
+async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), String> {
     let run = &orphan.run;
-    let claim = context.runs.await_journal(run.as_str()).await;
+    let claim = context.runs.claim_journal_when_free(run.as_str()).await;
     let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
-    let (journal, mut recovered) = take_over(context, orphan).await?;
+    let (journal, mut recovered) = take_over_journal(context, orphan).await?;
     context.runs.unwritten_thaws.apply(run.as_str(), &mut recovered.frozen);
     if !recovered.frozen.is_empty() {
         return Err("pods may be frozen still".to_owned());
     }
-    let hooks = KeptHooks::new(context.client.clone(), &context.options.namespace, run);
-    let removed = kit::remove(context, &journal, run, Some(hooks)).await;
-    if removed.map_err(|error| one_line(&error))? {
+    let hooks = SavedHooks::new(context.client.clone(), &context.options.namespace, run);
+    let removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await;
+    if removed.map_err(|error| status_message(&error))? {
         Ok(())
     } else {
         Err("the hooks beside it cannot be removed".to_owned())

@@ -18,11 +18,11 @@ pub(crate) enum Due {
 /// How often, from what a location asks for and what the server does otherwise. None is never.
 /// Velero reads a negative one as not set.
 pub(crate) fn period(
-    asked: Option<bowline_api::Duration>,
-    otherwise: Duration,
+    requested: Option<bowline_api::Duration>,
+    fallback: Duration,
 ) -> Option<Duration> {
-    let asked = asked.and_then(bowline_api::Duration::to_std);
-    Some(asked.unwrap_or(otherwise)).filter(|period| !period.is_zero())
+    let asked = requested.and_then(bowline_api::Duration::to_std);
+    Some(asked.unwrap_or(fallback)).filter(|period| !period.is_zero())
 }
 
 /// When something is due that was last done then.
@@ -45,21 +45,21 @@ mod tests {
 
     const SERVER: Duration = Duration::from_mins(1);
 
-    fn asked(seconds: i64) -> Option<Duration> {
+    fn spec_period(seconds: i64) -> Option<Duration> {
         period(Some(bowline_api::Duration::from_seconds(seconds)), SERVER)
     }
 
     #[test]
-    fn a_location_may_ask_for_more_less_or_nothing() {
+    fn location_period_overrides_the_default() {
         assert_eq!(period(None, SERVER), Some(SERVER));
-        assert_eq!(asked(5), Some(Duration::from_secs(5)));
-        assert_eq!(asked(-5), Some(SERVER));
-        assert_eq!(asked(0), None);
+        assert_eq!(spec_period(5), Some(Duration::from_secs(5)));
+        assert_eq!(spec_period(-5), Some(SERVER));
+        assert_eq!(spec_period(0), None);
         assert_eq!(period(None, Duration::ZERO), None);
     }
 
     #[test]
-    fn something_is_due_when_its_period_has_passed() {
+    fn due_when_the_period_has_passed() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let minute = Some(SERVER);
         for (last, period, expected) in [

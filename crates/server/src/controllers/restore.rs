@@ -9,7 +9,7 @@ mod csi;
 mod facts;
 mod items;
 mod outage;
-pub(crate) mod turn;
+pub(crate) mod permit;
 mod volumes;
 mod wait;
 
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
-use bowline_engine::operation::record::Of;
+use bowline_engine::operation::record::RunRef;
 use bowline_engine::phase::{Stage, restore_stage};
-use bowline_engine::point::{self, Point};
 use bowline_engine::restore::finalize;
 use bowline_engine::restore::request::{self, Prepared};
 use bowline_plugin::RestoreItemAction;
@@ -38,42 +38,45 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::bucket_wait::{BucketFailure, RunBounds};
-use super::kit::{self, Kit};
-use super::lookup::{OpenError, check_again, presume_available};
+use super::lookup::{OpenError, presume_available, recheck_location};
 use super::operations::{
-    CANCELED, CANCELED_PREFIX, cancelable, canceled, is_canceled, tell_canceling,
+    CANCELED, CANCELED_PREFIX, is_canceled, publish_canceling, run_cancelable, wait_for_cancel,
 };
-use super::run::patiently;
-use super::timed;
-use crate::conditions::{self, Cancel};
-use crate::end::{End, Standing};
+use super::run::with_retries;
+use super::run_resources::{self, RunResources};
+use super::timed_plugins;
+use crate::conditions::{self, CancelState};
+use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::journal;
 use crate::log::RunLog;
-use crate::metrics::Source;
+use crate::metrics::ObjectSource;
 use crate::patch;
-use crate::runs::Runs;
+use crate::run_state::{RunState, TerminalPhase};
+use crate::runs::ActiveRuns;
 use crate::server::{Context, Error};
-use crate::story::one_line;
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 
 /// How many restores are on their way at a time, most of them waiting for operations.
-const UNDER_WAY: u16 = 1000;
+const MAX_ACTIVE_RESTORES: u16 = 1000;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Restore> = context.api();
     let stop = context.stop.clone();
-    let watch = Watch::new(api).concurrency(UNDER_WAY).all_on(context.restores.releases());
+    let watch = Watch::new(api)
+        .concurrency(MAX_ACTIVE_RESTORES)
+        .reconcile_all_on(context.restore_queue.release_notifications());
     let watched = watch.store();
-    context.metrics.see(Source::Restores(watched.clone()));
-    let work = move |restore: Arc<Restore>| work(Arc::clone(&context), watched.clone(), restore);
+    context.metrics.add_source(ObjectSource::Restores(watched.clone()));
+    let work =
+        move |restore: Arc<Restore>| reconcile(Arc::clone(&context), watched.clone(), restore);
     Ok(watch.run(&stop, work).await?)
 }
 
 /// Why a restore could not be worked on. It is tried again.
 #[derive(Debug, thiserror::Error)]
-enum WorkError {
+enum RestoreRunError {
     #[error("the API server refused: {0}")]
     Api(#[from] kube::Error),
     #[error("the files of the restore cannot be deleted: {0}")]
@@ -87,21 +90,21 @@ enum WorkError {
     #[error("the bucket refuses to be written, which is tried again: {0}")]
     WriteRefused(String),
     #[error("its backup and storage location are not known: {0}")]
-    Hidden(String),
+    BackupUnknown(String),
     #[error(transparent)]
     Journal(#[from] journal::Error),
     #[error("{0}")]
-    Note(String),
+    Retryable(String),
 }
 
-impl WorkError {
+impl RestoreRunError {
     /// Why something could not be read.
     fn of_read(error: &bowline_store::Error) -> Self {
         match BucketFailure::of_read(error) {
             Some(BucketFailure::Refused | BucketFailure::WriteRefused) => {
-                Self::Refused(one_line(error))
+                Self::Refused(status_message(error))
             }
-            Some(BucketFailure::Away) | None => Self::Bucket(one_line(error)),
+            Some(BucketFailure::Unreachable) | None => Self::Bucket(status_message(error)),
         }
     }
 
@@ -116,51 +119,54 @@ impl WorkError {
     /// What is wrong with the bucket, if that is all that is wrong.
     fn bucket_failure(&self) -> Option<BucketFailure> {
         match self {
-            Self::Bucket(_) => Some(BucketFailure::Away),
-            Self::Refused(_) | Self::Hidden(_) => Some(BucketFailure::Refused),
+            Self::Bucket(_) => Some(BucketFailure::Unreachable),
+            Self::Refused(_) | Self::BackupUnknown(_) => Some(BucketFailure::Refused),
             Self::WriteRefused(_) => Some(BucketFailure::WriteRefused),
             Self::Open(error) => Some(BucketFailure::of_open(error)),
-            Self::Api(_) | Self::Files(_) | Self::Journal(_) | Self::Note(_) => None,
+            Self::Api(_) | Self::Files(_) | Self::Journal(_) | Self::Retryable(_) => None,
         }
     }
 }
 
-async fn work(
+async fn reconcile(
     context: Arc<Context>,
     watched: Store<Restore>,
     restore: Arc<Restore>,
-) -> Result<Next, WorkError> {
-    if !concerns_us(&restore) {
-        return Ok(Next::Done);
+) -> Result<Requeue, RestoreRunError> {
+    if !needs_work(&restore) {
+        return Ok(Requeue::OnChange);
     }
     // Those that wait look often, and need not ask the API server for that.
-    if !context.restores.may_begin(&restore, &watched.state()) {
-        return Ok(Next::Again(turn::PAUSE));
+    if !context.restore_queue.may_begin(&restore, &watched.state()) {
+        return Ok(Requeue::After(permit::QUEUE_POLL_INTERVAL));
     }
     let api: Api<Restore> = context.api();
     // The watch may be behind what we wrote ourselves a moment ago.
-    let Some(restore) = api.get_opt(&restore.name_any()).await? else { return Ok(Next::Done) };
+    let Some(restore) = api.get_opt(&restore.name_any()).await? else {
+        return Ok(Requeue::OnChange);
+    };
     let log = RunLog::new();
     let name = format!("{}/{}", context.options.namespace, restore.name_any());
     let span = log.attach(tracing::info_span!("restore", restore = name));
     if restore.metadata.deletion_timestamp.is_some() {
-        context.runs.stop_waiting(&restore.uid().unwrap_or_default());
-        let forgetting = async {
+        context.runs.clear_waiting_for_bucket(&restore.uid().unwrap_or_default());
+        let finalizing = async {
             outage::end_deleted(&context, &api, &restore, &log).await?;
-            forget(&context, &api, &restore).await
+            finalize_deleted(&context, &api, &restore).await
         };
-        forgetting.instrument(span).await?;
-    } else if concerns_us(&restore) {
-        let Some(turn) = context.restores.take(&restore, &watched.state()) else {
-            return Ok(Next::Again(turn::PAUSE));
+        finalizing.instrument(span).await?;
+    } else if needs_work(&restore) {
+        let Some(turn) = context.restore_queue.acquire(&restore, &watched.state()) else {
+            return Ok(Requeue::After(permit::QUEUE_POLL_INTERVAL));
         };
-        let carried = carry_on(&context, &api, &watched, restore, &log).instrument(span).await;
-        if carried.is_err() {
-            turn.give_up();
+        let outcome =
+            resume_or_start(&context, &api, &watched, restore, &log).instrument(span).await;
+        if outcome.is_err() {
+            turn.release_quietly();
         }
-        carried?;
+        outcome?;
     }
-    Ok(Next::Done)
+    Ok(Requeue::OnChange)
 }
 
 fn phase_of(restore: &Restore) -> Option<&RestorePhase> {
@@ -171,72 +177,78 @@ fn stage_of(restore: &Restore) -> Option<Stage> {
     phase_of(restore).and_then(restore_stage)
 }
 
-fn concerns_us(restore: &Restore) -> bool {
+fn needs_work(restore: &Restore) -> bool {
     restore.metadata.deletion_timestamp.is_some()
         || matches!(phase_of(restore), None | Some(RestorePhase::New))
         || stage_of(restore).is_some()
 }
 
 /// A restore on its way to its end.
-struct Course<'a> {
+struct RestoreRun<'a> {
     context: &'a Arc<Context>,
     api: &'a Api<Restore>,
     /// As it was last read or written.
     restore: Restore,
     name: RestoreName,
-    kit: Kit<'a>,
+    resources: RunResources<'a>,
 }
 
 /// What follows a stage.
-enum Then {
+enum NextStage {
     /// The next one. The Restore says which.
-    Stage(Box<Restore>),
+    Continue(Box<Restore>),
     /// Nothing: it is over, with this status.
-    Over(Box<RestoreStatus>),
+    Finished(Box<RestoreStatus>),
     /// Nothing: its Restore is gone.
-    Gone,
+    ObjectGone,
     /// Another process goes on with it.
-    Left,
+    HandedOver,
 }
 
 /// Brings a restore from wherever it is to its end.
-fn carry_on<'a>(
+fn resume_or_start<'a>(
     context: &'a Arc<Context>,
     api: &'a Api<Restore>,
     watched: &'a Store<Restore>,
     restore: Restore,
     log: &'a RunLog,
-) -> BoxFuture<'a, Result<(), WorkError>> {
+) -> BoxFuture<'a, Result<(), RestoreRunError>> {
     Box::pin(async move {
         let cancel = CancellationToken::new();
         if is_canceled(&restore) {
             cancel.cancel();
         }
         let watched_restore = restore.clone();
-        let going = Box::pin(go(context, api, restore, log, &cancel));
+        let running = Box::pin(begin_or_resume(context, api, restore, log, &cancel));
         let conditions = |restore: &Restore| {
             stage_of(restore)?;
             let status = restore.status.clone().unwrap_or_default();
             Some(with_conditions(&status, true).conditions)
         };
-        let told = tell_canceling(context, api, &watched_restore, conditions);
-        cancelable(going, canceled(watched, &watched_restore), &cancel, Box::pin(told)).await
+        let publishing_cancel = publish_canceling(context, api, &watched_restore, conditions);
+        run_cancelable(
+            running,
+            wait_for_cancel(watched, &watched_restore),
+            &cancel,
+            Box::pin(publishing_cancel),
+        )
+        .await
     })
 }
 
-async fn go(
+async fn begin_or_resume(
     context: &Arc<Context>,
     api: &Api<Restore>,
     restore: Restore,
     log: &RunLog,
     cancel: &CancellationToken,
-) -> Result<(), WorkError> {
+) -> Result<(), RestoreRunError> {
     let stage = stage_of(&restore);
     if stage.is_none() && cancel.is_cancelled() {
         let status = canceled_status(&restore.status.clone().unwrap_or_default());
         return write_end(context, api, &restore, &status, true).await;
     }
-    let known = facts::gather(context, &restore).await?;
+    let known = facts::gather_facts(context, &restore).await?;
     match stage {
         None => Box::pin(start(context, api, restore, known, log, cancel)).await,
         Some(stage) => Box::pin(resume(context, api, (restore, stage), known, log, cancel)).await,
@@ -248,11 +260,11 @@ async fn start(
     context: &Arc<Context>,
     api: &Api<Restore>,
     restore: Restore,
-    mut known: facts::Known,
+    mut known: facts::RestoreFacts,
     log: &RunLog,
     cancel: &CancellationToken,
-) -> Result<(), WorkError> {
-    check_again(context, &mut known.facts.location).await;
+) -> Result<(), RestoreRunError> {
+    recheck_location(context, &mut known.facts.location).await;
     let Prepared { restore: filled, outcome } =
         request::prepare(&restore, &known.facts, &known.defaults, Timestamp::now());
     let request = match outcome {
@@ -260,48 +272,48 @@ async fn start(
             let (own, backup) = (&context.options.namespace, &request.backup.spec);
             match access::refusal(&context.client, own, &filled.spec, backup).await {
                 None => request,
-                Some(reason) => return refuse(context, api, &filled, &[reason]).await,
+                Some(reason) => return reject_invalid(context, api, &filled, &[reason]).await,
             }
         }
-        Err(errors) => return refuse(context, api, &filled, &errors).await,
+        Err(errors) => return reject_invalid(context, api, &filled, &errors).await,
     };
     let uid = restore.uid().unwrap_or_default();
     // Nobody waits for a restore, so that it has as much time as one that has begun.
     let bounds = RunBounds::of(&context.options);
     let store = match known.open(context).await {
         Ok(store) => {
-            context.runs.stop_waiting(&uid);
+            context.runs.clear_waiting_for_bucket(&uid);
             store
         }
         Err(error)
             if error.is_retryable()
                 && may_wait_for_bucket(&context.runs, &uid, bounds, Timestamp::now()) =>
         {
-            return Err(WorkError::Open(error));
+            return Err(RestoreRunError::Open(error));
         }
         Err(error) => {
-            let reason = format!("cannot open the storage location: {}", one_line(&error));
-            let status = failed(&restore, reason);
+            let reason = format!("cannot open the storage location: {}", status_message(&error));
+            let status = failed_status(&restore, reason);
             context.metrics.restore_began(&filled);
             return write_end(context, api, &filled, &status, cancel.is_cancelled()).await;
         }
     };
-    let restore = begin(api, &filled).await?;
+    let restore = mark_in_progress(api, &filled).await?;
     context.metrics.restore_began(&restore);
-    point::pass(Point::RestoreInProgress);
+    failpoint::hit(Point::RestoreInProgress);
     let (name, uid) = (request.name.clone(), request.uid.clone());
     let location = request.backup.spec.storage_location.clone();
-    let opening = Course::open(context, api, restore, (name, uid), &location, log, cancel);
-    let Some((course, recovered)) = opening.await? else { return Ok(()) };
-    let then = course.items(request, recovered, &store).await?;
-    course.go_on(then, Some(store), None).await
+    let opening = RestoreRun::open(context, api, restore, (name, uid), &location, log, cancel);
+    let Some((run, recovered)) = opening.await? else { return Ok(()) };
+    let next_stage = run.run_items(request, recovered, &store).await?;
+    run.drive(next_stage, Some(store), None).await
 }
 
 /// Notes that the bucket of a restore that has not begun cannot be used. Whether it waits: its time counts from the
 /// first failure, not from when it was created, since it may have waited for its turn.
-fn may_wait_for_bucket(runs: &Runs, uid: &str, bounds: RunBounds, now: Timestamp) -> bool {
-    let since = runs.bucket_lost(uid).unwrap_or(now);
-    runs.wait_for_bucket(uid, since);
+fn may_wait_for_bucket(runs: &ActiveRuns, uid: &str, bounds: RunBounds, now: Timestamp) -> bool {
+    let since = runs.bucket_lost_since(uid).unwrap_or(now);
+    runs.mark_waiting_for_bucket(uid, since);
     bounds.has_time(Some(since), now)
 }
 
@@ -310,10 +322,10 @@ async fn resume(
     context: &Arc<Context>,
     api: &Api<Restore>,
     (restore, stage): (Restore, Stage),
-    mut known: facts::Known,
+    mut known: facts::RestoreFacts,
     log: &RunLog,
     cancel: &CancellationToken,
-) -> Result<(), WorkError> {
+) -> Result<(), RestoreRunError> {
     presume_available(&mut known.facts.location);
     let (name, uid) = match (
         RestoreName::new(restore.name_any()),
@@ -321,20 +333,20 @@ async fn resume(
     ) {
         (Ok(name), Ok(uid)) => (name, uid),
         (Err(error), _) | (_, Err(error)) => {
-            let status = failed(&restore, error.to_string());
+            let status = failed_status(&restore, error.to_string());
             return write_end(context, api, &restore, &status, cancel.is_cancelled()).await;
         }
     };
-    point::pass(Point::RestoreInProgress);
+    failpoint::hit(Point::RestoreInProgress);
     let location = known.location_name();
-    let opening = Course::open(context, api, restore, (name, uid), &location, log, cancel);
-    let Some((course, recovered)) = opening.await? else { return Ok(()) };
-    let (then, store) = Box::pin(course.resume(stage, &known, &recovered)).await?;
+    let opening = RestoreRun::open(context, api, restore, (name, uid), &location, log, cancel);
+    let Some((run, recovered)) = opening.await? else { return Ok(()) };
+    let (next_stage, store) = Box::pin(run.resume(stage, &known, &recovered)).await?;
     let recovered = (stage > Stage::Items).then_some(recovered);
-    course.go_on(then, store, recovered).await
+    run.drive(next_stage, store, recovered).await
 }
 
-impl<'a> Course<'a> {
+impl<'a> RestoreRun<'a> {
     /// Opens the journal of a restore. Returns as well what it says; nothing if it is damaged, which has ended
     /// the restore.
     async fn open(
@@ -345,58 +357,62 @@ impl<'a> Course<'a> {
         location: &str,
         log: &'a RunLog,
         cancel: &CancellationToken,
-    ) -> Result<Option<(Self, Recovered)>, WorkError> {
+    ) -> Result<Option<(Self, Recovered)>, RestoreRunError> {
         let of = ("Restore", name.as_str(), uid.clone());
         let stage = stage_of(&restore);
-        match Kit::open(context, of, location, stage, log, cancel.clone()).await {
-            Err(error) if kit::is_damaged(&error) => {
-                let status = failed(&restore, kit::told_damaged(&error, &uid));
+        match RunResources::open(context, of, location, stage, log, cancel.clone()).await {
+            Err(error) if run_resources::is_damaged(&error) => {
+                let status =
+                    failed_status(&restore, run_resources::damaged_journal_message(&error, &uid));
                 write_end(context, api, &restore, &status, cancel.is_cancelled()).await?;
-                volumes::close(context, &restore).await;
+                volumes::end_open_resources(context, &restore).await;
                 Ok(None)
             }
             Err(error) => Err(error.into()),
-            Ok((kit, recovered)) => {
-                Ok(Some((Self { context, api, restore, name, kit }, recovered)))
+            Ok((resources, recovered)) => {
+                Ok(Some((Self { context, api, restore, name, resources }, recovered)))
             }
         }
     }
 }
 
-impl Course<'_> {
+impl RestoreRun<'_> {
     /// Goes through the stages that are left. What the journal said is known if it was opened after all items were
     /// through.
-    async fn go_on(
+    async fn drive(
         mut self,
-        mut then: Then,
+        mut next_stage: NextStage,
         store: Option<BackupStore>,
         recovered: Option<Recovered>,
-    ) -> Result<(), WorkError> {
+    ) -> Result<(), RestoreRunError> {
         loop {
-            then = match then {
-                Then::Stage(restore) => {
+            next_stage = match next_stage {
+                NextStage::Continue(restore) => {
                     self.restore = *restore;
                     let (Some(stage), Some(store)) = (stage_of(&self.restore), &store) else {
                         return Ok(());
                     };
                     let recovered = recovered.as_ref();
                     let outcome = match stage {
-                        Stage::Waiting => Box::pin(self.wait(store, recovered)).await,
+                        Stage::Waiting => {
+                            Box::pin(self.wait_for_operations(store, recovered)).await
+                        }
                         Stage::Finalizing => Box::pin(self.finish(store)).await,
                         Stage::Items | Stage::Over => return Ok(()),
                     };
-                    Box::pin(self.unless_bucket_fails(stage, outcome, recovered)).await?
+                    Box::pin(self.handle_bucket_failure(stage, outcome, recovered)).await?
                 }
-                Then::Over(status) => {
-                    let is_asked = self.is_canceled();
-                    write_end(self.context, self.api, &self.restore, &status, is_asked).await?;
-                    point::pass(Point::RestoreOver);
-                    volumes::close(self.context, &self.restore).await;
-                    return self.forget(store.as_ref()).await;
+                NextStage::Finished(status) => {
+                    let is_cancel_requested = self.is_canceled();
+                    write_end(self.context, self.api, &self.restore, &status, is_cancel_requested)
+                        .await?;
+                    failpoint::hit(Point::RestoreOver);
+                    volumes::end_open_resources(self.context, &self.restore).await;
+                    return self.remove_journal(store.as_ref()).await;
                 }
-                Then::Gone => return self.forget(store.as_ref()).await,
-                Then::Left => {
-                    self.kit.leave().await;
+                NextStage::ObjectGone => return self.remove_journal(store.as_ref()).await,
+                NextStage::HandedOver => {
+                    self.resources.hand_over().await;
                     return Ok(());
                 }
             };
@@ -405,18 +421,18 @@ impl Course<'_> {
 
     /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn RestoreItemAction>> {
-        timed::restore_item_actions(&self.kit.plugins, &self.context.calls)
+        timed_plugins::restore_item_actions(&self.resources.plugins, &self.context.calls)
     }
 
     /// Tells a milestone.
-    async fn tell(&self, milestone: Milestone) {
-        self.context.events.tell(&self.restore, milestone).await;
+    async fn publish_milestone(&self, milestone: Milestone) {
+        self.context.events.publish(&self.restore, milestone).await;
     }
 
     /// Removes what was kept for the case that the server ends.
-    async fn forget(self, store: Option<&BackupStore>) -> Result<(), WorkError> {
+    async fn remove_journal(self, store: Option<&BackupStore>) -> Result<(), RestoreRunError> {
         let store = store.ok_or_else(|| "its bucket cannot be used".to_owned());
-        Ok(self.kit.forget(self.context, store).await?)
+        Ok(self.resources.clean_up(self.context, store).await?)
     }
 
     /// For how long, and how often, it is tried.
@@ -426,12 +442,12 @@ impl Course<'_> {
 
     /// Whether somebody wants it to stop.
     fn is_canceled(&self) -> bool {
-        self.kit.cancel.is_cancelled() || is_canceled(&self.restore)
+        self.resources.cancel.is_cancelled() || is_canceled(&self.restore)
     }
 
     /// The run, as its operations name it.
-    fn of(&self) -> Of<'_> {
-        Of { name: self.name.as_str(), uid: self.kit.uid.as_str() }
+    fn run_ref(&self) -> RunRef<'_> {
+        RunRef { name: self.name.as_str(), uid: self.resources.uid.as_str() }
     }
 
     /// How long its operations may take.
@@ -445,7 +461,7 @@ impl Course<'_> {
     }
 
     /// Writes the status. None if the Restore is gone.
-    async fn show(&self, status: &RestoreStatus) -> kube::Result<Option<Restore>> {
+    async fn write_status(&self, status: &RestoreStatus) -> kube::Result<Option<Restore>> {
         let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.restore, json!(status)).await
     }
@@ -457,26 +473,29 @@ async fn write_end(
     api: &Api<Restore>,
     restore: &Restore,
     status: &RestoreStatus,
-    is_asked: bool,
-) -> Result<(), WorkError> {
-    context.runs.stop_waiting(&restore.uid().unwrap_or_default());
-    let status = with_conditions(status, is_asked);
-    patiently(|| patch::patch_status_of(api, restore, json!(status))).await?;
-    if let Standing::Ended(end) = Standing::from(status.phase.as_ref()) {
+    is_cancel_requested: bool,
+) -> Result<(), RestoreRunError> {
+    context.runs.clear_waiting_for_bucket(&restore.uid().unwrap_or_default());
+    let status = with_conditions(status, is_cancel_requested);
+    with_retries(|| patch::patch_status_of(api, restore, json!(status))).await?;
+    if let RunState::Ended(end) = RunState::from(status.phase.as_ref()) {
         context.metrics.restore_ended(restore, end);
-        context.events.tell(restore, Milestone::of_end(end, &status.failure_reason)).await;
+        context
+            .events
+            .publish(restore, Milestone::from_terminal_phase(end, &status.failure_reason))
+            .await;
     }
     Ok(())
 }
 
 /// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
 fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
-    let run = conditions::Run {
-        standing: Standing::from(status.phase.as_ref()),
-        cancel: Cancel::of(&status.failure_reason, is_asked),
+    let run = conditions::RunSummary {
+        state: RunState::from(status.phase.as_ref()),
+        cancel: CancelState::of(&status.failure_reason, is_asked),
         message: &status.failure_reason,
     };
-    let conditions = conditions::next(&status.conditions, run, Timestamp::now());
+    let conditions = conditions::update(&status.conditions, run, Timestamp::now());
     RestoreStatus { conditions, ..status.clone() }
 }
 
@@ -490,34 +509,37 @@ fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
 }
 
 /// Writes what is wrong with a restore.
-async fn refuse(
+async fn reject_invalid(
     context: &Context,
     api: &Api<Restore>,
     restore: &Restore,
     errors: &[String],
-) -> Result<(), WorkError> {
+) -> Result<(), RestoreRunError> {
     tracing::warn!("the restore is not valid: {}", errors.join("; "));
     let status = RestoreStatus {
         phase: Some(RestorePhase::FailedValidation),
         validation_errors: errors.to_vec(),
         ..restore.status.clone().unwrap_or_default()
     };
-    let change = defaulted(restore, &status);
+    let change = defaulted_patch(restore, &status);
     patch::patch(api, &restore.name_any(), restore.resource_version().as_deref(), change).await?;
-    let end = End::FailedValidation;
+    let end = TerminalPhase::FailedValidation;
     context.metrics.restore_began(restore);
     context.metrics.restore_ended(restore, end);
-    context.events.tell(restore, Milestone::Ended { phase: end }).await;
+    context.events.publish(restore, Milestone::Ended { phase: end }).await;
     Ok(())
 }
 
 /// Writes that a restore has begun, and what was filled in.
-async fn begin(api: &Api<Restore>, restore: &Restore) -> Result<Restore, WorkError> {
+async fn mark_in_progress(
+    api: &Api<Restore>,
+    restore: &Restore,
+) -> Result<Restore, RestoreRunError> {
     let status = RestoreStatus {
         phase: Some(RestorePhase::InProgress),
         ..restore.status.clone().unwrap_or_default()
     };
-    let mut change = defaulted(restore, &status);
+    let mut change = defaulted_patch(restore, &status);
     let mut finalizers = restore.finalizers().to_vec();
     if !finalizers.iter().any(|finalizer| finalizer == finalizer::RESTORE) {
         finalizers.push(finalizer::RESTORE.to_owned());
@@ -528,7 +550,7 @@ async fn begin(api: &Api<Restore>, restore: &Restore) -> Result<Restore, WorkErr
 }
 
 /// What the validation filled in, with a status, as a change.
-fn defaulted(restore: &Restore, status: &RestoreStatus) -> Value {
+fn defaulted_patch(restore: &Restore, status: &RestoreStatus) -> Value {
     json!({
         "metadata": {
             "uid": restore.uid(),
@@ -541,7 +563,7 @@ fn defaulted(restore: &Restore, status: &RestoreStatus) -> Value {
 }
 
 /// The status of a restore that has failed for a reason.
-fn failed(restore: &Restore, reason: String) -> RestoreStatus {
+fn failed_status(restore: &Restore, reason: String) -> RestoreStatus {
     tracing::error!("the restore has failed: {reason}");
     RestoreStatus {
         phase: Some(RestorePhase::Failed),
@@ -553,35 +575,41 @@ fn failed(restore: &Restore, reason: String) -> RestoreStatus {
 }
 
 /// Deletes the files of a restore that is deleted, and lets it go.
-async fn forget(context: &Context, api: &Api<Restore>, restore: &Restore) -> Result<(), WorkError> {
-    let ours = |finalizer: &&String| finalizer.as_str() == finalizer::RESTORE;
-    if !restore.finalizers().iter().any(|finalizer| ours(&finalizer)) {
+async fn finalize_deleted(
+    context: &Context,
+    api: &Api<Restore>,
+    restore: &Restore,
+) -> Result<(), RestoreRunError> {
+    let is_own = |finalizer: &&String| finalizer.as_str() == finalizer::RESTORE;
+    if !restore.finalizers().iter().any(|finalizer| is_own(&finalizer)) {
         return Ok(());
     }
     if let Err(error) = delete_files(context, restore).await {
         let deleted = restore.metadata.deletion_timestamp.as_ref().map(|time| time.0);
-        if outage::keeps_deleted(deleted, RunBounds::of(&context.options), Timestamp::now()) {
+        if outage::should_keep_deleted(deleted, RunBounds::of(&context.options), Timestamp::now()) {
             return Err(error);
         }
         tracing::warn!("{error}; they stay in the bucket, and the restore goes all the same");
     }
-    let kept: Vec<_> = restore.finalizers().iter().filter(|finalizer| !ours(finalizer)).collect();
-    let change = json!({ "metadata": { "finalizers": kept } });
+    let remaining: Vec<_> =
+        restore.finalizers().iter().filter(|finalizer| !is_own(finalizer)).collect();
+    let change = json!({ "metadata": { "finalizers": remaining } });
     let version = restore.resource_version();
     match patch::patch(api, &restore.name_any(), version.as_deref(), change).await {
-        Err(error) if patch::is_missing(&error) => Ok(()),
+        Err(error) if patch::is_not_found(&error) => Ok(()),
         changed => Ok(changed.map(drop)?),
     }
 }
 
 /// Deletes the files of a restore.
-async fn delete_files(context: &Context, restore: &Restore) -> Result<(), WorkError> {
+async fn delete_files(context: &Context, restore: &Restore) -> Result<(), RestoreRunError> {
     // Without a backup or location there is nowhere that files could be.
-    let known = facts::gather(context, restore).await?;
+    let known = facts::gather_facts(context, restore).await?;
     if !known.has_location() {
         return Ok(());
     }
-    let no = |error: &(dyn std::error::Error + 'static)| WorkError::Files(one_line(error));
+    let no =
+        |error: &(dyn std::error::Error + 'static)| RestoreRunError::Files(status_message(error));
     let store = known.open(context).await.map_err(|error| no(&error))?;
     let name = RestoreName::new(restore.name_any()).map_err(|error| no(&error))?;
     store.delete_restore(&name).await.map_err(|error| no(&error))
@@ -594,13 +622,13 @@ mod tests {
     #[test]
     fn a_restore_waits_for_its_bucket_from_the_first_failure_on() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let (runs, wait) = (Runs::default(), Duration::from_mins(1));
+        let (runs, wait) = (ActiveRuns::default(), Duration::from_mins(1));
         let bounds = RunBounds { bucket_wait: wait, attempts: 4 };
         let may_wait = |second| may_wait_for_bucket(&runs, "u", bounds, at(second));
         // However long it was in the queue before.
         assert!(may_wait(90_000) && may_wait(90_059));
         assert!(!may_wait(90_060), "a minute is over");
-        runs.stop_waiting("u");
+        runs.clear_waiting_for_bucket("u");
         assert!(may_wait(90_070), "another failure, after the bucket was back");
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bowline_api::schedule::SchedulePhase;
 use bowline_api::{Backup, Schedule, label};
 use bowline_engine::schedule::{
-    self, Naming, Verdict, backup, holds, is_taken_in, naming, schedule_label,
+    self, BackupNaming, ScheduleDecision, backup, blocks_next, is_imported, naming, schedule_label,
 };
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -25,28 +25,28 @@ use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::metrics::Source;
+use crate::metrics::ObjectSource;
 use crate::patch;
 use crate::server::{Context, Error};
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 
 /// How many Schedules are worked on at a time.
-const AT_ONCE: u16 = 8;
+const CONCURRENT_SCHEDULES: u16 = 8;
 /// The longest pause between two looks at a Schedule: clocks can be set.
-const LONGEST: Duration = Duration::from_mins(1);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The shortest one.
-const SHORTEST: Duration = Duration::from_millis(10);
+const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// When to look again at a Schedule whose last backup has not got far enough, if few have to wait.
-const HELD: Duration = Duration::from_secs(2);
+const HELD_PAUSE: Duration = Duration::from_secs(2);
 /// The pause grows by [`HELD`] for each so many that wait, so that none starves.
-const MANY: usize = 100;
+const HELD_PAUSE_STEP: usize = 100;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;
 
 /// Works until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let watch = Watch::new(context.api::<Schedule>()).concurrency(AT_ONCE);
-    context.metrics.see(Source::Schedules(watch.store()));
+    let watch = Watch::new(context.api::<Schedule>()).concurrency(CONCURRENT_SCHEDULES);
+    context.metrics.add_source(ObjectSource::Schedules(watch.store()));
     let stop = context.stop.clone();
     let local = TimeZone::system();
     tracing::debug!(zone = local.iana_name(), "schedules that name no time zone mean this one");
@@ -67,11 +67,11 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// Why a Schedule could not be worked on this time. It is tried again.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ScheduleError {
     #[error("cannot read it")]
     Read(#[source] kube::Error),
     #[error("cannot note what became of it")]
-    Note(#[source] kube::Error),
+    WriteSchedule(#[source] kube::Error),
     #[error("cannot list its backups")]
     List(#[source] kube::Error),
     #[error("cannot create the Backup `{0}`")]
@@ -79,7 +79,7 @@ enum Failure {
     #[error(
         "cannot create the Backup `{0}`: there is one of this name that is not of this Schedule"
     )]
-    Taken(String),
+    NameTaken(String),
 }
 
 struct Controller {
@@ -96,82 +96,83 @@ struct Controller {
 }
 
 impl Controller {
-    async fn reconcile(&self, seen: &Schedule) -> Result<Next, Failure> {
+    async fn reconcile(&self, watched: &Schedule) -> Result<Requeue, ScheduleError> {
         let now = Timestamp::now();
-        let verdict = self.decide(seen, now);
-        if let Verdict::Rest | Verdict::Wait(_) = verdict {
-            return self.carry_out(seen, verdict, now).await;
+        let decision = self.decide(watched, now);
+        if let ScheduleDecision::Idle | ScheduleDecision::Wait(_) = decision {
+            return self.apply_decision(watched, decision, now).await;
         }
         // The watch may be behind what we wrote ourselves a moment ago.
-        let read = self.schedules.get_opt(&seen.name_any()).await.map_err(Failure::Read)?;
-        let Some(schedule) = read else { return Ok(Next::Done) };
+        let read =
+            self.schedules.get_opt(&watched.name_any()).await.map_err(ScheduleError::Read)?;
+        let Some(schedule) = read else { return Ok(Requeue::OnChange) };
         let now = Timestamp::now();
-        self.carry_out(&schedule, self.decide(&schedule, now), now).await
+        self.apply_decision(&schedule, self.decide(&schedule, now), now).await
     }
 
-    fn decide(&self, schedule: &Schedule, now: Timestamp) -> Verdict {
+    fn decide(&self, schedule: &Schedule, now: Timestamp) -> ScheduleDecision {
         schedule::decide(schedule, &self.local, self.skips, now)
     }
 
     /// Carries out what was decided at a time.
-    async fn carry_out(
+    async fn apply_decision(
         &self,
         schedule: &Schedule,
-        verdict: Verdict,
+        decision: ScheduleDecision,
         now: Timestamp,
-    ) -> Result<Next, Failure> {
-        match verdict {
-            Verdict::Rest => Ok(Next::Done),
-            Verdict::Refuse(reason) => {
-                if let Some(change) = phase(schedule, Some(&reason)) {
+    ) -> Result<Requeue, ScheduleError> {
+        match decision {
+            ScheduleDecision::Idle => Ok(Requeue::OnChange),
+            ScheduleDecision::Refuse(reason) => {
+                if let Some(change) = phase_patch(schedule, Some(&reason)) {
                     tracing::warn!(reason, "the schedule is refused");
-                    self.note(schedule, json!({ "status": change })).await?;
+                    self.patch_schedule(schedule, json!({ "status": change })).await?;
                 }
-                Ok(Next::Done)
+                Ok(Requeue::OnChange)
             }
-            Verdict::Settle { skip } => {
+            ScheduleDecision::RecordSkip { skip } => {
                 let mut change = json!({ "spec": { "skipImmediately": false } });
                 if skip {
-                    change["status"] = json!({ "lastSkipped": patch::to_the_second(now) });
+                    change["status"] = json!({ "lastSkipped": patch::truncate_to_second(now) });
                 }
-                self.note(schedule, change).await?;
+                self.patch_schedule(schedule, change).await?;
                 // It is seen again, since it changed; this is for a watch that is late.
-                Ok(Next::Again(HELD))
+                Ok(Requeue::After(HELD_PAUSE))
             }
-            Verdict::Wait(next) => {
+            ScheduleDecision::Wait(next) => {
                 self.enable(schedule).await?;
-                Ok(Next::Again(pause(next, Timestamp::now())))
+                Ok(Requeue::After(pause(next, Timestamp::now())))
             }
-            Verdict::Make(time) => self.make(schedule, time, now).await,
+            ScheduleDecision::CreateBackup(time) => self.make_backup(schedule, time, now).await,
         }
     }
 
     /// Makes the backup of a time, unless it is there or has to wait for another.
-    async fn make(
+    async fn make_backup(
         &self,
         schedule: &Schedule,
         time: Timestamp,
         now: Timestamp,
-    ) -> Result<Next, Failure> {
-        if self.still_waits(schedule).await? {
-            return Ok(Next::Again(held_pause(self.waiting().len())));
+    ) -> Result<Requeue, ScheduleError> {
+        if self.is_still_held(schedule).await? {
+            return Ok(Requeue::After(held_pause(self.waiting().len())));
         }
-        let others = self.backups_of(schedule).await.map_err(Failure::List)?;
+        let others = self.backups_of(schedule).await.map_err(ScheduleError::List)?;
         let name = match naming(schedule, time, &others) {
-            Naming::Made => None,
-            Naming::Make(name) => Some((name, None)),
-            Naming::MakeInstead { name, taken } => Some((name, Some(taken))),
-            Naming::Taken(name) => return Err(Failure::Taken(name)),
+            BackupNaming::Exists => None,
+            BackupNaming::Create(name) => Some((name, None)),
+            BackupNaming::CreateRenamed { name, usual_name: taken } => Some((name, Some(taken))),
+            BackupNaming::NoFreeName(name) => return Err(ScheduleError::NameTaken(name)),
         };
         if let Some((name, taken)) = name {
-            if let Some(other) = others.iter().find(|backup| holds(backup)) {
+            if let Some(other) = others.iter().find(|backup| blocks_next(backup)) {
                 self.enable(schedule).await?;
                 tracing::debug!(
                     backup = other.name_any(),
                     "is not past its items, so the next waits"
                 );
-                self.waits_for(schedule, other);
-                return Ok(Next::Again(held_pause(self.waiting().len())));
+                self.record_wait(schedule, other);
+                return Ok(Requeue::After(held_pause(self.waiting().len())));
             }
             if let Some(taken) = taken {
                 tracing::warn!(
@@ -182,28 +183,28 @@ impl Controller {
                 );
             }
             let wanted = backup(schedule, time);
-            self.create(schedule, named(wanted, name)).await?;
+            self.create(schedule, with_name(wanted, name)).await?;
         }
-        let mut status = phase(schedule, None).unwrap_or_else(|| json!({}));
+        let mut status = phase_patch(schedule, None).unwrap_or_else(|| json!({}));
         // Not when it was made, which may be past the next time.
-        status["lastBackup"] = json!(patch::to_the_second(now));
-        self.note(schedule, json!({ "status": status })).await?;
-        Ok(Next::Again(HELD))
+        status["lastBackup"] = json!(patch::truncate_to_second(now));
+        self.patch_schedule(schedule, json!({ "status": status })).await?;
+        Ok(Requeue::After(HELD_PAUSE))
     }
 
     /// Whether the Backup that a Schedule was seen to wait for is still one to wait for.
-    async fn still_waits(&self, schedule: &Schedule) -> Result<bool, Failure> {
+    async fn is_still_held(&self, schedule: &Schedule) -> Result<bool, ScheduleError> {
         let name = schedule.name_any();
         let Some(other) = self.waiting().get(&name).cloned() else { return Ok(false) };
-        let other = self.backups.get_opt(&other).await.map_err(Failure::Read)?;
-        let is_held = other.as_ref().is_some_and(holds);
+        let other = self.backups.get_opt(&other).await.map_err(ScheduleError::Read)?;
+        let is_held = other.as_ref().is_some_and(blocks_next);
         if !is_held {
             self.waiting().remove(&name);
         }
         Ok(is_held)
     }
 
-    fn waits_for(&self, schedule: &Schedule, other: &Backup) {
+    fn record_wait(&self, schedule: &Schedule, other: &Backup) {
         let mut waiting = self.waiting();
         // Those that are gone are forgotten, so that there are no more than Schedules.
         if waiting.len() > self.all.len() {
@@ -217,7 +218,7 @@ impl Controller {
         self.waits_for.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn create(&self, schedule: &Schedule, wanted: Backup) -> Result<(), Failure> {
+    async fn create(&self, schedule: &Schedule, wanted: Backup) -> Result<(), ScheduleError> {
         let name = wanted.name_any();
         match self.backups.create(&patch::post_params(), &wanted).await {
             Ok(_) => {
@@ -226,15 +227,19 @@ impl Controller {
             }
             // Not in the list a moment ago: another server has just made it, or it is not of ours. If it was
             // taken in meanwhile, the next try finds another name.
-            Err(error) if patch::is_taken(&error) => {
-                let found = self.backups.get_opt(&name).await.map_err(Failure::Read)?;
+            Err(error) if patch::is_already_exists(&error) => {
+                let found = self.backups.get_opt(&name).await.map_err(ScheduleError::Read)?;
                 let label = schedule_label(schedule);
                 let is_ours = |found: &Backup| {
-                    found.labels().get(label::SCHEDULE_NAME) == Some(&label) && !is_taken_in(found)
+                    found.labels().get(label::SCHEDULE_NAME) == Some(&label) && !is_imported(found)
                 };
-                if found.as_ref().is_none_or(is_ours) { Ok(()) } else { Err(Failure::Taken(name)) }
+                if found.as_ref().is_none_or(is_ours) {
+                    Ok(())
+                } else {
+                    Err(ScheduleError::NameTaken(name))
+                }
             }
-            Err(error) => Err(Failure::Create(name, error)),
+            Err(error) => Err(ScheduleError::Create(name, error)),
         }
     }
 
@@ -254,32 +259,36 @@ impl Controller {
     }
 
     /// Writes that a Schedule works, if it does not say so.
-    async fn enable(&self, schedule: &Schedule) -> Result<(), Failure> {
-        match phase(schedule, None) {
-            Some(change) => self.note(schedule, json!({ "status": change })).await,
+    async fn enable(&self, schedule: &Schedule) -> Result<(), ScheduleError> {
+        match phase_patch(schedule, None) {
+            Some(change) => self.patch_schedule(schedule, json!({ "status": change })).await,
             None => Ok(()),
         }
     }
 
     /// Changes a Schedule that nobody else has changed since.
-    async fn note(&self, schedule: &Schedule, change: Value) -> Result<(), Failure> {
+    async fn patch_schedule(
+        &self,
+        schedule: &Schedule,
+        change: Value,
+    ) -> Result<(), ScheduleError> {
         let version = schedule.resource_version();
         let name = schedule.name_any();
         match patch::patch(&self.schedules, &name, version.as_deref(), change).await {
-            Err(error) if !patch::is_missing(&error) => Err(Failure::Note(error)),
+            Err(error) if !patch::is_not_found(&error) => Err(ScheduleError::WriteSchedule(error)),
             _ => Ok(()),
         }
     }
 }
 
 /// A Backup under another name.
-fn named(mut backup: Backup, name: String) -> Backup {
+fn with_name(mut backup: Backup, name: String) -> Backup {
     backup.metadata.name = Some(name);
     backup
 }
 
 /// What the status must say, if it does not yet: that the Schedule works, or why it does not.
-fn phase(schedule: &Schedule, refusal: Option<&str>) -> Option<Value> {
+fn phase_patch(schedule: &Schedule, refusal: Option<&str>) -> Option<Value> {
     let status = schedule.status.clone().unwrap_or_default();
     let phase = match refusal {
         Some(_) => SchedulePhase::FailedValidation,
@@ -294,13 +303,13 @@ fn phase(schedule: &Schedule, refusal: Option<&str>) -> Option<Value> {
 /// How long to wait for a time. It is due only after it.
 fn pause(next: Timestamp, now: Timestamp) -> Duration {
     let rest = Duration::try_from(next.duration_since(now)).unwrap_or_default();
-    (rest + SHORTEST).min(LONGEST)
+    (rest + MIN_PAUSE).min(MAX_PAUSE)
 }
 
 /// How long to wait for a backup, if so many Schedules wait for theirs.
 fn held_pause(waiting: usize) -> Duration {
-    let times = u32::try_from(waiting / MANY).unwrap_or(u32::MAX).saturating_add(1);
-    HELD.saturating_mul(times).min(LONGEST)
+    let times = u32::try_from(waiting / HELD_PAUSE_STEP).unwrap_or(u32::MAX).saturating_add(1);
+    HELD_PAUSE.saturating_mul(times).min(MAX_PAUSE)
 }
 
 #[cfg(test)]
@@ -308,29 +317,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_more_wait_the_less_often_each_looks() {
+    fn held_schedules_poll_less_often_when_many_wait() {
         for (waiting, seconds) in [(0, 2), (99, 2), (100, 4), (1000, 22), (1_000_000, 60)] {
             assert_eq!(held_pause(waiting), Duration::from_secs(seconds), "{waiting}");
         }
     }
 
     #[test]
-    fn the_status_is_written_only_when_it_says_something_else() {
+    fn status_is_written_only_on_change() {
         let mut schedule = Schedule::default();
         let enabled = json!({"phase": "Enabled", "validationErrors": null});
-        assert_eq!(phase(&schedule, None), Some(enabled.clone()));
+        assert_eq!(phase_patch(&schedule, None), Some(enabled.clone()));
         schedule.status = Some(serde_json::from_value(json!({"phase": "Enabled"})).unwrap());
-        assert_eq!(phase(&schedule, None), None);
+        assert_eq!(phase_patch(&schedule, None), None);
         let refused = json!({"phase": "FailedValidation", "validationErrors": ["no"]});
-        assert_eq!(phase(&schedule, Some("no")), Some(refused.clone()));
+        assert_eq!(phase_patch(&schedule, Some("no")), Some(refused.clone()));
         schedule.status = Some(serde_json::from_value(refused).unwrap());
-        assert_eq!(phase(&schedule, Some("no")), None);
-        assert!(phase(&schedule, Some("not at all")).is_some());
-        assert_eq!(phase(&schedule, None), Some(enabled));
+        assert_eq!(phase_patch(&schedule, Some("no")), None);
+        assert!(phase_patch(&schedule, Some("not at all")).is_some());
+        assert_eq!(phase_patch(&schedule, None), Some(enabled));
     }
 
     #[test]
-    fn a_pause_ends_just_after_the_time_and_is_never_long() {
+    fn pause_ends_just_after_the_due_time_and_is_capped() {
         let at = |millisecond| Timestamp::from_millisecond(millisecond).unwrap();
         for (next, now, expected) in
             [(5000, 4000, 1010), (5000, 5000, 10), (5000, 9000, 10), (900_000, 0, 60_000)]

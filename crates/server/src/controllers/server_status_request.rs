@@ -15,16 +15,16 @@ use serde_json::json;
 use super::period::{self, Due};
 use crate::patch;
 use crate::server::{Context, Error};
-use crate::watch::{Next, Watch};
+use crate::watch::{Requeue, Watch};
 
 /// How many requests are answered at a time.
-const AT_ONCE: u16 = 10;
+const CONCURRENT_REQUESTS: u16 = 10;
 /// How long an answer is kept, as in Velero.
-const KEPT: Duration = Duration::from_mins(1);
+const ANSWER_TTL: Duration = Duration::from_mins(1);
 
 /// Answers requests until asked to stop.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
-    let watch = Watch::new(context.api::<ServerStatusRequest>()).concurrency(AT_ONCE);
+    let watch = Watch::new(context.api::<ServerStatusRequest>()).concurrency(CONCURRENT_REQUESTS);
     let stop = context.stop.clone();
     let work = move |request: Arc<ServerStatusRequest>| {
         let context = Arc::clone(&context);
@@ -35,7 +35,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RequestStep {
     /// Answer it.
     Answer,
     /// Remove it then.
@@ -44,24 +44,24 @@ enum Step {
     Leave,
 }
 
-async fn reconcile(context: &Context, request: &ServerStatusRequest) -> kube::Result<Next> {
+async fn reconcile(context: &Context, request: &ServerStatusRequest) -> kube::Result<Requeue> {
     let api = context.api::<ServerStatusRequest>();
     match decide(request, Timestamp::now()) {
-        Step::Leave | Step::Remove(Due::Never) => Ok(Next::Done),
-        Step::Remove(Due::In(rest)) => Ok(Next::Again(rest)),
-        Step::Remove(Due::Now) => {
-            patch::remove(&api, request).await?;
-            Ok(Next::Done)
+        RequestStep::Leave | RequestStep::Remove(Due::Never) => Ok(Requeue::OnChange),
+        RequestStep::Remove(Due::In(rest)) => Ok(Requeue::After(rest)),
+        RequestStep::Remove(Due::Now) => {
+            patch::delete_by_uid(&api, request).await?;
+            Ok(Requeue::OnChange)
         }
-        Step::Answer => {
+        RequestStep::Answer => {
             let status = json!({
                 "phase": Phase::Processed,
-                "processedTimestamp": patch::to_the_second(Timestamp::now()),
+                "processedTimestamp": patch::truncate_to_second(Timestamp::now()),
                 "serverVersion": VERSION,
-                "plugins": plugins(context.host.registry()),
+                "plugins": plugin_infos(context.host.registry()),
             });
             patch::patch_status_of(&api, request, status).await?;
-            Ok(Next::Again(KEPT))
+            Ok(Requeue::After(ANSWER_TTL))
         }
     }
 }
@@ -69,24 +69,24 @@ async fn reconcile(context: &Context, request: &ServerStatusRequest) -> kube::Re
 /// What the server says its version is.
 const VERSION: &str = concat!("bowline-", env!("CARGO_PKG_VERSION"));
 
-fn decide(request: &ServerStatusRequest, now: Timestamp) -> Step {
+fn decide(request: &ServerStatusRequest, now: Timestamp) -> RequestStep {
     if request.metadata.deletion_timestamp.is_some() {
-        return Step::Leave;
+        return RequestStep::Leave;
     }
     let status = request.status.clone().unwrap_or_default();
     match status.phase {
-        None | Some(Phase::New) => Step::Answer,
+        None | Some(Phase::New) => RequestStep::Answer,
         Some(Phase::Processed) => {
             let processed = status.processed_timestamp.or_else(|| request.creation_timestamp());
-            Step::Remove(period::due(processed.map(|time| time.0), Some(KEPT), now))
+            RequestStep::Remove(period::due(processed.map(|time| time.0), Some(ANSWER_TTL), now))
         }
-        Some(Phase::Other(phase)) if phase.is_empty() => Step::Answer,
-        Some(Phase::Other(_)) => Step::Leave,
+        Some(Phase::Other(phase)) if phase.is_empty() => RequestStep::Answer,
+        Some(Phase::Other(_)) => RequestStep::Leave,
     }
 }
 
 /// All plugins, by kind and then by name.
-fn plugins(registry: &Registry) -> Vec<PluginInfo> {
+fn plugin_infos(registry: &Registry) -> Vec<PluginInfo> {
     let info = |plugin: &bowline_plugin_host::Plugin| PluginInfo {
         name: plugin.name.to_string(),
         kind: plugin.kind.to_string(),
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_answered_once_and_goes_after_a_minute() {
+    fn request_is_answered_once_and_deleted_after_a_minute() {
         let request = |phase: &str| -> ServerStatusRequest {
             serde_json::from_value(json!({
                 "apiVersion": "velero.io/v1", "kind": "ServerStatusRequest",
@@ -116,19 +116,19 @@ mod tests {
         let (soon, late) = (at("2026-01-01T00:00:30Z"), at("2026-01-01T00:01:10Z"));
         let rest = Duration::from_secs(40);
         for (phase, now, expected) in [
-            ("", late, Step::Answer),
-            ("New", late, Step::Answer),
-            ("Processed", soon, Step::Remove(Due::In(rest))),
-            ("Processed", late, Step::Remove(Due::Now)),
-            ("Pondered", late, Step::Leave),
+            ("", late, RequestStep::Answer),
+            ("New", late, RequestStep::Answer),
+            ("Processed", soon, RequestStep::Remove(Due::In(rest))),
+            ("Processed", late, RequestStep::Remove(Due::Now)),
+            ("Pondered", late, RequestStep::Leave),
         ] {
             assert_eq!(decide(&request(phase), now), expected, "{phase}");
         }
         let mut old = request("Processed");
         old.status.as_mut().unwrap().processed_timestamp = None;
-        assert_eq!(decide(&old, late), Step::Remove(Due::Now));
+        assert_eq!(decide(&old, late), RequestStep::Remove(Due::Now));
         let mut leaving = request("New");
         leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
-        assert_eq!(decide(&leaving, late), Step::Leave);
+        assert_eq!(decide(&leaving, late), RequestStep::Leave);
     }
 }

@@ -18,32 +18,32 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_api::backup::BackupHooks;
-use bowline_engine::backup::{ThawOutcome, ThawRetry, Thawing, thaw_left};
+use bowline_engine::backup::{ThawContext, ThawOutcome, ThawRetry, thaw_leftover_pods};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::journal::{self, Frozen, FrozenPods, Journal, Record};
+use bowline_engine::journal::{self, FrozenByBlock, FrozenPods, Journal, JournalEntry};
 use bowline_engine::report::Report;
 use bowline_store::name::RunUid;
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 
-use super::kit;
-use crate::journal::{ConfigMaps, KeptHooks, Listed, Orphan, list, mark_thawed};
+use super::run_resources;
+use crate::error_text::status_message;
+use crate::journal::{ConfigMapJournal, ListedJournal, Orphan, SavedHooks, list, mark_thawed};
 use crate::server::Context;
-use crate::story::one_line;
 
 /// The pause between two passes.
-const PERIOD: Duration = Duration::from_secs(30);
+const PASS_PERIOD: Duration = Duration::from_secs(30);
 /// How many journals are seen to at a time.
-const AT_ONCE: usize = 16;
+const CONCURRENT_JOURNALS: usize = 16;
 /// Every how many passes it is told that a pod may be frozen still: once a day.
-const TOLD_EVERY: u32 = 2880;
+const LOG_EVERY_PASSES: u32 = 2880;
 
 /// What is known of journals from one pass to the next.
 #[derive(Debug, Default)]
-pub(super) struct Thawer(Mutex<BTreeMap<RunUid, Known>>);
+pub(super) struct Thawer(Mutex<BTreeMap<RunUid, JournalThawState>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Known {
+struct JournalThawState {
     /// What the journal looked like when it named no frozen pod.
     thawed_at: Option<u64>,
     /// In how many passes it named some.
@@ -51,11 +51,11 @@ struct Known {
 }
 
 /// What came of one journal.
-enum Pass {
+enum PassOutcome {
     /// It names no pod that is frozen.
     Thawed,
     /// It names some, and it was tried.
-    Left(String),
+    StillFrozen(String),
     /// Somebody else has it in hand.
     Busy,
 }
@@ -66,7 +66,7 @@ impl Thawer {
         loop {
             tokio::select! {
                 () = context.stop.cancelled() => return,
-                () = tokio::time::sleep(PERIOD) => {}
+                () = tokio::time::sleep(PASS_PERIOD) => {}
             }
             self.pass(context).await;
         }
@@ -78,16 +78,17 @@ impl Thawer {
         let all = match list(client, namespace).await {
             Ok(all) => all,
             Err(error) => {
-                let error = one_line(&error);
+                let error = status_message(&error);
                 return tracing::warn!("pods that may be frozen cannot be looked for: {error}");
             }
         };
         // Restores freeze nobody.
-        let backups: Vec<Listed> =
+        let backups: Vec<ListedJournal> =
             all.into_iter().filter(|one| one.orphan.kind == "Backup").collect();
-        self.forget_others(&backups);
-        let each = backups.into_iter().map(|listed| self.see_to(context, listed));
-        let mut each = std::pin::pin!(futures::stream::iter(each).buffer_unordered(AT_ONCE));
+        self.retain_listed(&backups);
+        let each = backups.into_iter().map(|listed| self.thaw_listed(context, listed));
+        let mut each =
+            std::pin::pin!(futures::stream::iter(each).buffer_unordered(CONCURRENT_JOURNALS));
         while each.next().await.is_some() {
             if context.stop.is_cancelled() {
                 return;
@@ -95,21 +96,21 @@ impl Thawer {
         }
     }
 
-    async fn see_to(&self, context: &Context, listed: Listed) {
-        let Listed { orphan, fingerprint } = listed;
+    async fn thaw_listed(&self, context: &Context, listed: ListedJournal) {
+        let ListedJournal { orphan, fingerprint } = listed;
         if self.is_known_thawed(&orphan.run, fingerprint) {
             return;
         }
         match Box::pin(thaw(context, &orphan)).await {
-            Ok(Pass::Busy) => {}
-            Ok(Pass::Thawed) => {
-                if self.note_thawed(&orphan.run, fingerprint) {
+            Ok(PassOutcome::Busy) => {}
+            Ok(PassOutcome::Thawed) => {
+                if self.record_thawed(&orphan.run, fingerprint) {
                     tracing::info!("pods of the backup {} are thawed", orphan.name);
-                    context.runs.tell_leftovers();
+                    context.runs.notify_leftovers();
                 }
             }
-            Ok(Pass::Left(reason)) | Err(reason) => {
-                if self.note_left(&orphan.run) {
+            Ok(PassOutcome::StillFrozen(reason)) | Err(reason) => {
+                if self.record_still_frozen(&orphan.run) {
                     tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
                 }
             }
@@ -121,42 +122,42 @@ impl Thawer {
     }
 
     /// Notes that a journal names nobody who is frozen. Returns whether it did before.
-    fn note_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
-        let known = Known { thawed_at: Some(fingerprint), passes: 0 };
+    fn record_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
+        let known = JournalThawState { thawed_at: Some(fingerprint), passes: 0 };
         let before = self.lock().insert(run.clone(), known);
         before.is_some_and(|before| before.passes > 0)
     }
 
     /// Notes that a journal names somebody who is frozen. Returns whether that is to be told: at first, and
     /// then once a day.
-    fn note_left(&self, run: &RunUid) -> bool {
+    fn record_still_frozen(&self, run: &RunUid) -> bool {
         let mut all = self.lock();
         let known = all.entry(run.clone()).or_default();
         let passes = known.passes;
-        *known = Known { thawed_at: None, passes: passes.saturating_add(1) };
-        passes.is_multiple_of(TOLD_EVERY)
+        *known = JournalThawState { thawed_at: None, passes: passes.saturating_add(1) };
+        passes.is_multiple_of(LOG_EVERY_PASSES)
     }
 
-    fn forget_others(&self, listed: &[Listed]) {
+    fn retain_listed(&self, listed: &[ListedJournal]) {
         let mut all = self.lock();
         let mut before = std::mem::take(&mut *all);
-        for Listed { orphan, .. } in listed {
+        for ListedJournal { orphan, .. } in listed {
             if let Some((run, known)) = before.remove_entry(&orphan.run) {
                 all.insert(run, known);
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunUid, Known>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<RunUid, JournalThawState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Thaws the pods that a journal names.
-async fn thaw(context: &Context, orphan: &Orphan) -> Result<Pass, String> {
+async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, String> {
     let run = orphan.run.as_str();
     if let Some(journal) = context.runs.journal_of(run) {
-        let Some(claim) = journal.try_claim_frozen() else { return Ok(Pass::Busy) };
+        let Some(claim) = journal.try_claim_frozen() else { return Ok(PassOutcome::Busy) };
         let unwritten = &context.runs.unwritten_thaws;
         // One that cannot be written yet keeps nobody frozen.
         if let Err(error) = unwritten.write(run, &*journal).await {
@@ -164,81 +165,82 @@ async fn thaw(context: &Context, orphan: &Orphan) -> Result<Pass, String> {
         }
         if claim.frozen().is_empty() {
             // Others may be frozen by a block that is under way, so that nothing is known for good.
-            return Ok(Pass::Busy);
+            return Ok(PassOutcome::Busy);
         }
         let hooks = hooks_of(context, orphan).await;
         let retry = ThawRetry::Never;
-        let outcome = with(context, orphan, &hooks, &*journal, claim.frozen(), retry).await;
-        return Ok(judge(&outcome));
+        let outcome = thaw_frozen(context, orphan, &hooks, &*journal, claim.frozen(), retry).await;
+        return Ok(pass_outcome(&outcome));
     }
-    let Some(_claim) = context.runs.claim_journal(run) else { return Ok(Pass::Busy) };
-    salvage_unopened(context, orphan, ThawRetry::Never).await
+    let Some(_claim) = context.runs.claim_journal(run) else { return Ok(PassOutcome::Busy) };
+    thaw_unopened(context, orphan, ThawRetry::Never).await
 }
 
 /// Thaws the pods that can be read of a journal that is damaged, and that nobody else has in hand.
-pub(super) async fn salvage(context: &Context, orphan: &Orphan, retry: ThawRetry<'_>) {
+pub(super) async fn thaw_damaged(context: &Context, orphan: &Orphan, retry: ThawRetry<'_>) {
     if orphan.kind != "Backup" {
         return;
     }
-    match salvage_unopened(context, orphan, retry).await {
-        Ok(Pass::Thawed | Pass::Busy) => {}
-        Ok(Pass::Left(reason)) | Err(reason) => {
+    match thaw_unopened(context, orphan, retry).await {
+        Ok(PassOutcome::Thawed | PassOutcome::Busy) => {}
+        Ok(PassOutcome::StillFrozen(reason)) | Err(reason) => {
             tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
         }
     }
 }
 
-async fn salvage_unopened(
+async fn thaw_unopened(
     context: &Context,
     orphan: &Orphan,
     retry: ThawRetry<'_>,
-) -> Result<Pass, String> {
+) -> Result<PassOutcome, String> {
     let (client, namespace) = (&context.client, &context.options.namespace);
     let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await;
-    let salvaged = salvaged.map_err(|error| one_line(&error))?;
+    let salvaged = salvaged.map_err(|error| status_message(&error))?;
     let frozen = FrozenPods::recover(&salvaged.records).all();
     if frozen.is_empty() {
-        return Ok(Pass::Thawed);
+        return Ok(PassOutcome::Thawed);
     }
     let Orphan { run, kind, name, .. } = orphan;
     let hooks = hooks_of(context, orphan).await;
-    match ConfigMaps::open(client.clone(), namespace, run, kind, name).await {
+    match ConfigMapJournal::open(client.clone(), namespace, run, kind, name).await {
         Ok((journal, records)) => {
             // As it is by now: whoever had it open before may have noted more.
             let frozen = FrozenPods::recover(&records).all();
-            Ok(judge(&with(context, orphan, &hooks, &journal, &frozen, retry).await))
+            Ok(pass_outcome(&thaw_frozen(context, orphan, &hooks, &journal, &frozen, retry).await))
         }
         // What cannot be noted keeps nobody frozen.
         Err(error) => {
-            let is_damaged = kit::is_damaged(&error);
+            let is_damaged = run_resources::is_damaged(&error);
             if is_damaged && salvaged.is_thawed {
-                return Ok(Pass::Thawed);
+                return Ok(PassOutcome::Thawed);
             }
-            let unwritable = Unwritable(one_line(&error));
-            let outcome = with(context, orphan, &hooks, &unwritable, &frozen, retry).await;
+            let unwritable = UnwritableJournal(status_message(&error));
+            let outcome = thaw_frozen(context, orphan, &hooks, &unwritable, &frozen, retry).await;
             if is_damaged && outcome.frozen.is_empty() {
                 let marked = mark_thawed(client.clone(), namespace, orphan).await;
-                marked.map_err(|error| one_line(&error))?;
+                marked.map_err(|error| status_message(&error))?;
             }
-            Ok(judge(&outcome))
+            Ok(pass_outcome(&outcome))
         }
     }
 }
 
-async fn with(
+async fn thaw_frozen(
     context: &Context,
     orphan: &Orphan,
     hooks: &Result<BackupHooks, String>,
     journal: &dyn Journal,
-    frozen: &Frozen,
+    frozen: &FrozenByBlock,
     retry: ThawRetry<'_>,
 ) -> ThawOutcome {
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let (report, unwritten) = (Report::default(), &context.runs.unwritten_thaws);
     let run = orphan.run.as_str();
     let hooks = hooks.as_ref().map_err(String::as_str);
-    let thawing = Thawing { cluster: &cluster, run, hooks, journal, unwritten, report: &report };
-    let outcome = thaw_left(thawing, frozen, retry).await;
+    let thawing =
+        ThawContext { cluster: &cluster, run, hooks, journal, unwritten, report: &report };
+    let outcome = thaw_leftover_pods(thawing, frozen, retry).await;
     let (errors, warnings) = report.messages();
     for message in errors.iter().chain(&warnings) {
         let item = message.item.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -247,25 +249,27 @@ async fn with(
     outcome
 }
 
-fn judge(outcome: &ThawOutcome) -> Pass {
+fn pass_outcome(outcome: &ThawOutcome) -> PassOutcome {
     if outcome.frozen.is_empty() {
-        return Pass::Thawed;
+        return PassOutcome::Thawed;
     }
-    let error = outcome.error.as_ref().map(|error| one_line(error));
-    Pass::Left(error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()))
+    let error = outcome.error.as_ref().map(|error| status_message(error));
+    PassOutcome::StillFrozen(
+        error.unwrap_or_else(|| "their post-hooks did not reach them".to_owned()),
+    )
 }
 
 /// The hooks of a backup: those of its Backup, or those that were kept if that is gone. That none were kept
 /// does not mean that there were none.
 async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
     let found = context.api::<Backup>().get_opt(&orphan.name).await;
-    let found = found.map_err(|error| one_line(&error))?;
+    let found = found.map_err(|error| status_message(&error))?;
     let own = found.filter(|backup| backup.uid().as_deref() == Some(orphan.run.as_str()));
     if let Some(backup) = own {
         return Ok(backup.spec.hooks);
     }
-    let kept = KeptHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
-    kept.read().await?.ok_or_else(|| {
+    let saved = SavedHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
+    saved.read().await?.ok_or_else(|| {
         "the Backup was deleted, and its hooks were not kept; thaw the pod by hand, and delete it when it may \
          restart"
             .to_owned()
@@ -273,11 +277,11 @@ async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, Str
 }
 
 /// A journal that takes nothing.
-struct Unwritable(String);
+struct UnwritableJournal(String);
 
 #[async_trait]
-impl Journal for Unwritable {
-    async fn append(&self, _: &Record) -> Result<(), journal::Error> {
+impl Journal for UnwritableJournal {
+    async fn append(&self, _: &JournalEntry) -> Result<(), journal::Error> {
         Err(journal::Error::Failed(self.0.clone()))
     }
 }
@@ -287,15 +291,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_journal_that_names_nobody_is_read_again_when_it_changes() {
+    fn journal_without_frozen_pods_is_reread_when_it_changes() {
         let (thawer, run) = (Thawer::default(), RunUid::new("0a-1b").unwrap());
         assert!(!thawer.is_known_thawed(&run, 1));
-        assert!(!thawer.note_thawed(&run, 1), "it is no news");
+        assert!(!thawer.record_thawed(&run, 1), "it is no news");
         assert!(thawer.is_known_thawed(&run, 1) && !thawer.is_known_thawed(&run, 2));
-        assert!(thawer.note_left(&run) && !thawer.note_left(&run), "it is told once");
+        assert!(
+            thawer.record_still_frozen(&run) && !thawer.record_still_frozen(&run),
+            "it is told once"
+        );
         assert!(!thawer.is_known_thawed(&run, 1));
-        assert!(thawer.note_thawed(&run, 3), "it is news");
-        thawer.forget_others(&[]);
+        assert!(thawer.record_thawed(&run, 3), "it is news");
+        thawer.retain_listed(&[]);
         assert!(!thawer.is_known_thawed(&run, 3));
     }
 }

@@ -17,7 +17,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start(limits: Limits, content: &[u8]) -> Self {
+    async fn start(limits: Timeouts, content: &[u8]) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("bucket/backups")).unwrap();
         std::fs::write(root.path().join("bucket/backups/b.gz"), content).unwrap();
@@ -52,8 +52,8 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_file_is_sent_to_whoever_has_its_link_and_nothing_else_is() {
-    let server = Fixture::start(Limits::default(), b"content").await;
+async fn file_is_sent_only_for_a_valid_link() {
+    let server = Fixture::start(Timeouts::default(), b"content").await;
     let link = |key: &str, expires| format!("/download/{}", server.token(key, expires));
     let good = link("backups/b.gz", 60);
     let answer = server.get("GET", &good).await;
@@ -85,11 +85,11 @@ async fn a_file_is_sent_to_whoever_has_its_link_and_nothing_else_is() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_ask_is_cut_off() {
-    let limits = Limits { request: Duration::from_millis(100), ..Limits::default() };
+async fn client_without_request_is_disconnected() {
+    let limits = Timeouts { request: Duration::from_millis(100), ..Timeouts::default() };
     let server = Fixture::start(limits, b"content").await;
     // Long before a download would be taken for dead.
-    let asked = tokio::time::timeout(limits.silence / 2, server.ask("GET /download/"));
+    let asked = tokio::time::timeout(limits.idle / 2, server.ask("GET /download/"));
     let answer = asked.await.unwrap();
     assert!(!answer.contains("200"), "{answer}");
     let long = format!("GET /download/{} HTTP/1.1\r\n\r\n", "a".repeat(2 * REQUEST_MAX));
@@ -101,12 +101,12 @@ async fn a_client_that_does_not_ask_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_cut_off_and_its_place_is_free_again() {
-    let limits = Limits { silence: Duration::from_millis(200), ..Limits::default() };
+async fn client_that_reads_nothing_is_disconnected_and_frees_its_slot() {
+    let limits = Timeouts { idle: Duration::from_millis(200), ..Timeouts::default() };
     let server = Fixture::start(limits, &vec![0; 32 << 20]).await;
     let link = format!("/download/{}", server.token("backups/b.gz", 60));
     let mut idle = Vec::new();
-    for _ in 0..CONNECTIONS {
+    for _ in 0..MAX_CONNECTIONS {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         let request = format!("GET {link} HTTP/1.1\r\nHost: x\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -119,14 +119,14 @@ async fn a_client_that_takes_nothing_is_cut_off_and_its_place_is_free_again() {
 
 #[tokio::test]
 async fn the_server_ends_when_asked_to() {
-    let server = Fixture::start(Limits::default(), b"content").await;
+    let server = Fixture::start(Timeouts::default(), b"content").await;
     server.stop.cancel();
     server.task.await.unwrap();
     assert!(TcpStream::connect(server.address).await.is_err());
 }
 
 #[tokio::test]
-async fn a_root_that_is_no_folder_is_told() {
+async fn root_must_be_a_directory() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let key = SigningKey::new(&[7; 32]).unwrap();
     for root in [file.path().to_owned(), "/nowhere/at/all".into()] {
@@ -136,7 +136,7 @@ async fn a_root_that_is_no_folder_is_told() {
 }
 
 #[test]
-fn links_begin_with_an_address_that_clients_can_use() {
+fn links_start_with_a_reachable_address() {
     let at = |text: &str| text.parse::<SocketAddr>().unwrap();
     let base = |address, url| base_url(at(address), url).map_err(|error| error.to_string());
     assert_eq!(base("127.0.0.1:80", None).unwrap(), "http://127.0.0.1:80/download");
@@ -155,10 +155,10 @@ fn links_begin_with_an_address_that_clients_can_use() {
 }
 
 #[tokio::test]
-async fn connections_that_ask_for_nothing_keep_nobody_out() {
-    let server = Fixture::start(Limits::default(), b"content").await;
+async fn idle_connections_do_not_block_downloads() {
+    let server = Fixture::start(Timeouts::default(), b"content").await;
     let mut idle = Vec::new();
-    for _ in 0..CONNECTIONS + 8 {
+    for _ in 0..MAX_CONNECTIONS + 8 {
         idle.push(TcpStream::connect(server.address).await.unwrap());
     }
     let path = format!("/download/{}", server.token("backups/b.gz", 60));

@@ -14,7 +14,7 @@ use super::*;
 
 /// What the API server does about each request.
 #[derive(Clone, Copy)]
-enum Mood {
+enum ApiBehavior {
     Takes,
     Refuses,
     Hangs,
@@ -23,13 +23,13 @@ enum Mood {
 /// Stands in for the API server, and keeps what it was sent.
 #[derive(Clone)]
 struct Fake {
-    mood: Mood,
+    behavior: ApiBehavior,
     requests: Arc<Mutex<Vec<(Method, String, Value)>>>,
 }
 
 impl Fake {
-    fn new(mood: Mood) -> Self {
-        Self { mood, requests: Arc::default() }
+    fn new(behavior: ApiBehavior) -> Self {
+        Self { behavior, requests: Arc::default() }
     }
 
     fn events(&self) -> Events {
@@ -58,10 +58,10 @@ impl Service<Request<Body>> for Fake {
             let sent = serde_json::from_slice(&body).unwrap_or_default();
             let path = parts.uri.path().to_owned();
             fake.requests.lock().unwrap().push((parts.method, path, sent));
-            let (status, answer) = match fake.mood {
-                Mood::Takes => (StatusCode::CREATED, body.to_vec()),
-                Mood::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
-                Mood::Hangs => return std::future::pending().await,
+            let (status, answer) = match fake.behavior {
+                ApiBehavior::Takes => (StatusCode::CREATED, body.to_vec()),
+                ApiBehavior::Refuses => (StatusCode::FORBIDDEN, b"no".to_vec()),
+                ApiBehavior::Hangs => return std::future::pending().await,
             };
             let mut response = Response::new(Body::from(answer));
             *response.status_mut() = status;
@@ -79,7 +79,7 @@ fn backup() -> Backup {
 }
 
 #[test]
-fn every_milestone_has_a_type_a_reason_and_a_note() {
+fn every_milestone_has_an_event_type_reason_and_note() {
     use EventType::{Normal, Warning};
     let progress = Milestone::Progress { percent: 50, items_done: 24, items_total: 40 };
     let ended = |phase| Milestone::Ended { phase };
@@ -107,23 +107,29 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "2 of 3 operations of plugins have ended",
             "OperationsProgress50",
         ),
-        (ended(End::Completed), Normal, "Completed", "it has ended as Completed", "Completed"),
         (
-            ended(End::PartiallyFailed),
+            ended(TerminalPhase::Completed),
+            Normal,
+            "Completed",
+            "it has ended as Completed",
+            "Completed",
+        ),
+        (
+            ended(TerminalPhase::PartiallyFailed),
             Warning,
             "PartiallyFailed",
             "it has ended as PartiallyFailed; its status says why",
             "PartiallyFailed",
         ),
         (
-            ended(End::Failed),
+            ended(TerminalPhase::Failed),
             Warning,
             "Failed",
             "it has ended as Failed; its status says why",
             "Failed",
         ),
         (
-            ended(End::FailedValidation),
+            ended(TerminalPhase::FailedValidation),
             Warning,
             "FailedValidation",
             "it has ended as FailedValidation; its status says why",
@@ -153,12 +159,12 @@ fn every_milestone_has_a_type_a_reason_and_a_note() {
             "Resumed2",
         ),
     ] {
-        has_event(&milestone, type_, [reason, note, action]);
+        assert_event(&milestone, type_, [reason, note, action]);
     }
 }
 
 #[test]
-fn whatever_a_run_or_a_location_waits_for_is_a_warning() {
+fn waiting_milestones_are_warnings() {
     use EventType::Warning;
     for (milestone, type_, reason, note, action) in [
         (
@@ -200,20 +206,20 @@ fn whatever_a_run_or_a_location_waits_for_is_a_warning() {
             "RetentionHeld",
         ),
     ] {
-        has_event(&milestone, type_, [reason, note, action]);
+        assert_event(&milestone, type_, [reason, note, action]);
     }
 }
 
-fn has_event(milestone: &Milestone, type_: EventType, [reason, note, action]: [&str; 3]) {
+fn assert_event(milestone: &Milestone, type_: EventType, [reason, note, action]: [&str; 3]) {
     let event = milestone.event();
-    let told = (event.type_, event.reason.as_str(), event.note.as_deref());
-    assert_eq!(told, (type_, reason, Some(note)), "{milestone:?}");
+    let actual = (event.type_, event.reason.as_str(), event.note.as_deref());
+    assert_eq!(actual, (type_, reason, Some(note)), "{milestone:?}");
     assert_eq!(event.action, action, "{milestone:?}");
 }
 
 #[test]
-fn only_quarters_are_told_and_each_once() {
-    for (told, done, total, expected) in [
+fn progress_is_reported_once_per_quarter() {
+    for (last_reported, done, total, expected) in [
         (0, 0, 0, None),
         (0, 5, 0, None),
         (0, 0, 100, None),
@@ -233,17 +239,21 @@ fn only_quarters_are_told_and_each_once() {
         (25, 2, 3, Some(50)),
         (0, u64::MAX / 2 + 1, u64::MAX, Some(50)),
     ] {
-        assert_eq!(passed(told, done, total), expected, "{told} {done}/{total}");
+        assert_eq!(
+            newly_passed_quarter(last_reported, done, total),
+            expected,
+            "{last_reported} {done}/{total}"
+        );
     }
 }
 
 #[tokio::test]
-async fn an_event_is_written_for_the_run_in_its_namespace() {
-    let fake = Fake::new(Mood::Takes);
-    fake.events().tell(&backup(), Milestone::Started).await;
+async fn event_is_written_to_the_namespace_of_the_run() {
+    let fake = Fake::new(ApiBehavior::Takes);
+    fake.events().publish(&backup(), Milestone::Started).await;
     let mut restore = Restore::new("back", RestoreSpec::default());
     restore.metadata.namespace = Some("velero".to_owned());
-    fake.events().tell(&restore, Milestone::Ended { phase: End::Failed }).await;
+    fake.events().publish(&restore, Milestone::Ended { phase: TerminalPhase::Failed }).await;
     let requests = fake.requests();
     for ((method, path, sent), (kind, name, type_, reason)) in requests
         .iter()
@@ -262,15 +272,15 @@ async fn an_event_is_written_for_the_run_in_its_namespace() {
 }
 
 #[tokio::test]
-async fn progress_is_told_anew_each_time_and_the_same_milestone_is_one_event() {
-    let fake = Fake::new(Mood::Takes);
+async fn each_progress_step_is_a_new_event_and_repeated_milestones_share_one() {
+    let fake = Fake::new(ApiBehavior::Takes);
     let events = fake.events();
     for percent in [25, 50, 75] {
         let progress = Milestone::Progress { percent, items_done: 1, items_total: 2 };
-        events.tell(&backup(), progress).await;
+        events.publish(&backup(), progress).await;
     }
     for _ in 0..2 {
-        events.tell(&backup(), Milestone::Canceling).await;
+        events.publish(&backup(), Milestone::Canceling).await;
     }
     let methods: Vec<_> = fake.requests().into_iter().map(|(method, ..)| method).collect();
     let post = Method::POST;
@@ -278,16 +288,18 @@ async fn progress_is_told_anew_each_time_and_the_same_milestone_is_one_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_cannot_be_written_stops_nobody_and_takes_little_time() {
-    for (mood, expected) in
-        [(Mood::Takes, Duration::ZERO), (Mood::Refuses, Duration::ZERO), (Mood::Hangs, LIMIT)]
-    {
-        let fake = Fake::new(mood);
-        let begun = Instant::now();
-        let told = async { fake.events().tell(&backup(), Milestone::Started).await };
-        tokio::time::timeout(Duration::from_hours(1), told).await.expect("in time");
-        let took = begun.elapsed();
-        assert!(took >= expected && took < expected + LIMIT / 2, "{took:?}");
+async fn unwritable_event_does_not_block_the_run() {
+    for (behavior, expected) in [
+        (ApiBehavior::Takes, Duration::ZERO),
+        (ApiBehavior::Refuses, Duration::ZERO),
+        (ApiBehavior::Hangs, PUBLISH_TIMEOUT),
+    ] {
+        let fake = Fake::new(behavior);
+        let started = Instant::now();
+        let publishing = async { fake.events().publish(&backup(), Milestone::Started).await };
+        tokio::time::timeout(Duration::from_hours(1), publishing).await.expect("in time");
+        let took = started.elapsed();
+        assert!(took >= expected && took < expected + PUBLISH_TIMEOUT / 2, "{took:?}");
         assert_eq!(fake.requests().len(), 1);
     }
 }

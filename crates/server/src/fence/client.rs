@@ -12,18 +12,18 @@ use tower_service::Service;
 use super::Fence;
 
 /// A client behind a fence.
-pub(super) fn fenced(inner: Client, fence: Fence) -> Client {
+pub(super) fn fenced_client(inner: Client, fence: Fence) -> Client {
     let namespace = inner.default_namespace().to_owned();
-    Client::new(Fenced { inner, fence }, namespace)
+    Client::new(FencedClient { inner, fence }, namespace)
 }
 
 #[derive(Clone)]
-struct Fenced {
+struct FencedClient {
     inner: Client,
     fence: Fence,
 }
 
-impl Service<Request<Body>> for Fenced {
+impl Service<Request<Body>> for FencedClient {
     type Response = Response<Body>;
     type Error = kube::Error;
     type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
@@ -35,7 +35,7 @@ impl Service<Request<Body>> for Fenced {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let Self { inner, fence } = self.clone();
         async move {
-            if changes(&request) {
+            if is_mutating(&request) {
                 fence.check().map_err(|closed| kube::Error::Service(Box::new(closed)))?;
             }
             inner.send(request).await
@@ -46,7 +46,7 @@ impl Service<Request<Body>> for Fenced {
 
 /// Whether something may be different after a request. Commands in pods are a connection that is
 /// upgraded, whatever its method.
-fn changes<B>(request: &Request<B>) -> bool {
+fn is_mutating<B>(request: &Request<B>) -> bool {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     !reads || request.headers().contains_key(header::UPGRADE)
 }
@@ -65,9 +65,9 @@ mod tests {
 
     /// Answers everything with an empty object.
     #[derive(Clone)]
-    struct Yes;
+    struct AlwaysOk;
 
-    impl Service<Request<Body>> for Yes {
+    impl Service<Request<Body>> for AlwaysOk {
         type Response = Response<Body>;
         type Error = kube::Error;
         type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_changes_nothing_and_everything_else_may() {
+    fn only_read_requests_are_not_mutating() {
         for (method, upgrade, expected) in [
             (Method::GET, false, false),
             (Method::HEAD, false, false),
@@ -98,14 +98,14 @@ mod tests {
                 let websocket = http::HeaderValue::from_static("websocket");
                 request.headers_mut().insert(header::UPGRADE, websocket);
             }
-            assert_eq!(changes(&request), expected, "{method} {upgrade}");
+            assert_eq!(is_mutating(&request), expected, "{method} {upgrade}");
         }
     }
 
     #[tokio::test]
-    async fn a_closed_fence_lets_only_reads_through() {
+    async fn closed_fence_allows_only_reads() {
         let fence = Fence::default();
-        let maps: Api<ConfigMap> = Api::namespaced(fence.client(Client::new(Yes, "x")), "x");
+        let maps: Api<ConfigMap> = Api::namespaced(fence.client(Client::new(AlwaysOk, "x")), "x");
         let write = async || {
             let empty = ConfigMap::default();
             let created = maps.create(&PostParams::default(), &empty).await.map(drop);

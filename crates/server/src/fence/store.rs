@@ -15,12 +15,12 @@ use futures::Stream;
 use super::Fence;
 
 /// A store behind a fence.
-pub(super) struct Fenced {
+pub(super) struct FencedStore {
     backend: Arc<dyn Backend>,
     fence: Fence,
 }
 
-impl Fenced {
+impl FencedStore {
     pub(super) fn new(backend: Arc<dyn Backend>, fence: Fence) -> Self {
         Self { backend, fence }
     }
@@ -32,14 +32,14 @@ impl Fenced {
 }
 
 #[async_trait]
-impl ObjectStore for Fenced {
+impl ObjectStore for FencedStore {
     async fn init(&self, config: &Config) -> Result<()> {
         self.backend.init(config).await
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
         self.check()?;
-        let body = Box::pin(Body { body, fence: self.fence.clone() });
+        let body = Box::pin(FencedBody { body, fence: self.fence.clone() });
         self.backend.put_object(bucket, key, body).await
     }
 
@@ -75,25 +75,25 @@ impl ObjectStore for Fenced {
 }
 
 #[async_trait]
-impl Backend for Fenced {
+impl Backend for FencedStore {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
         self.check()?;
         self.backend.create_object(bucket, key, content).await
     }
 
-    fn sends_again(&self) -> bool {
-        self.backend.sends_again()
+    fn retries_parts(&self) -> bool {
+        self.backend.retries_parts()
     }
 }
 
 /// What is being stored. It fails when the fence closes, also instead of ending: a store keeps nothing of a
 /// stream that fails.
-struct Body {
+struct FencedBody {
     body: ByteStream,
     fence: Fence,
 }
 
-impl Stream for Body {
+impl Stream for FencedBody {
     type Item = io::Result<Bytes>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -118,9 +118,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_fence_lets_nothing_be_stored_or_deleted() {
+    async fn closed_fence_refuses_writes_and_deletes() {
         let (fence, memory) = (Fence::default(), Arc::new(Memory::with_bucket("b")));
-        let store = Fenced::new(Arc::clone(&memory) as _, fence.clone());
+        let store = FencedStore::new(Arc::clone(&memory) as _, fence.clone());
         memory.put_object("b", "old", body(&["x"])).await.unwrap();
         store.put_object("b", "new", body(&["x"])).await.unwrap_err();
         store.create_object("b", "new", Bytes::from("x")).await.unwrap_err();
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_being_stored_when_it_closes_is_not_stored() {
+    async fn upload_in_progress_fails_when_the_fence_closes() {
         let (fence, memory) = (Fence::default(), Arc::new(Memory::with_bucket("b")));
-        let store = Fenced::new(Arc::clone(&memory) as _, fence.clone());
+        let store = FencedStore::new(Arc::clone(&memory) as _, fence.clone());
         fence.open_until(Instant::now() + Duration::from_mins(1));
         // After the last piece, and before the end.
         let closing = fence.clone();

@@ -17,39 +17,39 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::time::timeout;
 
+use crate::error_text::status_message;
 use crate::patch;
-use crate::story::one_line;
 
 /// The key of the hooks.
 const KEY: &str = "hooks.json";
 /// Whose hooks they are.
 const LABEL: &str = "bowline.io/hooks-of";
 /// How long one request may take.
-const LIMIT: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where the hooks of a run are kept.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptHooks {
+pub(crate) struct SavedHooks {
     api: Api<ConfigMap>,
     run: RunUid,
 }
 
-impl KeptHooks {
+impl SavedHooks {
     pub(crate) fn new(client: Client, namespace: &str, run: &RunUid) -> Self {
         Self { api: Api::namespaced(client, namespace), run: run.clone() }
     }
 
     /// Whether hooks have something that thaws.
-    pub(crate) fn is_needed(hooks: &BackupHooks) -> bool {
+    pub(crate) fn has_post_hooks(hooks: &BackupHooks) -> bool {
         hooks.resources.iter().any(|hooks| !hooks.post.is_empty())
     }
 
     /// Keeps hooks, unless they are kept already.
-    pub(crate) async fn keep(&self, hooks: &BackupHooks) -> Result<(), String> {
-        let text = serde_json::to_string(hooks).map_err(|error| one_line(&error))?;
+    pub(crate) async fn save(&self, hooks: &BackupHooks) -> Result<(), String> {
+        let text = serde_json::to_string(hooks).map_err(|error| status_message(&error))?;
         let labels = [(LABEL, self.run.as_str()), (label::EXCLUDE_FROM_BACKUP, "true")];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let kept = ConfigMap {
+        let config_map = ConfigMap {
             metadata: ObjectMeta {
                 name: Some(self.name()),
                 labels: Some(labels.into()),
@@ -58,20 +58,22 @@ impl KeptHooks {
             data: Some(BTreeMap::from([(KEY.to_owned(), text)])),
             ..ConfigMap::default()
         };
-        match timeout(LIMIT, self.api.create(&patch::post_params(), &kept)).await {
+        match timeout(REQUEST_TIMEOUT, self.api.create(&patch::post_params(), &config_map)).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) if patch::is_taken(&error) => Ok(()),
-            Ok(Err(error)) => Err(one_line(&error)),
+            Ok(Err(error)) if patch::is_already_exists(&error) => Ok(()),
+            Ok(Err(error)) => Err(status_message(&error)),
             Err(_) => Err("the API server does not answer".to_owned()),
         }
     }
 
     /// The hooks, if they are kept.
     pub(crate) async fn read(&self) -> Result<Option<BackupHooks>, String> {
-        let found = timeout(LIMIT, self.api.get_opt(&self.name())).await;
+        let found = timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name())).await;
         let found = found.map_err(|_| "the API server does not answer".to_owned())?;
-        let Some(kept) = found.map_err(|error| one_line(&error))? else { return Ok(None) };
-        let text = kept.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
+        let Some(config_map) = found.map_err(|error| status_message(&error))? else {
+            return Ok(None);
+        };
+        let text = config_map.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
         // The text may hold a password, and an error may quote it.
         let read = serde_json::from_str(&text);
         read.map(Some).map_err(|_| format!("ConfigMap {} holds no hooks", self.name()))
@@ -79,10 +81,12 @@ impl KeptHooks {
 
     /// Removes them.
     pub(crate) async fn remove(&self) -> Result<(), String> {
-        match timeout(LIMIT, self.api.delete(&self.name(), &DeleteParams::default())).await {
+        match timeout(REQUEST_TIMEOUT, self.api.delete(&self.name(), &DeleteParams::default()))
+            .await
+        {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) if patch::is_missing(&error) => Ok(()),
-            Ok(Err(error)) => Err(one_line(&error)),
+            Ok(Err(error)) if patch::is_not_found(&error) => Ok(()),
+            Ok(Err(error)) => Err(status_message(&error)),
             Err(_) => Err("the API server does not answer".to_owned()),
         }
     }

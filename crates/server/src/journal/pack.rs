@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 
-use bowline_engine::journal::Record;
+use bowline_engine::journal::JournalEntry;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
@@ -15,11 +15,11 @@ use flate2::write::DeflateEncoder;
 pub(super) const KEY: &str = "packed";
 
 /// Whether a record is about pods that may be frozen.
-pub(super) fn stays_readable(record: &Record) -> bool {
+pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     match record {
-        Record::Begun(begun) => !begun.pods.is_empty(),
-        Record::Ended(ended) => !ended.frozen.is_empty(),
-        Record::Thawed { .. } | Record::PostHooks { .. } => true,
+        JournalEntry::Begun(begun) => !begun.pods.is_empty(),
+        JournalEntry::Ended(ended) => !ended.frozen.is_empty(),
+        JournalEntry::Thawed { .. } | JournalEntry::PostHooks { .. } => true,
         _ => false,
     }
 }
@@ -38,13 +38,13 @@ pub(super) fn pack<'a>(
 }
 
 /// Unpacks records of so many bytes at most, and says why that cannot be done.
-pub(super) fn unpack(bytes: &[u8], most: usize) -> Result<BTreeMap<String, String>, String> {
+pub(super) fn unpack(bytes: &[u8], max_bytes: usize) -> Result<BTreeMap<String, String>, String> {
     let mut text = String::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     let read = DeflateDecoder::new(bytes).take(limit).read_to_string(&mut text);
     read.map_err(|error| format!("its binary data cannot be unpacked: {error}"))?;
-    if text.len() > most {
-        return Err(format!("its binary data has more than {most} bytes of records"));
+    if text.len() > max_bytes {
+        return Err(format!("its binary data has more than {max_bytes} bytes of records"));
     }
     let record = |line: &str| {
         let (key, text) = line.split_once(' ')?;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_is_unpacked_and_no_more_than_is_allowed() {
+    fn packed_records_unpack_up_to_the_limit() {
         let records: BTreeMap<String, String> =
             (0..100).map(|n| (format!("{n:08}"), format!(r#"{{"n":"{n} a\nb"}}"#))).collect();
         let packed = pack(&records).unwrap();

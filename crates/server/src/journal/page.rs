@@ -6,32 +6,32 @@
 use std::collections::BTreeMap;
 
 use bowline_api::label;
-use bowline_engine::journal::Record;
+use bowline_engine::journal::JournalEntry;
 use bowline_store::name::RunUid;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-use super::{Error, Orphan, Salvaged, pack};
+use super::{Error, Orphan, SalvagedJournal, pack};
 
 /// The largest record, as JSON.
-pub(super) const LARGEST_RECORD: usize = 256 * 1024;
+pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
 /// How many pages a journal has at most, and how much is on all of them: a whole one is read at once.
-pub(super) const MOST_PAGES: usize = 1024;
-pub(super) const MOST_BYTES: usize = 32 * 1024 * 1024;
+pub(super) const MAX_PAGES: usize = 1024;
+pub(super) const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// How much that is when it is unpacked. It is held in memory by whoever goes on with the run.
-pub(super) const MOST_UNPACKED: usize = 128 * 1024 * 1024;
+pub(super) const MAX_UNPACKED_BYTES: usize = 128 * 1024 * 1024;
 /// What is read of more than that, since a request that failed may have been carried out.
-pub(super) const SLACK: usize = 1024 * 1024;
+pub(super) const READ_SLACK: usize = 1024 * 1024;
 /// When a page is full. Each record makes etcd keep the whole page once more until it next compacts, so that pages are
 /// short. A larger record has a page of its own; Kubernetes takes a mebibyte.
-const FULL: usize = 32 * 1024;
+const PAGE_BYTES: usize = 32 * 1024;
 /// What a record costs beside its key and text: the API server notes who owns each key.
-const OVERHEAD: usize = 32;
+const RECORD_OVERHEAD: usize = 32;
 /// How many digits a key has.
-const DIGITS: usize = 8;
+const KEY_DIGITS: usize = 8;
 /// The first number that has too many digits.
-const NUMBERS: u64 = 100_000_000;
+const MAX_RECORDS: u64 = 100_000_000;
 
 /// Name of the run, on each page.
 pub(super) const RUN_NAME: &str = "bowline.io/run-name";
@@ -50,7 +50,7 @@ pub(super) const REMOVED: &str = "bowline.io/journal-removed";
 
 /// Whose journal it is.
 #[derive(Clone, Debug)]
-pub(super) struct Owner {
+pub(super) struct JournalOwner {
     pub(super) run: RunUid,
     pub(super) kind: String,
     pub(super) name: String,
@@ -58,7 +58,7 @@ pub(super) struct Owner {
 
 /// Where the next record goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WritePosition {
     /// The number of the page.
     pub(super) page: usize,
     /// How much is on it.
@@ -73,50 +73,50 @@ pub(super) struct Place {
 
 /// What the pages of a journal say.
 #[derive(Debug, Default)]
-pub(super) struct Contents {
-    pub(super) records: Vec<Record>,
+pub(super) struct JournalContents {
+    pub(super) records: Vec<JournalEntry>,
     /// Where an opening of the journal begins to write: on a page of its own.
-    pub(super) place: Place,
+    pub(super) position: WritePosition,
     /// The last page, if there is any.
-    pub(super) last: Option<Last>,
+    pub(super) last: Option<LastPage>,
 }
 
 /// The last page of a journal.
 #[derive(Debug)]
-pub(super) struct Last {
+pub(super) struct LastPage {
     pub(super) name: String,
     pub(super) version: Option<String>,
 }
 
 /// How much room a page has used up that packing leaves, at most, if it is worth while.
-pub(super) const WELL_PACKED: usize = FULL / 4 * 3;
+pub(super) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 
 /// How much room a record of this many bytes takes.
-pub(super) fn cost(bytes: usize) -> usize {
-    DIGITS + bytes + OVERHEAD
+pub(super) fn record_cost(bytes: usize) -> usize {
+    KEY_DIGITS + bytes + RECORD_OVERHEAD
 }
 
 /// A record as it is written, if it is not too large.
-pub(super) fn encode(record: &Record) -> Result<String, Error> {
+pub(super) fn encode(record: &JournalEntry) -> Result<String, Error> {
     let text = serde_json::to_string(record).map_err(Error::Encode)?;
     match text.len() {
-        bytes if bytes > LARGEST_RECORD => Err(Error::TooLarge { bytes }),
+        bytes if bytes > MAX_RECORD_BYTES => Err(Error::TooLarge { bytes }),
         _ => Ok(text),
     }
 }
 
-impl Place {
+impl WritePosition {
     /// The key for a record of this many bytes; none if it needs a new page.
-    pub(super) fn key(&mut self, bytes: usize) -> Result<Option<String>, Error> {
-        let cost = cost(bytes);
-        if self.used > 0 && self.used + cost > FULL {
+    pub(super) fn next_key(&mut self, bytes: usize) -> Result<Option<String>, Error> {
+        let cost = record_cost(bytes);
+        if self.used > 0 && self.used + cost > PAGE_BYTES {
             return Ok(None);
         }
-        let is_full = self.total + cost > MOST_BYTES || self.unpacked + cost > MOST_UNPACKED;
-        if self.next >= NUMBERS || is_full {
+        let is_full = self.total + cost > MAX_BYTES || self.unpacked + cost > MAX_UNPACKED_BYTES;
+        if self.next >= MAX_RECORDS || is_full {
             return Err(Error::Full);
         }
-        let key = format!("{:0DIGITS$}", self.next);
+        let key = format!("{:0KEY_DIGITS$}", self.next);
         self.used += cost;
         self.total += cost;
         self.unpacked += cost;
@@ -136,8 +136,8 @@ impl Place {
     }
 
     /// Goes to the next page.
-    pub(super) fn turn(&mut self) -> Result<(), Error> {
-        if self.page + 1 >= MOST_PAGES {
+    pub(super) fn next_page(&mut self) -> Result<(), Error> {
+        if self.page + 1 >= MAX_PAGES {
             return Err(Error::Full);
         }
         (self.page, self.used) = (self.page + 1, 0);
@@ -145,7 +145,7 @@ impl Place {
     }
 }
 
-impl Owner {
+impl JournalOwner {
     /// Whose journal it is that was found.
     pub(super) fn of(orphan: &Orphan) -> Self {
         let Orphan { run, kind, name, .. } = orphan.clone();
@@ -154,23 +154,23 @@ impl Owner {
 
     /// Reads what can be read of the pages. Records of a later version of the server, and pages that are
     /// missing, are left out.
-    pub(super) fn salvage(&self, pages: Vec<ConfigMap>) -> Salvaged {
+    pub(super) fn salvage(&self, pages: Vec<ConfigMap>) -> SalvagedJournal {
         let is_thawed = pages.iter().any(|page| page.annotations().contains_key(THAWED));
         if pages.iter().any(|page| self.is_removed(page)) {
-            return Salvaged { is_thawed, ..Salvaged::default() };
+            return SalvagedJournal { is_thawed, ..SalvagedJournal::default() };
         }
         let number = |page: ConfigMap| Some((self.page_number(&page.name_any())?, page));
         let numbered: BTreeMap<usize, ConfigMap> = pages.into_iter().filter_map(number).collect();
-        let (mut records, mut room) = (Vec::new(), MOST_UNPACKED + SLACK);
+        let (mut records, mut room) = (Vec::new(), MAX_UNPACKED_BYTES + READ_SLACK);
         for page in numbered.into_values() {
             // Records about pods are never packed.
             let plain = || page.data.clone().unwrap_or_default();
-            for (_, text) in texts(&page, room).unwrap_or_else(|_| plain()) {
+            for (_, text) in record_texts(&page, room).unwrap_or_else(|_| plain()) {
                 room = room.saturating_sub(text.len());
-                records.extend(serde_json::from_str::<Record>(&text).ok());
+                records.extend(serde_json::from_str::<JournalEntry>(&text).ok());
             }
         }
-        Salvaged { records, is_thawed }
+        SalvagedJournal { records, is_thawed }
     }
 
     /// What finds all pages.
@@ -205,8 +205,8 @@ impl Owner {
         ConfigMap {
             metadata: ObjectMeta {
                 name: Some(self.page_name(number)),
-                labels: Some(owned(labels)),
-                annotations: Some(owned(annotations)),
+                labels: Some(owned_map(labels)),
+                annotations: Some(owned_map(annotations)),
                 ..ObjectMeta::default()
             },
             data: Some(records),
@@ -220,86 +220,86 @@ impl Owner {
     }
 
     /// Reads all pages, in whatever order they come.
-    pub(super) fn read(&self, pages: Vec<ConfigMap>) -> Result<Contents, Error> {
-        if pages.len() > MOST_PAGES {
+    pub(super) fn read(&self, pages: Vec<ConfigMap>) -> Result<JournalContents, Error> {
+        if pages.len() > MAX_PAGES {
             return Err(Error::TooMany { run: self.run.clone() });
         }
         let mut numbered = BTreeMap::new();
         for page in pages {
-            numbered.insert(self.check(&page)?, page);
+            numbered.insert(self.check_page(&page)?, page);
         }
-        let mut contents = Contents::default();
+        let mut contents = JournalContents::default();
         for (expected, (number, page)) in numbered.into_iter().enumerate() {
             if number != expected {
                 return Err(Error::Missing { page: self.page_name(expected) });
             }
             let name = page.name_any();
-            contents.place.total += used(&page);
-            let room = (MOST_UNPACKED + SLACK).saturating_sub(contents.place.unpacked);
-            let texts = texts(&page, room).map_err(|reason| foreign(&name, reason))?;
+            contents.position.total += page_cost(&page);
+            let room = (MAX_UNPACKED_BYTES + READ_SLACK).saturating_sub(contents.position.unpacked);
+            let texts = record_texts(&page, room).map_err(|reason| invalid_page(&name, reason))?;
             for (key, text) in texts {
-                contents.place.unpacked += cost(text.len());
-                let record = contents.record(&key, &text);
-                let record = record.map_err(|reason| foreign(&name, reason))?;
+                contents.position.unpacked += record_cost(text.len());
+                let record = contents.read_record(&key, &text);
+                let record = record.map_err(|reason| invalid_page(&name, reason))?;
                 contents.records.push(record);
             }
             // Nothing fits on a page that somebody else wrote.
-            (contents.place.page, contents.place.used) = (number, FULL);
-            contents.last = Some(Last { name, version: page.metadata.resource_version });
+            (contents.position.page, contents.position.used) = (number, PAGE_BYTES);
+            contents.last = Some(LastPage { name, version: page.metadata.resource_version });
         }
         Ok(contents)
     }
 
     /// The number of a page that looks like one of ours.
-    fn check(&self, page: &ConfigMap) -> Result<usize, Error> {
+    fn check_page(&self, page: &ConfigMap) -> Result<usize, Error> {
         let name = page.name_any();
         let number = self.page_number(&name);
-        let number = number.ok_or_else(|| foreign(&name, "its name is not that of a page"))?;
+        let number = number.ok_or_else(|| invalid_page(&name, "its name is not that of a page"))?;
         if page.labels().get(label::RUN_KIND) != Some(&self.kind) {
             let reason = format!("it is not labelled as that of a {}", self.kind);
-            return Err(foreign(&name, reason));
+            return Err(invalid_page(&name, reason));
         }
         if page.annotations().get(RUN_NAME) != Some(&self.name) {
             let reason = format!("it is not annotated as that of {}", self.name);
-            return Err(foreign(&name, reason));
+            return Err(invalid_page(&name, reason));
         }
         let mut binary = page.binary_data.iter().flat_map(BTreeMap::keys);
         if let Some(key) = binary.find(|key| *key != pack::KEY) {
-            return Err(foreign(&name, format!("it has binary data with the key {key:?}")));
+            return Err(invalid_page(&name, format!("it has binary data with the key {key:?}")));
         }
         let is_packed = page.binary_data.as_ref().is_some_and(|data| !data.is_empty());
         if !is_packed && page.data.as_ref().is_none_or(BTreeMap::is_empty) {
-            return Err(foreign(&name, "nothing is on it"));
+            return Err(invalid_page(&name, "nothing is on it"));
         }
         Ok(number)
     }
 }
 
-impl Contents {
+impl JournalContents {
     /// Reads a record, which must come after those before it. Says why it cannot.
-    fn record(&mut self, key: &str, text: &str) -> Result<Record, String> {
-        let is_key = key.len() == DIGITS && key.bytes().all(|byte| byte.is_ascii_digit());
+    fn read_record(&mut self, key: &str, text: &str) -> Result<JournalEntry, String> {
+        let is_key = key.len() == KEY_DIGITS && key.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = key.parse().ok().filter(|_| is_key);
         let number = number.ok_or_else(|| format!("the key {key:?} is not a record's number"))?;
-        if number < self.place.next {
+        if number < self.position.next {
             return Err(format!("record {key} stands behind a later one"));
         }
         let record = serde_json::from_str(text);
         let record = record.map_err(|error| format!("record {key} cannot be read: {error}"))?;
-        self.place.next = number + 1;
+        self.position.next = number + 1;
         Ok(record)
     }
 }
 
 /// How much is on a page.
-pub(super) fn used(page: &ConfigMap) -> usize {
-    let plain = page.data.iter().flatten().map(|(_, text)| cost(text.len()));
-    let packed = page.binary_data.iter().flatten().map(|(_, bytes)| cost(bytes.0.len()));
+pub(super) fn page_cost(page: &ConfigMap) -> usize {
+    let plain = page.data.iter().flatten().map(|(_, text)| record_cost(text.len()));
+    let packed = page.binary_data.iter().flatten().map(|(_, bytes)| record_cost(bytes.0.len()));
     plain.chain(packed).sum()
 }
 
 /// The records on a page, packed or not.
-fn texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, String> {
+fn record_texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, String> {
     let packed = page.binary_data.as_ref().and_then(|data| data.get(pack::KEY));
     let mut texts = match packed {
         Some(packed) => pack::unpack(&packed.0, room)?,
@@ -309,10 +309,10 @@ fn texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, Stri
     Ok(texts)
 }
 
-fn foreign(page: &str, reason: impl Into<String>) -> Error {
-    Error::Foreign { page: page.to_owned(), reason: reason.into() }
+fn invalid_page(page: &str, reason: impl Into<String>) -> Error {
+    Error::InvalidPage { page: page.to_owned(), reason: reason.into() }
 }
 
-fn owned<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+fn owned_map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }

@@ -8,19 +8,19 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bowline_engine::journal::{Frozen, FrozenPods, InFlight, Record};
+use bowline_engine::journal::{FrozenByBlock, FrozenPods, InFlight, JournalEntry};
 use tokio::sync::watch;
 
 /// What the records mean.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    known: Mutex<Known>,
+pub(super) struct JournalState {
+    recorded: Mutex<RecordedState>,
     /// The uids of the pods that somebody thaws.
     claimed: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct RecordedState {
     frozen: FrozenPods,
     in_flight: InFlight,
 }
@@ -28,13 +28,13 @@ struct Known {
 /// Pods that may be frozen, for whoever thaws them, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ThawClaim<'a> {
-    frozen: Frozen,
+    frozen: FrozenByBlock,
     claimed: &'a watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl ThawClaim<'_> {
     /// The pods.
-    pub(crate) fn frozen(&self) -> &Frozen {
+    pub(crate) fn frozen(&self) -> &FrozenByBlock {
         &self.frozen
     }
 }
@@ -45,26 +45,26 @@ impl Drop for ThawClaim<'_> {
     }
 }
 
-impl State {
+impl JournalState {
     /// What records of earlier openings mean.
-    pub(super) fn recover(records: &[Record]) -> Self {
+    pub(super) fn recover(records: &[JournalEntry]) -> Self {
         let mut in_flight = InFlight::default();
         for record in records {
-            in_flight.see(record);
+            in_flight.apply(record);
         }
-        let known = Known { frozen: FrozenPods::recover(records), in_flight };
-        Self { known: Mutex::new(known), ..Self::default() }
+        let known = RecordedState { frozen: FrozenPods::recover(records), in_flight };
+        Self { recorded: Mutex::new(known), ..Self::default() }
     }
 
     /// Takes note of a record that is about to be written. One that begins a block waits until nobody thaws
     /// its pods.
-    pub(super) async fn see(&self, record: &Record) {
+    pub(super) async fn apply(&self, record: &JournalEntry) {
         {
             let mut known = self.lock();
-            known.frozen.see(record);
-            known.in_flight.see(record);
+            known.frozen.apply(record);
+            known.in_flight.apply(record);
         }
-        let Record::Begun(begun) = record else { return };
+        let JournalEntry::Begun(begun) = record else { return };
         if begun.pods.is_empty() {
             return;
         }
@@ -77,25 +77,27 @@ impl State {
     }
 
     /// A record was not written. A block that was not begun freezes nobody; all else has happened.
-    pub(super) fn not_written(&self, record: &Record) {
-        if let Record::Begun(begun) = record {
+    pub(super) fn revert(&self, record: &JournalEntry) {
+        if let JournalEntry::Begun(begun) = record {
             let mut known = self.lock();
-            known.frozen.see(&Record::Thawed { block: begun.block, errors: Vec::new() });
-            known.in_flight.see(&Record::InFlight { block: begun.block, intents: Vec::new() });
+            known.frozen.apply(&JournalEntry::Thawed { block: begun.block, errors: Vec::new() });
+            known
+                .in_flight
+                .apply(&JournalEntry::InFlight { block: begun.block, intents: Vec::new() });
         }
     }
 
     /// Whether pods may be frozen, or snapshots are in flight.
-    pub(super) fn is_needed(&self) -> bool {
+    pub(super) fn has_unfinished_work(&self) -> bool {
         let known = self.lock();
         !known.frozen.all().is_empty() || !known.in_flight.is_empty()
     }
 
     pub(super) fn try_claim(&self) -> Option<ThawClaim<'_>> {
         let known = self.lock();
-        let frozen = known.frozen.left();
+        let frozen = known.frozen.unattended();
         let uids = frozen.values().flatten().map(|pod| pod.uid.clone()).collect();
-        let is_taken = self.claimed.send_if_modified(|claimed| {
+        let is_claimed = self.claimed.send_if_modified(|claimed| {
             let is_free = claimed.is_none();
             if is_free {
                 *claimed = Some(uids);
@@ -103,7 +105,7 @@ impl State {
             is_free
         });
         // Not before it is known: one that is dropped lets the pods go.
-        is_taken.then(|| ThawClaim { frozen, claimed: &self.claimed })
+        is_claimed.then(|| ThawClaim { frozen, claimed: &self.claimed })
     }
 
     pub(super) async fn claim(&self) -> ThawClaim<'_> {
@@ -117,14 +119,14 @@ impl State {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RecordedState> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bowline_engine::journal::{Begun, Ended, Pod};
+    use bowline_engine::journal::{BlockEnded, BlockStarted, Pod};
     use futures::FutureExt as _;
 
     use super::*;
@@ -133,51 +135,51 @@ mod tests {
         Pod { uid: uid.to_owned(), ..Pod::default() }
     }
 
-    fn begun(block: u64, uid: &str) -> Record {
-        Record::Begun(Begun { block, pods: vec![pod(uid)], ..Begun::default() })
+    fn begun_record(block: u64, uid: &str) -> JournalEntry {
+        JournalEntry::Begun(BlockStarted { block, pods: vec![pod(uid)], ..BlockStarted::default() })
     }
 
-    fn ended(block: u64, frozen: Vec<Pod>) -> Record {
-        Record::Ended(Box::new(Ended { block, frozen, ..Ended::default() }))
+    fn ended_record(block: u64, frozen: Vec<Pod>) -> JournalEntry {
+        JournalEntry::Ended(Box::new(BlockEnded { block, frozen, ..BlockEnded::default() }))
     }
 
     #[tokio::test]
-    async fn a_pod_that_is_being_thawed_is_frozen_by_nobody_meanwhile() {
-        let state = State::recover(&[begun(0, "a")]);
+    async fn block_waits_while_its_pod_is_being_thawed() {
+        let state = JournalState::recover(&[begun_record(0, "a")]);
         let claim = state.try_claim().unwrap();
         assert_eq!(claim.frozen()[&0], [pod("a")]);
         assert!(state.try_claim().is_none(), "one at a time");
         let mut second = Box::pin(state.claim());
         assert!(second.as_mut().now_or_never().is_none());
         drop(second);
-        state.see(&begun(1, "b")).now_or_never().expect("it is another pod");
-        let again = begun(2, "a");
-        let mut again = Box::pin(state.see(&again));
+        state.apply(&begun_record(1, "b")).now_or_never().expect("it is another pod");
+        let again = begun_record(2, "a");
+        let mut again = Box::pin(state.apply(&again));
         assert!(again.as_mut().now_or_never().is_none());
         drop(claim);
         again.await;
         assert!(state.claim().await.frozen().is_empty(), "a block has it");
-        state.see(&ended(2, Vec::new())).await;
+        state.apply(&ended_record(2, Vec::new())).await;
         assert!(state.claim().await.frozen().is_empty(), "its post-hook has been run");
-        assert!(state.is_needed(), "a block goes on");
-        state.see(&ended(1, vec![pod("b")])).await;
+        assert!(state.has_unfinished_work(), "a block goes on");
+        state.apply(&ended_record(1, vec![pod("b")])).await;
         assert_eq!(state.claim().await.frozen()[&1], [pod("b")]);
-        state.see(&Record::Thawed { block: 1, errors: Vec::new() }).await;
-        assert!(!state.is_needed());
+        state.apply(&JournalEntry::Thawed { block: 1, errors: Vec::new() }).await;
+        assert!(!state.has_unfinished_work());
     }
 
     #[tokio::test]
-    async fn a_block_whose_beginning_is_not_noted_freezes_nobody() {
-        let state = State::default();
-        let record = begun(0, "a");
-        state.see(&record).await;
-        state.not_written(&record);
-        assert!(!state.is_needed());
+    async fn block_whose_start_is_not_journaled_freezes_no_pod() {
+        let state = JournalState::default();
+        let record = begun_record(0, "a");
+        state.apply(&record).await;
+        state.revert(&record);
+        assert!(!state.has_unfinished_work());
         // What could not be noted has happened all the same.
-        state.see(&begun(1, "a")).await;
-        let end = ended(1, vec![pod("a")]);
-        state.see(&end).await;
-        state.not_written(&end);
+        state.apply(&begun_record(1, "a")).await;
+        let end = ended_record(1, vec![pod("a")]);
+        state.apply(&end).await;
+        state.revert(&end);
         assert_eq!(state.claim().await.frozen()[&1], [pod("a")]);
     }
 }

@@ -1,20 +1,20 @@
 use std::time::Duration;
 
-use bowline_engine::journal::{Begun, Pod};
+use bowline_engine::journal::{BlockStarted, Pod};
 use tokio::time::Instant;
 
 use super::*;
 
-fn owner() -> Owner {
-    Owner {
+fn owner() -> JournalOwner {
+    JournalOwner {
         run: RunUid::new("0a-1b").unwrap(),
         kind: "Backup".to_owned(),
         name: "nightly".to_owned(),
     }
 }
 
-fn record(block: u64) -> Record {
-    Record::Begun(Begun { block, ..Begun::default() })
+fn record(block: u64) -> JournalEntry {
+    JournalEntry::Begun(BlockStarted { block, ..BlockStarted::default() })
 }
 
 /// A page with records from a number on, each about the block of its number.
@@ -26,18 +26,18 @@ fn page(number: usize, records: std::ops::Range<u64>) -> ConfigMap {
 
 type Change = fn(&mut ConfigMap);
 
-fn waiting(bytes: usize) -> (Waiting, oneshot::Receiver<Outcome>) {
+fn pending_record(bytes: usize) -> (PendingRecord, oneshot::Receiver<AppendResult>) {
     let (done, outcome) = oneshot::channel();
-    (Waiting { text: "x".repeat(bytes), is_packable: false, done }, outcome)
+    (PendingRecord { text: "x".repeat(bytes), is_packable: false, done }, outcome)
 }
 
-fn keys(pen: &Pen) -> Vec<&str> {
-    let records = pen.batch.iter().flat_map(|batch| batch.records.keys());
+fn batch_keys(page_writer: &PageWriter) -> Vec<&str> {
+    let records = page_writer.batch.iter().flat_map(|batch| batch.records.keys());
     records.map(String::as_str).collect()
 }
 
 #[test]
-fn a_page_is_known_by_its_name_and_its_labels() {
+fn page_is_identified_by_name_and_labels() {
     let page = page(3, 0..1);
     assert_eq!(page.name_any(), "bowline-journal-0a-1b-3");
     assert_eq!(page.labels()["bowline.io/journal"], "0a-1b");
@@ -60,53 +60,67 @@ fn a_page_is_known_by_its_name_and_its_labels() {
 }
 
 #[test]
-fn what_waits_is_taken_as_far_as_it_fits_on_a_page() {
-    let mut pen = Pen { version: Some("7".to_owned()), ..Pen::default() };
+fn batch_takes_pending_records_that_fit_on_a_page() {
+    let mut page_writer = PageWriter { version: Some("7".to_owned()), ..PageWriter::default() };
     let mut queue = VecDeque::new();
     let mut outcomes = Vec::new();
     for kibibytes in [12, 12, 12, 6, 16, 100] {
-        let (waiting, outcome) = waiting(kibibytes * 1024);
+        let (waiting, outcome) = pending_record(kibibytes * 1024);
         queue.push_back(waiting);
         outcomes.push(outcome);
     }
-    pen.take(&mut queue);
-    assert_eq!((keys(&pen), pen.place.page), (vec!["00000000", "00000001"], 0));
-    assert_eq!(pen.version.as_deref(), Some("7"), "it is the same page");
+    page_writer.begin_batch(&mut queue);
+    assert_eq!(
+        (batch_keys(&page_writer), page_writer.place.page),
+        (vec!["00000000", "00000001"], 0)
+    );
+    assert_eq!(page_writer.version.as_deref(), Some("7"), "it is the same page");
     // Who has gone does not get a number.
     outcomes.remove(3);
-    pen.take(&mut queue);
-    assert_eq!((keys(&pen), pen.place.page), (vec!["00000002", "00000003"], 1));
-    assert_eq!(pen.version, None, "the next page is to be made");
-    pen.take(&mut queue);
-    assert_eq!((keys(&pen), pen.place.page), (vec!["00000004"], 2), "one that fills a page alone");
-    pen.take(&mut queue);
-    assert!(pen.batch.is_none() && queue.is_empty());
+    page_writer.begin_batch(&mut queue);
+    assert_eq!(
+        (batch_keys(&page_writer), page_writer.place.page),
+        (vec!["00000002", "00000003"], 1)
+    );
+    assert_eq!(page_writer.version, None, "the next page is to be made");
+    page_writer.begin_batch(&mut queue);
+    assert_eq!(
+        (batch_keys(&page_writer), page_writer.place.page),
+        (vec!["00000004"], 2),
+        "one that fills a page alone"
+    );
+    page_writer.begin_batch(&mut queue);
+    assert!(page_writer.batch.is_none() && queue.is_empty());
 }
 
 #[test]
-fn the_last_page_is_filled_and_then_the_journal_is_full() {
-    let mut pen = Pen::default();
+fn journal_is_full_after_its_last_page() {
+    let mut page_writer = PageWriter::default();
     let mut written = 0;
     let refusal = loop {
-        let (waiting, mut outcome) = waiting(page::LARGEST_RECORD - 100);
-        pen.take(&mut VecDeque::from([waiting]));
+        let (waiting, mut outcome) = pending_record(page::MAX_RECORD_BYTES - 100);
+        page_writer.begin_batch(&mut VecDeque::from([waiting]));
         match outcome.try_recv() {
             Ok(outcome) => break outcome.unwrap_err(),
             Err(_) => written += 1,
         }
     };
-    let fit = page::MOST_BYTES / page::LARGEST_RECORD;
-    assert_eq!((written, pen.place.page), (fit, fit), "the page is turned, and nothing is on it");
+    let fit = page::MAX_BYTES / page::MAX_RECORD_BYTES;
+    assert_eq!(
+        (written, page_writer.place.page),
+        (fit, fit),
+        "the page is turned, and nothing is on it"
+    );
     assert!(matches!(refusal, journal::Error::Full(_)), "{refusal}");
-    assert!(pen.batch.is_none());
+    assert!(page_writer.batch.is_none());
     // What is small has room still.
-    let (waiting, _outcome) = waiting(10);
-    pen.take(&mut VecDeque::from([waiting]));
-    assert_eq!(keys(&pen), ["00000128"]);
+    let (waiting, _outcome) = pending_record(10);
+    page_writer.begin_batch(&mut VecDeque::from([waiting]));
+    assert_eq!(batch_keys(&page_writer), ["00000128"]);
 }
 
 #[test]
-fn pages_are_read_in_order_and_writing_goes_on_behind_them() {
+fn pages_are_read_in_order_and_writing_continues_after_them() {
     let mut pages: Vec<ConfigMap> = (0_u64..12)
         .map(|number| page(usize::try_from(number).unwrap(), number * 3..number * 3 + 2))
         .collect();
@@ -114,26 +128,26 @@ fn pages_are_read_in_order_and_writing_goes_on_behind_them() {
     // As the API server orders them: by name.
     pages.sort_by_key(kube::ResourceExt::name_any);
     let contents = owner().read(pages).unwrap();
-    let expected: Vec<Record> =
+    let expected: Vec<JournalEntry> =
         (0..12).flat_map(|number| [record(number * 3), record(number * 3 + 1)]).collect();
     assert_eq!(contents.records, expected);
     let last = contents.last.unwrap();
     assert_eq!((&*last.name, last.version.as_deref()), ("bowline-journal-0a-1b-11", Some("9")));
-    let mut pen = Pen { place: contents.place, ..Pen::default() };
-    let (waiting, _outcome) = waiting(1);
-    pen.take(&mut VecDeque::from([waiting]));
-    assert_eq!((keys(&pen), pen.place.page), (vec!["00000035"], 12));
+    let mut page_writer = PageWriter { place: contents.position, ..PageWriter::default() };
+    let (waiting, _outcome) = pending_record(1);
+    page_writer.begin_batch(&mut VecDeque::from([waiting]));
+    assert_eq!((batch_keys(&page_writer), page_writer.place.page), (vec!["00000035"], 12));
 }
 
 #[test]
 fn a_journal_without_pages_is_empty() {
     let contents = owner().read(Vec::new()).unwrap();
     assert!(contents.records.is_empty() && contents.last.is_none());
-    assert_eq!(contents.place, Place::default());
+    assert_eq!(contents.position, WritePosition::default());
 }
 
 #[test]
-fn what_is_not_a_page_is_refused_by_its_name() {
+fn invalid_page_is_refused_by_name() {
     let changes: [(&str, Change); 12] = [
         ("its name", |page| page.metadata.name = Some("stranger".to_owned())),
         ("labelled", |page| page.metadata.labels = None),
@@ -143,13 +157,13 @@ fn what_is_not_a_page_is_refused_by_its_name() {
         }),
         ("nothing is on it", |page| page.data = None),
         ("nothing is on it", |page| page.data = Some(BTreeMap::new())),
-        ("\"note\" is not", |page| put(page, "note", "{}")),
-        ("\"0000002\" is not", |page| put(page, "0000002", "{}")),
-        ("\"+0000002\" is not", |page| put(page, "+0000002", "{}")),
-        ("00000002 cannot be read", |page| put(page, "00000002", "{")),
-        ("00000002 cannot be read", |page| put(page, "00000002", r#"{"what": "exec"}"#)),
+        ("\"note\" is not", |page| set_record(page, "note", "{}")),
+        ("\"0000002\" is not", |page| set_record(page, "0000002", "{}")),
+        ("\"+0000002\" is not", |page| set_record(page, "+0000002", "{}")),
+        ("00000002 cannot be read", |page| set_record(page, "00000002", "{")),
+        ("00000002 cannot be read", |page| set_record(page, "00000002", r#"{"what": "exec"}"#)),
         ("00000000 stands behind", |page| {
-            put(page, "00000000", r#"{"what": "thawed", "block": 1}"#);
+            set_record(page, "00000000", r#"{"what": "thawed", "block": 1}"#);
         }),
     ];
     for (reason, change) in changes {
@@ -161,12 +175,12 @@ fn what_is_not_a_page_is_refused_by_its_name() {
     }
 }
 
-fn put(page: &mut ConfigMap, key: &str, text: &str) {
+fn set_record(page: &mut ConfigMap, key: &str, text: &str) {
     page.data.as_mut().unwrap().insert(key.to_owned(), text.to_owned());
 }
 
 #[test]
-fn a_page_that_is_gone_is_missed() {
+fn missing_page_is_an_error() {
     let error = owner().read(vec![page(0, 0..1), page(2, 2..3)]).unwrap_err();
     assert!(matches!(&error, Error::Missing { page } if page.ends_with("-1")), "{error}");
     let error = owner().read(vec![page(1, 0..1)]).unwrap_err();
@@ -174,21 +188,21 @@ fn a_page_that_is_gone_is_missed() {
 }
 
 #[test]
-fn more_pages_than_a_journal_has_are_not_read() {
+fn too_many_pages_are_refused() {
     let pages = |count| (0..count).map(|number| page(number, 0..1)).collect();
-    assert!(matches!(owner().read(pages(page::MOST_PAGES + 1)), Err(Error::TooMany { .. })));
-    assert!(matches!(owner().read(pages(page::MOST_PAGES)), Err(Error::Foreign { .. })));
+    assert!(matches!(owner().read(pages(page::MAX_PAGES + 1)), Err(Error::TooMany { .. })));
+    assert!(matches!(owner().read(pages(page::MAX_PAGES)), Err(Error::InvalidPage { .. })));
 }
 
 #[test]
-fn a_record_is_refused_for_its_size_alone() {
+fn oversized_record_is_refused() {
     let long = |bytes| {
         let pod = Pod { name: "x".repeat(bytes), ..Pod::default() };
-        Record::Begun(Begun { pods: vec![pod], ..Begun::default() })
+        JournalEntry::Begun(BlockStarted { pods: vec![pod], ..BlockStarted::default() })
     };
     let around = page::encode(&long(0)).unwrap().len();
-    let fits = page::LARGEST_RECORD - around;
-    assert_eq!(page::encode(&long(fits)).unwrap().len(), page::LARGEST_RECORD);
+    let fits = page::MAX_RECORD_BYTES - around;
+    assert_eq!(page::encode(&long(fits)).unwrap().len(), page::MAX_RECORD_BYTES);
     let error = page::encode(&long(fits + 1)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -197,19 +211,19 @@ fn a_record_is_refused_for_its_size_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_record_is_tried_a_few_times_and_for_less_than_twenty_seconds() {
+async fn append_is_retried_for_less_than_twenty_seconds() {
     for (pace, fewest, most) in [(Duration::ZERO, 6, 12), (Duration::from_hours(1), 3, 4)] {
         let begin = Instant::now();
-        let mut tries = Tries::new(tries::WRITING);
+        let mut attempts = Attempts::new(attempts::WRITE_LIMITS);
         let mut count = 0;
         loop {
             count += 1;
             let attempt = async {
                 tokio::time::sleep(pace).await;
-                Err::<(), _>(Error::Silent)
+                Err::<(), _>(Error::Timeout)
             };
-            let error = tries.one(attempt).await.unwrap_err();
-            if tries.again(error).await.is_err() {
+            let error = attempts.attempt(attempt).await.unwrap_err();
+            if attempts.wait_before_retry(error).await.is_err() {
                 break;
             }
         }
@@ -220,7 +234,7 @@ async fn a_record_is_tried_a_few_times_and_for_less_than_twenty_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stays_as_it_is_is_not_tried_again() {
+async fn permanent_failure_is_not_retried() {
     let begin = Instant::now();
     let status = |code| {
         let mut status = kube::core::Status::failure("no", "reason");
@@ -236,39 +250,43 @@ async fn what_stays_as_it_is_is_not_tried_again() {
         (Error::Read(status(404)), false),
     ] {
         let text = format!("{error:?}");
-        let again = Tries::new(tries::WRITING).again(error).await;
+        let again = Attempts::new(attempts::WRITE_LIMITS).wait_before_retry(error).await;
         assert_eq!(again.is_ok(), is_tried, "{text}");
     }
     assert!(begin.elapsed() < Duration::from_secs(1));
 }
 
 #[test]
-fn a_page_that_was_not_created_is_not_turned() {
-    let mut pen = Pen::default();
+fn next_page_is_not_started_before_the_current_one_exists() {
+    let mut page_writer = PageWriter::default();
     for (round, key) in [(0, "00000000"), (1, "00000001")] {
-        let (waiting, _outcome) = waiting(30 * 1024);
-        pen.take(&mut VecDeque::from([waiting]));
-        assert_eq!((keys(&pen), pen.place.page), (vec![key], 0), "round {round}");
+        let (waiting, _outcome) = pending_record(30 * 1024);
+        page_writer.begin_batch(&mut VecDeque::from([waiting]));
+        assert_eq!(
+            (batch_keys(&page_writer), page_writer.place.page),
+            (vec![key], 0),
+            "round {round}"
+        );
         // The API server refuses.
-        pen.batch = None;
-        pen.take_back();
+        page_writer.batch = None;
+        page_writer.abandon_batch();
     }
     // One that is there is turned, also if nothing could be added to it.
-    pen.version = Some("7".to_owned());
+    page_writer.version = Some("7".to_owned());
     for page in [0, 1] {
-        let (waiting, _outcome) = waiting(30 * 1024);
-        pen.take(&mut VecDeque::from([waiting]));
-        assert_eq!(pen.place.page, page);
-        pen.batch = None;
-        pen.take_back();
+        let (waiting, _outcome) = pending_record(30 * 1024);
+        page_writer.begin_batch(&mut VecDeque::from([waiting]));
+        assert_eq!(page_writer.place.page, page);
+        page_writer.batch = None;
+        page_writer.abandon_batch();
     }
 }
 
 #[test]
-fn of_a_damaged_journal_what_can_be_read_is_read() {
+fn salvage_reads_the_readable_part_of_a_damaged_journal() {
     let mut unknown = page(0, 0..3);
-    put(&mut unknown, "00000001", r#"{"what": "of a later version"}"#);
-    put(&mut unknown, "note", "{");
+    set_record(&mut unknown, "00000001", r#"{"what": "of a later version"}"#);
+    set_record(&mut unknown, "note", "{");
     let mut stranger = page(1, 3..4);
     stranger.metadata.name = Some("stranger".to_owned());
     // Page 1 is missing.
@@ -287,15 +305,15 @@ fn of_a_damaged_journal_what_can_be_read_is_read() {
 
 /// A journal as it would be in the cluster.
 #[derive(Default)]
-struct Cluster(BTreeMap<usize, ConfigMap>);
+struct FakeCluster(BTreeMap<usize, ConfigMap>);
 
-impl Cluster {
+impl FakeCluster {
     /// Writes what a pen has taken.
-    fn write(&mut self, pen: &mut Pen) {
-        let batch = pen.batch.take().unwrap();
-        let page = self.0.entry(pen.place.page).or_insert_with(|| {
-            assert!(pen.version.is_none());
-            owner().page(pen.place.page, "somebody", BTreeMap::new())
+    fn write(&mut self, page_writer: &mut PageWriter) {
+        let batch = page_writer.batch.take().unwrap();
+        let page = self.0.entry(page_writer.place.page).or_insert_with(|| {
+            assert!(page_writer.version.is_none());
+            owner().page(page_writer.place.page, "somebody", BTreeMap::new())
         });
         let patch = batch.as_patch();
         let data = page.data.get_or_insert_default();
@@ -305,29 +323,33 @@ impl Cluster {
                 None => data.remove(key),
             };
         }
-        if let Some(Packed { bytes, .. }) = &batch.packed {
+        if let Some(PackedRecords { bytes, .. }) = &batch.packed {
             page.binary_data = Some([(pack::KEY.to_owned(), bytes.clone())].into());
         }
-        pen.written.add(&batch);
-        pen.version = Some("1".to_owned());
+        page_writer.written.record_batch(&batch);
+        page_writer.version = Some("1".to_owned());
     }
 }
 
-fn append(pen: &mut Pen, cluster: &mut Cluster, record: &Record) -> Outcome {
+fn append(
+    page_writer: &mut PageWriter,
+    cluster: &mut FakeCluster,
+    record: &JournalEntry,
+) -> AppendResult {
     let (done, mut outcome) = oneshot::channel();
     let text = page::encode(record).unwrap();
-    let is_packable = !pack::stays_readable(record);
-    pen.take(&mut VecDeque::from([Waiting { text, is_packable, done }]));
+    let is_packable = !pack::must_stay_readable(record);
+    page_writer.begin_batch(&mut VecDeque::from([PendingRecord { text, is_packable, done }]));
     if let Ok(refused) = outcome.try_recv() {
         return refused;
     }
-    cluster.write(pen);
+    cluster.write(page_writer);
     Ok(())
 }
 
 /// What a restore notes of an item that an action of version 2 sees.
-fn of_item(block: u64) -> [Record; 2] {
-    use bowline_engine::journal::{Ended, Intent, Kept};
+fn item_records(block: u64) -> [JournalEntry; 2] {
+    use bowline_engine::journal::{BlockEnded, Intent, StoredBlock};
     use bowline_store::file::ResourceIdentifier;
     let item = ResourceIdentifier {
         group: "apps".to_owned(),
@@ -339,33 +361,37 @@ fn of_item(block: u64) -> [Record; 2] {
     let intent = Intent { plugin, item: item.clone(), ..Intent::default() };
     let part = |n: u8| format!("{:016x}", RandomState::new().hash_one(n));
     let sha256 = [1, 2, 3, 4].map(part).concat();
-    let ended = Ended {
+    let ended = BlockEnded {
         block,
         visited: vec![item],
-        kept: Some(Kept { number: block, sha256 }),
-        ..Ended::default()
+        kept: Some(StoredBlock { number: block, sha256 }),
+        ..BlockEnded::default()
     };
-    let begun = Begun { block, intents: vec![intent], ..Begun::default() };
-    [Record::Begun(begun), Record::Ended(Box::new(ended))]
+    let begun = BlockStarted { block, intents: vec![intent], ..BlockStarted::default() };
+    [JournalEntry::Begun(begun), JournalEntry::Ended(Box::new(ended))]
 }
 
 #[test]
-fn a_full_page_is_packed_and_reads_as_it_was_written() {
-    let (mut pen, mut cluster) = (Pen::default(), Cluster::default());
+fn full_page_is_packed_and_reads_back_unchanged() {
+    let (mut page_writer, mut cluster) = (PageWriter::default(), FakeCluster::default());
     let mut records = Vec::new();
     for block in 0..600 {
-        records.extend(of_item(block));
+        records.extend(item_records(block));
         if block % 100 == 7 {
             let pods = vec![Pod { name: "db".to_owned(), ..Pod::default() }];
-            records.push(Record::Begun(Begun { block, pods, ..Begun::default() }));
+            records.push(JournalEntry::Begun(BlockStarted {
+                block,
+                pods,
+                ..BlockStarted::default()
+            }));
         }
     }
     for record in &records {
-        append(&mut pen, &mut cluster, record).unwrap();
+        append(&mut page_writer, &mut cluster, record).unwrap();
     }
     let pages: Vec<ConfigMap> = cluster.0.into_values().collect();
     assert!(pages.len() < 6, "{} pages", pages.len());
-    assert!(pages.iter().all(|page| page::used(page) <= 33 * 1024));
+    assert!(pages.iter().all(|page| page::page_cost(page) <= 33 * 1024));
     let about_pods = |page: &ConfigMap| {
         let texts = page.data.iter().flat_map(BTreeMap::values);
         texts.filter(|text| text.contains(r#""pods""#)).count()
@@ -374,28 +400,27 @@ fn a_full_page_is_packed_and_reads_as_it_was_written() {
     assert_eq!(owner().salvage(pages.clone()).records, records);
     let contents = owner().read(pages).unwrap();
     assert_eq!(contents.records, records);
-    let mut next = Pen { place: contents.place, ..Pen::default() };
-    let (waiting, _outcome) = waiting(1);
-    next.take(&mut VecDeque::from([waiting]));
-    assert_eq!(keys(&next), [format!("{:08}", records.len())]);
+    let mut next = PageWriter { place: contents.position, ..PageWriter::default() };
+    let (waiting, _outcome) = pending_record(1);
+    next.begin_batch(&mut VecDeque::from([waiting]));
+    assert_eq!(batch_keys(&next), [format!("{:08}", records.len())]);
 }
 
 #[test]
-fn a_journal_holds_two_hundred_thousand_items_that_actions_see() {
-    let (mut pen, mut cluster) = (Pen::default(), Cluster::default());
+fn journal_holds_two_hundred_thousand_items_with_actions() {
+    let (mut page_writer, mut cluster) = (PageWriter::default(), FakeCluster::default());
     let (items, mut bytes) = (1500_u64, 0);
     for block in 0..items {
-        for record in of_item(block) {
-            bytes += page::cost(page::encode(&record).unwrap().len());
-            append(&mut pen, &mut cluster, &record).unwrap();
+        for record in item_records(block) {
+            bytes += page::record_cost(page::encode(&record).unwrap().len());
+            append(&mut page_writer, &mut cluster, &record).unwrap();
         }
     }
     let items = usize::try_from(items).unwrap();
-    let packed: usize = cluster.0.values().map(page::used).sum();
-    let fit = |most: usize, taken: usize| most / (taken / items);
-    let unpacked = fit(page::MOST_UNPACKED, bytes);
-    let (stored, pages) =
-        (fit(page::MOST_BYTES, packed), page::MOST_PAGES * items / cluster.0.len());
+    let packed: usize = cluster.0.values().map(page::page_cost).sum();
+    let fit = |most: usize, used: usize| most / (used / items);
+    let unpacked = fit(page::MAX_UNPACKED_BYTES, bytes);
+    let (stored, pages) = (fit(page::MAX_BYTES, packed), page::MAX_PAGES * items / cluster.0.len());
     assert!(unpacked >= 200_000 && stored >= 200_000, "{unpacked} {stored}");
     assert!(pages >= 200_000, "{pages}");
 }

@@ -9,36 +9,36 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::error::Elapsed;
 
-use super::record::{Record, Term};
+use super::record::{LeaseRecord, LeaseTerm};
 use super::{Error, NAME};
 use crate::patch;
 
 /// How often giving back is tried while others change the Lease.
-const ROUNDS: usize = 5;
+const MAX_CONFLICTS: usize = 5;
 
 /// A request without the answer that it should have.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Trouble {
+pub(super) enum RequestError {
     /// There is none.
     #[error("no answer from the API server within {0:?}")]
-    Late(Duration),
+    Timeout(Duration),
     /// It is a bad one.
     #[error("the API server does not do it")]
     Api(#[source] kube::Error),
     /// Others were faster each time.
     #[error("others change the lease all the time")]
-    Contested,
+    TooManyConflicts,
 }
 
-impl Trouble {
+impl RequestError {
     /// An error, if the next answer will be the same.
-    pub(super) fn unless_refused(self, namespace: &str) -> Result<Self, Error> {
+    pub(super) fn retryable_or_error(self, namespace: &str) -> Result<Self, Error> {
         let namespace = || namespace.to_owned();
         match self {
             Self::Api(source) if patch::is_forbidden(&source) => {
                 Err(Error::Forbidden { namespace: namespace(), source })
             }
-            Self::Api(source) if patch::is_refused(&source) => {
+            Self::Api(source) if patch::is_permanent(&source) => {
                 Err(Error::Refused { namespace: namespace(), source })
             }
             other => Ok(other),
@@ -47,38 +47,38 @@ impl Trouble {
 }
 
 /// The answer to a request that had this long.
-pub(super) fn answer<T>(
-    outcome: Result<Result<T, Trouble>, Elapsed>,
+pub(super) fn flatten_timeout<T>(
+    outcome: Result<Result<T, RequestError>, Elapsed>,
     limit: Duration,
-) -> Result<T, Trouble> {
-    outcome.unwrap_or(Err(Trouble::Late(limit)))
+) -> Result<T, RequestError> {
+    outcome.unwrap_or(Err(RequestError::Timeout(limit)))
 }
 
 /// The Lease, there or not.
 #[derive(Clone, Debug)]
-pub(super) struct Object {
+pub(super) struct LeaseObject {
     leases: Api<Lease>,
     duration: Duration,
 }
 
-impl Object {
+impl LeaseObject {
     pub(super) fn new(client: Client, namespace: &str, duration: Duration) -> Self {
         Self { leases: Api::namespaced(client, namespace), duration }
     }
 
     /// What it says, if it is there.
-    pub(super) async fn read(&self) -> Result<Option<Record>, Trouble> {
-        let lease = self.leases.get_opt(NAME).await.map_err(Trouble::Api)?;
-        Ok(lease.map(|lease| Record::of(lease, self.duration)))
+    pub(super) async fn read(&self) -> Result<Option<LeaseRecord>, RequestError> {
+        let lease = self.leases.get_opt(NAME).await.map_err(RequestError::Api)?;
+        Ok(lease.map(|lease| LeaseRecord::of(lease, self.duration)))
     }
 
     /// Writes a term into it, as renewed now. None if it is no longer as it was read, which is said
     /// by `read`: none for a Lease that is not there.
     pub(super) async fn write(
         &self,
-        read: Option<&Record>,
-        term: &Term,
-    ) -> Result<Option<Record>, Trouble> {
+        read: Option<&LeaseRecord>,
+        term: &LeaseTerm,
+    ) -> Result<Option<LeaseRecord>, RequestError> {
         let spec = self.spec(term);
         let written = if let Some(record) = read {
             let version = Some(record.version.as_str());
@@ -88,26 +88,26 @@ impl Object {
             let lease = Lease { metadata, spec: Some(spec) };
             self.leases.create(&patch::post_params(), &lease).await
         };
-        self.unless_changed(written, read.is_some())
+        self.none_on_conflict(written, read.is_some())
     }
 
     /// Makes a term end, if it is still going on.
-    pub(super) async fn give_back(&self, term: &Term) -> Result<bool, Trouble> {
-        for _ in 0..ROUNDS {
+    pub(super) async fn release(&self, term: &LeaseTerm) -> Result<bool, RequestError> {
+        for _ in 0..MAX_CONFLICTS {
             let Some(record) = self.read().await?.filter(|record| record.term == *term) else {
                 return Ok(false);
             };
             let version = Some(record.version.as_str());
-            let nobody = json!({"spec": {"holderIdentity": null}});
-            let written = patch::patch(&self.leases, NAME, version, nobody).await;
-            if self.unless_changed(written, true)?.is_some() {
+            let no_holder = json!({"spec": {"holderIdentity": null}});
+            let written = patch::patch(&self.leases, NAME, version, no_holder).await;
+            if self.none_on_conflict(written, true)?.is_some() {
                 return Ok(true);
             }
         }
-        Err(Trouble::Contested)
+        Err(RequestError::TooManyConflicts)
     }
 
-    fn spec(&self, term: &Term) -> LeaseSpec {
+    fn spec(&self, term: &LeaseTerm) -> LeaseSpec {
         LeaseSpec {
             holder_identity: Some(term.holder.clone()),
             acquire_time: term.acquired.map(MicroTime),
@@ -119,17 +119,19 @@ impl Object {
     }
 
     /// None if the write failed because somebody else was faster.
-    fn unless_changed(
+    fn none_on_conflict(
         &self,
         written: kube::Result<Lease>,
         was_there: bool,
-    ) -> Result<Option<Record>, Trouble> {
+    ) -> Result<Option<LeaseRecord>, RequestError> {
         match written {
-            Ok(lease) => Ok(Some(Record::of(lease, self.duration))),
-            Err(error) if patch::is_conflict(&error) || patch::is_taken(&error) => Ok(None),
+            Ok(lease) => Ok(Some(LeaseRecord::of(lease, self.duration))),
+            Err(error) if patch::is_conflict(&error) || patch::is_already_exists(&error) => {
+                Ok(None)
+            }
             // For one that is to be created it means that there is no such namespace.
-            Err(error) if patch::is_missing(&error) && was_there => Ok(None),
-            Err(error) => Err(Trouble::Api(error)),
+            Err(error) if patch::is_not_found(&error) && was_there => Ok(None),
+            Err(error) => Err(RequestError::Api(error)),
         }
     }
 }

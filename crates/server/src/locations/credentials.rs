@@ -23,19 +23,19 @@ const UNLOCKED_PREFIX: &str = ".bowline-credentials-";
 /// The file in a folder that its owner has locked.
 const LOCK: &str = ".lock";
 /// How many entries of the folder for private files are looked at.
-const MOST_ENTRIES: usize = 100_000;
+const MAX_ENTRIES: usize = 100_000;
 /// How many files are kept for each location.
-const KEPT: usize = 2;
+const FILES_KEPT: usize = 2;
 /// How many digits of the hash are in a name: enough that no two credentials meet.
-const DIGITS: usize = 32;
+const HASH_DIGITS: usize = 32;
 
 /// What the names of VolumeSnapshotLocations begin with here, since a storage location may have the same.
 /// No object can be called so.
-const OF_SNAPSHOTS: &str = "_snapshots-";
+const SNAPSHOT_LOCATION_PREFIX: &str = "_snapshots-";
 
 /// A VolumeSnapshotLocation among locations. Its files are kept as long as the server runs.
-pub(super) fn of_snapshots(location: &str) -> String {
-    format!("{OF_SNAPSHOTS}{location}")
+pub(super) fn snapshot_location_key(location: &str) -> String {
+    format!("{SNAPSHOT_LOCATION_PREFIX}{location}")
 }
 
 /// A private folder that goes away with this. Its lock says that its owner lives.
@@ -46,7 +46,7 @@ struct LockedFolder {
 }
 
 impl LockedFolder {
-    fn below(parent: &Path) -> io::Result<Self> {
+    fn create_in(parent: &Path) -> io::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix(UNLOCKED_PREFIX)
             .permissions(Permissions::from_mode(0o700))
@@ -78,7 +78,7 @@ impl Drop for LockedFolder {
 
 /// Removes the folders of servers of the same user that have ended without doing so.
 fn remove_leftovers(parent: &Path, user: u32) -> io::Result<()> {
-    for entry in std::fs::read_dir(parent)?.take(MOST_ENTRIES).flatten() {
+    for entry in std::fs::read_dir(parent)?.take(MAX_ENTRIES).flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
@@ -120,10 +120,10 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    pub(super) fn below(parent: &Path) -> io::Result<Self> {
+    pub(super) fn create_in(parent: &Path) -> io::Result<Self> {
         let mut salt = [0; 32];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut salt)?;
-        let folder = LockedFolder::below(parent)?;
+        let folder = LockedFolder::create_in(parent)?;
         remove_leftovers(parent, folder.path.symlink_metadata()?.uid())?;
         Ok(Self { folder, salt, files: Mutex::default() })
     }
@@ -131,30 +131,31 @@ impl CredentialFiles {
     /// The file with these credentials of a location, written unless it is there.
     pub(super) fn write(&self, location: &str, credentials: &[u8]) -> io::Result<PathBuf> {
         let hash = Sha256::new().chain_update(self.salt).chain_update(credentials).finalize();
-        let name = format!("{location}-{}", &hex::encode(hash)[..DIGITS]);
+        let name = format!("{location}-{}", &hex::encode(hash)[..HASH_DIGITS]);
         let path = self.folder.path.join(name);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        let ours = files.entry(location.to_owned()).or_default();
-        if let Some(at) = ours.iter().position(|file| *file == path) {
+        let location_files = files.entry(location.to_owned()).or_default();
+        if let Some(at) = location_files.iter().position(|file| *file == path) {
             if path.exists() {
-                ours[at..].rotate_left(1);
+                location_files[at..].rotate_left(1);
                 return Ok(path);
             }
-            ours.remove(at);
+            location_files.remove(at);
         }
-        write_whole(&path, credentials)?;
-        ours.push(path.clone());
-        while ours.len() > KEPT {
-            remove(&ours.remove(0));
+        write_atomically(&path, credentials)?;
+        location_files.push(path.clone());
+        while location_files.len() > FILES_KEPT {
+            remove(&location_files.remove(0));
         }
         Ok(path)
     }
 
     /// Removes the files of storage locations that are not among these.
-    pub(super) fn keep_only(&self, locations: &[String]) {
+    pub(super) fn retain_locations(&self, locations: &[String]) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|location, files| {
-            let is_kept = locations.contains(location) || location.starts_with(OF_SNAPSHOTS);
+            let is_kept =
+                locations.contains(location) || location.starts_with(SNAPSHOT_LOCATION_PREFIX);
             if !is_kept {
                 for file in files {
                     remove(file);
@@ -166,7 +167,7 @@ impl CredentialFiles {
 }
 
 /// Whoever finds the file finds all of it, and nobody else can read it.
-fn write_whole(path: &Path, content: &[u8]) -> io::Result<()> {
+fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let part = path.with_added_extension("part");
     match std::fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -193,7 +194,7 @@ mod tests {
 
     fn files() -> (TempDir, CredentialFiles) {
         let parent = tempfile::tempdir().unwrap();
-        let files = CredentialFiles::below(parent.path()).unwrap();
+        let files = CredentialFiles::create_in(parent.path()).unwrap();
         (parent, files)
     }
 
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_the_credentials_for_its_owner_alone() {
+    fn credentials_file_is_readable_by_its_owner_only() {
         let (_parent, files) = files();
         let path = files.write("default", b"hunter2").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"hunter2");
@@ -210,11 +211,11 @@ mod tests {
         assert_eq!((mode(&path), mode(&files.folder.path)), (0o600, 0o700));
         let name = path.file_name().unwrap().to_str().unwrap();
         let hash = hex::encode(Sha256::digest(b"hunter2"));
-        assert!(name.starts_with("default-") && !name.contains(&hash[..DIGITS]), "{name}");
+        assert!(name.starts_with("default-") && !name.contains(&hash[..HASH_DIGITS]), "{name}");
     }
 
     #[test]
-    fn the_same_credentials_have_the_same_path_and_others_another() {
+    fn credentials_path_depends_on_their_content() {
         let (_parent, files) = files();
         let first = files.write("default", b"a").unwrap();
         assert_eq!(files.write("default", b"a").unwrap(), first);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn old_files_are_removed_but_the_last_ones() {
+    fn only_the_latest_credentials_files_are_kept() {
         let (_parent, files) = files();
         let [a, b] = [b"a", b"b"].map(|bytes| files.write("default", bytes).unwrap());
         files.write("default", b"a").unwrap();
@@ -235,16 +236,16 @@ mod tests {
         assert!(!b.exists());
         files.write("other", b"a").unwrap();
         assert_eq!(names(&files), 3);
-        files.keep_only(&["other".to_owned()]);
+        files.retain_locations(&["other".to_owned()]);
         assert_eq!(names(&files), 1);
-        files.keep_only(&[]);
+        files.retain_locations(&[]);
         assert_eq!(names(&files), 0);
     }
 
     #[test]
-    fn credentials_of_a_killed_server_go_at_the_next_start_and_those_of_a_running_one_stay() {
+    fn startup_removes_credentials_of_killed_servers_only() {
         let (parent, running) = files();
-        let kept = running.write("default", b"a").unwrap();
+        let running_file = running.write("default", b"a").unwrap();
         // What is left of one that was killed: all but the lock, which the kernel drops.
         let killed = parent.path().join("bowline-credentials-killed");
         std::fs::create_dir(&killed).unwrap();
@@ -260,17 +261,17 @@ mod tests {
         let link = parent.path().join("bowline-credentials-link");
         std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
 
-        let next = CredentialFiles::below(parent.path()).unwrap();
+        let next = CredentialFiles::create_in(parent.path()).unwrap();
         assert!(!killed.exists(), "the password of a killed server stays");
-        assert!(kept.exists() && foreign.exists() && starting.exists());
+        assert!(running_file.exists() && foreign.exists() && starting.exists());
         assert!(link.exists() && elsewhere.path().join(LOCK).exists(), "no link is followed");
         drop(next);
         drop(running);
-        assert!(!kept.exists());
+        assert!(!running_file.exists());
     }
 
     #[test]
-    fn nothing_is_left_at_the_end() {
+    fn credentials_folder_is_removed_on_drop() {
         let (parent, files) = files();
         files.write("default", b"a").unwrap();
         drop(files);

@@ -11,12 +11,12 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::line::{Collector, Fields, Line};
-use super::run_log::Attached;
+use super::line::{FieldCollector, Fields, LogLine};
+use super::run_log::AttachedLog;
 use super::{Format, Options};
 
 /// What our crates are called; others are heard only when they warn.
-const OURS: &str = "bowline";
+const OWN_CRATES_PREFIX: &str = "bowline";
 
 /// Writes each event as a line to `out`, and to the log of the run in whose span it happens.
 pub(super) struct LogLayer {
@@ -32,22 +32,22 @@ impl LogLayer {
         Self { options, out: Mutex::new(Box::new(out)) }
     }
 
-    fn is_wanted(&self, metadata: &Metadata<'_>) -> bool {
-        let is_ours = metadata.target().starts_with(OURS);
-        let least = match (is_ours, metadata.is_span()) {
+    fn should_log(&self, metadata: &Metadata<'_>) -> bool {
+        let is_ours = metadata.target().starts_with(OWN_CRATES_PREFIX);
+        let threshold = match (is_ours, metadata.is_span()) {
             // A span carries a run's log and fields, however quiet the server is.
             (true, true) => self.options.level.0.max(LevelFilter::INFO),
             (true, false) => self.options.level.0,
             (false, true) => return false,
             (false, false) => self.options.level.0.min(LevelFilter::WARN),
         };
-        *metadata.level() <= least
+        *metadata.level() <= threshold
     }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
     fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
-        self.is_wanted(metadata)
+        self.should_log(metadata)
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -56,28 +56,28 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut said = Collector::default();
-        attributes.record(&mut said);
-        span.extensions_mut().insert(SpanFields(said.fields));
+        let mut collector = FieldCollector::default();
+        attributes.record(&mut collector);
+        span.extensions_mut().insert(SpanFields(collector.fields));
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut said = Collector::default();
-        values.record(&mut said);
+        let mut collector = FieldCollector::default();
+        values.record(&mut collector);
         if let Some(SpanFields(fields)) = span.extensions_mut().get_mut() {
-            fields.extend(said.fields);
+            fields.extend(collector.fields);
         }
     }
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut said = Collector::default();
-        event.record(&mut said);
-        let mut line = Line {
+        let mut collector = FieldCollector::default();
+        event.record(&mut collector);
+        let mut line = LogLine {
             time: Timestamp::now(),
             level: *event.metadata().level(),
-            message: said.message,
-            fields: said.fields,
+            message: collector.message,
+            fields: collector.fields,
         };
         let mut run = None;
         for span in context.event_scope(event).into_iter().flatten() {
@@ -89,7 +89,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
                 }
             }
             if run.is_none()
-                && let Some(Attached(log)) = extensions.get()
+                && let Some(AttachedLog(log)) = extensions.get()
             {
                 // Spans further out are the server's, and say nothing about the run.
                 log.add(line.text().as_bytes());

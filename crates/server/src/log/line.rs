@@ -9,7 +9,7 @@ use tracing::Level;
 use tracing::field::{Field, Visit};
 
 /// The longest message or value of a field, in bytes.
-const MAX: usize = 32 << 10;
+const MAX_FIELD_BYTES: usize = 32 << 10;
 /// The names that a line has anyway. logrus gives fields of the same name another one.
 const RESERVED: [&str; 3] = ["level", "msg", "time"];
 
@@ -18,22 +18,22 @@ pub(super) type Fields = BTreeMap<String, Value>;
 
 /// What a line says.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     pub(super) time: Timestamp,
     pub(super) level: Level,
     pub(super) message: String,
     pub(super) fields: Fields,
 }
 
-impl Line {
+impl LogLine {
     /// `time="…" level=info msg="…" key=value`, and the line feed.
     pub(super) fn text(&self) -> String {
-        let mut line = format!("time=\"{}\" level={}", self.time(), word(self.level));
-        push(&mut line, "msg", &self.message);
+        let mut line = format!("time=\"{}\" level={}", self.time(), level_name(self.level));
+        push_field(&mut line, "msg", &self.message);
         for (name, value) in &self.fields {
             match value {
-                Value::String(text) => push(&mut line, name, text),
-                other => push(&mut line, name, &other.to_string()),
+                Value::String(text) => push_field(&mut line, name, text),
+                other => push_field(&mut line, name, &other.to_string()),
             }
         }
         line.push('\n');
@@ -43,7 +43,7 @@ impl Line {
     /// `{"level":"info","msg":"…","time":"…"}`, and the line feed.
     pub(super) fn json(&self) -> String {
         let own = [
-            ("level", json!(word(self.level))),
+            ("level", json!(level_name(self.level))),
             ("msg", json!(self.message)),
             ("time", json!(self.time())),
         ];
@@ -58,7 +58,7 @@ impl Line {
     }
 }
 
-fn word(level: Level) -> &'static str {
+fn level_name(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
         Level::WARN => "warning",
@@ -68,7 +68,7 @@ fn word(level: Level) -> &'static str {
     }
 }
 
-fn push(line: &mut String, name: &str, value: &str) {
+fn push_field(line: &mut String, name: &str, value: &str) {
     line.push(' ');
     line.push_str(name);
     line.push('=');
@@ -101,32 +101,32 @@ fn quote(line: &mut String, text: &str) {
 
 /// Collects what an event or span says.
 #[derive(Debug, Default)]
-pub(super) struct Collector {
+pub(super) struct FieldCollector {
     pub(super) message: String,
     pub(super) fields: Fields,
 }
 
-impl Collector {
+impl FieldCollector {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
             // What a plugin said beside its message comes as one text of JSON.
             ("fields", Value::String(text)) => self.add_all(&text),
-            (name, value) => drop(self.fields.insert(free(name), value)),
+            (name, value) => drop(self.fields.insert(field_name(name), value)),
         }
     }
 
     fn add_all(&mut self, json: &str) {
         if let Ok(Value::Object(all)) = serde_json::from_str(json) {
             for (name, value) in all {
-                self.fields.insert(free(&name), value);
+                self.fields.insert(field_name(&name), value);
             }
         }
     }
 }
 
 /// The name that a field gets.
-fn free(name: &str) -> String {
+fn field_name(name: &str) -> String {
     // What a plugin calls its fields is its own business, but a line must stay one.
     let word = |c: char| if c.is_alphanumeric() || "-._/@".contains(c) { c } else { '_' };
     let name: String = name.chars().take(100).map(word).collect();
@@ -134,20 +134,20 @@ fn free(name: &str) -> String {
 }
 
 /// Cuts a text to what fits.
-fn cut(text: &str) -> String {
-    if text.len() <= MAX {
+fn truncated_field(text: &str) -> String {
+    if text.len() <= MAX_FIELD_BYTES {
         return text.to_owned();
     }
-    format!("{}…", &text[..text.floor_char_boundary(MAX)])
+    format!("{}…", &text[..text.floor_char_boundary(MAX_FIELD_BYTES)])
 }
 
-impl Visit for Collector {
+impl Visit for FieldCollector {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.add(field, Value::String(cut(&format!("{value:?}"))));
+        self.add(field, Value::String(truncated_field(&format!("{value:?}"))));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add(field, Value::String(cut(value)));
+        self.add(field, Value::String(truncated_field(value)));
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {

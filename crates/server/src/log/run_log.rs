@@ -10,11 +10,11 @@ use tracing::{Level, Span};
 use tracing_subscriber::Registry;
 use tracing_subscriber::registry::LookupSpan as _;
 
-use super::line::{Fields, Line};
+use super::line::{Fields, LogLine};
 use bowline_store::encode;
 
 /// The most that a log may take, compressed. Some ten times that in lines.
-const LIMIT: usize = 32 << 20;
+const MAX_COMPRESSED_BYTES: usize = 32 << 20;
 
 /// The log of one run. Clones are the same log.
 ///
@@ -22,31 +22,31 @@ const LIMIT: usize = 32 << 20;
 /// written and lets the next line begin another. Beyond a limit one line says that it was cut, and
 /// no more is taken.
 #[derive(Clone, Debug)]
-pub struct RunLog(Arc<Mutex<Pages>>);
+pub struct RunLog(Arc<Mutex<LogBuffer>>);
 
 /// Kept with the span that carries the log.
-pub(super) struct Attached(pub(super) RunLog);
+pub(super) struct AttachedLog(pub(super) RunLog);
 
 #[derive(Debug)]
-struct Pages {
+struct LogBuffer {
     /// Members that are written.
     done: Vec<u8>,
     /// The member that is being written.
     open: Option<GzEncoder<Vec<u8>>>,
     limit: usize,
-    state: State,
+    state: LogState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LogState {
     Open,
-    Cut,
+    Truncated,
     Finished,
 }
 
 impl Default for RunLog {
     fn default() -> Self {
-        Self::with_limit(LIMIT)
+        Self::with_limit(MAX_COMPRESSED_BYTES)
     }
 }
 
@@ -58,8 +58,8 @@ impl RunLog {
 
     /// An empty log that may take so many bytes, compressed, and a little more.
     pub fn with_limit(limit: usize) -> Self {
-        let pages = Pages { done: Vec::new(), open: None, limit, state: State::Open };
-        Self(Arc::new(Mutex::new(pages)))
+        let buffer = LogBuffer { done: Vec::new(), open: None, limit, state: LogState::Open };
+        Self(Arc::new(Mutex::new(buffer)))
     }
 
     /// Lets a span carry this log: what happens in it, and in spans within it, is in the log.
@@ -69,45 +69,45 @@ impl RunLog {
         span.with_subscriber(|(id, dispatch)| {
             let registry = dispatch.downcast_ref::<Registry>();
             if let Some(span) = registry.and_then(|registry| registry.span(id)) {
-                span.extensions_mut().replace(Attached(self.clone()));
+                span.extensions_mut().replace(AttachedLog(self.clone()));
             }
         });
         span
     }
 
     /// Lets the log begin with what was logged elsewhere, which is a gzip file.
-    pub fn go_on_from(&self, earlier: &[u8]) {
-        let mut pages = self.pages();
-        pages.done.splice(0..0, earlier.iter().copied());
+    pub fn prepend(&self, earlier: &[u8]) {
+        let mut buffer = self.buffer();
+        buffer.done.splice(0..0, earlier.iter().copied());
     }
 
     /// The log up to now, as a gzip file.
     pub fn snapshot(&self) -> Bytes {
-        let mut pages = self.pages();
-        pages.end_member();
-        Bytes::copy_from_slice(&pages.done)
+        let mut buffer = self.buffer();
+        buffer.end_member();
+        Bytes::copy_from_slice(&buffer.done)
     }
 
     /// The whole log, as a gzip file. What is logged afterwards is not in it, nor anywhere else.
     pub fn finish(&self) -> Bytes {
-        let mut pages = self.pages();
-        pages.end_member();
-        pages.state = State::Finished;
-        std::mem::take(&mut pages.done).into()
+        let mut buffer = self.buffer();
+        buffer.end_member();
+        buffer.state = LogState::Finished;
+        std::mem::take(&mut buffer.done).into()
     }
 
     pub(super) fn add(&self, line: &[u8]) {
-        self.pages().add(line);
+        self.buffer().add(line);
     }
 
-    fn pages(&self) -> MutexGuard<'_, Pages> {
+    fn buffer(&self) -> MutexGuard<'_, LogBuffer> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pages {
+impl LogBuffer {
     fn add(&mut self, line: &[u8]) {
-        if self.state != State::Open {
+        if self.state != LogState::Open {
             return;
         }
         let open = self.open.get_or_insert_with(|| encode::gzip(Vec::new()));
@@ -115,14 +115,14 @@ impl Pages {
         let _ = open.write_all(line);
         if self.done.len() + open.get_ref().len() > self.limit {
             let message = "the log is cut here: it is longer than what is kept".to_owned();
-            let cut = Line {
+            let notice = LogLine {
                 time: Timestamp::now(),
                 level: Level::WARN,
                 message,
                 fields: Fields::default(),
             };
-            let _ = open.write_all(cut.text().as_bytes());
-            self.state = State::Cut;
+            let _ = open.write_all(notice.text().as_bytes());
+            self.state = LogState::Truncated;
         }
     }
 

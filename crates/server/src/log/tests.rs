@@ -7,9 +7,9 @@ use super::*;
 
 /// Somewhere to write to and to look at.
 #[derive(Clone, Default)]
-struct Paper(Arc<Mutex<Vec<u8>>>);
+struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Paper {
+impl Write for SharedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -20,21 +20,21 @@ impl Write for Paper {
     }
 }
 
-impl Paper {
+impl SharedBuffer {
     fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-fn unpacked(gzip: &[u8]) -> String {
+fn gunzip(gzip: &[u8]) -> String {
     let mut text = String::new();
     MultiGzDecoder::new(gzip).read_to_string(&mut text).unwrap();
     text
 }
 
 /// What is written while something happens, at a level and in a format.
-fn written(level: &str, format: &str, happens: impl FnOnce()) -> String {
-    let paper = Paper::default();
+fn log_output(level: &str, format: &str, happens: impl FnOnce()) -> String {
+    let paper = SharedBuffer::default();
     let options = Options { level: level.parse().unwrap(), format: format.parse().unwrap() };
     tracing::subscriber::with_default(subscriber(options, paper.clone()), happens);
     paper.text()
@@ -51,8 +51,8 @@ fn without_times(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn lines_look_as_logrus_writes_them() {
-    let text = written("debug", "text", || {
+fn text_lines_match_logrus() {
+    let text = log_output("debug", "text", || {
         let span = tracing::info_span!("backup", backup = "velero/nightly", stage = "collect");
         span.in_scope(|| {
             tracing::info!(items = 3, stage = "upload", "all done");
@@ -74,7 +74,7 @@ fn lines_look_as_logrus_writes_them() {
 
 #[test]
 fn json_lines_have_the_same_fields() {
-    let text = written("info", "json", || tracing::warn!(items = 3, "all done"));
+    let text = log_output("info", "json", || tracing::warn!(items = 3, "all done"));
     let mut line: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(line["time"].take().is_string());
     let expected = serde_json::json!(
@@ -84,7 +84,7 @@ fn json_lines_have_the_same_fields() {
 }
 
 #[test]
-fn only_what_is_important_enough_is_logged_and_others_only_when_they_warn() {
+fn own_crates_log_from_the_level_on_and_others_from_warnings_on() {
     let events = || {
         tracing::debug!("a");
         tracing::info!("b");
@@ -98,20 +98,20 @@ fn only_what_is_important_enough_is_logged_and_others_only_when_they_warn() {
         ("warning", vec!["d", "e"]),
         ("fatal", vec!["e"]),
     ] {
-        let text = written(level, "text", events);
-        let said: Vec<_> = without_times(&text)
+        let text = log_output(level, "text", events);
+        let messages: Vec<_> = without_times(&text)
             .iter()
             .map(|line| line.split("msg=").nth(1).unwrap().to_owned())
             .collect();
-        assert_eq!(said, expected, "{level}");
+        assert_eq!(messages, expected, "{level}");
     }
     assert!("loud".parse::<Level>().is_err() && "xml".parse::<Format>().is_err());
 }
 
 #[test]
-fn the_log_of_a_run_has_what_happens_in_its_span_and_nothing_else() {
+fn run_log_contains_only_events_of_its_span() {
     let (one, other) = (RunLog::new(), RunLog::new());
-    let all = written("info", "text", || {
+    let all = log_output("info", "text", || {
         tracing::info_span!("object", kind = "Backup").in_scope(|| {
             tracing::info!("before");
             let span = one.attach(tracing::info_span!("backup", backup = "one"));
@@ -125,26 +125,26 @@ fn the_log_of_a_run_has_what_happens_in_its_span_and_nothing_else() {
         tracing::info!("after");
     });
     assert_eq!(
-        without_times(&unpacked(&one.finish())),
+        without_times(&gunzip(&one.finish())),
         ["level=info msg=first backup=one", "level=info msg=second backup=one item=pods/a"]
     );
     let expected = ["level=info msg=\"of the other\" backup=two"];
-    assert_eq!(without_times(&unpacked(&other.finish())), expected);
+    assert_eq!(without_times(&gunzip(&other.finish())), expected);
     assert_eq!(all.lines().count(), 5);
 }
 
 #[test]
-fn a_run_has_its_log_even_on_a_quiet_server() {
+fn run_log_is_written_at_a_higher_server_log_level() {
     let log = RunLog::new();
-    written("error", "text", || {
+    log_output("error", "text", || {
         let span = log.attach(tracing::info_span!("backup"));
         span.in_scope(|| tracing::error!("bad"));
     });
-    assert_eq!(without_times(&unpacked(&log.finish())), ["level=error msg=bad"]);
+    assert_eq!(without_times(&gunzip(&log.finish())), ["level=error msg=bad"]);
 }
 
 #[test]
-fn events_of_other_threads_are_in_the_log_if_they_carry_the_span() {
+fn events_of_other_threads_in_the_span_are_in_the_run_log() {
     let log = RunLog::new();
     let quiet = Options::default();
     let dispatch = tracing::Dispatch::new(subscriber(quiet, io::sink()));
@@ -158,24 +158,24 @@ fn events_of_other_threads_are_in_the_log_if_they_carry_the_span() {
         });
         thread.join().unwrap();
     });
-    assert_eq!(without_times(&unpacked(&log.finish())), ["level=info msg=\"from afar\""]);
+    assert_eq!(without_times(&gunzip(&log.finish())), ["level=info msg=\"from afar\""]);
 }
 
 #[test]
-fn a_log_is_valid_at_any_time() {
+fn run_log_snapshot_is_always_valid_gzip() {
     let log = RunLog::new();
-    assert_eq!(unpacked(&log.snapshot()), "");
+    assert_eq!(gunzip(&log.snapshot()), "");
     log.add(b"a\n");
-    assert_eq!(unpacked(&log.snapshot()), "a\n");
-    assert_eq!(unpacked(&log.snapshot()), "a\n");
+    assert_eq!(gunzip(&log.snapshot()), "a\n");
+    assert_eq!(gunzip(&log.snapshot()), "a\n");
     log.add(b"b\n");
-    assert_eq!(unpacked(&log.finish()), "a\nb\n");
+    assert_eq!(gunzip(&log.finish()), "a\nb\n");
     log.add(b"c\n");
     assert_eq!(log.finish().len(), RunLog::new().finish().len(), "nothing but an empty member");
 }
 
 #[test]
-fn a_log_that_grows_too_long_is_cut_and_says_so_once() {
+fn oversized_run_log_is_truncated_with_one_notice() {
     const LIMIT: usize = 100 << 10;
     let log = RunLog::with_limit(LIMIT);
     let mut number = 1_u64;
@@ -188,7 +188,7 @@ fn a_log_that_grows_too_long_is_cut_and_says_so_once() {
     }
     let packed = log.snapshot();
     assert!((LIMIT..2 * LIMIT).contains(&packed.len()), "{}", packed.len());
-    let text = unpacked(&packed);
+    let text = gunzip(&packed);
     assert_eq!(text.matches("the log is cut here").count(), 1);
     assert!(text.ends_with("what is kept\"\n"));
 }

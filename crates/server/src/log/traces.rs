@@ -19,9 +19,10 @@ use tracing_subscriber::registry::LookupSpan;
 /// What the server calls itself where `OTEL_SERVICE_NAME` does not say otherwise.
 const SERVICE: &str = "bowline";
 /// What turns traces on.
-const VARIABLES: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+const ENDPOINT_VARIABLES: [&str; 2] =
+    ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 /// How long the last spans may take to be sent when the server ends.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Spans on their way to a collector.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Traces {
     /// Begins to send spans, if the environment says where to.
     pub(super) fn from_environment() -> Result<Option<Self>, ExporterBuildError> {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        if !VARIABLES.iter().any(|name| is_set(name)) {
+        if !ENDPOINT_VARIABLES.iter().any(|name| is_set(name)) {
             return Ok(None);
         }
         if CryptoProvider::get_default().is_none() {
@@ -66,9 +67,9 @@ impl Traces {
     }
 
     /// Sends what is left. Waits for that, for a short time.
-    pub fn end(self) {
+    pub fn shut_down(self) {
         // Those who would read of a failure in a log see it in the traces that are missing.
-        let _ = self.0.shutdown_with_timeout(LAST_WORDS);
+        let _ = self.0.shutdown_with_timeout(FLUSH_TIMEOUT);
     }
 }
 

@@ -14,7 +14,7 @@ pub enum Address {
     #[default]
     Off,
     /// At this port of all addresses: `:8085`.
-    Everywhere(u16),
+    AllInterfaces(u16),
     /// At one address: `127.0.0.1:8085`.
     At(SocketAddr),
 }
@@ -35,7 +35,7 @@ impl FromStr for Address {
         match text.strip_prefix(':') {
             // A number alone may have a sign, which is none of a port.
             Some(port) if port.starts_with(|c: char| c.is_ascii_digit()) => {
-                port.parse().map(Self::Everywhere).map_err(|_| invalid())
+                port.parse().map(Self::AllInterfaces).map_err(|_| invalid())
             }
             Some(_) => Err(invalid()),
             None => text.parse().map(Self::At).map_err(|_| invalid()),
@@ -47,7 +47,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Off => f.write_str("0"),
-            Self::Everywhere(port) => write!(f, ":{port}"),
+            Self::AllInterfaces(port) => write!(f, ":{port}"),
             Self::At(address) => address.fmt(f),
         }
     }
@@ -60,9 +60,9 @@ impl Address {
             Self::Off => Ok(None),
             Self::At(address) => TcpListener::bind(address).await.map(Some),
             // Both families, where the machine has both.
-            Self::Everywhere(port) => {
+            Self::AllInterfaces(port) => {
                 match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-                    Err(error) if lacks_family(&error) => {
+                    Err(error) if is_ipv6_unavailable(&error) => {
                         TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await.map(Some)
                     }
                     bound => bound.map(Some),
@@ -73,7 +73,7 @@ impl Address {
 }
 
 /// Whether there is no IPv6 here, rather than no such port.
-fn lacks_family(error: &io::Error) -> bool {
+fn is_ipv6_unavailable(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }
 
@@ -82,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_spelled_as_in_go_and_printed_so() {
+    fn addresses_are_parsed_and_printed_as_in_go() {
         let at = |text: &str| Address::At(text.parse().unwrap());
         for (text, expected) in [
             ("0", Address::Off),
-            (":8085", Address::Everywhere(8085)),
-            (":0", Address::Everywhere(0)),
+            (":8085", Address::AllInterfaces(8085)),
+            (":0", Address::AllInterfaces(0)),
             ("127.0.0.1:8085", at("127.0.0.1:8085")),
             ("[::1]:80", at("[::1]:80")),
         ] {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_told_with_what_would_be_one() {
+    fn invalid_address_error_shows_the_expected_form() {
         for text in ["8085", ":", ":+1", ":-1", ":65536", ":http", "here", "127.0.0.1", "::1:80"] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(&format!("`{text}`")) && error.contains(":PORT"), "{error}");

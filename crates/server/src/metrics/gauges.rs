@@ -15,19 +15,19 @@ use jiff::tz::TimeZone;
 use kube::ResourceExt as _;
 use kube::runtime::reflector::Store;
 
-use crate::end::{End, Standing};
+use crate::run_state::{RunState, TerminalPhase};
 
 const DAY: Duration = Duration::from_hours(24);
 /// How many times of one day are looked at for the longest pause of a Schedule: one for each minute.
-const TIMES: usize = 24 * 60;
+const MAX_TIMES_PER_DAY: usize = 24 * 60;
 /// How many days with times are looked at after that one: a week, and one more.
-const DAYS: usize = 8;
+const SEARCHED_DAYS: usize = 8;
 /// What is farther away, before or after, is not looked at.
-const FAR: Duration = Duration::from_hours(24 * 400);
+const SEARCH_HORIZON: Duration = Duration::from_hours(24 * 400);
 
 /// Objects of a kind that a controller watches.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum ObjectSource {
     Backups(Store<Backup>),
     Restores(Store<Restore>),
     Schedules(Store<Schedule>),
@@ -36,7 +36,7 @@ pub(crate) enum Source {
 
 /// What controllers watch. A server that waits for its turn watches nothing.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
+pub(super) struct ObjectSources {
     backups: Option<Store<Backup>>,
     restores: Option<Store<Restore>>,
     schedules: Option<Store<Schedule>>,
@@ -45,35 +45,35 @@ pub(super) struct Sources {
 
 /// All objects that gauges are made of.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ObservedObjects {
     pub(super) backups: Vec<Arc<Backup>>,
     pub(super) restores: Vec<Arc<Restore>>,
     pub(super) schedules: Vec<Arc<Schedule>>,
     pub(super) locations: Vec<Arc<BackupStorageLocation>>,
 }
 
-impl Sources {
-    pub(super) fn add(&mut self, source: Source) {
+impl ObjectSources {
+    pub(super) fn add(&mut self, source: ObjectSource) {
         match source {
-            Source::Backups(store) => self.backups = Some(store),
-            Source::Restores(store) => self.restores = Some(store),
-            Source::Schedules(store) => self.schedules = Some(store),
-            Source::Locations(store) => self.locations = Some(store),
+            ObjectSource::Backups(store) => self.backups = Some(store),
+            ObjectSource::Restores(store) => self.restores = Some(store),
+            ObjectSource::Schedules(store) => self.schedules = Some(store),
+            ObjectSource::Locations(store) => self.locations = Some(store),
         }
     }
 
     /// What there is. None before all has been listed: half of it would be a lie.
-    pub(super) fn look(&self) -> Option<Seen> {
-        Some(Seen {
-            backups: listed(self.backups.as_ref()?)?,
-            restores: listed(self.restores.as_ref()?)?,
-            schedules: listed(self.schedules.as_ref()?)?,
-            locations: listed(self.locations.as_ref()?)?,
+    pub(super) fn snapshot(&self) -> Option<ObservedObjects> {
+        Some(ObservedObjects {
+            backups: ready_state(self.backups.as_ref()?)?,
+            restores: ready_state(self.restores.as_ref()?)?,
+            schedules: ready_state(self.schedules.as_ref()?)?,
+            locations: ready_state(self.locations.as_ref()?)?,
         })
     }
 }
 
-fn listed<K>(store: &Store<K>) -> Option<Vec<Arc<K>>>
+fn ready_state<K>(store: &Store<K>) -> Option<Vec<Arc<K>>>
 where
     K: kube::Resource<DynamicType = ()> + Clone + 'static,
 {
@@ -88,7 +88,7 @@ pub(super) struct Gauges {
     pub(super) restores: usize,
     /// By the label of backups. Those of no Schedule are there always; a Schedule that is gone is not,
     /// though it may have left backups.
-    pub(super) schedules: BTreeMap<String, OfSchedule>,
+    pub(super) schedules: BTreeMap<String, ScheduleGauges>,
     /// Whether each location can be used; those that nobody has looked at are not there.
     pub(super) locations: BTreeMap<String, bool>,
     /// Whether the backups of each were brought into the cluster when that was last tried.
@@ -97,9 +97,9 @@ pub(super) struct Gauges {
 
 /// What is told of the backups of a Schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OfSchedule {
+pub(super) struct ScheduleGauges {
     /// Whether the last one that ended was completed. True if there is none, as in Velero.
-    pub(super) is_well: bool,
+    pub(super) last_succeeded: bool,
     /// When the last one was completed, if one was.
     pub(super) last_success: Option<Timestamp>,
     /// How many items the last one that ran has, and how many errors.
@@ -111,10 +111,10 @@ pub(super) struct OfSchedule {
     pub(super) created: Option<Timestamp>,
 }
 
-impl Default for OfSchedule {
+impl Default for ScheduleGauges {
     fn default() -> Self {
         Self {
-            is_well: true,
+            last_succeeded: true,
             last_success: None,
             items: 0,
             errors: 0,
@@ -125,7 +125,7 @@ impl Default for OfSchedule {
 }
 
 /// For so long the longest pause of a Schedule is remembered.
-const REMEMBERED: Duration = Duration::from_mins(10);
+const INTERVAL_TTL: Duration = Duration::from_mins(10);
 /// For so many Schedules it is told.
 const INTERVALS_MAX: usize = 1024;
 
@@ -141,7 +141,7 @@ struct Interval {
 }
 
 impl Intervals {
-    fn of(&mut self, schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
+    fn get(&mut self, schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
         if schedule.spec.paused {
             return None;
         }
@@ -149,19 +149,19 @@ impl Intervals {
         let expression = &schedule.spec.schedule;
         if let Some(known) = self.0.get(&name)
             && known.expression == *expression
-            && Duration::try_from(now.duration_since(known.at)).is_ok_and(|age| age < REMEMBERED)
+            && Duration::try_from(now.duration_since(known.at)).is_ok_and(|age| age < INTERVAL_TTL)
         {
             return known.longest;
         }
         if self.0.len() >= INTERVALS_MAX && !self.0.contains_key(&name) {
             return None;
         }
-        let longest = interval(schedule, local, now);
+        let longest = longest_interval(schedule, local, now);
         self.0.insert(name, Interval { expression: expression.clone(), at: now, longest });
         longest
     }
 
-    fn keep_only(&mut self, schedules: &[Arc<Schedule>]) {
+    fn retain_schedules(&mut self, schedules: &[Arc<Schedule>]) {
         if self.0.len() > schedules.len() {
             let names: HashSet<String> = schedules.iter().map(|one| one.name_any()).collect();
             self.0.retain(|name, _| names.contains(name));
@@ -170,35 +170,36 @@ impl Intervals {
 }
 
 /// What objects say at a time.
-pub(super) fn gauges(
-    seen: &Seen,
+pub(super) fn compute_gauges(
+    objects: &ObservedObjects,
     intervals: &mut Intervals,
     local: &TimeZone,
     now: Timestamp,
 ) -> Gauges {
-    intervals.keep_only(&seen.schedules);
-    let mut schedules = BTreeMap::from([(String::new(), OfSchedule::default())]);
-    for schedule in &seen.schedules {
-        let interval = intervals.of(schedule, local, now);
+    intervals.retain_schedules(&objects.schedules);
+    let mut schedules = BTreeMap::from([(String::new(), ScheduleGauges::default())]);
+    for schedule in &objects.schedules {
+        let interval = intervals.get(schedule, local, now);
         let created = schedule.metadata.creation_timestamp.as_ref().map(|at| at.0);
-        let fresh = OfSchedule { interval, created, ..OfSchedule::default() };
+        let fresh = ScheduleGauges { interval, created, ..ScheduleGauges::default() };
         schedules.insert(schedule_label(schedule), fresh);
     }
     let mut ended: Vec<_> =
-        seen.backups.iter().filter_map(|one| Some((ended(one)?, one))).collect();
+        objects.backups.iter().filter_map(|one| Some((end_of(one)?, one))).collect();
     // Of two that ended in the same second, scheduled ones are called after their times.
     ended.sort_by_key(|((at, _), backup)| (*at, backup.name_any()));
     for ((at, end), backup) in ended {
-        let Some(told) = schedules.get_mut(schedule_of(backup)) else { continue };
-        told.is_well = end == End::Completed;
-        if end == End::Completed {
-            told.last_success = at.or(told.last_success);
+        let Some(schedule_gauges) = schedules.get_mut(schedule_of(backup)) else { continue };
+        schedule_gauges.last_succeeded = end == TerminalPhase::Completed;
+        if end == TerminalPhase::Completed {
+            schedule_gauges.last_success = at.or(schedule_gauges.last_success);
         }
-        if end != End::FailedValidation
+        if end != TerminalPhase::FailedValidation
             && let Some(status) = &backup.status
         {
-            told.items = status.progress.as_ref().map_or(0, |progress| progress.total_items);
-            told.errors = status.errors;
+            schedule_gauges.items =
+                status.progress.as_ref().map_or(0, |progress| progress.total_items);
+            schedule_gauges.errors = status.errors;
         }
     }
     let availability = |location: &Arc<BackupStorageLocation>| {
@@ -210,16 +211,16 @@ pub(super) fn gauges(
         Some((location.name_any(), is_available))
     };
     Gauges {
-        backups: seen.backups.len(),
-        restores: seen.restores.len(),
+        backups: objects.backups.len(),
+        restores: objects.restores.len(),
         schedules,
-        locations: seen.locations.iter().filter_map(availability).collect(),
-        synced: seen.locations.iter().filter_map(|location| synced(location)).collect(),
+        locations: objects.locations.iter().filter_map(availability).collect(),
+        synced: objects.locations.iter().filter_map(|location| sync_state(location)).collect(),
     }
 }
 
 /// Whether the backups of a location were brought into the cluster when that was last tried.
-fn synced(location: &BackupStorageLocation) -> Option<(String, bool)> {
+fn sync_state(location: &BackupStorageLocation) -> Option<(String, bool)> {
     let mut conditions = location.status.as_ref()?.conditions.iter();
     let synced = conditions.find(|condition| condition.type_ == SYNCED)?;
     Some((location.name_any(), synced.status == "True"))
@@ -231,9 +232,9 @@ pub(super) fn schedule_of(backup: &Backup) -> &str {
 }
 
 /// How a backup ended, and when. One that was refused never began, so that it has only been created.
-fn ended(backup: &Backup) -> Option<(Option<Timestamp>, End)> {
+fn end_of(backup: &Backup) -> Option<(Option<Timestamp>, TerminalPhase)> {
     let status = backup.status.as_ref()?;
-    let Standing::Ended(end) = Standing::from(status.phase.as_ref()) else { return None };
+    let RunState::Ended(end) = RunState::from(status.phase.as_ref()) else { return None };
     let created = || backup.metadata.creation_timestamp.as_ref();
     let at = status.completion_timestamp.as_ref().or_else(created);
     Some((at.map(|at| at.0), end))
@@ -241,12 +242,13 @@ fn ended(backup: &Backup) -> Option<(Option<Timestamp>, End)> {
 
 /// The longest pause between the time that has passed and those of more than a week to come. The one that
 /// goes on is among them: who asks in the evening is told of the night.
-fn interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
+fn longest_interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
     if schedule.spec.paused {
         return None;
     }
     let cron = parse(&schedule.spec.schedule).ok()?;
-    let (past, far) = (now.checked_sub(FAR).ok()?, now.checked_add(FAR).ok()?);
+    let (past, far) =
+        (now.checked_sub(SEARCH_HORIZON).ok()?, now.checked_add(SEARCH_HORIZON).ok()?);
     let passed = cron.last_before(now, past, local);
     let mut last = passed.or_else(|| cron.next(now, local))?;
     let mut longest = None;
@@ -257,7 +259,7 @@ fn interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Dur
     };
     // One day, time by time. All days that have times have the same ones.
     let day = last.checked_add(DAY).ok()?;
-    for _ in 0..TIMES {
+    for _ in 0..MAX_TIMES_PER_DAY {
         let Some(next) = pause(last) else { return longest };
         last = next;
         if last >= day {
@@ -266,7 +268,7 @@ fn interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Dur
     }
     // So only pauses of more than a day can be longer, and of those at most one begins within a day: after
     // its last time.
-    for _ in 0..DAYS {
+    for _ in 0..SEARCHED_DAYS {
         if last > far {
             break;
         }

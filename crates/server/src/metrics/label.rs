@@ -8,14 +8,14 @@ use bowline_plugin::{Class, Error, Name};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 
 /// How many plugins are told by their names. The rest is one.
-const NAMES_MAX: usize = 64;
+const MAX_PLUGIN_NAMES: usize = 64;
 /// How long a name may be, in bytes.
-const NAME_MAX: usize = 128;
+const MAX_NAME_BYTES: usize = 128;
 /// What the rest is called. It is no name of a plugin, which would have a slash.
 const OTHER: &str = "other";
 
 /// How many schedules are told by their names. The rest is one.
-const SCHEDULES_MAX: usize = 1024;
+const MAX_SCHEDULE_NAMES: usize = 1024;
 /// What the rest of the schedules is called. No schedule can be called so.
 pub(super) const OTHER_SCHEDULES: &str = "(other)";
 
@@ -78,14 +78,14 @@ methods! {
 
 /// What came of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// An answer.
     Ok,
     /// An error of this class.
     Failed(Class),
 }
 
-impl Outcome {
+impl CallOutcome {
     /// What a result means.
     pub fn of<T>(result: &Result<T, Error>) -> Self {
         match result {
@@ -116,21 +116,21 @@ macro_rules! label_values {
     };
 }
 
-label_values! { RunKind Method Outcome }
+label_values! { RunKind Method CallOutcome }
 
 /// A kind of operations and the plugin that does them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-pub(super) struct Row {
+pub(super) struct OperationGroup {
     kind: &'static str,
     plugin: Arc<str>,
 }
 
-impl Row {
-    pub(super) fn of(operation: &Operation, names: &Names) -> Self {
-        Self { kind: operation.kind.as_str(), plugin: names.label(&operation.plugin) }
+impl OperationGroup {
+    pub(super) fn of(operation: &Operation, names: &BoundedNames) -> Self {
+        Self { kind: operation.kind.as_str(), plugin: names.plugin_label(&operation.plugin) }
     }
 
-    pub(super) fn with(&self, state: &State) -> OperationLabels {
+    pub(super) fn with_state(&self, state: &State) -> OperationLabels {
         let Self { kind, plugin } = self.clone();
         OperationLabels { kind, plugin, state: state.as_str() }
     }
@@ -145,8 +145,8 @@ pub(super) struct OperationLabels {
 }
 
 impl OperationLabels {
-    pub(super) fn row(&self) -> Row {
-        Row { kind: self.kind, plugin: Arc::clone(&self.plugin) }
+    pub(super) fn group(&self) -> OperationGroup {
+        OperationGroup { kind: self.kind, plugin: Arc::clone(&self.plugin) }
     }
 }
 
@@ -155,7 +155,7 @@ impl OperationLabels {
 pub(super) struct CallLabels {
     pub(super) plugin: Arc<str>,
     pub(super) method: Method,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CallOutcome,
 }
 
 /// Backups of a schedule, as Velero labels them; of none if it is empty.
@@ -173,22 +173,22 @@ pub(super) struct RunLabels {
 
 /// The plugins or schedules that are told by their names: the first ones that were met.
 #[derive(Debug, Default)]
-pub(super) struct Names(Mutex<BTreeSet<Arc<str>>>);
+pub(super) struct BoundedNames(Mutex<BTreeSet<Arc<str>>>);
 
-impl Names {
+impl BoundedNames {
     /// What a plugin is called. It is called so for as long as the process runs.
-    pub(super) fn label(&self, plugin: &Name) -> Arc<str> {
-        self.one_of(NAMES_MAX, plugin.as_str(), OTHER)
+    pub(super) fn plugin_label(&self, plugin: &Name) -> Arc<str> {
+        self.bounded(MAX_PLUGIN_NAMES, plugin.as_str(), OTHER)
     }
 
     /// What a schedule is called, likewise.
-    pub(super) fn schedule(&self, schedule: &str) -> Arc<str> {
-        self.one_of(SCHEDULES_MAX, schedule, OTHER_SCHEDULES)
+    pub(super) fn schedule_label(&self, schedule: &str) -> Arc<str> {
+        self.bounded(MAX_SCHEDULE_NAMES, schedule, OTHER_SCHEDULES)
     }
 
     /// The same, unless it is one of the rest.
-    pub(super) fn schedule_of_its_own(&self, schedule: &str) -> Option<Arc<str>> {
-        Some(self.schedule(schedule)).filter(|label| **label == *schedule)
+    pub(super) fn own_schedule_label(&self, schedule: &str) -> Option<Arc<str>> {
+        Some(self.schedule_label(schedule)).filter(|label| **label == *schedule)
     }
 
     /// All that are known.
@@ -197,16 +197,16 @@ impl Names {
     }
 
     /// Makes room for another in place of this one.
-    pub(super) fn forget(&self, name: &str) {
+    pub(super) fn remove(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    fn one_of(&self, most: usize, name: &str, rest: &str) -> Arc<str> {
+    fn bounded(&self, most: usize, name: &str, rest: &str) -> Arc<str> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.get(name) {
             return Arc::clone(known);
         }
-        if known.len() >= most || name.len() > NAME_MAX {
+        if known.len() >= most || name.len() > MAX_NAME_BYTES {
             return rest.into();
         }
         let name: Arc<str> = name.into();
@@ -226,43 +226,43 @@ mod tests {
     }
 
     #[test]
-    fn so_many_plugins_have_names_and_keep_them_and_the_rest_is_one() {
-        let names = Names::default();
-        for number in 0..NAMES_MAX {
+    fn plugins_beyond_the_limit_are_labelled_other() {
+        let names = BoundedNames::default();
+        for number in 0..MAX_PLUGIN_NAMES {
             let plugin = format!("example.io/{number}");
-            assert_eq!(&*names.label(&name(&plugin)), plugin);
+            assert_eq!(&*names.plugin_label(&name(&plugin)), plugin);
         }
-        assert_eq!(&*names.label(&name("example.io/late")), OTHER);
-        assert_eq!(&*names.label(&name("example.io/0")), "example.io/0");
+        assert_eq!(&*names.plugin_label(&name("example.io/late")), OTHER);
+        assert_eq!(&*names.plugin_label(&name("example.io/0")), "example.io/0");
     }
 
     #[test]
-    fn so_many_schedules_have_names_and_the_rest_is_one() {
-        let names = Names::default();
-        assert_eq!(&*names.schedule(""), "");
-        for number in 1..SCHEDULES_MAX {
+    fn schedules_beyond_the_limit_are_labelled_other() {
+        let names = BoundedNames::default();
+        assert_eq!(&*names.schedule_label(""), "");
+        for number in 1..MAX_SCHEDULE_NAMES {
             let schedule = number.to_string();
-            assert_eq!(*names.schedule(&schedule), schedule);
+            assert_eq!(*names.schedule_label(&schedule), schedule);
         }
-        assert_eq!(&*names.schedule("late"), OTHER_SCHEDULES);
-        assert_eq!(names.schedule_of_its_own("late"), None);
-        names.forget("7");
-        assert_eq!(names.schedule_of_its_own("late").as_deref(), Some("late"));
-        assert_eq!(&*names.schedule("7"), OTHER_SCHEDULES);
+        assert_eq!(&*names.schedule_label("late"), OTHER_SCHEDULES);
+        assert_eq!(names.own_schedule_label("late"), None);
+        names.remove("7");
+        assert_eq!(names.own_schedule_label("late").as_deref(), Some("late"));
+        assert_eq!(&*names.schedule_label("7"), OTHER_SCHEDULES);
     }
 
     #[test]
-    fn a_name_that_is_too_long_is_one_of_the_rest_and_takes_no_place() {
-        let names = Names::default();
-        let fits = format!("a/{}", "x".repeat(NAME_MAX - 2));
-        for long in 0..NAMES_MAX {
-            assert_eq!(&*names.label(&name(&format!("{fits}{long}"))), OTHER);
+    fn too_long_name_is_labelled_other_and_takes_no_slot() {
+        let names = BoundedNames::default();
+        let fits = format!("a/{}", "x".repeat(MAX_NAME_BYTES - 2));
+        for long in 0..MAX_PLUGIN_NAMES {
+            assert_eq!(&*names.plugin_label(&name(&format!("{fits}{long}"))), OTHER);
         }
-        assert_eq!(*names.label(&name(&fits)), fits);
+        assert_eq!(*names.plugin_label(&name(&fits)), fits);
     }
 
     #[test]
-    fn methods_are_called_as_on_the_wire_and_others_are_one() {
+    fn methods_are_labelled_by_wire_name_and_unknown_ones_as_other() {
         for text in ["Execute", "AreAdditionalItemsReady", "CreateSignedURL", "GetVolumeID"] {
             assert_eq!(Method::named(text).as_str(), text);
         }
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_of_a_call_is_the_class_of_its_error() {
+    fn call_outcome_is_the_error_class() {
         for (result, expected) in [
             (Ok(()), "ok"),
             (Err(Error::new(Code::NotFound, "x")), "permanent"),
@@ -278,7 +278,7 @@ mod tests {
             (Err(Error::unimplemented("x")), "unimplemented"),
             (Err(Error::unknown("x")), "unclear"),
         ] {
-            assert_eq!(Outcome::of(&result).as_str(), expected);
+            assert_eq!(CallOutcome::of(&result).as_str(), expected);
         }
     }
 }

@@ -28,24 +28,24 @@ use tokio_util::sync::CancellationToken;
 use super::{Address, Metrics};
 
 /// How many connections are open at a time.
-const CONNECTIONS: usize = 32;
+const MAX_CONNECTIONS: usize = 32;
 /// The most that a request may be long.
 const REQUEST_MAX: usize = 16 << 10;
 /// How long answers under way may take when the server is asked to stop.
-const GRACE: Duration = Duration::from_secs(1);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// The text format that is served.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
+struct Timeouts {
     /// Until a client has asked.
     request: Duration,
     /// All of a connection.
     connection: Duration,
 }
 
-impl Default for Limits {
+impl Default for Timeouts {
     fn default() -> Self {
         Self { request: Duration::from_secs(5), connection: Duration::from_secs(20) }
     }
@@ -87,13 +87,13 @@ impl Readiness {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    told: Told,
-    limits: Limits,
+    state: ServedState,
+    limits: Timeouts,
 }
 
 /// What is told to whoever asks.
 #[derive(Clone, Debug)]
-struct Told {
+struct ServedState {
     metrics: Arc<Metrics>,
     readiness: Readiness,
 }
@@ -111,9 +111,9 @@ impl Server {
             Ok(Some((listener, address)))
         };
         let bound = bound.await.map_err(|source| Error::Bind { address, source })?;
-        let told = Told { metrics, readiness };
+        let state = ServedState { metrics, readiness };
         let server =
-            |(listener, address)| Self { listener, address, told, limits: Limits::default() };
+            |(listener, address)| Self { listener, address, state, limits: Timeouts::default() };
         Ok(bound.map(server))
     }
 
@@ -125,7 +125,7 @@ impl Server {
     /// Serves until asked to stop.
     pub async fn run(self, stop: CancellationToken) {
         tracing::info!(address = %self.address, "serves metrics");
-        let router = router(self.told);
+        let router = router(self.state);
         let mut connections = JoinSet::new();
         let mut open = VecDeque::new();
         loop {
@@ -137,7 +137,7 @@ impl Server {
             match accepted {
                 Ok((stream, _)) => {
                     make_room(&mut open);
-                    let answer = converse(stream, router.clone(), self.limits);
+                    let answer = serve_connection(stream, router.clone(), self.limits);
                     open.push_back(connections.spawn(answer));
                 }
                 // No more files, say. It may pass; asking at once would only burn time.
@@ -150,14 +150,14 @@ impl Server {
         drop(self.listener);
         let ended = async { while connections.join_next().await.is_some() {} };
         // Who has not asked by now gets no answer: the rest is dropped.
-        let _ = tokio::time::timeout(GRACE, ended).await;
+        let _ = tokio::time::timeout(SHUTDOWN_GRACE, ended).await;
     }
 }
 
 /// Forgets connections that have ended and, if there are too many still, cuts off the oldest.
 fn make_room(open: &mut VecDeque<AbortHandle>) {
     open.retain(|connection| !connection.is_finished());
-    if open.len() >= CONNECTIONS
+    if open.len() >= MAX_CONNECTIONS
         && let Some(oldest) = open.pop_front()
     {
         tracing::debug!("too many ask for metrics, so the oldest connection was cut off");
@@ -165,16 +165,16 @@ fn make_room(open: &mut VecDeque<AbortHandle>) {
     }
 }
 
-fn router(told: Told) -> Router {
+fn router(state: ServedState) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(told)
+        .with_state(state)
 }
 
 /// Answers the one request of a connection.
-async fn converse(stream: TcpStream, router: Router, limits: Limits) {
+async fn serve_connection(stream: TcpStream, router: Router, limits: Timeouts) {
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server
         .http1()
@@ -188,9 +188,9 @@ async fn converse(stream: TcpStream, router: Router, limits: Limits) {
     let _ = tokio::time::timeout(limits.connection, connection).await;
 }
 
-async fn metrics(State(told): State<Told>) -> Response {
+async fn metrics(State(state): State<ServedState>) -> Response {
     // With thousands of objects it takes a while, which is nobody else's.
-    let rendered = tokio::task::spawn_blocking(move || told.metrics.render(Timestamp::now()));
+    let rendered = tokio::task::spawn_blocking(move || state.metrics.render(Timestamp::now()));
     let Ok(rendered) = rendered.await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };
@@ -208,8 +208,8 @@ async fn healthz() -> &'static str {
     "ok\n"
 }
 
-async fn readyz(State(told): State<Told>) -> (StatusCode, &'static str) {
-    if told.readiness.is_ready() {
+async fn readyz(State(state): State<ServedState>) -> (StatusCode, &'static str) {
+    if state.readiness.is_ready() {
         (StatusCode::OK, "ok\n")
     } else {
         (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")

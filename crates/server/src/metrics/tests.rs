@@ -20,7 +20,7 @@ fn operation(plugin: &str, item: &str, created: i64, state: State) -> Operation 
     let item = ResourceIdentifier { name: item.to_owned(), ..ResourceIdentifier::default() };
     let id = OperationId::new("op").unwrap();
     let hour = Duration::from_hours(1);
-    let begun = Operation::begun(Kind::ItemBackup, name(plugin), item, id, second(created), hour);
+    let begun = Operation::started(Kind::ItemBackup, name(plugin), item, id, second(created), hour);
     Operation { state, ..begun }
 }
 
@@ -43,10 +43,10 @@ const ENDED: &str = "bowline_operations_ended_total";
 const OLDEST: &str = "bowline_operation_oldest_age_seconds";
 
 #[test]
-fn operations_on_snapshots_have_kinds_of_their_own() {
+fn snapshot_operations_have_their_own_kinds() {
     let metrics = Metrics::new();
     let of = |kind, state| Operation { kind, ..operation("a/b", "pv", 900, state) };
-    metrics.show(
+    metrics.set_operations(
         "1",
         &[
             of(Kind::SnapshotCreation, State::Completed),
@@ -57,7 +57,7 @@ fn operations_on_snapshots_have_kinds_of_their_own() {
     assert_eq!(lines(&metrics, OPERATIONS), [upload]);
     let creation = r#"{kind="snapshot-creation",plugin="a/b",state="Completed"} 1"#;
     assert_eq!(lines(&metrics, ENDED), [creation]);
-    metrics.show("1", &[of(Kind::SnapshotUpload, failed())]);
+    metrics.set_operations("1", &[of(Kind::SnapshotUpload, failed())]);
     let upload = r#"{kind="snapshot-upload",plugin="a/b",state="Failed"} 1"#;
     assert_eq!(lines(&metrics, ENDED), [creation, upload]);
     // As `docs/metrics.md` lists them.
@@ -70,11 +70,14 @@ fn operations_on_snapshots_have_kinds_of_their_own() {
 }
 
 #[test]
-fn operations_under_way_are_summed_over_runs_and_fall_to_zero_when_they_are_gone() {
+fn running_operations_are_summed_over_runs_and_drop_to_zero() {
     let metrics = Metrics::new();
     let under_way = |item| operation("a/b", item, 900, State::InProgress);
-    metrics.show("1", &[under_way("x"), under_way("y"), operation("a/b", "z", 990, State::New)]);
-    metrics.show("2", &[under_way("x"), operation("c/d", "x", 950, State::InProgress)]);
+    metrics.set_operations(
+        "1",
+        &[under_way("x"), under_way("y"), operation("a/b", "z", 990, State::New)],
+    );
+    metrics.set_operations("2", &[under_way("x"), operation("c/d", "x", 950, State::InProgress)]);
     let ab = r#"{kind="item-backup",plugin="a/b",state="InProgress"}"#;
     let new = r#"{kind="item-backup",plugin="a/b",state="New"}"#;
     let cd = r#"{kind="item-backup",plugin="c/d",state="InProgress"}"#;
@@ -87,20 +90,20 @@ fn operations_under_way_are_summed_over_runs_and_fall_to_zero_when_they_are_gone
     };
     expect([3, 1, 1]);
     // A run replaces what it showed before.
-    metrics.show("1", &[under_way("x")]);
+    metrics.set_operations("1", &[under_way("x")]);
     expect([2, 0, 1]);
-    metrics.forget("2");
+    metrics.remove_run("2");
     expect([1, 0, 0]);
-    metrics.forget("1");
-    metrics.forget("1");
+    metrics.remove_run("1");
+    metrics.remove_run("1");
     expect([0, 0, 0]);
 }
 
 #[test]
-fn an_operation_is_counted_once_when_it_has_ended_however_often_it_is_shown() {
+fn ended_operation_is_counted_once() {
     let metrics = Metrics::new();
     let running = operation("a/b", "x", 1, State::InProgress);
-    metrics.show("1", std::slice::from_ref(&running));
+    metrics.set_operations("1", std::slice::from_ref(&running));
     assert!(lines(&metrics, ENDED).is_empty());
     let ended = Operation { state: State::Completed, ..running.clone() };
     // Of a plugin that gives the same id to all, another item is another operation.
@@ -108,32 +111,32 @@ fn an_operation_is_counted_once_when_it_has_ended_however_often_it_is_shown() {
     let completed = r#"{kind="item-backup",plugin="a/b",state="Completed"}"#;
     let failed = r#"{kind="item-backup",plugin="a/b",state="Failed"}"#;
     for _ in 0..3 {
-        metrics.show("1", &[ended.clone(), other.clone()]);
-        metrics.show("1", &[other.clone(), ended.clone()]);
+        metrics.set_operations("1", &[ended.clone(), other.clone()]);
+        metrics.set_operations("1", &[other.clone(), ended.clone()]);
         assert_eq!(lines(&metrics, ENDED), [format!("{completed} 1"), format!("{failed} 1")]);
     }
     // The same id in another run is another operation.
-    metrics.show("2", &[ended]);
+    metrics.set_operations("2", &[ended]);
     assert_eq!(lines(&metrics, ENDED), [format!("{completed} 2"), format!("{failed} 1")]);
 }
 
 #[test]
-fn what_ended_in_the_life_of_another_process_was_counted_there() {
+fn adopted_ended_operations_are_not_counted_again() {
     let metrics = Metrics::new();
     let ended = operation("a/b", "x", 1, State::Completed);
     let running = operation("a/b", "y", 1, State::InProgress);
-    metrics.adopt("1", &[ended.clone(), running.clone()]);
+    metrics.adopt_operations("1", &[ended.clone(), running.clone()]);
     assert!(lines(&metrics, ENDED).is_empty());
     assert_eq!(lines(&metrics, OPERATIONS).len(), 1);
-    metrics.show("1", &[ended, Operation { state: State::Completed, ..running }]);
+    metrics.set_operations("1", &[ended, Operation { state: State::Completed, ..running }]);
     let one = r#"{kind="item-backup",plugin="a/b",state="Completed"} 1"#;
     assert_eq!(lines(&metrics, ENDED), [one]);
 }
 
 #[test]
-fn the_oldest_operation_grows_older_by_itself() {
+fn oldest_operation_age_grows_with_time() {
     let metrics = Metrics::new();
-    metrics.show(
+    metrics.set_operations(
         "1",
         &[
             operation("a/b", "x", NOW - 20, State::New),
@@ -141,30 +144,35 @@ fn the_oldest_operation_grows_older_by_itself() {
             operation("a/b", "z", NOW - 500, State::Completed),
         ],
     );
-    metrics.show("2", &[operation("a/b", "x", NOW - 30, State::InProgress)]);
+    metrics.set_operations("2", &[operation("a/b", "x", NOW - 30, State::InProgress)]);
     let row = r#"{kind="item-backup",plugin="a/b"}"#;
     assert_eq!(lines(&metrics, OLDEST), [format!("{row} 90.0")]);
     assert!(metrics.render(second(NOW + 5)).unwrap().contains(&format!("{OLDEST}{row} 95.0")));
-    metrics.forget("1");
+    metrics.remove_run("1");
     assert_eq!(lines(&metrics, OLDEST), [format!("{row} 30.0")]);
-    metrics.forget("2");
+    metrics.remove_run("2");
     assert_eq!(lines(&metrics, OLDEST), [format!("{row} 0.0")]);
     // The clock was set back.
-    metrics.show("3", &[operation("a/b", "x", NOW + 60, State::New)]);
+    metrics.set_operations("3", &[operation("a/b", "x", NOW + 60, State::New)]);
     assert_eq!(lines(&metrics, OLDEST), [format!("{row} 0.0")]);
 }
 
 #[test]
-fn calls_runs_and_freezes_are_told() {
+fn plugin_calls_runs_and_freeze_windows_are_exported() {
     let metrics = Metrics::new();
     let took = Duration::from_millis(30);
-    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, took);
-    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, Duration::from_hours(1));
-    let transient = Outcome::Failed(Class::Transient);
-    metrics.plugin_called(&name("a/b"), Method::Progress, transient, took);
-    metrics.run_ended(RunKind::Backup, End::Completed);
-    metrics.run_ended(RunKind::Restore, End::PartiallyFailed);
-    metrics.froze(Duration::from_secs(3));
+    metrics.observe_plugin_call(&name("a/b"), Method::Execute, CallOutcome::Ok, took);
+    metrics.observe_plugin_call(
+        &name("a/b"),
+        Method::Execute,
+        CallOutcome::Ok,
+        Duration::from_hours(1),
+    );
+    let transient = CallOutcome::Failed(Class::Transient);
+    metrics.observe_plugin_call(&name("a/b"), Method::Progress, transient, took);
+    metrics.run_ended(RunKind::Backup, TerminalPhase::Completed);
+    metrics.run_ended(RunKind::Restore, TerminalPhase::PartiallyFailed);
+    metrics.observe_freeze(Duration::from_secs(3));
     let text = metrics.render(second(NOW)).unwrap();
     let ok = r#"plugin="a/b",method="Execute",outcome="ok""#;
     for line in [
@@ -189,23 +197,23 @@ fn calls_runs_and_freezes_are_told() {
 }
 
 #[test]
-fn a_name_of_a_plugin_cannot_write_lines_of_its_own() {
+fn plugin_name_is_escaped_in_metrics() {
     let metrics = Metrics::new();
     let plugin = "a/b\"} 1\nbowline_lies 7";
-    metrics.show("1", &[operation(plugin, "x", NOW, State::New)]);
-    metrics.plugin_called(&name(plugin), Method::Execute, Outcome::Ok, Duration::ZERO);
+    metrics.set_operations("1", &[operation(plugin, "x", NOW, State::New)]);
+    metrics.observe_plugin_call(&name(plugin), Method::Execute, CallOutcome::Ok, Duration::ZERO);
     let text = metrics.render(second(NOW)).unwrap();
     assert!(text.lines().all(|line| !line.starts_with("bowline_lies")), "{text}");
     assert!(text.contains(r#"plugin="a/b\"} 1\nbowline_lies 7""#), "{text}");
 }
 
 #[test]
-fn plugins_beyond_a_number_are_one() {
+fn plugins_beyond_the_limit_share_one_label() {
     let metrics = Metrics::new();
     let operations: Vec<_> = (0..1_000)
         .map(|number| operation(&format!("a/{number}"), "x", NOW, State::InProgress))
         .collect();
-    metrics.show("1", &operations);
+    metrics.set_operations("1", &operations);
     let lines = lines(&metrics, OPERATIONS);
     assert_eq!(lines.len(), 65);
     let rest = r#"{kind="item-backup",plugin="other",state="InProgress"} 936"#;
@@ -213,13 +221,13 @@ fn plugins_beyond_a_number_are_one() {
 }
 
 #[test]
-fn deletions_are_counted_by_schedule_under_veleros_names() {
+fn deletions_are_counted_per_schedule_under_velero_names() {
     let metrics = Metrics::new();
-    metrics.deletion("", Deletion::Attempt);
-    metrics.deletion("", Deletion::Success);
-    metrics.deletion("nightly", Deletion::Attempt);
-    metrics.deletion("nightly", Deletion::Attempt);
-    metrics.deletion("nightly", Deletion::Failure);
+    metrics.count_deletion("", Deletion::Attempt);
+    metrics.count_deletion("", Deletion::Success);
+    metrics.count_deletion("nightly", Deletion::Attempt);
+    metrics.count_deletion("nightly", Deletion::Attempt);
+    metrics.count_deletion("nightly", Deletion::Failure);
     let attempts = [r#"{schedule=""} 1"#, r#"{schedule="nightly"} 2"#];
     assert_eq!(lines(&metrics, "velero_backup_deletion_attempt_total"), attempts);
     let success = lines(&metrics, "velero_backup_deletion_success_total");

@@ -24,15 +24,15 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::gauges::{Gauges, schedule_of};
-use super::label::{Names, OTHER_SCHEDULES, ScheduleLabels};
-use crate::end::End;
+use super::label::{BoundedNames, OTHER_SCHEDULES, ScheduleLabels};
+use crate::run_state::TerminalPhase;
 
 /// The upper bounds of the durations of backups, in seconds: 1 min to 4 h.
 const BUCKETS: [f64; 9] = [60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 14_400.0];
 /// How many backups have series of their own.
-const BACKUPS_MAX: usize = 512;
+const MAX_BACKUP_SERIES: usize = 512;
 /// How many locations have.
-const LOCATIONS_MAX: usize = 1024;
+const MAX_LOCATION_SERIES: usize = 1024;
 
 /// Declares the counters that are told by Schedule.
 macro_rules! counts {
@@ -73,13 +73,13 @@ counts! {
 
 impl Count {
     /// Whether Velero has none that is told by Schedule.
-    fn is_ours(self) -> bool {
+    fn is_bowline_only(self) -> bool {
         matches!(self, Self::CsiSnapshotAttempt | Self::CsiSnapshotFailure)
     }
 }
 
 /// What is counted for each backup with CSI snapshots, with what it is called and means.
-const CSI: [(&str, &str); 3] = [
+const CSI_COUNTERS: [(&str, &str); 3] = [
     ("csi_snapshot_attempt", "CSI snapshots that were begun"),
     ("csi_snapshot_success", "CSI snapshots that were taken"),
     ("csi_snapshot_failure", "CSI snapshots that were not taken"),
@@ -99,39 +99,39 @@ struct LocationLabels {
 }
 
 /// Gauges that are told by Schedule.
-type BySchedule = Family<ScheduleLabels, Gauge>;
+type ScheduleGaugeFamily = Family<ScheduleLabels, Gauge>;
 
 /// What Velero has.
 #[derive(Debug)]
-pub(super) struct Velero {
+pub(super) struct VeleroMetrics {
     registry: Registry,
     /// Those that only we have.
-    ours: Registry,
+    bowline_registry: Registry,
     /// In the order of [`Count`].
     counts: Vec<Family<ScheduleLabels, Counter>>,
     durations: Family<ScheduleLabels, Histogram, fn() -> Histogram>,
     /// In the order of [`CSI`].
     csi: [Family<BackupLabels, Counter>; 3],
-    archive_sizes: BySchedule,
+    archive_sizes: ScheduleGaugeFamily,
     /// Those that have no labels. They are not told before they are known.
     totals: Registry,
     backups: Gauge,
     restores: Gauge,
-    last_statuses: BySchedule,
-    last_successes: BySchedule,
-    items: BySchedule,
-    errors: BySchedule,
-    intervals: BySchedule,
-    creations: BySchedule,
+    last_statuses: ScheduleGaugeFamily,
+    last_successes: ScheduleGaugeFamily,
+    items: ScheduleGaugeFamily,
+    errors: ScheduleGaugeFamily,
+    intervals: ScheduleGaugeFamily,
+    creations: ScheduleGaugeFamily,
     locations: Family<LocationLabels, Gauge>,
     synced: Family<LocationLabels, Gauge>,
-    names: Names,
-    told: Mutex<Told>,
+    names: BoundedNames,
+    served: Mutex<ServedSeries>,
 }
 
 /// What has series.
 #[derive(Debug, Default)]
-struct Told {
+struct ServedSeries {
     /// Whether the objects have been seen.
     is_known: bool,
     schedules: BTreeSet<String>,
@@ -139,24 +139,25 @@ struct Told {
     backups: VecDeque<BackupLabels>,
 }
 
-impl Velero {
+impl VeleroMetrics {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("velero");
-        let mut ours = Registry::with_prefix("bowline");
+        let mut bowline_registry = Registry::with_prefix("bowline");
         let counts = Count::ALL.iter().map(|(count, name, help)| {
             let family = Family::default();
-            let registry = if count.is_ours() { &mut ours } else { &mut registry };
+            let registry =
+                if count.is_bowline_only() { &mut bowline_registry } else { &mut registry };
             registry.register(*name, *help, family.clone());
             family
         });
         let counts = counts.collect();
-        let creations = BySchedule::default();
+        let creations = ScheduleGaugeFamily::default();
         let help = "When a schedule was created, in Unix seconds";
-        ours.register("schedule_created_timestamp_seconds", help, creations.clone());
+        bowline_registry.register("schedule_created_timestamp_seconds", help, creations.clone());
         let synced = Family::default();
         let help = "Whether the last sync of a location's backups succeeded: 1, or 0 if it did not";
-        ours.register("backup_location_synced", help, synced.clone());
-        let csi = CSI.map(|(name, help)| {
+        bowline_registry.register("backup_location_synced", help, synced.clone());
+        let csi = CSI_COUNTERS.map(|(name, help)| {
             let family = Family::default();
             registry.register(name, help, family.clone());
             family
@@ -165,7 +166,7 @@ impl Velero {
         let help = "How long backups took that ran to an end";
         registry.register("backup_duration_seconds", help, durations.clone());
         let mut by_schedule = |name: &str, help: &str| {
-            let family = BySchedule::default();
+            let family = ScheduleGaugeFamily::default();
             registry.register(name, help, family.clone());
             family
         };
@@ -188,7 +189,7 @@ impl Velero {
         totals.register("restore_total", "Restores that there are", restores.clone());
         let velero = Self {
             registry,
-            ours,
+            bowline_registry,
             counts,
             durations,
             csi,
@@ -204,11 +205,11 @@ impl Velero {
             creations,
             locations,
             synced,
-            names: Names::default(),
-            told: Mutex::default(),
+            names: BoundedNames::default(),
+            served: Mutex::default(),
         };
         // From the start, so that the first one that is counted shows as an increase.
-        velero.begin("");
+        velero.init_schedule("");
         velero
     }
 
@@ -221,13 +222,13 @@ impl Velero {
     }
 
     /// Counts what a backup came to.
-    pub(super) fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: End) {
+    pub(super) fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: TerminalPhase) {
         let schedule = schedule_of(backup);
         let count = match end {
-            End::Completed => Count::BackupSuccess,
-            End::PartiallyFailed => Count::BackupPartialFailure,
-            End::Failed => Count::BackupFailure,
-            End::FailedValidation => Count::BackupValidationFailure,
+            TerminalPhase::Completed => Count::BackupSuccess,
+            TerminalPhase::PartiallyFailed => Count::BackupPartialFailure,
+            TerminalPhase::Failed => Count::BackupFailure,
+            TerminalPhase::FailedValidation => Count::BackupValidationFailure,
         };
         self.count(count, schedule, 1);
         let (Some(began), Some(ended)) = (&status.start_timestamp, &status.completion_timestamp)
@@ -239,16 +240,17 @@ impl Velero {
         let seconds = u32::try_from(seconds).unwrap_or_default();
         self.durations.get_or_create(&self.labels(schedule)).observe(f64::from(seconds));
         self.count(Count::BackupWarning, schedule, i64::from(status.warnings > 0));
-        let (tried, done) = (status.volume_snapshots_attempted, status.volume_snapshots_completed);
-        self.count(Count::VolumeSnapshotAttempt, schedule, tried);
+        let (attempted, done) =
+            (status.volume_snapshots_attempted, status.volume_snapshots_completed);
+        self.count(Count::VolumeSnapshotAttempt, schedule, attempted);
         self.count(Count::VolumeSnapshotSuccess, schedule, done);
-        self.count(Count::VolumeSnapshotFailure, schedule, tried.saturating_sub(done));
-        let tried = status.csi_volume_snapshots_attempted;
+        self.count(Count::VolumeSnapshotFailure, schedule, attempted.saturating_sub(done));
+        let attempted = status.csi_volume_snapshots_attempted;
         let done = status.csi_volume_snapshots_completed;
-        self.count(Count::CsiSnapshotAttempt, schedule, tried);
-        self.count(Count::CsiSnapshotFailure, schedule, tried.saturating_sub(done));
-        if tried > 0 {
-            self.csi_ended(backup, tried, done);
+        self.count(Count::CsiSnapshotAttempt, schedule, attempted);
+        self.count(Count::CsiSnapshotFailure, schedule, attempted.saturating_sub(done));
+        if attempted > 0 {
+            self.csi_ended(backup, attempted, done);
         }
     }
 
@@ -259,7 +261,7 @@ impl Velero {
     }
 
     /// Shows what objects say in place of what they said before; nothing if that is not known.
-    pub(super) fn show(&self, gauges: Option<&Gauges>, backups: &[Arc<Backup>]) {
+    pub(super) fn update_gauges(&self, gauges: Option<&Gauges>, backups: &[Arc<Backup>]) {
         let states = [&self.last_statuses, &self.last_successes, &self.items, &self.errors];
         let times = [&self.intervals, &self.creations];
         states.into_iter().chain(times).for_each(Family::clear);
@@ -270,30 +272,32 @@ impl Velero {
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.backups.set(count(gauges.backups));
         self.restores.set(count(gauges.restores));
-        self.keep_only(gauges, backups);
-        for (schedule, told) in &gauges.schedules {
+        self.sync_series(gauges, backups);
+        for (schedule, schedule_gauges) in &gauges.schedules {
             // The rest is one, of which there is no last backup.
-            let Some(schedule) = self.names.schedule_of_its_own(schedule) else { continue };
+            let Some(schedule) = self.names.own_schedule_label(schedule) else { continue };
             let labels = ScheduleLabels { schedule };
-            self.last_statuses.get_or_create(&labels).set(i64::from(told.is_well));
-            self.items.get_or_create(&labels).set(told.items);
-            self.errors.get_or_create(&labels).set(told.errors);
-            if let Some(at) = told.last_success {
+            self.last_statuses
+                .get_or_create(&labels)
+                .set(i64::from(schedule_gauges.last_succeeded));
+            self.items.get_or_create(&labels).set(schedule_gauges.items);
+            self.errors.get_or_create(&labels).set(schedule_gauges.errors);
+            if let Some(at) = schedule_gauges.last_success {
                 self.last_successes.get_or_create(&labels).set(at.as_second());
             }
-            if let Some(interval) = told.interval {
+            if let Some(interval) = schedule_gauges.interval {
                 let seconds = i64::try_from(interval.as_secs()).unwrap_or(i64::MAX);
                 self.intervals.get_or_create(&labels).set(seconds);
             }
-            if let Some(at) = told.created {
+            if let Some(at) = schedule_gauges.created {
                 self.creations.get_or_create(&labels).set(at.as_second());
             }
         }
-        for (name, is_available) in gauges.locations.iter().take(LOCATIONS_MAX) {
+        for (name, is_available) in gauges.locations.iter().take(MAX_LOCATION_SERIES) {
             let labels = LocationLabels { backup_location_name: name.clone() };
             self.locations.get_or_create(&labels).set(i64::from(*is_available));
         }
-        for (name, is_synced) in gauges.synced.iter().take(LOCATIONS_MAX) {
+        for (name, is_synced) in gauges.synced.iter().take(MAX_LOCATION_SERIES) {
             let labels = LocationLabels { backup_location_name: name.clone() };
             self.synced.get_or_create(&labels).set(i64::from(*is_synced));
         }
@@ -301,12 +305,12 @@ impl Velero {
 
     pub(super) fn render(&self, text: &mut String) -> fmt::Result {
         text::encode_registry(text, &self.registry)?;
-        text::encode_registry(text, &self.ours)?;
+        text::encode_registry(text, &self.bowline_registry)?;
         if self.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
     }
 
     /// Lets a Schedule have its counters, at zero.
-    fn begin(&self, schedule: &str) {
+    fn init_schedule(&self, schedule: &str) {
         let labels = self.labels(schedule);
         for family in &self.counts {
             drop(family.get_or_create(&labels));
@@ -318,13 +322,13 @@ impl Velero {
     }
 
     /// Forgets what is gone since the last time, and begins what is new.
-    fn keep_only(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
-        let mut told = self.lock();
+    fn sync_series(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
+        let mut served = self.lock();
         // First, so that there is room for new ones.
         for name in self.names.all() {
             if !gauges.schedules.contains_key(&*name) {
-                let was_told = told.schedules.contains(&*name);
-                self.end(name, was_told);
+                let was_served = served.schedules.contains(&*name);
+                self.remove_schedule(name, was_served);
             }
         }
         if backups.iter().any(|backup| !gauges.schedules.contains_key(schedule_of(backup))) {
@@ -333,19 +337,19 @@ impl Velero {
                 drop(family.get_or_create(&rest));
             }
         }
-        for new in gauges.schedules.keys().filter(|name| !told.schedules.contains(*name)) {
-            self.begin(new);
+        for new in gauges.schedules.keys().filter(|name| !served.schedules.contains(*name)) {
+            self.init_schedule(new);
         }
-        told.schedules = gauges.schedules.keys().cloned().collect();
-        if told.backups.is_empty() {
+        served.schedules = gauges.schedules.keys().cloned().collect();
+        if served.backups.is_empty() {
             return;
         }
         let names: HashSet<&str> =
             backups.iter().filter_map(|backup| backup.metadata.name.as_deref()).collect();
-        told.backups.retain(|labels| {
+        served.backups.retain(|labels| {
             let is_there = names.contains(&*labels.backupName);
             if !is_there {
-                self.forget_backup(labels);
+                self.remove_backup(labels);
             }
             is_there
         });
@@ -353,51 +357,53 @@ impl Velero {
 
     /// Takes the series of a Schedule away. What was counted for one that was gone before has not been
     /// shown to anybody: it is counted with the rest.
-    fn end(&self, schedule: Arc<str>, was_told: bool) {
-        self.names.forget(&schedule);
+    fn remove_schedule(&self, schedule: Arc<str>, was_served: bool) {
+        self.names.remove(&schedule);
         let labels = ScheduleLabels { schedule: Arc::clone(&schedule) };
         let rest = ScheduleLabels { schedule: OTHER_SCHEDULES.into() };
         for family in &self.counts {
             let counted = family.get(&labels).map(|counter| counter.get());
-            if let Some(counted) = counted.filter(|_| !was_told) {
+            if let Some(counted) = counted.filter(|_| !was_served) {
                 family.get_or_create(&rest).inc_by(counted);
             }
             family.remove(&labels);
         }
         self.durations.remove(&labels);
         self.archive_sizes.remove(&labels);
-        self.forget_backup(&BackupLabels { schedule, backupName: "".into() });
+        self.remove_backup(&BackupLabels { schedule, backupName: "".into() });
     }
 
-    fn csi_ended(&self, backup: &Backup, tried: i64, done: i64) {
-        let schedule = self.names.schedule(schedule_of(backup));
+    fn csi_ended(&self, backup: &Backup, attempted: i64, done: i64) {
+        let schedule = self.names.schedule_label(schedule_of(backup));
         let labels = BackupLabels { schedule, backupName: backup.name_any().into() };
-        let mut told = self.lock();
-        if !told.backups.contains(&labels) {
-            if told.backups.len() >= BACKUPS_MAX
-                && let Some(oldest) = told.backups.pop_front()
+        let mut served = self.lock();
+        if !served.backups.contains(&labels) {
+            if served.backups.len() >= MAX_BACKUP_SERIES
+                && let Some(oldest) = served.backups.pop_front()
             {
-                self.forget_backup(&oldest);
+                self.remove_backup(&oldest);
             }
-            told.backups.push_back(labels.clone());
+            served.backups.push_back(labels.clone());
         }
-        for (family, times) in self.csi.iter().zip([tried, done, tried.saturating_sub(done)]) {
+        for (family, times) in
+            self.csi.iter().zip([attempted, done, attempted.saturating_sub(done)])
+        {
             family.get_or_create(&labels).inc_by(u64::try_from(times).unwrap_or_default());
         }
     }
 
-    fn forget_backup(&self, labels: &BackupLabels) {
+    fn remove_backup(&self, labels: &BackupLabels) {
         for family in &self.csi {
             family.remove(labels);
         }
     }
 
     fn labels(&self, schedule: &str) -> ScheduleLabels {
-        ScheduleLabels { schedule: self.names.schedule(schedule) }
+        ScheduleLabels { schedule: self.names.schedule_label(schedule) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, ServedSeries> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

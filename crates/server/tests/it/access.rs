@@ -17,9 +17,9 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::backup::{application, is_over, take};
+use crate::backup::{application, back_up_and_wait, is_over};
 use crate::bed::{LIMIT, World, account, shared};
-use crate::csi::{APP, Stage, play_as};
+use crate::csi::{APP, CsiScenario, run_csi_scenario_as};
 use crate::operations::phase;
 use crate::restore::restore;
 
@@ -33,20 +33,20 @@ async fn backup_only(plane: &ControlPlane, user: &str, namespace: &str) -> PathB
 }
 
 /// Asserts that a restore was refused for what the server may not do, with what to do about it.
-fn is_told(restore: &Restore) {
+fn assert_refused_with_hint(restore: &Restore) {
     let status = restore.status.clone().unwrap_or_default();
     assert_eq!(status.phase, Some(RestorePhase::FailedValidation), "{status:?}");
-    let told = status.validation_errors.join("; ");
+    let errors = status.validation_errors.join("; ");
     for words in ["the profile `backup-only`", "`bowline install --profile full`"] {
-        assert!(told.contains(words), "{told}");
+        assert!(errors.contains(words), "{errors}");
     }
 }
 
 #[tokio::test]
-async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
+async fn backup_only_server_does_everything_but_restores() {
     const SPACE: &str = "backup-only";
     const NIGHTLY: &str = "velero.io/schedule-name=nightly";
-    let mut world = World::idle(SPACE).await;
+    let mut world = World::without_server(SPACE).await;
     let kubeconfig = backup_only(shared().plane(), USER, SPACE).await;
     let often = Duration::from_secs(1);
     let options = Options { garbage_collection_frequency: often, ..world.options() };
@@ -55,7 +55,7 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
     let app = format!("{SPACE}-app");
     application(&world.client, &app).await;
     let spec = json!({"includedNamespaces": [app]});
-    let status = take(&world, "b", spec.clone()).await;
+    let status = back_up_and_wait(&world, "b", spec.clone()).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
 
     // A schedule, whose backups expire.
@@ -67,15 +67,15 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
         world.api::<Backup>().list(&params).await.unwrap().items
     };
     let deadline = Instant::now() + LIMIT;
-    let made = loop {
-        if let Some(made) = scheduled().await.into_iter().find(is_over) {
-            break made;
+    let scheduled_backup = loop {
+        if let Some(backup) = scheduled().await.into_iter().find(is_over) {
+            break backup;
         }
         assert!(Instant::now() < deadline, "the schedule makes no backup");
         tokio::time::sleep(Duration::from_millis(25)).await;
     };
     world.delete::<Schedule>("nightly").await;
-    world.until_gone::<Backup>(&made.name_any()).await;
+    world.until_gone::<Backup>(&scheduled_backup.name_any()).await;
 
     // The record alone is deleted, and comes back from the bucket.
     world.delete::<Backup>("b").await;
@@ -92,7 +92,7 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
 
     let spec = json!({"backupName": "b", "namespaceMapping": {&app: "backup-only-new"}});
     restore(&world, "r", spec).await;
-    is_told(&world.api::<Restore>().get("r").await.unwrap());
+    assert_refused_with_hint(&world.api::<Restore>().get("r").await.unwrap());
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     assert_eq!(namespaces.get_opt("backup-only-new").await.unwrap(), None);
 
@@ -105,21 +105,20 @@ async fn a_server_that_may_only_back_up_does_all_but_restore_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_create_one_kind_in_one_namespace_restores_that_and_is_refused_elsewhere()
-{
+async fn server_restores_only_where_it_has_permissions() {
     const SPACE: &str = "services-only";
-    const FROM: &str = "services-app";
-    const MAY: &str = "services-may";
-    const MAY_NOT: &str = "services-may-not";
-    let mut world = World::idle(SPACE).await;
-    for namespace in [FROM, MAY, MAY_NOT] {
+    const SOURCE_NAMESPACE: &str = "services-app";
+    const ALLOWED_NAMESPACE: &str = "services-may";
+    const DENIED_NAMESPACE: &str = "services-may-not";
+    let mut world = World::without_server(SPACE).await;
+    for namespace in [SOURCE_NAMESPACE, ALLOWED_NAMESPACE, DENIED_NAMESPACE] {
         application(&world.client, namespace).await;
     }
-    let own = json!({"name": "services", "namespace": MAY});
+    let own = json!({"name": "services", "namespace": ALLOWED_NAMESPACE});
     let rule = json!({"apiGroups": [""], "resources": ["services"], "verbs": ["create", "patch"]});
     for object in [
         json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": FROM},
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": SOURCE_NAMESPACE},
             "spec": {"ports": [{"port": 80}]},
         }),
         json!({
@@ -136,40 +135,43 @@ async fn a_server_that_may_create_one_kind_in_one_namespace_restores_that_and_is
     let kubeconfig = backup_only(shared().plane(), SPACE, SPACE).await;
     world.run_as(kubeconfig, world.options(), |client| client);
     world.filesystem_location("default").await;
-    let status = take(&world, "b", json!({"includedNamespaces": [FROM]})).await;
+    let status =
+        back_up_and_wait(&world, "b", json!({"includedNamespaces": [SOURCE_NAMESPACE]})).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
 
     let into = |namespace: &str| {
         json!({
             "backupName": "b", "includedResources": ["services"],
-            "namespaceMapping": {FROM: namespace},
+            "namespaceMapping": {SOURCE_NAMESPACE: namespace},
         })
     };
-    let status = restore(&world, "may", into(MAY)).await;
+    let status = restore(&world, "may", into(ALLOWED_NAMESPACE)).await;
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
-    let services: Api<Service> = Api::namespaced(world.client.clone(), MAY);
+    let services: Api<Service> = Api::namespaced(world.client.clone(), ALLOWED_NAMESPACE);
     assert!(services.get_opt("web").await.unwrap().is_some());
-    restore(&world, "may-not", into(MAY_NOT)).await;
+    restore(&world, "may-not", into(DENIED_NAMESPACE)).await;
     let refused = world.api::<Restore>().get("may-not").await.unwrap();
-    is_told(&refused);
-    let told = refused.status.unwrap().validation_errors.join("; ");
-    assert!(told.contains("services-may-not"), "{told}");
+    assert_refused_with_hint(&refused);
+    let errors = refused.status.unwrap().validation_errors.join("; ");
+    assert!(errors.contains("services-may-not"), "{errors}");
     world.end().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_only_back_up_runs_hooks_and_takes_and_deletes_csi_snapshots() {
-    if !node::require("a_server_that_may_only_back_up_runs_hooks_and_takes_csi_snapshots") {
+async fn backup_only_server_runs_hooks_and_manages_csi_snapshots() {
+    if !node::require_for_test("a_server_that_may_only_back_up_runs_hooks_and_takes_csi_snapshots")
+    {
         return;
     }
     let bed = Bed::isolated().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let node = Node::start(&plane).await.unwrap();
     let server = kubeconfig::client(&backup_only(&plane, USER, "velero").await).await.unwrap();
-    Box::pin(play_as(server, &bed, &plane, Some(&node), hooks_and_snapshots)).await;
+    Box::pin(run_csi_scenario_as(server, &bed, &plane, Some(&node), assert_hooks_and_snapshots))
+        .await;
 }
 
-async fn hooks_and_snapshots(stage: &Stage) {
+async fn assert_hooks_and_snapshots(stage: &CsiScenario) {
     stage.claims("db", &["orders"]).await;
     stage.pod("db", &["orders"]).await;
     stage.back_up("b", "db", json!({})).await;
@@ -196,7 +198,7 @@ async fn hooks_and_snapshots(stage: &Stage) {
             phase.is_terminal().then(|| restore.clone())
         })
         .await;
-    is_told(&refused);
+    assert_refused_with_hint(&refused);
 
     let request = json!({
         "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",

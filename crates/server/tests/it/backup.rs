@@ -25,7 +25,7 @@ pub(crate) fn is_over(backup: &Backup) -> bool {
 }
 
 /// Takes a backup and waits for its end.
-pub(crate) async fn take(world: &World, name: &str, spec: Value) -> BackupStatus {
+pub(crate) async fn back_up_and_wait(world: &World, name: &str, spec: Value) -> BackupStatus {
     world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
     world.until::<Backup>(name, is_over).await.status.unwrap()
 }
@@ -70,12 +70,12 @@ pub(crate) fn pod(namespace: &str, name: &str, verbs: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_backup_is_taken_and_its_files_tell_the_same() {
+async fn backup_status_and_files_agree() {
     let world = World::start("taken").await;
     let store = world.s3_location("default").await;
     application(&world.client, "taken-app").await;
     let spec = json!({"includedNamespaces": ["taken-app"], "ttl": "1h0m0s"});
-    let status = take(&world, "nightly", spec).await;
+    let status = back_up_and_wait(&world, "nightly", spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     assert_eq!((status.version, status.format_version.as_str()), (1, "1.1.0"));
     let hour = status.expiration.unwrap().0.duration_since(status.start_timestamp.unwrap().0);
@@ -102,7 +102,7 @@ async fn a_backup_is_taken_and_its_files_tell_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_backup_is_told_at_once_and_nothing_is_written() {
+async fn invalid_backup_is_refused_and_writes_nothing() {
     let world = World::start("wrong").await;
     let store = world.filesystem_location("default").await;
     let rows = [
@@ -118,7 +118,7 @@ async fn what_is_wrong_with_a_backup_is_told_at_once_and_nothing_is_written() {
     ];
     for (number, (spec, reason)) in rows.into_iter().enumerate() {
         let name = format!("wrong-{number}");
-        let status = take(&world, &name, spec).await;
+        let status = back_up_and_wait(&world, &name, spec).await;
         assert_eq!(status.phase, Some(BackupPhase::FailedValidation), "{status:?}");
         let errors = status.validation_errors.join("\n");
         assert!(errors.contains(reason), "no {reason:?} in {errors}");
@@ -127,8 +127,8 @@ async fn what_is_wrong_with_a_backup_is_told_at_once_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn many_backups_at_once_all_end_and_those_of_one_namespace_one_after_the_other() {
-    let mut world = World::idle("many").await;
+async fn concurrent_backups_end_and_share_no_namespace() {
+    let mut world = World::without_server("many").await;
     world.install_fixture().await;
     world.run(world.options());
     world.filesystem_location("default").await;
@@ -175,7 +175,7 @@ async fn many_backups_at_once_all_end_and_those_of_one_namespace_one_after_the_o
 }
 
 #[tokio::test]
-async fn a_bucket_that_has_gone_fails_the_backup_and_leaves_nothing_to_see() {
+async fn missing_bucket_fails_the_backup_and_leaves_nothing() {
     let mut world = World::start_with("gone", |options| {
         // So that the location is still believed in.
         options.store_validation_frequency = Duration::from_hours(1);
@@ -184,7 +184,7 @@ async fn a_bucket_that_has_gone_fails_the_backup_and_leaves_nothing_to_see() {
     world.s3_location("default").await;
     let folder = shared().s3.create_bucket(&world.bucket("default")).unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
-    let status = take(&world, "b", json!({"includedNamespaces": ["default"]})).await;
+    let status = back_up_and_wait(&world, "b", json!({"includedNamespaces": ["default"]})).await;
     assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
     assert!(status.failure_reason.contains("bucket"), "{}", status.failure_reason);
     assert_eq!(status.errors, 1);
@@ -193,7 +193,7 @@ async fn a_bucket_that_has_gone_fails_the_backup_and_leaves_nothing_to_see() {
 }
 
 #[tokio::test]
-async fn a_backup_of_that_name_in_the_bucket_is_not_touched() {
+async fn existing_backup_in_the_bucket_is_not_overwritten() {
     let world = World::start("taken-name").await;
     let store = world.filesystem_location("default").await;
     let mut other = Backup::new("mine", BackupSpec::default());
@@ -220,8 +220,8 @@ async fn a_backup_of_that_name_in_the_bucket_is_not_touched() {
 }
 
 #[tokio::test]
-async fn runs_of_a_server_that_is_gone_go_on_or_are_ended_truthfully() {
-    let mut world = World::idle("orphans").await;
+async fn interrupted_runs_are_resumed_or_ended() {
+    let mut world = World::without_server("orphans").await;
     let store = world.filesystem_store("default").await;
     let mut uids = Vec::new();
     for name in ["lost", "committed", "written", "nowhere"] {
@@ -262,8 +262,8 @@ async fn runs_of_a_server_that_is_gone_go_on_or_are_ended_truthfully() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_dies_costs_its_item_and_its_words_are_in_the_log() {
-    let mut world = World::idle("plugins").await;
+async fn crashing_plugin_fails_its_item_and_its_output_is_logged() {
+    let mut world = World::without_server("plugins").await;
     world.install_fixture().await;
     // One block at a time, so that the one that kills the plugin kills no other's call.
     let options = bowline_server::Options { item_block_worker_count: 1, ..world.options() };
@@ -273,23 +273,24 @@ async fn a_plugin_that_dies_costs_its_item_and_its_words_are_in_the_log() {
     for (name, verbs) in [("deadly", "die"), ("wrong", "error=no luck"), ("fine", "log=info")] {
         apply(&world.client, pod("app-plugins", name, verbs)).await.unwrap();
     }
-    let status = take(&world, "b", json!({"includedNamespaces": ["app-plugins"]})).await;
+    let status =
+        back_up_and_wait(&world, "b", json!({"includedNamespaces": ["app-plugins"]})).await;
     assert_eq!(status.phase, Some(BackupPhase::PartiallyFailed), "{status:?}");
     let name = BackupName::new("b").unwrap();
     let list: ResourceList = store.get(&name).await.unwrap().unwrap();
     assert_eq!(list.0["v1/Pod"], ["app-plugins/fine"]);
-    let told = results(&store, "b").await.errors.namespaces["app-plugins"].join("\n");
+    let errors = results(&store, "b").await.errors.namespaces["app-plugins"].join("\n");
     for words in ["pods/deadly", "exit status: 3", "pods/wrong", "no luck", "bia-v1", "iba"] {
-        assert!(told.contains(words), "no {words:?} in {told}");
+        assert!(errors.contains(words), "no {words:?} in {errors}");
     }
-    assert_eq!(status.errors, 4, "one of each kind of action for each of the two pods: {told}");
+    assert_eq!(status.errors, 4, "one of each kind of action for each of the two pods: {errors}");
     assert!(log_of(&store, "b").await.contains("fixture says hello"));
 }
 
 /// A real node, since hooks run in real containers.
 #[tokio::test(flavor = "multi_thread")]
-async fn hooks_run_in_real_pods_and_one_that_never_ends_is_not_waited_for() {
-    if !node::require("hooks_run_in_real_pods_and_one_that_never_ends_is_not_waited_for") {
+async fn hooks_run_in_pods_and_hanging_hook_times_out() {
+    if !node::require_for_test("hooks_run_in_real_pods_and_one_that_never_ends_is_not_waited_for") {
         return;
     }
     let bed = Bed::isolated().unwrap();

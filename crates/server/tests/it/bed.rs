@@ -65,7 +65,7 @@ pub(crate) fn shared() -> &'static Shared {
 }
 
 /// Lets servers of this process log, and so the runs of theirs.
-pub(crate) fn listen() {
+pub(crate) fn install_log_subscriber() {
     static LISTENING: OnceLock<()> = OnceLock::new();
     LISTENING.get_or_init(|| {
         let options = log::Options { level: "debug".parse().unwrap(), ..Default::default() };
@@ -79,7 +79,7 @@ pub(crate) fn listen() {
 
 impl Shared {
     async fn start() -> Self {
-        listen();
+        install_log_subscriber();
         let bed = Bed::new().unwrap();
         let (plane, s3) = tokio::join!(
             ControlPlane::start(&bed, bowline_testbed::Options::default()),
@@ -142,7 +142,7 @@ impl World {
 
     /// The same, with other options.
     pub(crate) async fn start_with(name: &str, change: impl FnOnce(&mut Options)) -> Self {
-        let mut world = Self::idle(name).await;
+        let mut world = Self::without_server(name).await;
         let mut options = world.options();
         change(&mut options);
         world.run(options);
@@ -150,7 +150,7 @@ impl World {
     }
 
     /// A namespace without a server.
-    pub(crate) async fn idle(name: &str) -> Self {
+    pub(crate) async fn without_server(name: &str) -> Self {
         let client = shared().client().await;
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let namespace = json!({"metadata": {"name": name}});
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// The same namespace, for one more server in it.
-    pub(crate) fn beside(&self) -> Self {
+    pub(crate) fn second_server_world(&self) -> Self {
         Self {
             client: self.client.clone(),
             namespace: self.namespace.clone(),

@@ -11,48 +11,53 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::SETS;
-use crate::operations::{Run, Trial, condition, is_over, is_waiting, key, phase, phases, says};
+use crate::operations::{
+    OperationWorld, Run, condition, is_over, is_waiting, key, phase, phases, status_field,
+};
 
 const REASON: &str = "canceled: the run was canceled by its user";
 /// How long plugins that do as they are told may keep a cancelled run.
-const SOON: Duration = Duration::from_secs(20);
+const MAX_CANCEL_TIME: Duration = Duration::from_secs(20);
 
-fn order() -> Value {
+fn cancel_annotation() -> Value {
     json!({"metadata": {"annotations": {annotation::CANCEL: "true"}}})
 }
 
-async fn cancel<K: Run>(trial: &Trial, name: &str) -> Instant {
-    trial.world.patch::<K>(name, order()).await;
+async fn cancel<K: Run>(trial: &OperationWorld, name: &str) -> Instant {
+    trial.world.patch::<K>(name, cancel_annotation()).await;
     Instant::now()
 }
 
-fn is_canceled<K: Run>(run: &K) {
-    assert_eq!((phase(run).as_str(), says(run, "failureReason")), ("Failed", json!(REASON)));
+fn assert_canceled<K: Run>(run: &K) {
+    assert_eq!(
+        (phase(run).as_str(), status_field(run, "failureReason")),
+        ("Failed", json!(REASON))
+    );
     let conditions = ["Completed", "Canceling", "Canceled"].map(|type_| condition(run, type_));
     let expected = if conditions[1].is_empty() { "" } else { "False" };
     assert_eq!(conditions, ["False", expected, "True"], "{run:?}");
-    assert!(!says(run, "completionTimestamp").is_null());
+    assert!(!status_field(run, "completionTimestamp").is_null());
 }
 
 /// Cancels it, and that it is said while it is done.
-async fn canceled_in<K: Run>(trial: &Trial, created: &K, in_phase: &str) -> K {
+async fn canceled_in<K: Run>(trial: &OperationWorld, created: &K, in_phase: &str) -> K {
     let name = created.name_any();
     let since = cancel::<K>(trial, &name).await;
-    let (last, shown) = trial.course(created).await;
-    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
-    is_canceled(&last);
-    let is_told = |run: &&K| phase(*run) == in_phase && condition(*run, "Canceling") == "True";
-    assert!(shown.iter().any(|run| is_told(&run)), "{:?}", phases(&shown));
-    trial.until_told(&name, "Canceling").await;
-    trial.until_told(&name, "Canceled").await;
-    trial.until_forgotten().await;
+    let (last, shown) = trial.wait_for_end(created).await;
+    assert!(since.elapsed() < MAX_CANCEL_TIME, "{:?}", since.elapsed());
+    assert_canceled(&last);
+    let is_canceling = |run: &&K| phase(*run) == in_phase && condition(*run, "Canceling") == "True";
+    assert!(shown.iter().any(|run| is_canceling(&run)), "{:?}", phases(&shown));
+    trial.until_event(&name, "Canceling").await;
+    trial.until_event(&name, "Canceled").await;
+    trial.until_journals_removed().await;
     last
 }
 
 #[tokio::test]
-async fn runs_that_have_not_begun_end_at_once_and_the_others_go_on() {
+async fn canceled_unstarted_runs_end_at_once_and_others_continue() {
     let alone = |options: &mut Options| options.concurrent_backups = 1;
-    let trial = Trial::start_with("cancel-early", alone).await;
+    let trial = OperationWorld::start_with("cancel-early", alone).await;
     trial.add_claim("sdk", "slow", "sleep=5000").await;
     let first = trial.back_up("b", json!({})).await;
     trial.world.until::<Backup>("b", |backup| phase(backup) == "InProgress").await;
@@ -60,35 +65,36 @@ async fn runs_that_have_not_begun_end_at_once_and_the_others_go_on() {
     trial.world.until::<Backup>("queued", |backup| phase(backup) == "Queued").await;
     cancel::<Backup>(&trial, "queued").await;
     let canceled = trial.world.until::<Backup>("queued", is_over).await;
-    is_canceled(&canceled);
-    assert!(says(&canceled, "queuePosition").is_null(), "{canceled:?}");
-    let mut new = order();
+    assert_canceled(&canceled);
+    assert!(status_field(&canceled, "queuePosition").is_null(), "{canceled:?}");
+    let mut new = cancel_annotation();
     new["metadata"]["name"] = json!("new");
     new["spec"] = json!({});
     trial.world.create::<Backup>(new.clone()).await;
-    is_canceled(&trial.world.until::<Backup>("new", is_over).await);
+    assert_canceled(&trial.world.until::<Backup>("new", is_over).await);
     assert_eq!(phase(&trial.world.api::<Backup>().get("b").await.unwrap()), "InProgress");
 
-    let (last, _) = trial.course(&first).await;
+    let (last, _) = trial.wait_for_end(&first).await;
     assert_eq!(phase(&last), "Completed", "{last:?}");
     assert_eq!(trial.store.list().await.unwrap().backups, ["b".parse::<BackupName>().unwrap()]);
     new["spec"]["backupName"] = json!("b");
     trial.world.create::<Restore>(new).await;
-    is_canceled(&trial.world.until::<Restore>("new", is_over).await);
-    trial.until_told("queued", "Canceled").await;
-    trial.until_forgotten().await;
+    assert_canceled(&trial.world.until::<Restore>("new", is_over).await);
+    trial.until_event("queued", "Canceled").await;
+    trial.until_journals_removed().await;
 }
 
 #[tokio::test]
-async fn runs_in_progress_stop_what_they_have_begun_and_begin_nothing_more() {
+async fn canceled_runs_stop_their_operations_and_start_nothing_new() {
     let one_at_a_time = |options: &mut Options| options.item_block_worker_count = 1;
-    let trial = Trial::start_with("cancel-items", one_at_a_time).await;
+    let trial = OperationWorld::start_with("cancel-items", one_at_a_time).await;
     for number in 0..6 {
         let set = SETS[number % 2];
         trial.add_claim(set, &format!("c{number}"), "sleep=1500,operation=600000").await;
     }
     let backup = trial.back_up("canceled", json!({})).await;
-    let has_items = |backup: &Backup| says(backup, "progress")["totalItems"].as_i64() > Some(0);
+    let has_items =
+        |backup: &Backup| status_field(backup, "progress")["totalItems"].as_i64() > Some(0);
     trial.world.until::<Backup>("canceled", has_items).await;
     let last = canceled_in(&trial, &backup, "InProgress").await;
     let operations = trial.operations(&last).await;
@@ -97,7 +103,7 @@ async fn runs_in_progress_stop_what_they_have_begun_and_begin_nothing_more() {
     for (name, operation) in &operations {
         assert_eq!(operation.phase, OperationPhase::Failed);
         let set = SETS[name[1..].parse::<usize>().unwrap() % 2];
-        assert!(trial.was_told_to_stop(set, operation), "{operation:?}");
+        assert!(trial.was_canceled(set, operation), "{operation:?}");
         assert!(errors[name].ends_with("failed: canceled: canceled"), "{errors:?}");
     }
     assert_eq!(errors.len(), operations.len());
@@ -109,7 +115,7 @@ async fn runs_in_progress_stop_what_they_have_begun_and_begin_nothing_more() {
         let verbs = if number == 5 { "sleep=4000" } else { "operation=0" };
         trial.add_claim(set, &format!("c{number}"), verbs).await;
     }
-    let (whole, _) = trial.course(&trial.back_up("b", json!({})).await).await;
+    let (whole, _) = trial.wait_for_end(&trial.back_up("b", json!({})).await).await;
     assert_eq!(phase(&whole), "Completed", "{whole:?}");
     let restore = trial.restore("r", json!({})).await;
     trial.world.until::<Restore>("r", |restore| phase(restore) == "InProgress").await;
@@ -117,8 +123,8 @@ async fn runs_in_progress_stop_what_they_have_begun_and_begin_nothing_more() {
 }
 
 #[tokio::test]
-async fn operations_get_time_to_stop_and_the_results_say_which_did() {
-    let trial = Trial::start("cancel-waiting").await;
+async fn canceled_operations_get_a_grace_period_and_are_reported() {
+    let trial = OperationWorld::start("cancel-waiting").await;
     for set in SETS {
         trial.add_claim(set, set, "operation=600000").await;
         trial.add_claim(set, &format!("{set}-hangs"), "operation=600000,cancel-hang").await;
@@ -126,9 +132,9 @@ async fn operations_get_time_to_stop_and_the_results_say_which_did() {
     trial.back_up("b", json!({})).await;
     trial.world.until::<Backup>("b", is_waiting).await;
     let since = cancel::<Backup>(&trial, "b").await;
-    let is_told = |backup: &Backup| condition(backup, "Canceling") == "True";
-    let told = trial.world.until::<Backup>("b", is_told).await;
-    assert!(phase(&told).starts_with("WaitingForPluginOperations"), "{told:?}");
+    let is_canceling = |backup: &Backup| condition(backup, "Canceling") == "True";
+    let canceling = trial.world.until::<Backup>("b", is_canceling).await;
+    assert!(phase(&canceling).starts_with("WaitingForPluginOperations"), "{canceling:?}");
     // Once more, while it stops.
     let again = json!({"metadata": {"annotations": {annotation::CANCEL: null}}});
     trial.world.patch::<Backup>("b", again.clone()).await;
@@ -136,8 +142,8 @@ async fn operations_get_time_to_stop_and_the_results_say_which_did() {
     let last = trial.world.until::<Backup>("b", is_over).await;
     // What hangs is given up.
     assert!((28..45).contains(&since.elapsed().as_secs()), "{:?}", since.elapsed());
-    is_canceled(&last);
-    assert_eq!(says(&last, "errors"), 5, "one for each operation, and the cancel");
+    assert_canceled(&last);
+    assert_eq!(status_field(&last, "errors"), 5, "one for each operation, and the cancel");
     assert_eq!(trial.results(&last).await.errors.count(), 5, "and all of them are in the results");
     let operations = trial.operations(&last).await;
     let errors = trial.errors(&last).await;
@@ -147,7 +153,7 @@ async fn operations_get_time_to_stop_and_the_results_say_which_did() {
             format!("the operation {} of {plugin} failed: canceled: {reason}", operations[name].id)
         };
         assert_eq!(errors[set], expected(set, "canceled"));
-        assert!(trial.was_told_to_stop(set, &operations[set]));
+        assert!(trial.was_canceled(set, &operations[set]));
         let hangs = format!("{set}-hangs");
         let reason = "the run was canceled by its user; the plugin could not stop it and may go \
                       on: it has not answered within 20 s";
@@ -156,50 +162,50 @@ async fn operations_get_time_to_stop_and_the_results_say_which_did() {
     // It is over, and stays as it is.
     trial.world.patch::<Backup>("b", again).await;
     cancel::<Backup>(&trial, "b").await;
-    trial.until_forgotten().await;
+    trial.until_journals_removed().await;
     for set in SETS {
         trial.add_claim(set, &format!("{set}-hangs"), "operation=0").await;
     }
     let next = trial.back_up("next", json!({})).await;
     trial.world.until::<Backup>("next", is_waiting).await;
     canceled_in(&trial, &next, "WaitingForPluginOperations").await;
-    let kept = trial.world.api::<Backup>().get("b").await.unwrap();
-    assert_eq!(kept.status, last.status);
+    let backup_after = trial.world.api::<Backup>().get("b").await.unwrap();
+    assert_eq!(backup_after.status, last.status);
 }
 
 #[tokio::test]
-async fn restores_that_wait_are_canceled_too_and_those_that_are_over_are_not() {
-    let trial = Trial::start("cancel-restore").await;
+async fn waiting_restores_are_canceled_and_finished_ones_are_not() {
+    let trial = OperationWorld::start("cancel-restore").await;
     for set in SETS {
         trial.add_claim(set, set, "operation=0").await;
     }
-    let (whole, _) = trial.course(&trial.back_up("first", json!({})).await).await;
+    let (whole, _) = trial.wait_for_end(&trial.back_up("first", json!({})).await).await;
     assert_eq!(phase(&whole), "Completed", "{whole:?}");
     for set in SETS {
         trial.add_claim(set, set, "operation=600000").await;
     }
     let backup = trial.back_up("b", json!({"itemOperationTimeout": "1s"})).await;
-    trial.course(&backup).await;
+    trial.wait_for_end(&backup).await;
     let restore = trial.restore("r", json!({})).await;
     trial.world.until::<Restore>("r", is_waiting).await;
     let last = canceled_in(&trial, &restore, "WaitingForPluginOperations").await;
     let operations = trial.operations(&last).await;
     let errors = trial.errors(&last).await;
     for set in SETS {
-        assert!(trial.was_told_to_stop(set, &operations[set]));
+        assert!(trial.was_canceled(set, &operations[set]));
         assert!(errors[set].ends_with("failed: canceled: canceled"), "{errors:?}");
     }
     cancel::<Backup>(&trial, "first").await;
     let next = trial.restore("next", json!({})).await;
     trial.world.until::<Restore>("next", is_waiting).await;
     canceled_in(&trial, &next, "WaitingForPluginOperations").await;
-    let kept = trial.world.api::<Backup>().get("first").await.unwrap();
-    assert_eq!(kept.status, whole.status);
+    let backup_after = trial.world.api::<Backup>().get("first").await.unwrap();
+    assert_eq!(backup_after.status, whole.status);
 }
 
 #[tokio::test]
-async fn a_backup_that_is_being_finished_is_canceled() {
-    let trial = Trial::start("cancel-finish").await;
+async fn finalizing_backup_can_be_canceled() {
+    let trial = OperationWorld::start("cancel-finish").await;
     // It is stored once more at the end, which takes its time.
     let orders = json!({
         key("sdk", "do"): "sleep=3000,operation=0",

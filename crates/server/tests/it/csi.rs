@@ -21,14 +21,14 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::csi_restore::{a_group_goes_with_its_backup, an_application_comes_back};
+use crate::csi_restore::{assert_application_restored, assert_group_deleted_with_backup};
 use crate::operations::{is_over, is_waiting, phase};
 
 pub(crate) const APP: &str = "shop";
 const LIMIT: Duration = Duration::from_mins(3);
 
 /// A cluster with a CSI driver, and a server.
-pub(crate) struct Stage {
+pub(crate) struct CsiScenario {
     pub(crate) client: Client,
     pub(crate) csi: Csi,
     pub(crate) store: BackupStore,
@@ -45,7 +45,7 @@ fn claim(name: &str, group: &str) -> Value {
     })
 }
 
-impl Stage {
+impl CsiScenario {
     pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind);
         Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind))
@@ -56,10 +56,10 @@ impl Stage {
     }
 
     /// Waits for something that comes by itself.
-    pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
         let deadline = Instant::now() + LIMIT;
         loop {
-            if let Some(found) = look().await {
+            if let Some(found) = check().await {
                 return found;
             }
             assert!(Instant::now() < deadline, "waited in vain for {what}");
@@ -196,7 +196,7 @@ impl Stage {
             .map(|claim| json!({"name": claim, "mountPath": format!("/data/{claim}")}))
             .collect();
         let stop = "kill -STOP $(cat /tmp/writer)";
-        let go_on = "kill -CONT $(cat /tmp/writer)";
+        let resume_writer = "kill -CONT $(cat /tmp/writer)";
         // It counts in all its volumes at once, so that those of one instant differ by one at most.
         let count = "n=0; while :; do n=$((n+1)); for d in /data/*; do echo $n >> $d/n; done; sleep 0.02; done";
         let script = format!("({count}) & echo $! > /tmp/writer; wait");
@@ -206,7 +206,7 @@ impl Stage {
                 "name": name, "namespace": APP, "labels": {"of": name},
                 "annotations": {
                     "pre.hook.backup.velero.io/command": json!(["sh", "-c", stop]).to_string(),
-                    "post.hook.backup.velero.io/command": json!(["sh", "-c", go_on]).to_string(),
+                    "post.hook.backup.velero.io/command": json!(["sh", "-c", resume_writer]).to_string(),
                 },
             },
             "spec": {
@@ -250,24 +250,24 @@ async fn store(root: &Path) -> BackupStore {
 }
 
 /// Plays on a stage with a server at work.
-pub(crate) async fn play(
+pub(crate) async fn run_csi_scenario(
     bed: &Bed,
     plane: &ControlPlane,
     node: Option<&Node>,
-    act: impl AsyncFnOnce(&Stage),
+    act: impl AsyncFnOnce(&CsiScenario),
 ) {
-    play_as(crate::bed::server_of(plane, "velero").await, bed, plane, node, act).await;
+    run_csi_scenario_as(crate::bed::server_of(plane, "velero").await, bed, plane, node, act).await;
 }
 
 /// The same, with a server that has the rights of this client.
-pub(crate) async fn play_as(
+pub(crate) async fn run_csi_scenario_as(
     server: Client,
     bed: &Bed,
     plane: &ControlPlane,
     node: Option<&Node>,
-    act: impl AsyncFnOnce(&Stage),
+    act: impl AsyncFnOnce(&CsiScenario),
 ) {
-    crate::bed::listen();
+    crate::bed::install_log_subscriber();
     let client = plane.client().await.unwrap();
     // Without a node there is one more thing to try.
     let options = csi::Options { groups: node.is_none(), ..csi::Options::default() };
@@ -286,7 +286,7 @@ pub(crate) async fn play_as(
     let stop = CancellationToken::new();
     let server = bowline_server::run(server, options, stop.clone().cancelled_owned());
     let work = async {
-        let stage = Stage { client: client.clone(), csi, store };
+        let stage = CsiScenario { client: client.clone(), csi, store };
         let locations: Api<bowline_api::BackupStorageLocation> =
             Api::namespaced(client.clone(), "velero");
         stage
@@ -303,15 +303,14 @@ pub(crate) async fn play_as(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_application_is_frozen_until_its_driver_has_the_snapshots_and_not_until_they_are_ready()
-{
-    if !node::require("an_application_is_frozen_until_its_driver_has_the_snapshots") {
+async fn application_is_frozen_until_snapshots_are_taken_not_until_ready() {
+    if !node::require_for_test("an_application_is_frozen_until_its_driver_has_the_snapshots") {
         return;
     }
     let bed = Bed::isolated().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let node = Node::start(&plane).await.unwrap();
-    Box::pin(play(&bed, &plane, Some(&node), one_window)).await;
+    Box::pin(run_csi_scenario(&bed, &plane, Some(&node), assert_one_freeze_window)).await;
 }
 
 fn phase_of(one: &VolumePluginBackup) -> String {
@@ -319,11 +318,11 @@ fn phase_of(one: &VolumePluginBackup) -> String {
 }
 
 /// Two claims of a pod are of one instant, and slow ones do not hold the freeze.
-async fn one_window(stage: &Stage) {
+async fn assert_one_freeze_window(stage: &CsiScenario) {
     stage.claims("db", &["orders", "log"]).await;
     stage.pod("db", &["orders", "log"]).await;
     let ready_after_ms = 10_000;
-    stage.csi.set(&Switches { ready_after_ms, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { ready_after_ms, ..Switches::default() }).unwrap();
     stage.back_up("frozen", "db", json!({})).await;
     let waiting = stage.backup("frozen", is_waiting).await;
     assert_eq!(phase(&waiting), "WaitingForPluginOperations", "{:?}", waiting.status);
@@ -384,29 +383,29 @@ async fn one_window(stage: &Stage) {
     // The snapshots are the driver's alone now.
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), 2);
-    an_application_comes_back(stage, "frozen", "db", &["orders", "log"]).await;
+    assert_application_restored(stage, "frozen", "db", &["orders", "log"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_wrong_with_drivers_is_told_and_leaves_nothing() {
+async fn csi_driver_failures_are_reported_and_leave_nothing() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
-    play(&bed, &plane, None, async |stage| {
-        Box::pin(half_fails(stage)).await;
-        Box::pin(never_ready(stage)).await;
-        Box::pin(canceled(stage)).await;
-        Box::pin(grouped(stage)).await;
-        Box::pin(no_class(stage)).await;
+    run_csi_scenario(&bed, &plane, None, async |stage| {
+        Box::pin(assert_half_of_the_snapshots_fail(stage)).await;
+        Box::pin(assert_unready_snapshot_times_out(stage)).await;
+        Box::pin(assert_canceled_backup_leaves_no_snapshot(stage)).await;
+        Box::pin(assert_group_snapshot(stage)).await;
+        Box::pin(assert_missing_class_is_reported(stage)).await;
     })
     .await;
 }
 
 /// A driver that fails half of its snapshots gives exactly those errors.
-async fn half_fails(stage: &Stage) {
+async fn assert_half_of_the_snapshots_fail(stage: &CsiScenario) {
     let names = ["half-0", "half-1", "half-2", "half-3"];
     stage.claims("half", &names).await;
     let fail_create = ["shop/half-1", "shop/half-3"].map(str::to_owned).to_vec();
-    stage.csi.set(&Switches { fail_create, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { fail_create, ..Switches::default() }).unwrap();
     stage.back_up("half", "half", json!({})).await;
     let backup = stage.backup("half", is_over).await;
     assert_eq!(phase(&backup), "PartiallyFailed");
@@ -419,23 +418,23 @@ async fn half_fails(stage: &Stage) {
     assert_eq!(errors.len(), 2, "{errors:#?}");
     let infos = stage.infos("half").await;
     for (name, fails) in names.into_iter().zip([false, true, false, true]) {
-        let told =
+        let claim_errors =
             errors.iter().filter(|text| text.contains(&format!("persistentvolumeclaims/{name}:")));
-        assert_eq!(told.count(), usize::from(fails), "{name} of {errors:#?}");
+        assert_eq!(claim_errors.count(), usize::from(fails), "{name} of {errors:#?}");
         let result = if fails { Outcome::Failed } else { Outcome::Succeeded };
         assert_eq!(infos[name].result, Some(result), "{name}");
     }
-    stage.csi.set(&Switches::default()).unwrap();
+    stage.csi.set_switches(&Switches::default()).unwrap();
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), 2);
 }
 
 /// A snapshot that never can be used is an operation that times out.
-async fn never_ready(stage: &Stage) {
+async fn assert_unready_snapshot_times_out(stage: &CsiScenario) {
     let before = stage.csi.snapshots().unwrap();
     stage.claims("never", &["soon", "never"]).await;
     let never_ready = vec!["shop/never".to_owned()];
-    stage.csi.set(&Switches { never_ready, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { never_ready, ..Switches::default() }).unwrap();
     stage.back_up("never", "never", json!({"itemOperationTimeout": "8s"})).await;
     let backup = stage.backup("never", is_over).await;
     assert_eq!(phase(&backup), "PartiallyFailed");
@@ -459,15 +458,15 @@ async fn never_ready(stage: &Stage) {
     assert!(named("soon") && !named("never"));
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), before.len() + 1);
-    stage.csi.set(&Switches::default()).unwrap();
+    stage.csi.set_switches(&Switches::default()).unwrap();
 }
 
 /// Of a backup that is cancelled no snapshot is left.
-async fn canceled(stage: &Stage) {
+async fn assert_canceled_backup_leaves_no_snapshot(stage: &CsiScenario) {
     let before = stage.csi.snapshots().unwrap();
     stage.claims("cancel", &["cancel-0", "cancel-1"]).await;
     let never_ready = vec!["*".to_owned()];
-    stage.csi.set(&Switches { never_ready, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { never_ready, ..Switches::default() }).unwrap();
     stage.back_up("cancel", "cancel", json!({})).await;
     stage.backup("cancel", is_waiting).await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), before.len() + 2);
@@ -477,11 +476,11 @@ async fn canceled(stage: &Stage) {
     for (_, info) in stage.infos("cancel").await {
         assert_eq!(info.csi_snapshot_info.unwrap().snapshot_handle, "");
     }
-    stage.csi.set(&Switches::default()).unwrap();
+    stage.csi.set_switches(&Switches::default()).unwrap();
 }
 
 /// Claims of a volume group are snapshotted by one call, and deleted by one.
-async fn grouped(stage: &Stage) {
+async fn assert_group_snapshot(stage: &CsiScenario) {
     let before = stage.csi.snapshots().unwrap();
     for name in ["group-0", "group-1"] {
         let mut claim = claim(name, "group");
@@ -512,18 +511,18 @@ async fn grouped(stage: &Stage) {
     assert!(!groups().contains(&"DeleteVolumeGroupSnapshot".to_owned()), "they are kept");
 
     let never_ready = vec!["*".to_owned()];
-    stage.csi.set(&Switches { never_ready, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { never_ready, ..Switches::default() }).unwrap();
     stage.back_up("group-off", "group", json!({})).await;
     stage.backup("group-off", is_waiting).await;
     stage.cancel("group-off").await;
     stage.until_no_objects().await;
     assert_eq!(stage.csi.snapshots().unwrap().len(), before.len() + 2, "those of the first");
-    stage.csi.set(&Switches::default()).unwrap();
-    a_group_goes_with_its_backup(stage, "group", &before).await;
+    stage.csi.set_switches(&Switches::default()).unwrap();
+    assert_group_deleted_with_backup(stage, "group", &before).await;
 }
 
 /// A claim whose driver has no class is told.
-async fn no_class(stage: &Stage) {
+async fn assert_missing_class_is_reported(stage: &CsiScenario) {
     stage.claims("none", &["lonely"]).await;
     let classes = stage.api("VolumeSnapshotClass");
     classes.delete(csi::SNAPSHOT_CLASS, &DeleteParams::default()).await.unwrap();

@@ -18,12 +18,12 @@ use kube::{Api, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::csi::{APP, Stage, play};
+use crate::csi::{APP, CsiScenario, run_csi_scenario};
 use crate::operations::{is_over, phase};
 
-impl Stage {
+impl CsiScenario {
     /// Backs claims up, all of whose snapshots are taken.
-    async fn save(&self, name: &str, group: &str) {
+    async fn back_up_claims(&self, name: &str, group: &str) {
         self.back_up(name, group, json!({})).await;
         let backup = self.backup(name, is_over).await;
         assert_eq!(
@@ -40,14 +40,14 @@ impl Stage {
     }
 
     /// Destroys claims, and waits until they are gone.
-    async fn destroy(&self, names: &[&str]) {
+    async fn delete_claims(&self, names: &[&str]) {
         let claims = self.claims_in(APP);
         for name in names {
             claims.delete(name, &DeleteParams::default()).await.unwrap();
         }
         for name in names {
-            let look = async || claims.get_opt(name).await.unwrap().is_none().then_some(());
-            self.until("the end of a claim", look).await;
+            let is_gone = async || claims.get_opt(name).await.unwrap().is_none().then_some(());
+            self.until("the end of a claim", is_gone).await;
         }
     }
 
@@ -73,20 +73,20 @@ impl Stage {
         .await
     }
 
-    async fn of_restore<T>(&self, name: &str) -> T
+    async fn restore_file<T>(&self, name: &str) -> T
     where
         T: RestoreContent + DeserializeOwned + Default + Send + 'static,
     {
         let name = RestoreName::new(name).unwrap();
-        self.store.get_of_restore(&name).await.unwrap().unwrap()
+        self.store.get_restore_file(&name).await.unwrap().unwrap()
     }
 
-    async fn told(&self, restore: &str) -> (Vec<String>, Vec<String>) {
+    async fn restore_messages(&self, restore: &str) -> (Vec<String>, Vec<String>) {
         let all = |messages: Messages| {
             let of_namespaces = messages.namespaces.into_values().flatten();
             messages.velero.into_iter().chain(messages.cluster).chain(of_namespaces).collect()
         };
-        let results: Results = self.of_restore(restore).await;
+        let results: Results = self.restore_file(restore).await;
         (all(results.errors), all(results.warnings))
     }
 
@@ -129,7 +129,7 @@ impl Stage {
     }
 
     /// Takes a snapshot, or what makes snapshots a group, out of the storage.
-    fn lose(&self, handle: &str) {
+    fn delete_from_storage(&self, handle: &str) {
         let folder = self.csi.snapshot(handle);
         let root = folder.ancestors().nth(3).unwrap();
         for kind in ["snapshots", "groups"] {
@@ -147,20 +147,20 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_come_back_from_csi_snapshots_and_snapshots_go_with_their_backup() {
+async fn claims_are_restored_from_csi_snapshots_which_are_deleted_with_their_backup() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
-    let acts = play(&bed, &plane, None, async |stage| {
-        with_data(stage).await;
-        only_what_is_ready(stage).await;
-        without_the_driver(stage).await;
-        deleted(stage).await;
+    let acts = run_csi_scenario(&bed, &plane, None, async |stage| {
+        assert_claims_restored_with_data(stage).await;
+        assert_unready_claims_are_reported(stage).await;
+        assert_missing_driver_is_an_error(stage).await;
+        assert_snapshots_deleted_with_backup(stage).await;
     });
     Box::pin(acts).await;
 }
 
 /// Claims come back with their data, as what they were and as copies beside it.
-async fn with_data(stage: &Stage) {
+async fn assert_claims_restored_with_data(stage: &CsiScenario) {
     let names = ["orders", "log"];
     let folders = stage.claims("db", &names).await;
     let (volume, _) = stage.volume_in(APP, "orders").await;
@@ -168,14 +168,14 @@ async fn with_data(stage: &Stage) {
     let labelled = json!({"metadata": {"labels": {"team": "x"}}});
     let patch = Patch::Merge(labelled);
     volumes.patch(&volume.name_any(), &PatchParams::default(), &patch).await.unwrap();
-    stage.save("db", "db").await;
+    stage.back_up_claims("db", "db").await;
     for folder in &folders {
         std::fs::write(folder.join("file"), "after").unwrap();
     }
-    stage.destroy(&names).await;
+    stage.delete_claims(&names).await;
 
     let status = stage.restore("same", json!({}), json!({"backupName": "db"})).await;
-    let (errors, warnings) = stage.told("same").await;
+    let (errors, warnings) = stage.restore_messages("same").await;
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?} {errors:?} {warnings:?}");
     assert_eq!((errors, warnings), (Vec::new(), Vec::new()));
     assert_eq!(status.restore_item_operations_attempted, 2);
@@ -186,7 +186,7 @@ async fn with_data(stage: &Stage) {
     }
     let (volume, _) = stage.volume_in(APP, "orders").await;
     assert_eq!(volume.labels().get("team").map(String::as_str), Some("x"));
-    let infos: Vec<RestoreVolumeInfo> = stage.of_restore("same").await;
+    let infos: Vec<RestoreVolumeInfo> = stage.restore_file("same").await;
     let info = infos.iter().find(|info| info.pvc_name == "orders").unwrap();
     assert_eq!(info.pv_name, volume.name_any());
     let snapshot = info.csi_snapshot_info.as_ref().unwrap();
@@ -205,7 +205,12 @@ async fn with_data(stage: &Stage) {
     // Once more, beside the first.
     let spec = json!({"backupName": "db", "namespaceMapping": {APP: "copy"}});
     let status = stage.restore("copy", json!({}), spec).await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("copy").await);
+    assert_eq!(
+        status.phase,
+        Some(RestorePhase::Completed),
+        "{:?}",
+        stage.restore_messages("copy").await
+    );
     for name in names {
         let (_, folder) = stage.volume_in("copy", name).await;
         assert_eq!(std::fs::read_to_string(folder.join("file")).unwrap(), "before", "{name}");
@@ -218,21 +223,26 @@ async fn with_data(stage: &Stage) {
     }
     // Those that are there stay as they are, and nothing is made for them.
     let status = stage.restore("again", json!({}), json!({"backupName": "db"})).await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("again").await);
+    assert_eq!(
+        status.phase,
+        Some(RestorePhase::Completed),
+        "{:?}",
+        stage.restore_messages("again").await
+    );
     assert_eq!(status.restore_item_operations_attempted, 0);
 }
 
 /// A claim whose volume cannot be made is told with the driver's reason; one that a pod must want
 /// first is not waited for.
-async fn only_what_is_ready(stage: &Stage) {
+async fn assert_unready_claims_are_reported(stage: &CsiScenario) {
     stage.claims("ready", &["bad", "good"]).await;
-    stage.save("ready", "ready").await;
-    stage.destroy(&["bad", "good"]).await;
+    stage.back_up_claims("ready", "ready").await;
+    stage.delete_claims(&["bad", "good"]).await;
     let fail_volume = vec!["shop/bad".to_owned()];
-    stage.csi.set(&Switches { fail_volume, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { fail_volume, ..Switches::default() }).unwrap();
     let spec = json!({"backupName": "ready", "itemOperationTimeout": "10s"});
     let status = stage.restore("bad", json!({}), spec).await;
-    let (errors, _) = stage.told("bad").await;
+    let (errors, _) = stage.restore_messages("bad").await;
     assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed), "{errors:?}");
     let [error] = &errors[..] else { panic!("{errors:#?}") };
     for part in ["persistentvolumeclaims/bad", "timed out", "ProvisioningFailed"] {
@@ -241,15 +251,15 @@ async fn only_what_is_ready(stage: &Stage) {
     let phases: Vec<_> =
         stage.shown("bad").await.into_iter().filter_map(|one| one.status?.phase).collect();
     assert_eq!(phases, [VolumePluginPhase::Failed, VolumePluginPhase::Completed]);
-    stage.csi.set(&Switches::default()).unwrap();
-    stage.destroy(&["bad", "good"]).await;
+    stage.csi.set_switches(&Switches::default()).unwrap();
+    stage.delete_claims(&["bad", "good"]).await;
 
     // The class is another one now, which the backup does not know.
     let rules = json!({
         "version": "v1",
         "resourceModifierRules": [{
             "conditions": {"groupResource": "persistentvolumeclaims"},
-            "mergePatches": [{"patchData": json!({"spec": {"storageClassName": csi::LATE_CLASS}}).to_string()}],
+            "mergePatches": [{"patchData": json!({"spec": {"storageClassName": csi::WAIT_FOR_CONSUMER_CLASS}}).to_string()}],
         }],
     });
     let modifiers = json!({
@@ -261,38 +271,48 @@ async fn only_what_is_ready(stage: &Stage) {
         "backupName": "ready", "resourceModifier": {"kind": "configmap", "name": "late"},
     });
     let status = stage.restore("late", json!({}), spec).await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("late").await);
+    assert_eq!(
+        status.phase,
+        Some(RestorePhase::Completed),
+        "{:?}",
+        stage.restore_messages("late").await
+    );
     assert_eq!(status.restore_item_operations_attempted, 0);
     let claims = stage.claims_in(APP);
     assert_eq!(claims.get("good").await.unwrap().status.unwrap().phase.as_deref(), Some("Pending"));
-    stage.destroy(&["bad", "good"]).await;
+    stage.delete_claims(&["bad", "good"]).await;
 }
 
 /// Without the driver a claim is an error and not created, unless it may be empty; and the backup keeps
 /// its record.
-async fn without_the_driver(stage: &Stage) {
+async fn assert_missing_driver_is_an_error(stage: &CsiScenario) {
     let drivers: Api<CSIDriver> = Api::all(stage.client.clone());
     let driver = drivers.get(csi::DRIVER).await.unwrap();
     drivers.delete(csi::DRIVER, &DeleteParams::default()).await.unwrap();
     let spec = json!({"backupName": "ready"});
     let status = stage.restore("none", json!({}), spec.clone()).await;
-    let (errors, _) = stage.told("none").await;
+    let (errors, _) = stage.restore_messages("none").await;
     assert_eq!(status.phase, Some(RestorePhase::PartiallyFailed));
-    let told: Vec<&String> =
+    let not_installed: Vec<&String> =
         errors.iter().filter(|error| error.contains("is not installed")).collect();
-    assert_eq!((errors.len(), told.len()), (2, 2), "{errors:#?}");
+    assert_eq!((errors.len(), not_installed.len()), (2, 2), "{errors:#?}");
     let claims = stage.claims_in(APP);
     assert!(claims.get_opt("good").await.unwrap().is_none());
 
     let allowed = json!({"bowline.io/allow-empty-volumes": "true"});
     let status = stage.restore("empty", allowed, spec).await;
-    let (_, warnings) = stage.told("empty").await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{:?}", stage.told("empty").await);
-    let told = warnings.iter().filter(|text| text.contains("it is created empty: "));
-    assert_eq!(told.count(), 2, "{warnings:#?}");
-    let made = claims.get("good").await.unwrap().spec.unwrap();
-    assert!(made.data_source.is_none() && made.data_source_ref.is_none());
-    stage.destroy(&["bad", "good"]).await;
+    let (_, warnings) = stage.restore_messages("empty").await;
+    assert_eq!(
+        status.phase,
+        Some(RestorePhase::Completed),
+        "{:?}",
+        stage.restore_messages("empty").await
+    );
+    let empty_warnings = warnings.iter().filter(|text| text.contains("it is created empty: "));
+    assert_eq!(empty_warnings.count(), 2, "{warnings:#?}");
+    let claim_spec = claims.get("good").await.unwrap().spec.unwrap();
+    assert!(claim_spec.data_source.is_none() && claim_spec.data_source_ref.is_none());
+    stage.delete_claims(&["bad", "good"]).await;
 
     let before = stage.csi.snapshots().unwrap();
     let errors = stage.delete("ready", "refused").await;
@@ -308,7 +328,7 @@ async fn without_the_driver(stage: &Stage) {
 }
 
 /// Snapshots go with their backup. One that cannot keeps it, and the next try finishes that.
-async fn deleted(stage: &Stage) {
+async fn assert_snapshots_deleted_with_backup(stage: &CsiScenario) {
     let before = stage.csi.snapshots().unwrap();
     assert_eq!(before.len(), 4);
     let handles: Vec<String> = stage
@@ -319,22 +339,22 @@ async fn deleted(stage: &Stage) {
         .collect();
     let stuck = handles[0].clone();
     let fail_delete = vec![stuck.clone()];
-    stage.csi.set(&Switches { fail_delete, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { fail_delete, ..Switches::default() }).unwrap();
     let errors = stage.delete("ready", "stuck").await;
     let [error] = &errors[..] else { panic!("{errors:#?}") };
     assert!(error.contains(&stuck) && error.contains("Failed to delete snapshot"), "{error}");
-    let left = stage.csi.snapshots().unwrap();
-    assert_eq!(left.len(), 3, "the other is gone");
-    assert!(left.contains(&stuck));
+    let remaining = stage.csi.snapshots().unwrap();
+    assert_eq!(remaining.len(), 3, "the other is gone");
+    assert!(remaining.contains(&stuck));
     let backup = stage.backup("ready", |_| true).await;
     assert_eq!(phase(&backup), "Deleting");
 
-    stage.csi.set(&Switches::default()).unwrap();
+    stage.csi.set_switches(&Switches::default()).unwrap();
     assert_eq!(stage.delete("ready", "unstuck").await, [""; 0]);
-    let left = stage.csi.snapshots().unwrap();
-    assert_eq!(left.len(), 2);
+    let remaining = stage.csi.snapshots().unwrap();
+    assert_eq!(remaining.len(), 2);
     // One that is gone from the storage already is no error.
-    stage.lose(&left[0]);
+    stage.delete_from_storage(&remaining[0]);
     assert_eq!(stage.delete("db", "all").await, [""; 0]);
     assert_eq!(stage.csi.snapshots().unwrap(), [""; 0]);
     // What restores made stays, and so do the volumes.
@@ -345,13 +365,17 @@ async fn deleted(stage: &Stage) {
 
 /// The snapshots of a group go with their backup, by one call: the driver deletes none of them alone. If it
 /// cannot, the backup stays, and the next try finishes it.
-pub(crate) async fn a_group_goes_with_its_backup(stage: &Stage, backup: &str, before: &[String]) {
+pub(crate) async fn assert_group_deleted_with_backup(
+    stage: &CsiScenario,
+    backup: &str,
+    before: &[String],
+) {
     let infos = stage.infos(backup).await;
     let handles: Vec<String> =
         infos.into_values().map(|info| info.csi_snapshot_info.unwrap().snapshot_handle).collect();
     assert_eq!(stage.csi.groups().unwrap().len(), 1);
     let fail_delete = vec![handles[0].clone()];
-    stage.csi.set(&Switches { fail_delete, ..Switches::default() }).unwrap();
+    stage.csi.set_switches(&Switches { fail_delete, ..Switches::default() }).unwrap();
     let errors = stage.delete(backup, "group-stuck").await;
     let [error] = &errors[..] else { panic!("{errors:#?}") };
     for part in ["group of CSI snapshots", "Failed to delete group snapshot"] {
@@ -361,7 +385,7 @@ pub(crate) async fn a_group_goes_with_its_backup(stage: &Stage, backup: &str, be
     assert_eq!(phase(&found), "Deleting");
     assert_eq!(stage.csi.groups().unwrap().len(), 1, "it is there until all of it is deleted");
 
-    stage.csi.set(&Switches::default()).unwrap();
+    stage.csi.set_switches(&Switches::default()).unwrap();
     assert_eq!(stage.delete(backup, "group-unstuck").await, [""; 0]);
     assert_eq!(stage.csi.snapshots().unwrap(), before);
     assert_eq!(stage.csi.groups().unwrap(), [""; 0]);
@@ -370,11 +394,11 @@ pub(crate) async fn a_group_goes_with_its_backup(stage: &Stage, backup: &str, be
         calls.iter().filter(|call| call.method == "DeleteSnapshot" && handles.contains(&call.id));
     assert_eq!(alone.count(), 0, "they go together");
     // One that is gone from the storage already, as after a kill, is no error.
-    stage.save("group-gone", "group").await;
+    stage.back_up_claims("group-gone", "group").await;
     for info in stage.infos("group-gone").await.into_values() {
         let csi = info.csi_snapshot_info.unwrap();
-        stage.lose(&csi.snapshot_handle);
-        stage.lose(&csi.volume_group_snapshot_handle);
+        stage.delete_from_storage(&csi.snapshot_handle);
+        stage.delete_from_storage(&csi.volume_group_snapshot_handle);
     }
     assert_eq!(stage.delete("group-gone", "group-gone").await, [""; 0]);
     // Nothing is left of what was made for the purpose.
@@ -385,8 +409,8 @@ pub(crate) async fn a_group_goes_with_its_backup(stage: &Stage, backup: &str, be
 
 /// An application on a node that went on after its backup, and was destroyed, comes back with what its volumes had
 /// when it was frozen.
-pub(crate) async fn an_application_comes_back(
-    stage: &Stage,
+pub(crate) async fn assert_application_restored(
+    stage: &CsiScenario,
     backup: &str,
     pod: &str,
     claims: &[&str],
@@ -400,18 +424,18 @@ pub(crate) async fn an_application_comes_back(
         .collect();
     for (claim, frozen) in claims.iter().zip(&frozen) {
         let (_, folder) = stage.volume_in(APP, claim).await;
-        let goes_on = async || (read(folder.clone()).len() > frozen.len()).then_some(());
-        stage.until("more than there was", goes_on).await;
+        let is_writing = async || (read(folder.clone()).len() > frozen.len()).then_some(());
+        stage.until("more than there was", is_writing).await;
     }
     let pods: Api<Pod> = Api::namespaced(stage.client.clone(), APP);
     pods.delete(pod, &DeleteParams::default()).await.unwrap();
-    let gone = async || pods.get_opt(pod).await.unwrap().is_none().then_some(());
-    stage.until("the end of the pod", gone).await;
-    stage.destroy(claims).await;
+    let is_deleted = async || pods.get_opt(pod).await.unwrap().is_none().then_some(());
+    stage.until("the end of the pod", is_deleted).await;
+    stage.delete_claims(claims).await;
 
     let status = stage.restore("back", json!({}), json!({"backupName": backup})).await;
-    let told = stage.told("back").await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}: {told:?}");
+    let messages = stage.restore_messages("back").await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}: {messages:?}");
     let runs = async || {
         let found = pods.get_opt(pod).await.unwrap()?;
         (found.status?.phase.as_deref() == Some("Running")).then_some(())

@@ -19,10 +19,10 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::backup::{application, pod, take};
+use crate::backup::{application, back_up_and_wait, pod};
 use crate::bed::{LIMIT, World, filesystem_spec, is_unavailable};
-use crate::fault;
-use crate::operations::{Trial, is_over, is_waiting, phase};
+use crate::fault_injection;
+use crate::operations::{OperationWorld, is_over, is_waiting, phase};
 
 fn name(text: &str) -> BackupName {
     text.parse().unwrap()
@@ -40,13 +40,13 @@ fn is_processed(request: &DeleteBackupRequest) -> bool {
 }
 
 /// Asks for a backup to be deleted, and why it could not be.
-async fn refused(world: &World, name: &str, backup: &str) -> Vec<String> {
+async fn refused_request(world: &World, name: &str, backup: &str) -> Vec<String> {
     request(world, name, backup).await;
     world.until(name, is_processed).await.status.unwrap().errors
 }
 
 /// Asks for a backup to be deleted, and waits until it is gone.
-async fn deleted(world: &World, name: &str, backup: &str) {
+async fn delete_and_wait(world: &World, name: &str, backup: &str) {
     request(world, name, backup).await;
     world.until_gone::<Backup>(backup).await;
     world.until_gone::<DeleteBackupRequest>(name).await;
@@ -57,7 +57,7 @@ async fn in_bucket(store: &BackupStore) -> Vec<String> {
 }
 
 /// What the record of a backup says.
-async fn recorded(store: &BackupStore, backup: &str) -> Option<BackupPhase> {
+async fn recorded_phase(store: &BackupStore, backup: &str) -> Option<BackupPhase> {
     store.backup(&name(backup)).await.unwrap()?.status?.phase
 }
 
@@ -82,26 +82,26 @@ fn record(name: &str, phase: &str, began: &str) -> Value {
 }
 
 /// A world with fixture plugins and a backup of an application.
-async fn backed_up(space: &str) -> (World, BackupStore) {
-    let mut world = World::idle(space).await;
+async fn world_with_backup(space: &str) -> (World, BackupStore) {
+    let mut world = World::without_server(space).await;
     world.install_fixture().await;
     world.run(world.options());
     let store = world.filesystem_location("default").await;
     let app = format!("{space}-app");
     application(&world.client, &app).await;
-    let status = take(&world, "b", json!({"includedNamespaces": [app]})).await;
+    let status = back_up_and_wait(&world, "b", json!({"includedNamespaces": [app]})).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     (world, store)
 }
 
 /// The folder of a snapshot location.
-fn shelf(world: &World, location: &str) -> PathBuf {
+fn snapshot_folder(world: &World, location: &str) -> PathBuf {
     world.path("root").join("shelves").join(location)
 }
 
 /// A location whose snapshots are taken by a snapshotter of the fixture.
 async fn snapshot_location(world: &World, location: &str, snapshotter: &str) {
-    let root = shelf(world, location);
+    let root = snapshot_folder(world, location);
     let spec =
         json!({"provider": format!("fixture.bowline.io/{snapshotter}"), "config": {"root": root}});
     let object = json!({"metadata": {"name": location}, "spec": spec});
@@ -110,7 +110,7 @@ async fn snapshot_location(world: &World, location: &str, snapshotter: &str) {
 
 /// Puts a snapshot where its plugin would have, and returns it as a backup names it.
 fn snapshot(world: &World, location: &str, id: &str) -> Snapshot {
-    let folder = shelf(world, location).join("snapshots").join(id);
+    let folder = snapshot_folder(world, location).join("snapshots").join(id);
     std::fs::create_dir_all(folder.join("data")).unwrap();
     std::fs::write(folder.join("tags.json"), "{}").unwrap();
     serde_json::from_value(json!({
@@ -120,17 +120,18 @@ fn snapshot(world: &World, location: &str, id: &str) -> Snapshot {
     .unwrap()
 }
 
-fn is_on_shelf(world: &World, location: &str, id: &str) -> bool {
-    shelf(world, location).join("snapshots").join(id).exists()
+fn snapshot_exists(world: &World, location: &str, id: &str) -> bool {
+    snapshot_folder(world, location).join("snapshots").join(id).exists()
 }
 
 #[tokio::test]
-async fn a_backup_goes_with_its_files_and_restores_and_leaves_others_alone() {
+async fn backup_is_deleted_with_its_files_and_restores_only() {
     let world = World::start("deletion-whole").await;
     let store = world.s3_location("default").await;
     application(&world.client, "deletion-whole-app").await;
     for backup in ["b", "other"] {
-        take(&world, backup, json!({"includedNamespaces": ["deletion-whole-app"]})).await;
+        back_up_and_wait(&world, backup, json!({"includedNamespaces": ["deletion-whole-app"]}))
+            .await;
         let mapping = json!({"deletion-whole-app": format!("deletion-whole-{backup}")});
         let spec = json!({"backupName": backup, "namespaceMapping": mapping});
         let object = json!({"metadata": {"name": format!("of-{backup}")}, "spec": spec});
@@ -144,25 +145,25 @@ async fn a_backup_goes_with_its_files_and_restores_and_leaves_others_alone() {
     }
     // Who asks twice is told once.
     request(&world, "again", "b").await;
-    deleted(&world, "request", "b").await;
+    delete_and_wait(&world, "request", "b").await;
     world.until_gone::<DeleteBackupRequest>("again").await;
 
     assert_eq!(in_bucket(&store).await, ["other"]);
     assert!(world.api::<Restore>().get_opt("of-b").await.unwrap().is_none());
-    let results = store.get_of_restore::<Results>(&"of-b".parse().unwrap()).await.unwrap();
+    let results = store.get_restore_file::<Results>(&"of-b".parse().unwrap()).await.unwrap();
     assert_eq!(results, None);
     assert!(world.api::<VolumePluginBackup>().get_opt("report-b").await.unwrap().is_none());
-    assert_eq!(recorded(&store, "other").await, Some(BackupPhase::Completed));
+    assert_eq!(recorded_phase(&store, "other").await, Some(BackupPhase::Completed));
     assert_eq!(phase_of(&world, "other").await, "Completed");
     world.until::<Restore>("of-other", is_over).await;
     world.until::<VolumePluginBackup>("report-other", |_| true).await;
-    let results = store.get_of_restore::<Results>(&"of-other".parse().unwrap()).await.unwrap();
+    let results = store.get_restore_file::<Results>(&"of-other".parse().unwrap()).await.unwrap();
     assert!(results.is_some());
 }
 
 #[tokio::test]
-async fn snapshots_go_with_their_backup() {
-    let (world, store) = backed_up("deletion-snapshots").await;
+async fn snapshots_are_deleted_with_their_backup() {
+    let (world, store) = world_with_backup("deletion-snapshots").await;
     for (location, snapshotter) in [("one", "vs-v1"), ("two", "vs-v2")] {
         snapshot_location(&world, location, snapshotter).await;
     }
@@ -174,23 +175,23 @@ async fn snapshots_go_with_their_backup() {
     failed.status.provider_snapshot_id = String::new();
     snapshots.push(failed);
     store.put(&name("b"), &snapshots).await.unwrap();
-    deleted(&world, "request", "b").await;
+    delete_and_wait(&world, "request", "b").await;
     for number in 0..20 {
-        assert!(!is_on_shelf(&world, "one", &format!("s{number}")), "{number}");
+        assert!(!snapshot_exists(&world, "one", &format!("s{number}")), "{number}");
     }
-    assert!(!is_on_shelf(&world, "two", "s0"));
-    assert!(is_on_shelf(&world, "two", "of-another"));
+    assert!(!snapshot_exists(&world, "two", "s0"));
+    assert!(snapshot_exists(&world, "two", "of-another"));
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn without_a_snapshot_location_nothing_is_touched_and_with_it_all_goes() {
-    let (world, store) = backed_up("deletion-location").await;
+async fn missing_snapshot_location_blocks_the_deletion() {
+    let (world, store) = world_with_backup("deletion-location").await;
     snapshot_location(&world, "known", "vs-v1").await;
     snapshot_location(&world, "strange", "not-installed").await;
     let snapshots = ["known", "missing", "strange"].map(|at| snapshot(&world, at, "s1")).to_vec();
     store.put(&name("b"), &snapshots).await.unwrap();
-    let errors = refused(&world, "first", "b").await;
+    let errors = refused_request(&world, "first", "b").await;
     assert_eq!(errors.len(), 2, "{errors:?}");
     let prefix = "backup deletion failed: error getting volume snapshotter for location";
     assert!(errors[0].starts_with(&format!("{prefix} \"missing\": ")), "{errors:?}");
@@ -200,49 +201,49 @@ async fn without_a_snapshot_location_nothing_is_touched_and_with_it_all_goes() {
         errors[1].contains("no plugin for volume snapshots by fixture.bowline.io/not-installed")
     );
     for location in ["known", "missing", "strange"] {
-        assert!(is_on_shelf(&world, location, "s1"), "{location}");
+        assert!(snapshot_exists(&world, location, "s1"), "{location}");
     }
     assert_eq!(phase_of(&world, "b").await, "Completed");
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Completed));
 
     snapshot_location(&world, "missing", "vs-v2").await;
     let provider = json!({"spec": {"provider": "fixture.bowline.io/vs-v1"}});
     world.patch::<VolumeSnapshotLocation>("strange", provider).await;
-    deleted(&world, "second", "b").await;
+    delete_and_wait(&world, "second", "b").await;
     world.until_gone::<DeleteBackupRequest>("first").await;
     for location in ["known", "missing", "strange"] {
-        assert!(!is_on_shelf(&world, location, "s1"), "{location}");
+        assert!(!snapshot_exists(&world, location, "s1"), "{location}");
     }
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_snapshot_that_cannot_be_deleted_keeps_its_record_until_it_can() {
-    let (world, store) = backed_up("deletion-stuck").await;
+async fn undeletable_snapshot_keeps_the_backup_record() {
+    let (world, store) = world_with_backup("deletion-stuck").await;
     snapshot_location(&world, "one", "vs-v1").await;
     let snapshots = ["good", "stuck"].map(|id| snapshot(&world, "one", id)).to_vec();
     store.put(&name("b"), &snapshots).await.unwrap();
     // The plugin expects a folder.
-    let stuck = shelf(&world, "one").join("snapshots/stuck");
+    let stuck = snapshot_folder(&world, "one").join("snapshots/stuck");
     std::fs::remove_dir_all(&stuck).unwrap();
     std::fs::write(&stuck, "").unwrap();
 
-    let errors = refused(&world, "first", "b").await;
+    let errors = refused_request(&world, "first", "b").await;
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].starts_with("error deleting snapshot stuck: "), "{errors:?}");
-    assert!(!is_on_shelf(&world, "one", "good"));
+    assert!(!snapshot_exists(&world, "one", "good"));
     assert_eq!(phase_of(&world, "b").await, "Deleting");
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Deleting));
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Deleting));
     let named: Vec<Snapshot> = store.get(&name("b")).await.unwrap().unwrap();
     assert_eq!(named.len(), 2);
 
     std::fs::remove_file(&stuck).unwrap();
-    deleted(&world, "second", "b").await;
+    delete_and_wait(&world, "second", "b").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn a_bucket_out_of_reach_is_told_and_costs_nothing() {
+async fn unreachable_bucket_is_reported_and_deletes_nothing() {
     let hour = Duration::from_hours(1);
     let world = World::start_with("deletion-away", |options| {
         options.store_validation_frequency = hour;
@@ -251,22 +252,22 @@ async fn a_bucket_out_of_reach_is_told_and_costs_nothing() {
     .await;
     let store = world.filesystem_location("default").await;
     application(&world.client, "deletion-away-app").await;
-    take(&world, "b", json!({"includedNamespaces": ["deletion-away-app"]})).await;
+    back_up_and_wait(&world, "b", json!({"includedNamespaces": ["deletion-away-app"]})).await;
     // As if what holds the folder were not mounted.
-    let (here, away) = (world.path("root").join("default"), world.path("root").join("away"));
-    std::fs::rename(&here, &away).unwrap();
-    let errors = refused(&world, "first", "b").await;
+    let (root, away) = (world.path("root").join("default"), world.path("root").join("away"));
+    std::fs::rename(&root, &away).unwrap();
+    let errors = refused_request(&world, "first", "b").await;
     assert!(errors[0].starts_with("backup deletion failed: error getting"), "{errors:?}");
     assert_eq!(phase_of(&world, "b").await, "Completed");
-    std::fs::rename(&away, &here).unwrap();
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
-    deleted(&world, "second", "b").await;
+    std::fs::rename(&away, &root).unwrap();
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Completed));
+    delete_and_wait(&world, "second", "b").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn copies_that_this_version_cannot_delete_keep_their_record() {
-    let (world, store) = backed_up("deletion-copies").await;
+async fn unsupported_copies_keep_the_backup_record() {
+    let (world, store) = world_with_backup("deletion-copies").await;
     let copies: Vec<PodVolumeBackup> = serde_json::from_value(json!([{
         "apiVersion": "velero.io/v1",
         "kind": "PodVolumeBackup",
@@ -279,29 +280,29 @@ async fn copies_that_this_version_cannot_delete_keep_their_record() {
     }]))
     .unwrap();
     store.put(&name("b"), &copies).await.unwrap();
-    let errors = refused(&world, "first", "b").await;
+    let errors = refused_request(&world, "first", "b").await;
     assert_eq!(errors.len(), 1);
     assert!(errors[0].contains("PodVolumeBackups") && errors[0].contains("copy-1"), "{errors:?}");
     assert_eq!(phase_of(&world, "b").await, "Completed");
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Completed));
 }
 
 #[tokio::test]
-async fn a_backup_that_runs_is_stopped_and_then_deleted() {
-    let trial = Trial::start("deletion-running").await;
+async fn running_backup_is_stopped_and_deleted() {
+    let trial = OperationWorld::start("deletion-running").await;
     trial.add_claim("sdk", "sdk", "operation=600000").await;
     let backup = trial.back_up("b", json!({})).await;
     trial.world.until::<Backup>("b", is_waiting).await;
     let operations = trial.operations(&backup).await;
-    deleted(&trial.world, "request", "b").await;
-    assert!(trial.was_told_to_stop("sdk", &operations["sdk"]), "{operations:?}");
+    delete_and_wait(&trial.world, "request", "b").await;
+    assert!(trial.was_canceled("sdk", &operations["sdk"]), "{operations:?}");
     assert_eq!(in_bucket(&trial.store).await, [""; 0]);
-    trial.until_forgotten().await;
+    trial.until_journals_removed().await;
 }
 
 #[tokio::test]
-async fn plugins_are_shown_the_items_and_one_that_fails_keeps_the_archive() {
-    let mut world = World::idle("deletion-items").await;
+async fn failing_delete_item_action_keeps_the_archive() {
+    let mut world = World::without_server("deletion-items").await;
     world.install_sets().await;
     world.run(world.options());
     let store = world.filesystem_location("default").await;
@@ -311,23 +312,23 @@ async fn plugins_are_shown_the_items_and_one_that_fails_keeps_the_archive() {
         apply(&world.client, pod(app, name, "")).await.unwrap();
     }
     let spec = json!({"includedNamespaces": [app]});
-    let status = take(&world, "b", spec).await;
+    let status = back_up_and_wait(&world, "b", spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     // Where this set notes what it is shown, nothing can be written.
-    let note = world.path("sdk").join("deleted");
-    std::fs::create_dir(&note).unwrap();
-    let errors = refused(&world, "first", "b").await;
+    let deleted_items_file = world.path("sdk").join("deleted");
+    std::fs::create_dir(&deleted_items_file).unwrap();
+    let errors = refused_request(&world, "first", "b").await;
     assert_eq!(errors.len(), 2, "{errors:?}");
     for (error, name) in errors.iter().zip(["one", "two"]) {
         let expected =
             format!("pods/{app}/{name}: the delete item action sdk.bowline.io/dia failed: ");
         assert!(error.starts_with(&expected), "{error}");
     }
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Deleting));
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Deleting));
     assert!(store.contents(&name("b")).await.unwrap().is_some());
 
-    std::fs::remove_dir(&note).unwrap();
-    deleted(&world, "second", "b").await;
+    std::fs::remove_dir(&deleted_items_file).unwrap();
+    delete_and_wait(&world, "second", "b").await;
     let pods = ["one", "two"].map(|name| format!("Pod/{app}/{name}"));
     for (set, times) in [("go", 2), ("sdk", 1)] {
         let shown = std::fs::read_to_string(world.path(set).join("deleted")).unwrap();
@@ -338,7 +339,7 @@ async fn plugins_are_shown_the_items_and_one_that_fails_keeps_the_archive() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_fulfilled_are_answered_in_veleros_words() {
+async fn unfulfillable_requests_get_velero_error_messages() {
     let world = World::start("deletion-words").await;
     world.filesystem_location("default").await;
     world.filesystem_location("closed").await;
@@ -366,21 +367,21 @@ async fn requests_that_cannot_be_fulfilled_are_answered_in_veleros_words() {
     .into_iter()
     .enumerate()
     {
-        let errors = refused(&world, &format!("request-{number}"), backup).await;
+        let errors = refused_request(&world, &format!("request-{number}"), backup).await;
         assert_eq!(errors, [format!("backup deletion failed: {expected}")]);
     }
     for location in ["closed", "away", "gone"] {
         assert_eq!(phase_of(&world, &format!("in-{location}")).await, "Completed");
     }
     // What was refused before it began has nothing anywhere.
-    let status = take(&world, "wrong", json!({"storageLocation": "gone"})).await;
+    let status = back_up_and_wait(&world, "wrong", json!({"storageLocation": "gone"})).await;
     assert_eq!(status.phase, Some(BackupPhase::FailedValidation), "{status:?}");
-    deleted(&world, "wrong", "wrong").await;
+    delete_and_wait(&world, "wrong", "wrong").await;
 }
 
 #[tokio::test]
-async fn what_a_server_left_undone_is_done_by_the_next() {
-    let mut world = World::idle("deletion-resumed").await;
+async fn interrupted_deletion_is_resumed_by_the_next_server() {
+    let mut world = World::without_server("deletion-resumed").await;
     let store = world.filesystem_store("l").await;
     let began = "2026-01-02T03:04:05Z";
     let mut requests = Vec::new();
@@ -426,14 +427,14 @@ async fn what_a_server_left_undone_is_done_by_the_next() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_after_the_files_are_gone_leaves_a_backup_that_says_so() {
-    let mut world = World::idle("deletion-ended").await;
+async fn server_exit_after_file_deletion_leaves_a_deleting_backup() {
+    let mut world = World::without_server("deletion-ended").await;
     let fails =
         |method: &Method, uri: &Uri| *method == Method::DELETE && uri.path().contains("/backups/");
-    world.run_through(world.options(), move |client| fault::client(client, fails));
+    world.run_through(world.options(), move |client| fault_injection::faulty_client(client, fails));
     let store = world.filesystem_location("default").await;
     application(&world.client, "deletion-ended-app").await;
-    take(&world, "b", json!({"includedNamespaces": ["deletion-ended-app"]})).await;
+    back_up_and_wait(&world, "b", json!({"includedNamespaces": ["deletion-ended-app"]})).await;
     request(&world, "request", "b").await;
     let deadline = Instant::now() + LIMIT;
     while !in_bucket(&store).await.is_empty() {
@@ -442,27 +443,30 @@ async fn a_server_that_ends_after_the_files_are_gone_leaves_a_backup_that_says_s
     }
     world.end().await.unwrap();
     assert_eq!(phase_of(&world, "b").await, "Deleting");
-    let left = world.api::<DeleteBackupRequest>().get("request").await.unwrap();
-    assert_eq!(left.status.as_ref().unwrap().phase.as_ref().unwrap().to_string(), "InProgress");
+    let remaining_request = world.api::<DeleteBackupRequest>().get("request").await.unwrap();
+    assert_eq!(
+        remaining_request.status.as_ref().unwrap().phase.as_ref().unwrap().to_string(),
+        "InProgress"
+    );
     let uid = world.api::<Backup>().get("b").await.unwrap().uid().unwrap();
-    assert_eq!(left.labels()["velero.io/backup-uid"], uid);
+    assert_eq!(remaining_request.labels()["velero.io/backup-uid"], uid);
     world.run(world.options());
     world.until_gone::<Backup>("b").await;
     world.until_gone::<DeleteBackupRequest>("request").await;
 }
 
 #[tokio::test]
-async fn what_another_cluster_left_half_deleted_is_taken_in_and_finished() {
+async fn half_deleted_backup_of_another_cluster_is_imported_and_deleted() {
     let world = World::start("deletion-half").await;
     let store = world.filesystem_location("l").await;
     put_record(&store, &record("half", "Deleting", "2026-01-02T03:04:05Z")).await;
     world.until::<Backup>("half", |backup| phase(backup) == "Deleting").await;
-    deleted(&world, "request", "half").await;
+    delete_and_wait(&world, "request", "half").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
 #[tokio::test]
-async fn another_backup_of_the_same_name_in_the_bucket_stays() {
+async fn other_backup_of_the_same_name_in_the_bucket_is_kept() {
     let world = World::start("deletion-name").await;
     let store = world.filesystem_location("l").await;
     let failed = json!({
@@ -478,9 +482,9 @@ async fn another_backup_of_the_same_name_in_the_bucket_stays() {
     let other = world.until::<Backup>("b", |backup| backup.uid() != failed.uid()).await;
     assert_eq!(phase(&other), "Completed");
     world.until_gone::<DeleteBackupRequest>("request").await;
-    assert_eq!(recorded(&store, "b").await, Some(BackupPhase::Completed));
+    assert_eq!(recorded_phase(&store, "b").await, Some(BackupPhase::Completed));
     // That one is known to be the one in the bucket, and goes with its files.
-    deleted(&world, "again", "b").await;
+    delete_and_wait(&world, "again", "b").await;
     assert_eq!(in_bucket(&store).await, [""; 0]);
 }
 
@@ -504,7 +508,7 @@ async fn usable_location(world: &World) {
 
 #[tokio::test]
 async fn a_snapshot_that_two_backups_name_goes_when_both_go_at_once() {
-    let mut world = World::idle("deletion-both").await;
+    let mut world = World::without_server("deletion-both").await;
     world.install_fixture().await;
     let store = world.filesystem_store("l").await;
     usable_location(&world).await;
@@ -524,14 +528,14 @@ async fn a_snapshot_that_two_backups_name_goes_when_both_go_at_once() {
         world.until_gone::<Backup>(backup).await;
     }
     for (backup, shared) in &backups {
-        assert!(!is_on_shelf(&world, "one", &format!("own-{backup}")), "{backup}");
-        assert!(!is_on_shelf(&world, "one", shared), "{shared} of {backup} is left");
+        assert!(!snapshot_exists(&world, "one", &format!("own-{backup}")), "{backup}");
+        assert!(!snapshot_exists(&world, "one", shared), "{shared} of {backup} is left");
     }
 }
 
 #[tokio::test]
 async fn an_api_server_that_fails_does_not_count_as_an_end_of_the_server() {
-    let mut world = World::idle("deletion-failing").await;
+    let mut world = World::without_server("deletion-failing").await;
     let store = world.filesystem_store("l").await;
     usable_location(&world).await;
     completed(&world, &store, "b").await;
@@ -546,7 +550,7 @@ async fn an_api_server_that_fails_does_not_count_as_an_end_of_the_server() {
     let failed = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&failed);
     world.run_through(world.options(), move |client| {
-        fault::client(client, move |method, uri| {
+        fault_injection::faulty_client(client, move |method, uri| {
             let is_asked = *method == Method::GET && uri.path().ends_with("/podvolumebackups");
             is_asked
                 && uri.query().is_some_and(|query| query.contains("labelSelector"))

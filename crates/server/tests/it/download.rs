@@ -46,7 +46,7 @@ async fn with_logs(world: &World, store: &BackupStore, location: &str) {
     world.create::<bowline_api::Restore>(restore).await;
 }
 
-async fn downloads(world: &World) {
+async fn assert_downloads(world: &World) {
     for (kind, name, content) in [
         ("BackupLog", "b", "log of b"),
         ("BackupContents", "b", "archive of b"),
@@ -57,8 +57,8 @@ async fn downloads(world: &World) {
         let (status, found) = http::get(url(&request)).await;
         assert_eq!((status, String::from_utf8(found).unwrap().as_str()), (200, content), "{kind}");
         let expiration = request.status.unwrap().expiration.unwrap().0;
-        let left = jiff::Timestamp::now().duration_until(expiration).as_secs();
-        assert!((500..=600).contains(&left), "{left}");
+        let remaining_seconds = jiff::Timestamp::now().duration_until(expiration).as_secs();
+        assert!((500..=600).contains(&remaining_seconds), "{remaining_seconds}");
     }
     // Old backups lack files that newer ones have: the link leads nowhere, and says so.
     let missing = ask(world, "CSIBackupVolumeSnapshots", "b").await;
@@ -71,15 +71,15 @@ async fn files_in_s3_can_be_downloaded() {
     let world = World::start("download-s3").await;
     let store = world.s3_location("l").await;
     with_logs(&world, &store, "l").await;
-    downloads(&world).await;
+    assert_downloads(&world).await;
 }
 
 #[tokio::test]
-async fn files_in_a_folder_can_be_downloaded_and_only_with_the_whole_link() {
+async fn files_in_a_folder_can_be_downloaded_only_with_a_valid_link() {
     let world = World::start("download-folder").await;
     let store = world.filesystem_location("l").await;
     with_logs(&world, &store, "l").await;
-    downloads(&world).await;
+    assert_downloads(&world).await;
     let request = ask(&world, "RestoreResults", "r").await;
     let (base, token) = url(&request).rsplit_once('/').unwrap();
     assert_eq!(http::get(&format!("{base}/9{token}")).await.0, 403);
@@ -87,7 +87,7 @@ async fn files_in_a_folder_can_be_downloaded_and_only_with_the_whole_link() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_had_is_answered_with_the_reason() {
+async fn unavailable_file_is_answered_with_the_reason() {
     let world = World::start("download-refused").await;
     world.location("down", filesystem_spec("down")).await;
     world.until("down", is_unavailable).await;
@@ -122,7 +122,7 @@ async fn what_cannot_be_had_is_answered_with_the_reason() {
 }
 
 #[tokio::test]
-async fn every_kind_of_file_has_an_answer() {
+async fn every_download_target_is_answered() {
     let world = World::start("download-kinds").await;
     let store = world.filesystem_location("l").await;
     with_logs(&world, &store, "l").await;
@@ -135,7 +135,7 @@ async fn every_kind_of_file_has_an_answer() {
 }
 
 #[tokio::test]
-async fn a_request_that_has_expired_is_deleted_and_one_that_has_not_stays() {
+async fn only_expired_download_requests_are_deleted() {
     let world = World::start("download-expired").await;
     let request = |name: &str, phase: &str, expiration: &str| {
         json!({
@@ -154,7 +154,7 @@ async fn a_request_that_has_expired_is_deleted_and_one_that_has_not_stays() {
 }
 
 #[tokio::test]
-async fn a_location_that_comes_back_is_used_again() {
+async fn recovered_location_is_used_again() {
     let world = World::start("download-back").await;
     let store = world.filesystem_location("l").await;
     with_logs(&world, &store, "l").await;

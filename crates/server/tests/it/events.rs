@@ -2,10 +2,10 @@
 //! the log.
 
 use bowline_api::{Backup, BackupPhase, Restore, condition};
-use bowline_server::conditions::{self, Cancel, Run};
-use bowline_server::end::{End, Standing};
+use bowline_server::conditions::{self, CancelState, RunSummary};
 use bowline_server::events::{Events, Milestone};
 use bowline_server::patch;
+use bowline_server::run_state::{RunState, TerminalPhase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
@@ -14,8 +14,8 @@ use serde_json::json;
 use crate::bed::World;
 
 #[tokio::test]
-async fn every_milestone_becomes_an_event_of_its_run() {
-    let world = World::idle("events").await;
+async fn every_milestone_is_published_as_an_event() {
+    let world = World::without_server("events").await;
     let metadata = json!({"metadata": {"name": "nightly"}, "spec": {}});
     let backup: Backup = world.create(metadata.clone()).await;
     let restore: Restore = world.create(metadata).await;
@@ -31,50 +31,50 @@ async fn every_milestone_becomes_an_event_of_its_run() {
         Milestone::NotDeleted,
         Milestone::Resumed { attempt: 2 },
     ];
-    let ends = End::ALL.map(|phase| Milestone::Ended { phase });
+    let ends = TerminalPhase::ALL.map(|phase| Milestone::Ended { phase });
     let events = Events::new(world.client.clone());
     let mut expected = Vec::new();
     for milestone in milestones.into_iter().chain(ends) {
-        events.tell(&backup, milestone).await;
-        events.tell(&restore, milestone).await;
+        events.publish(&backup, milestone).await;
+        events.publish(&restore, milestone).await;
         let event = milestone.event();
         expected.push((event.reason, event.note.unwrap()));
     }
     // It is one event that has come twice.
-    events.tell(&backup, Milestone::Started).await;
+    events.publish(&backup, Milestone::Started).await;
     expected.sort();
 
     // The old kind, which is the same to the API server and what most people list.
     let found = world.api::<Event>().list(&ListParams::default()).await.unwrap().items;
     for (kind, uid) in [("Backup", &backup.metadata.uid), ("Restore", &restore.metadata.uid)] {
         let of_run = |event: &&Event| event.involved_object.kind.as_deref() == Some(kind);
-        let mut told = Vec::new();
+        let mut published = Vec::new();
         for event in found.iter().filter(of_run) {
             assert_eq!(event.involved_object.uid, *uid);
-            told.push((event.reason.clone().unwrap(), event.message.clone().unwrap()));
+            published.push((event.reason.clone().unwrap(), event.message.clone().unwrap()));
         }
-        told.sort();
-        assert_eq!(told, expected, "{kind}");
+        published.sort();
+        assert_eq!(published, expected, "{kind}");
     }
     let twice = found.iter().filter_map(|event| event.series.as_ref()?.count);
     assert_eq!(twice.collect::<Vec<_>>(), [2]);
 }
 
 #[tokio::test]
-async fn conditions_are_kept_by_the_api_server_as_they_were_written() {
-    let world = World::idle("conditions").await;
+async fn conditions_survive_the_api_server_unchanged() {
+    let world = World::without_server("conditions").await;
     let object = json!({"metadata": {"name": "nightly"}, "spec": {}});
     let mut backup: Backup = world.create(object).await;
     let failed = BackupPhase::Failed;
     for (phase, cancel) in [
-        (None, Cancel::No),
-        (Some(&BackupPhase::InProgress), Cancel::Asked),
-        (Some(&failed), Cancel::Done),
-        (Some(&failed), Cancel::Done),
+        (None, CancelState::NotRequested),
+        (Some(&BackupPhase::InProgress), CancelState::Requested),
+        (Some(&failed), CancelState::Effective),
+        (Some(&failed), CancelState::Effective),
     ] {
         let before = backup.status.clone().unwrap_or_default().conditions;
-        let run = Run { standing: Standing::from(phase), cancel, message: "2 errors" };
-        let conditions = conditions::next(&before, run, Timestamp::now());
+        let run = RunSummary { state: RunState::from(phase), cancel, message: "2 errors" };
+        let conditions = conditions::update(&before, run, Timestamp::now());
         let change = json!({ "conditions": conditions });
         let api = world.api::<Backup>();
         backup = patch::patch_status_of(&api, &backup, change).await.unwrap().unwrap();

@@ -19,12 +19,12 @@ const APP: &str = "app-frozen";
 const LIMIT: Duration = Duration::from_mins(2);
 
 /// A cluster with a node, a pod with hooks, and volumes that belong to it.
-struct Stage {
+struct FreezeScenario {
     client: Client,
     folder: PathBuf,
 }
 
-impl Stage {
+impl FreezeScenario {
     /// One call of the plugin, with its time in Unix milliseconds.
     fn calls(&self, call: &str) -> Vec<i64> {
         let calls = std::fs::read_to_string(self.folder.join("state/calls")).unwrap_or_default();
@@ -33,7 +33,7 @@ impl Stage {
         meant.map(|words| words[0].parse().unwrap()).collect()
     }
 
-    fn forget_calls(&self) {
+    fn clear_calls(&self) {
         std::fs::remove_file(self.folder.join("state/calls")).unwrap();
     }
 
@@ -152,8 +152,10 @@ async fn set_up(bed: &Bed, client: &Client, folder: &Path) {
 
 /// Seed 004, and what follows from it.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads() {
-    if !node::require("an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads") {
+async fn application_is_frozen_for_snapshots_not_for_uploads() {
+    if !node::require_for_test(
+        "an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads",
+    ) {
         return;
     }
     let bed = Bed::isolated().unwrap();
@@ -190,10 +192,10 @@ async fn an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads() 
             assert!(Instant::now() < deadline, "the location does not become available");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let stage = Stage { client: client.clone(), folder };
-        two_stages(&stage).await;
-        one_stage(&stage).await;
-        many_volumes(&stage).await;
+        let stage = FreezeScenario { client: client.clone(), folder };
+        assert_freeze_excludes_uploads(&stage).await;
+        assert_snapshot_without_upload(&stage).await;
+        assert_freeze_of_many_volumes(&stage).await;
         stop.cancel();
     };
     let (ended, ()) = tokio::join!(server, work);
@@ -201,7 +203,7 @@ async fn an_application_is_frozen_for_its_snapshots_and_not_for_their_uploads() 
 }
 
 /// A snapshot that takes 50 ms, and an upload that takes 10 s.
-async fn two_stages(stage: &Stage) {
+async fn assert_freeze_excludes_uploads(stage: &FreezeScenario) {
     stage.location("vs-v2", &json!({"snapshot-ms": "50", "upload-ms": "10000"})).await;
     stage.pod("db", 1).await;
     stage.back_up("two-stages", "db", json!({})).await;
@@ -221,8 +223,8 @@ async fn two_stages(stage: &Stage) {
 }
 
 /// What is not to be uploaded is not, and what cannot be is no error.
-async fn one_stage(stage: &Stage) {
-    stage.forget_calls();
+async fn assert_snapshot_without_upload(stage: &FreezeScenario) {
+    stage.clear_calls();
     let key = bowline_api::annotation::SNAPSHOT_TYPE;
     stage.back_up("local", "db", json!({key: "local"})).await;
     stage.window("local").await;
@@ -236,7 +238,7 @@ async fn one_stage(stage: &Stage) {
 }
 
 /// Twenty volumes freeze a pod for little longer than one.
-async fn many_volumes(stage: &Stage) {
+async fn assert_freeze_of_many_volumes(stage: &FreezeScenario) {
     stage.location("vs-v2", &json!({"snapshot-ms": "1000"})).await;
     stage.pod("many", 20).await;
     stage.back_up("one", "db", json!({})).await;

@@ -15,15 +15,15 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::backup::{application, take};
+use crate::backup::{application, back_up_and_wait};
 use crate::bed::{LIMIT, World};
 
 /// Does everything each second.
-fn often(options: &mut Options) {
+fn with_short_periods(options: &mut Options) {
     options.garbage_collection_frequency = Duration::from_secs(1);
 }
 
-fn failure(backup: &Backup) -> Option<&str> {
+fn failure_label(backup: &Backup) -> Option<&str> {
     backup.labels().get("velero.io/gc-failure").map(String::as_str)
 }
 
@@ -41,13 +41,13 @@ fn expired(name: &str, location: &str, phase: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_backup_whose_time_is_over_is_deleted_with_its_files() {
-    let world = World::start_with("gc-expired", often).await;
+async fn expired_backup_is_deleted_with_its_files() {
+    let world = World::start_with("gc-expired", with_short_periods).await;
     let store = world.filesystem_location("default").await;
     application(&world.client, "gc-expired-app").await;
     let spec = |ttl: &str| json!({"includedNamespaces": ["gc-expired-app"], "ttl": ttl});
-    let kept = take(&world, "kept", spec("1h0m0s")).await;
-    assert_eq!(kept.phase, Some(BackupPhase::Completed), "{kept:?}");
+    let kept_status = back_up_and_wait(&world, "kept", spec("1h0m0s")).await;
+    assert_eq!(kept_status.phase, Some(BackupPhase::Completed), "{kept_status:?}");
     let object = json!({"metadata": {"name": "short"}, "spec": spec("1s")});
     world.create::<Backup>(object).await;
     world.until_gone::<Backup>("short").await;
@@ -62,19 +62,19 @@ async fn a_backup_whose_time_is_over_is_deleted_with_its_files() {
 }
 
 #[tokio::test]
-async fn what_keeps_a_backup_from_being_deleted_is_in_its_label() {
-    let world = World::start_with("gc-kept", often).await;
+async fn obstacle_is_shown_in_the_failure_label() {
+    let world = World::start_with("gc-kept", with_short_periods).await;
     world.filesystem_location("default").await;
     application(&world.client, "gc-kept-app").await;
     world.create::<Backup>(expired("homeless", "nowhere", "Completed")).await;
-    world.until::<Backup>("homeless", |found| failure(found) == Some("BSLNotFound")).await;
+    world.until::<Backup>("homeless", |found| failure_label(found) == Some("BSLNotFound")).await;
     let read_only = json!({"spec": {"accessMode": "ReadOnly"}});
     let spec = json!({"includedNamespaces": ["gc-kept-app"]});
-    take(&world, "b", spec).await;
+    back_up_and_wait(&world, "b", spec).await;
     world.patch::<BackupStorageLocation>("default", read_only).await;
     let over = json!({"status": {"expiration": "2020-01-01T00:00:00Z"}});
     world.patch::<Backup>("b", over).await;
-    world.until::<Backup>("b", |found| failure(found) == Some("BSLReadOnly")).await;
+    world.until::<Backup>("b", |found| failure_label(found) == Some("BSLReadOnly")).await;
     assert!(requests(&world).await.is_empty(), "nobody was asked");
     // One that never had anything anywhere needs no location.
     world.create::<Backup>(expired("refused", "nowhere", "FailedValidation")).await;
@@ -87,11 +87,11 @@ async fn what_keeps_a_backup_from_being_deleted_is_in_its_label() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_fails_is_asked_for_again_and_by_one_request_at_a_time() {
-    let world = World::start_with("gc-again", often).await;
+async fn failed_deletion_is_requested_again_one_at_a_time() {
+    let world = World::start_with("gc-again", with_short_periods).await;
     let store = world.filesystem_location("default").await;
     application(&world.client, "gc-again-app").await;
-    take(&world, "b", json!({"includedNamespaces": ["gc-again-app"]})).await;
+    back_up_and_wait(&world, "b", json!({"includedNamespaces": ["gc-again-app"]})).await;
     // Copies of files, which nobody here can delete.
     let copies: Vec<PodVolumeBackup> = serde_json::from_value(json!([{
         "apiVersion": "velero.io/v1",
@@ -107,12 +107,12 @@ async fn a_deletion_that_fails_is_asked_for_again_and_by_one_request_at_a_time()
     store.put(&"b".parse().unwrap(), &copies).await.unwrap();
     let over = json!({"status": {"expiration": "2020-01-01T00:00:00Z"}});
     world.patch::<Backup>("b", over).await;
-    let (mut seen, deadline) = (BTreeSet::new(), Instant::now() + LIMIT);
-    while seen.len() < 3 {
+    let (mut request_uids, deadline) = (BTreeSet::new(), Instant::now() + LIMIT);
+    while request_uids.len() < 3 {
         let found = requests(&world).await;
         assert!(found.len() <= 1, "{found:?}");
-        seen.extend(found.iter().filter_map(kube::ResourceExt::uid));
-        assert!(Instant::now() < deadline, "it was asked for {} times", seen.len());
+        request_uids.extend(found.iter().filter_map(kube::ResourceExt::uid));
+        assert!(Instant::now() < deadline, "it was asked for {} times", request_uids.len());
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
@@ -122,19 +122,19 @@ async fn a_deletion_that_fails_is_asked_for_again_and_by_one_request_at_a_time()
 async fn until_held(world: &World, backup: &str) {
     let deadline = Instant::now() + LIMIT;
     let fields = format!("involvedObject.name={backup},reason=RetentionHeld");
-    let held = ListParams::default().fields(&fields);
-    while world.api::<Event>().list(&held).await.unwrap().items.is_empty() {
+    let held_events = ListParams::default().fields(&fields);
+    while world.api::<Event>().list(&held_events).await.unwrap().items.is_empty() {
         assert!(Instant::now() < deadline, "{backup} has no Event RetentionHeld");
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
 }
 
 #[tokio::test]
-async fn the_limit_on_deletions_outlives_the_server() {
-    let mut world = World::idle("gc-limit").await;
+async fn deletion_limit_survives_a_restart() {
+    let mut world = World::without_server("gc-limit").await;
     let options = || {
         let mut options = world.options();
-        often(&mut options);
+        with_short_periods(&mut options);
         Options { garbage_collection_limit: 1, ..options }
     };
     let (first, second) = (options(), options());
@@ -155,17 +155,17 @@ async fn the_limit_on_deletions_outlives_the_server() {
     assert!(count.data.unwrap()["deletions"].ends_with(" 1\n"));
     // Deleting the count is the way out for those who want all of them gone.
     world.delete::<ConfigMap>("bowline-retention").await;
-    let gone = |name: &'static str| world.until_gone::<Backup>(name);
+    let until_deleted = |name: &'static str| world.until_gone::<Backup>(name);
     let one_of_both = tokio::select! {
-        () = gone("second") => "second",
-        () = gone("third") => "third",
+        () = until_deleted("second") => "second",
+        () = until_deleted("third") => "third",
     };
     assert!(["second", "third"].contains(&one_of_both));
 }
 
 #[tokio::test]
-async fn whoever_asks_is_told_the_version_and_the_plugins() {
-    let mut world = World::idle("gc-status").await;
+async fn server_status_request_returns_version_and_plugins() {
+    let mut world = World::without_server("gc-status").await;
     world.install_fixture().await;
     world.run(world.options());
     let request = |name: &str, status: Value| json!({"metadata": {"name": name}, "spec": {}, "status": status});

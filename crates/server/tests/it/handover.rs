@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, Schedule};
-use bowline_server::lease::{NAME, Terms};
+use bowline_server::lease::{LeaseTimings, NAME};
 use bowline_server::{Error, Options, metrics};
 use bowline_testbed::apply::apply;
 use bowline_testbed::{kubeconfig, port};
@@ -21,15 +21,15 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backup::{application, is_over, take};
+use crate::backup::{application, back_up_and_wait, is_over};
 use crate::bed::{LIMIT, World, shared};
-use crate::{fault, http as link};
+use crate::{fault_injection, http as link};
 
 /// Short, so that tests need not wait for long.
-const SHORT: Terms = Terms {
+const SHORT: LeaseTimings = LeaseTimings {
     duration: Duration::from_secs(4),
-    renew: Duration::from_millis(200),
-    give_up: Duration::from_secs(3),
+    renew_interval: Duration::from_millis(200),
+    renew_deadline: Duration::from_secs(3),
 };
 
 fn holder(lease: &Lease) -> Option<&str> {
@@ -50,7 +50,7 @@ async fn schedule(world: &World, app: &str, expression: &str) {
 }
 
 /// The Backups that have ended.
-async fn ended(world: &World) -> Vec<Backup> {
+async fn ended_backups(world: &World) -> Vec<Backup> {
     let backups = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
     backups.into_iter().filter(is_over).collect()
 }
@@ -59,7 +59,7 @@ async fn ended(world: &World) -> Vec<Backup> {
 async fn until_ended(world: &World, count: usize) {
     let deadline = Instant::now() + LIMIT;
     loop {
-        let found = ended(world).await.len();
+        let found = ended_backups(world).await.len();
         if found >= count {
             return;
         }
@@ -69,14 +69,14 @@ async fn until_ended(world: &World, count: usize) {
 }
 
 #[tokio::test]
-async fn a_server_that_waits_is_ready_and_follows_at_once_when_the_first_ends() {
-    let mut world = World::idle("handover-end").await;
+async fn standby_server_is_ready_and_takes_over_at_once() {
+    let mut world = World::without_server("handover-end").await;
     world.run(Options { identity: "a".to_owned(), ..world.options() });
     world.filesystem_location("default").await;
     application(&world.client, "handover-end-app").await;
-    let [port] = port::free().unwrap();
+    let [port] = port::free_ports().unwrap();
     let metrics_address = metrics::Address::At((Ipv4Addr::LOCALHOST, port).into());
-    let mut second = world.beside();
+    let mut second = world.second_server_world();
     second.run(Options { identity: "b".to_owned(), metrics_address, ..world.options() });
     let readyz = format!("http://127.0.0.1:{port}/readyz");
     let deadline = Instant::now() + LIMIT;
@@ -91,21 +91,23 @@ async fn a_server_that_waits_is_ready_and_follows_at_once_when_the_first_ends() 
     world.end().await.unwrap();
     let before = Instant::now();
     world.until::<Lease>(NAME, |lease| holder(lease) == Some("b")).await;
-    assert!(before.elapsed() < Terms::default().duration, "it was given back: {before:?}");
-    let status = take(&world, "b", json!({"includedNamespaces": ["handover-end-app"]})).await;
+    assert!(before.elapsed() < LeaseTimings::default().duration, "it was given back: {before:?}");
+    let status =
+        back_up_and_wait(&world, "b", json!({"includedNamespaces": ["handover-end-app"]})).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     second.end().await.unwrap();
 }
 
 #[tokio::test]
-async fn schedules_go_on_through_hand_overs_without_a_double() {
+async fn schedules_continue_through_handovers_without_duplicates() {
     const PAUSE: i64 = 2;
-    let world = World::idle("handover-schedule").await;
-    let mut servers = [world.beside(), world.beside()];
+    let world = World::without_server("handover-schedule").await;
+    let mut servers = [world.second_server_world(), world.second_server_world()];
     let mut is_cut = Arc::new(AtomicBool::new(false));
     let cut = Arc::clone(&is_cut);
     let judge = move |_: &Method, _: &Uri| cut.load(Ordering::SeqCst);
-    servers[0].run_through(options(&world, "0"), |client| fault::client(client, judge));
+    servers[0]
+        .run_through(options(&world, "0"), |client| fault_injection::faulty_client(client, judge));
     world.filesystem_location("default").await;
     application(&world.client, "handover-schedule-app").await;
     schedule(&world, "handover-schedule-app", &format!("@every {PAUSE}s")).await;
@@ -116,7 +118,9 @@ async fn schedules_go_on_through_hand_overs_without_a_double() {
         let cut = Arc::clone(&next);
         let judge = move |_: &Method, _: &Uri| cut.load(Ordering::SeqCst);
         let identity = round.to_string();
-        servers[new].run_through(options(&world, &identity), |client| fault::client(client, judge));
+        servers[new].run_through(options(&world, &identity), |client| {
+            fault_injection::faulty_client(client, judge)
+        });
         if round % 2 == 1 {
             // The API server is gone, for the first one.
             is_cut.store(true, Ordering::SeqCst);
@@ -127,7 +131,7 @@ async fn schedules_go_on_through_hand_overs_without_a_double() {
             servers[old].end().await.unwrap();
         }
         is_cut = next;
-        let before = ended(&world).await.len();
+        let before = ended_backups(&world).await.len();
         until_ended(&world, before + 2).await;
     }
     world.patch::<Schedule>("often", json!({"spec": {"paused": true}})).await;
@@ -141,7 +145,7 @@ async fn schedules_go_on_through_hand_overs_without_a_double() {
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
     let mut times = Vec::new();
-    for backup in ended(&world).await {
+    for backup in ended_backups(&world).await {
         let phase = backup.status.as_ref().unwrap().phase.clone();
         assert_eq!(phase, Some(BackupPhase::Completed), "{backup:?}");
         let name = backup.name_any();
@@ -161,34 +165,36 @@ async fn schedules_go_on_through_hand_overs_without_a_double() {
 }
 
 /// A server whose whole process can be stopped for a while, as by SIGSTOP: it has one thread.
-struct Stoppable {
+struct StoppableServer {
     is_stopped: Arc<AtomicBool>,
     writes: Arc<Mutex<Vec<(std::time::Instant, Method, String)>>>,
     outcome: oneshot::Receiver<Result<(), Error>>,
     end: CancellationToken,
 }
 
-impl Stoppable {
+impl StoppableServer {
     fn start(options: Options) -> Self {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let writes = Arc::<Mutex<Vec<_>>>::default();
         let (ended, outcome) = oneshot::channel();
         let end = CancellationToken::new();
-        let (stopped, noted, until) =
+        let (stopped, recorded, until) =
             (Arc::clone(&is_stopped), Arc::clone(&writes), end.clone().cancelled_owned());
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let server = async {
-                let note = move |method: &Method, uri: &Uri| {
+                let record_request = move |method: &Method, uri: &Uri| {
                     let is_lease = uri.path().contains("/leases");
                     if *method != Method::GET && !is_lease {
                         let write = (std::time::Instant::now(), method.clone(), uri.to_string());
-                        noted.lock().unwrap().push(write);
+                        recorded.lock().unwrap().push(write);
                     }
                     false
                 };
-                let client =
-                    fault::client(kubeconfig::client(&shared().server).await.unwrap(), note);
+                let client = fault_injection::faulty_client(
+                    kubeconfig::client(&shared().server).await.unwrap(),
+                    record_request,
+                );
                 tokio::spawn(async move {
                     loop {
                         while stopped.load(Ordering::SeqCst) {
@@ -207,14 +213,14 @@ impl Stoppable {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_paused_past_its_lease_writes_nothing_when_it_goes_on() {
-    let world = World::idle("handover-pause").await;
-    let mut first = Stoppable::start(options(&world, "a"));
+async fn server_paused_past_its_lease_writes_nothing() {
+    let world = World::without_server("handover-pause").await;
+    let mut first = StoppableServer::start(options(&world, "a"));
     world.filesystem_location("default").await;
     application(&world.client, "handover-pause-app").await;
     schedule(&world, "handover-pause-app", "@every 1s").await;
     until_ended(&world, 2).await;
-    let mut second = world.beside();
+    let mut second = world.second_server_world();
     second.run(options(&world, "b"));
     // In the middle of a backup, so that there is something to go on with.
     let deadline = Instant::now() + LIMIT;
@@ -227,18 +233,18 @@ async fn a_server_that_was_paused_past_its_lease_writes_nothing_when_it_goes_on(
     }
     first.is_stopped.store(true, Ordering::SeqCst);
     world.until::<Lease>(NAME, |lease| holder(lease) == Some("b")).await;
-    let before = ended(&world).await.len();
+    let before = ended_backups(&world).await.len();
     until_ended(&world, before + 2).await;
-    let goes_on = std::time::Instant::now();
+    let resumed_at = std::time::Instant::now();
     first.is_stopped.store(false, Ordering::SeqCst);
     let outcome = tokio::time::timeout(LIMIT, &mut first.outcome).await.unwrap().unwrap();
     assert!(matches!(outcome, Err(Error::LeaseLost)), "{outcome:?}");
     let mut writes = std::mem::take(&mut *first.writes.lock().unwrap());
     assert!(!writes.is_empty(), "the harness sees writes");
-    writes.retain(|(when, ..)| *when >= goes_on);
+    writes.retain(|(when, ..)| *when >= resumed_at);
     assert!(writes.is_empty(), "{writes:?}");
     drop(first.end);
-    for backup in ended(&world).await {
+    for backup in ended_backups(&world).await {
         let status = backup.status.unwrap();
         assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     }
@@ -246,8 +252,8 @@ async fn a_server_that_was_paused_past_its_lease_writes_nothing_when_it_goes_on(
 }
 
 #[tokio::test]
-async fn a_running_velero_server_is_noticed_and_refused() {
-    let mut world = World::idle("handover-velero").await;
+async fn running_velero_server_is_detected_and_refused() {
+    let mut world = World::without_server("handover-velero").await;
     let pod = json!({
         "apiVersion": "v1",
         "kind": "Pod",

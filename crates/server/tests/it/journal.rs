@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bowline_engine::journal::{Begun, Journal as _, Pod, Record};
+use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry, Pod};
 use bowline_engine::phase::Stage;
-use bowline_server::journal::{ConfigMaps, Error, Orphan, orphans};
+use bowline_server::journal::{ConfigMapJournal, Error, Orphan, orphans};
 use bowline_store::name::RunUid;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tower_service::Service;
 
 use crate::bed::World;
-use crate::fault;
+use crate::fault_injection;
 
 const LIMIT: Duration = Duration::from_mins(1);
 const UID: &str = "8d0a3f6e-6f0c-4f35-9c3e-0d9a5a1b2c3d";
@@ -31,36 +31,36 @@ fn uid() -> RunUid {
     RunUid::new(UID).unwrap()
 }
 
-fn record(block: u64) -> Record {
-    Record::Begun(Begun { block, ..Begun::default() })
+fn record(block: u64) -> JournalEntry {
+    JournalEntry::Begun(BlockStarted { block, ..BlockStarted::default() })
 }
 
-fn large(block: u64, bytes: usize) -> Record {
+fn large(block: u64, bytes: usize) -> JournalEntry {
     let pod = Pod { name: "x".repeat(bytes), ..Pod::default() };
-    Record::Begun(Begun { block, pods: vec![pod], ..Begun::default() })
+    JournalEntry::Begun(BlockStarted { block, pods: vec![pod], ..BlockStarted::default() })
 }
 
-fn blocks(records: &[Record]) -> Vec<u64> {
-    let block = |record: &Record| match record {
-        Record::Begun(begun) => begun.block,
+fn blocks(records: &[JournalEntry]) -> Vec<u64> {
+    let block = |record: &JournalEntry| match record {
+        JournalEntry::Begun(begun) => begun.block,
         other => panic!("{other:?}"),
     };
     records.iter().map(block).collect()
 }
 
-type Opened = (ConfigMaps, Vec<Record>);
+type OpenedJournal = (ConfigMapJournal, Vec<JournalEntry>);
 
-async fn open_as(world: &World, client: Client, name: &str) -> Result<Opened, Error> {
+async fn open_as(world: &World, client: Client, name: &str) -> Result<OpenedJournal, Error> {
     let run = uid();
-    let open = ConfigMaps::open(client, &world.namespace, &run, "Backup", name);
+    let open = ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name);
     tokio::time::timeout(LIMIT, open).await.expect("in time")
 }
 
-async fn try_open(world: &World, client: Client) -> Result<Opened, Error> {
+async fn try_open(world: &World, client: Client) -> Result<OpenedJournal, Error> {
     open_as(world, client, "nightly").await
 }
 
-async fn open(world: &World) -> Opened {
+async fn open(world: &World) -> OpenedJournal {
     try_open(world, world.client.clone()).await.unwrap()
 }
 
@@ -72,7 +72,7 @@ async fn pages(world: &World) -> Vec<ConfigMap> {
 
 /// What happens to a request that would change something.
 #[derive(Clone, Copy)]
-enum Fate {
+enum WriteOutcome {
     /// It comes to the API server, and its answer comes back.
     Passes,
     /// It does not come to the API server; this is the answer.
@@ -84,28 +84,28 @@ enum Fate {
 }
 
 /// A line to the API server that is as good as the test wants it to be.
-struct Line {
-    fate: Box<dyn Fn(usize) -> Fate + Send + Sync>,
+struct FaultyLine {
+    outcome: Box<dyn Fn(usize) -> WriteOutcome + Send + Sync>,
     writes: AtomicUsize,
-    held: Notify,
+    write_held: Notify,
     /// How many bytes the last write that passed and its answer had.
     bytes: Mutex<(usize, usize)>,
 }
 
-impl Line {
-    /// The fate of a write depends on how many came before it.
-    fn new(fate: impl Fn(usize) -> Fate + Send + Sync + 'static) -> Arc<Self> {
+impl FaultyLine {
+    /// The outcome of a write depends on how many came before it.
+    fn new(outcome: impl Fn(usize) -> WriteOutcome + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
-            fate: Box::new(fate),
+            outcome: Box::new(outcome),
             writes: AtomicUsize::new(0),
-            held: Notify::new(),
+            write_held: Notify::new(),
             bytes: Mutex::default(),
         })
     }
 
     fn client(self: &Arc<Self>, inner: Client) -> Client {
         let namespace = inner.default_namespace().to_owned();
-        Client::new(Caller { inner, line: Arc::clone(self) }, namespace)
+        Client::new(LineService { inner, line: Arc::clone(self) }, namespace)
     }
 
     fn writes(&self) -> usize {
@@ -114,12 +114,12 @@ impl Line {
 }
 
 #[derive(Clone)]
-struct Caller {
+struct LineService {
     inner: Client,
-    line: Arc<Line>,
+    line: Arc<FaultyLine>,
 }
 
-impl Service<Request<Body>> for Caller {
+impl Service<Request<Body>> for LineService {
     type Response = Response<Body>;
     type Error = kube::Error;
     type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
@@ -133,21 +133,21 @@ impl Service<Request<Body>> for Caller {
         if request.method() == Method::GET {
             return async move { inner.send(request).await }.boxed();
         }
-        let fate = (line.fate)(line.writes.fetch_add(1, Ordering::SeqCst));
+        let outcome = (line.outcome)(line.writes.fetch_add(1, Ordering::SeqCst));
         async move {
             let mut answer = Response::new(Body::from(b"for this test".to_vec()));
-            match fate {
-                Fate::Held => {
-                    line.held.notify_one();
+            match outcome {
+                WriteOutcome::Held => {
+                    line.write_held.notify_one();
                     std::future::pending::<()>().await;
                 }
-                Fate::Lost(status) => *answer.status_mut() = status,
-                Fate::AnswerLost(status) => {
+                WriteOutcome::Lost(status) => *answer.status_mut() = status,
+                WriteOutcome::AnswerLost(status) => {
                     let (_, body) = inner.send(request).await?.into_parts();
                     body.collect_bytes().await?;
                     *answer.status_mut() = status;
                 }
-                Fate::Passes => {
+                WriteOutcome::Passes => {
                     let (head, body) = request.into_parts();
                     let sent = body.collect_bytes().await?;
                     let request = Request::from_parts(head, Body::from(sent.to_vec()));
@@ -165,7 +165,7 @@ impl Service<Request<Body>> for Caller {
 
 #[tokio::test]
 async fn records_come_back_in_order_after_reopening() {
-    let world = World::idle("journal-order").await;
+    let world = World::without_server("journal-order").await;
     let (journal, before) = open(&world).await;
     assert!(before.is_empty());
     assert!(pages(&world).await.is_empty(), "opening creates nothing");
@@ -192,8 +192,8 @@ async fn records_come_back_in_order_after_reopening() {
 
 #[tokio::test]
 async fn many_appends_at_once_need_few_requests() {
-    let world = World::idle("journal-many").await;
-    let line = Line::new(|_| Fate::Passes);
+    let world = World::without_server("journal-many").await;
+    let line = FaultyLine::new(|_| WriteOutcome::Passes);
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     let journal = Arc::new(journal);
     let append = |block| {
@@ -211,9 +211,9 @@ async fn many_appends_at_once_need_few_requests() {
 }
 
 #[tokio::test]
-async fn a_next_page_is_begun_at_32_kib_and_a_small_record_stays_a_small_request() {
-    let world = World::idle("journal-pages").await;
-    let line = Line::new(|_| Fate::Passes);
+async fn next_page_starts_at_32_kib_and_small_records_are_small_requests() {
+    let world = World::without_server("journal-pages").await;
+    let line = FaultyLine::new(|_| WriteOutcome::Passes);
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     for block in 0..5 {
         journal.append(&large(block, 12 * 1024)).await.unwrap();
@@ -235,8 +235,8 @@ async fn a_next_page_is_begun_at_32_kib_and_a_small_record_stays_a_small_request
 }
 
 #[tokio::test]
-async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
-    let world = World::idle("journal-remove").await;
+async fn removed_and_half_removed_journals_are_empty() {
+    let world = World::without_server("journal-remove").await;
     let (journal, _) = open(&world).await;
     journal.append(&large(0, 15 * 1024)).await.unwrap();
     journal.append(&large(1, 15 * 1024)).await.unwrap();
@@ -246,7 +246,9 @@ async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
     assert!(pages(&world).await.is_empty());
 
     // A server that dies when one of three pages is deleted.
-    let line = Line::new(|writes| if writes < 8 { Fate::Passes } else { Fate::Held });
+    let line = FaultyLine::new(
+        |writes| if writes < 8 { WriteOutcome::Passes } else { WriteOutcome::Held },
+    );
     let (journal, before) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     assert!(before.is_empty());
     for block in 0..6 {
@@ -255,7 +257,7 @@ async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
     assert_eq!(pages(&world).await.len(), 3);
     tokio::select! {
         removed = journal.remove() => panic!("{removed:?}"),
-        () = line.held.notified() => {}
+        () = line.write_held.notified() => {}
     }
     assert_eq!(pages(&world).await.len(), 2);
     let (_, before) = open(&world).await;
@@ -264,12 +266,12 @@ async fn a_removed_journal_is_gone_and_so_is_one_that_was_being_removed() {
 }
 
 #[tokio::test]
-async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
-    let world = World::idle("journal-orphans").await;
-    let gone = RunUid::new("gone").unwrap();
-    for (run, kind) in [(uid(), "Backup"), (gone.clone(), "Restore")] {
+async fn orphaned_journals_are_listed_read_and_removed() {
+    let world = World::without_server("journal-orphans").await;
+    let deleted_run = RunUid::new("gone").unwrap();
+    for (run, kind) in [(uid(), "Backup"), (deleted_run.clone(), "Restore")] {
         let client = world.client.clone();
-        let opened = ConfigMaps::open(client, &world.namespace, &run, kind, "some-run").await;
+        let opened = ConfigMapJournal::open(client, &world.namespace, &run, kind, "some-run").await;
         let journal = opened.unwrap().0.with_location("bucket-1");
         let journal = journal.with_bucket(Some("aws:/b/".to_owned()));
         journal.append(&record(7)).await.unwrap();
@@ -281,7 +283,7 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
     let find = || orphans(world.client.clone(), &world.namespace, &live);
     let found = find().await.unwrap();
     let expected = Orphan {
-        run: gone,
+        run: deleted_run,
         kind: "Restore".to_owned(),
         name: "some-run".to_owned(),
         location: Some("bucket-1".to_owned()),
@@ -290,7 +292,8 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
     };
     assert_eq!(found, [expected]);
     let Orphan { run, kind, name, .. } = &found[0];
-    let opened = ConfigMaps::open(world.client.clone(), &world.namespace, run, kind, name).await;
+    let opened =
+        ConfigMapJournal::open(world.client.clone(), &world.namespace, run, kind, name).await;
     let (journal, records) = opened.unwrap();
     assert_eq!(blocks(&records), [7]);
     journal.remove().await.unwrap();
@@ -304,7 +307,7 @@ async fn journals_of_runs_that_are_gone_are_found_read_and_removed() {
 
 #[tokio::test]
 async fn a_run_that_ends_without_its_bucket_says_so_though_its_journal_cannot_be_written() {
-    let world = World::idle("journal-abandoned").await;
+    let world = World::without_server("journal-abandoned").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();
     open(&world).await;
@@ -316,46 +319,46 @@ async fn a_run_that_ends_without_its_bucket_says_so_though_its_journal_cannot_be
     assert_eq!(blocks(&records), [0]);
     journal.abandon(Stage::Waiting).await.unwrap();
     let records = open(&world).await.1;
-    assert!(matches!(records.last(), Some(Record::Abandoned { stage: Stage::Waiting, .. })));
+    assert!(matches!(records.last(), Some(JournalEntry::Abandoned { stage: Stage::Waiting, .. })));
 }
 
 #[tokio::test]
-async fn what_is_not_a_page_is_refused_by_its_name() {
-    let world = World::idle("journal-stranger").await;
+async fn invalid_page_is_refused_by_name() {
+    let world = World::without_server("journal-stranger").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();
     let labels = json!({"bowline.io/journal": UID, "bowline.io/run-kind": "Backup"});
     world.create::<ConfigMap>(json!({"metadata": {"name": "odd", "labels": labels}})).await;
     let refused = try_open(&world, world.client.clone()).await.err().unwrap();
-    assert!(matches!(&refused, Error::Foreign { page, .. } if page == "odd"), "{refused}");
+    assert!(matches!(&refused, Error::InvalidPage { page, .. } if page == "odd"), "{refused}");
     world.delete::<ConfigMap>("odd").await;
     let first = format!("bowline-journal-{UID}-0");
     world.patch::<ConfigMap>(&first, json!({"data": {"00000001": "{"}})).await;
     let refused = try_open(&world, world.client.clone()).await.err().unwrap();
-    assert!(matches!(&refused, Error::Foreign { page, .. } if *page == first), "{refused}");
+    assert!(matches!(&refused, Error::InvalidPage { page, .. } if *page == first), "{refused}");
     world.patch::<ConfigMap>(&first, json!({"data": {"00000001": null}})).await;
     let refused = open_as(&world, world.client.clone(), "weekly").await.err().unwrap();
-    assert!(matches!(&refused, Error::Foreign { page, .. } if *page == first), "{refused}");
+    assert!(matches!(&refused, Error::InvalidPage { page, .. } if *page == first), "{refused}");
     assert_eq!(blocks(&open(&world).await.1), [0]);
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_away_for_a_moment_is_waited_for() {
-    let world = World::idle("journal-away").await;
+async fn append_survives_a_short_api_server_outage() {
+    let world = World::without_server("journal-away").await;
     let away = |asked: usize| [0, 1, 3].contains(&asked);
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let judge = move |_: &Method, _: &Uri| away(count.fetch_add(1, Ordering::SeqCst));
-    let client = fault::client(world.client.clone(), judge);
+    let client = fault_injection::faulty_client(world.client.clone(), judge);
     let (journal, _) = try_open(&world, client).await.unwrap();
     journal.append(&record(0)).await.unwrap();
     assert_eq!(asked.load(Ordering::SeqCst), 5, "three lists and two creations");
 
     // The answers to what creates a page and to what adds to it are lost, and a request too.
-    let line = Line::new(|writes| match writes {
-        1 | 3 => Fate::AnswerLost(StatusCode::SERVICE_UNAVAILABLE),
-        5 => Fate::Lost(StatusCode::SERVICE_UNAVAILABLE),
-        _ => Fate::Passes,
+    let line = FaultyLine::new(|writes| match writes {
+        1 | 3 => WriteOutcome::AnswerLost(StatusCode::SERVICE_UNAVAILABLE),
+        5 => WriteOutcome::Lost(StatusCode::SERVICE_UNAVAILABLE),
+        _ => WriteOutcome::Passes,
     });
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     for block in 1..5 {
@@ -366,12 +369,12 @@ async fn an_api_server_that_is_away_for_a_moment_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_append_that_failed_may_be_there_and_those_after_it_are() {
-    let world = World::idle("journal-doubt").await;
-    let line = Line::new(|writes| match writes {
-        0 | 4 => Fate::AnswerLost(StatusCode::FORBIDDEN),
-        3 => Fate::Lost(StatusCode::FORBIDDEN),
-        _ => Fate::Passes,
+async fn failed_append_may_exist_and_later_ones_do() {
+    let world = World::without_server("journal-doubt").await;
+    let line = FaultyLine::new(|writes| match writes {
+        0 | 4 => WriteOutcome::AnswerLost(StatusCode::FORBIDDEN),
+        3 => WriteOutcome::Lost(StatusCode::FORBIDDEN),
+        _ => WriteOutcome::Passes,
     });
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     let mut failed = Vec::new();
@@ -386,15 +389,17 @@ async fn an_append_that_failed_may_be_there_and_those_after_it_are() {
 }
 
 #[tokio::test]
-async fn what_a_task_that_is_dropped_began_is_finished_by_the_next() {
-    let world = World::idle("journal-dropped").await;
-    let line = Line::new(|writes| if writes == 0 { Fate::Held } else { Fate::Passes });
+async fn batch_of_a_dropped_task_is_finished_by_the_next() {
+    let world = World::without_server("journal-dropped").await;
+    let line = FaultyLine::new(
+        |writes| if writes == 0 { WriteOutcome::Held } else { WriteOutcome::Passes },
+    );
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     let records = [record(0), record(1), record(2)];
     let mut first = journal.append(&records[0]);
     tokio::select! {
         outcome = &mut first => panic!("{outcome:?}"),
-        () = line.held.notified() => {}
+        () = line.write_held.notified() => {}
     }
     let (mut second, mut third) = (journal.append(&records[1]), journal.append(&records[2]));
     assert!(futures::poll!(&mut second).is_pending());
@@ -409,8 +414,8 @@ async fn what_a_task_that_is_dropped_began_is_finished_by_the_next() {
 }
 
 #[tokio::test]
-async fn who_had_a_journal_open_before_cannot_write_it_any_more() {
-    let world = World::idle("journal-taken").await;
+async fn earlier_opener_can_no_longer_write() {
+    let world = World::without_server("journal-taken").await;
     let (early, _) = open(&world).await;
     let (old, _) = open(&world).await;
     old.append(&record(0)).await.unwrap();
@@ -426,8 +431,8 @@ async fn who_had_a_journal_open_before_cannot_write_it_any_more() {
 }
 
 #[tokio::test]
-async fn a_page_that_somebody_labels_is_written_on_and_one_that_is_gone_is_not() {
-    let world = World::idle("journal-touched").await;
+async fn relabelled_page_is_written_and_deleted_page_is_not() {
+    let world = World::without_server("journal-touched").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();
     let first = format!("bowline-journal-{UID}-0");
@@ -441,12 +446,12 @@ async fn a_page_that_somebody_labels_is_written_on_and_one_that_is_gone_is_not()
 }
 
 #[tokio::test]
-async fn a_page_that_could_not_be_created_leaves_no_hole() {
-    let world = World::idle("journal-hole").await;
-    let line = Line::new(|writes| match writes {
-        0 | 1 => Fate::Lost(StatusCode::FORBIDDEN),
-        2 => Fate::AnswerLost(StatusCode::FORBIDDEN),
-        _ => Fate::Passes,
+async fn uncreated_page_leaves_no_gap() {
+    let world = World::without_server("journal-hole").await;
+    let line = FaultyLine::new(|writes| match writes {
+        0 | 1 => WriteOutcome::Lost(StatusCode::FORBIDDEN),
+        2 => WriteOutcome::AnswerLost(StatusCode::FORBIDDEN),
+        _ => WriteOutcome::Passes,
     });
     let (journal, _) = try_open(&world, line.client(world.client.clone())).await.unwrap();
     for block in 0..6 {

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bowline_server::fence::Fence;
-use bowline_server::lease::{Error, Guard, NAME, Terms};
+use bowline_server::lease::{Error, LeaseGuard, LeaseTimings, NAME};
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{HeaderValue, Request, Response};
@@ -21,20 +21,20 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use crate::bed::World;
-use crate::fault;
+use crate::fault_injection;
 
 const LIMIT: Duration = Duration::from_mins(1);
 /// Short, for tests that wait for their end.
-const SHORT: Terms = Terms {
+const SHORT: LeaseTimings = LeaseTimings {
     duration: Duration::from_secs(4),
-    renew: Duration::from_millis(200),
-    give_up: Duration::from_secs(3),
+    renew_interval: Duration::from_millis(200),
+    renew_deadline: Duration::from_secs(3),
 };
 /// Far longer than any test waits: what is taken within them is taken at once.
-const LONG: Terms = Terms {
+const LONG: LeaseTimings = LeaseTimings {
     duration: Duration::from_mins(10),
-    renew: Duration::from_millis(200),
-    give_up: Duration::from_mins(5),
+    renew_interval: Duration::from_millis(200),
+    renew_deadline: Duration::from_mins(5),
 };
 
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
@@ -42,14 +42,19 @@ async fn in_time<T>(what: impl Future<Output = T>) -> T {
 }
 
 /// Becomes the holder, with a client of its own choice.
-async fn acquire_with(client: Client, world: &World, identity: &str, terms: Terms) -> Guard {
+async fn acquire_with(
+    client: Client,
+    world: &World,
+    identity: &str,
+    terms: LeaseTimings,
+) -> LeaseGuard {
     let never = CancellationToken::new();
     let fence = Fence::default();
-    let guard = Guard::acquire(client, &world.namespace, identity, terms, &fence, &never);
+    let guard = LeaseGuard::acquire(client, &world.namespace, identity, terms, &fence, &never);
     in_time(guard).await.unwrap().expect("nobody asked to stop")
 }
 
-async fn acquire(world: &World, identity: &str, terms: Terms) -> Guard {
+async fn acquire(world: &World, identity: &str, terms: LeaseTimings) -> LeaseGuard {
     acquire_with(world.client.clone(), world, identity, terms).await
 }
 
@@ -71,12 +76,12 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
 
 /// Between a client and the API server. What `way` does not return is never answered.
 #[derive(Clone)]
-struct Wire<W> {
+struct FilteredService<W> {
     inner: Client,
-    way: W,
+    filter: W,
 }
 
-impl<W> Service<Request<Body>> for Wire<W>
+impl<W> Service<Request<Body>> for FilteredService<W>
 where
     W: Fn(Request<Body>) -> Option<Request<Body>>,
 {
@@ -90,24 +95,24 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let inner = self.inner.clone();
-        match (self.way)(request) {
+        match (self.filter)(request) {
             Some(request) => async move { inner.send(request).await }.boxed(),
             None => std::future::pending().boxed(),
         }
     }
 }
 
-fn through(
+fn filtered_client(
     inner: Client,
-    way: impl Fn(Request<Body>) -> Option<Request<Body>> + Clone + Send + 'static,
+    filter: impl Fn(Request<Body>) -> Option<Request<Body>> + Clone + Send + 'static,
 ) -> Client {
     let namespace = inner.default_namespace().to_owned();
-    Client::new(Wire { inner, way }, namespace)
+    Client::new(FilteredService { inner, filter }, namespace)
 }
 
 #[tokio::test]
-async fn of_many_contenders_one_holds_the_lease_and_the_others_wait() {
-    let world = World::idle("lease-contenders").await;
+async fn one_of_many_candidates_holds_the_lease() {
+    let world = World::without_server("lease-contenders").await;
     let stop = CancellationToken::new();
     let mut contenders = JoinSet::new();
     for name in ["a", "b", "c", "d"] {
@@ -115,12 +120,15 @@ async fn of_many_contenders_one_holds_the_lease_and_the_others_wait() {
         let stop = stop.clone();
         contenders.spawn(async move {
             let fence = Fence::default();
-            (name, Guard::acquire(client, &namespace, name, SHORT, &fence, &stop).await.unwrap())
+            (
+                name,
+                LeaseGuard::acquire(client, &namespace, name, SHORT, &fence, &stop).await.unwrap(),
+            )
         });
     }
-    let mut held = in_time(contenders.join_next()).await.unwrap().unwrap();
+    let mut first_guard = in_time(contenders.join_next()).await.unwrap().unwrap();
     for transitions in 0..2 {
-        let (name, guard) = (held.0, held.1.unwrap());
+        let (name, guard) = (first_guard.0, first_guard.1.unwrap());
         let twice = 2 * SHORT.duration;
         let lease = world
             .until(NAME, |lease| {
@@ -134,7 +142,7 @@ async fn of_many_contenders_one_holds_the_lease_and_the_others_wait() {
         assert!(contenders.try_join_next().is_none(), "a second one has the lease");
         assert!(!guard.lost().is_cancelled());
         guard.release().await;
-        held = in_time(contenders.join_next()).await.unwrap().unwrap();
+        first_guard = in_time(contenders.join_next()).await.unwrap().unwrap();
     }
     stop.cancel();
     let (_, last) = in_time(contenders.join_next()).await.unwrap().unwrap();
@@ -142,8 +150,8 @@ async fn of_many_contenders_one_holds_the_lease_and_the_others_wait() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_is_followed_after_the_duration_and_not_before() {
-    let world = World::idle("lease-death").await;
+async fn dead_server_is_replaced_only_after_the_lease_duration() {
+    let world = World::without_server("lease-death").await;
     let first = acquire(&world, "a", SHORT).await;
     let lost = first.lost().clone();
     let mut last_renewal = None;
@@ -158,16 +166,16 @@ async fn a_server_that_dies_is_followed_after_the_duration_and_not_before() {
         drop(first);
         in_time(lost.cancelled()).await;
         // The last renewal of the first is seen before the second comes.
-        let seen = std::cell::Cell::new(None);
+        let first_observed = std::cell::Cell::new(None);
         let lease = world
             .until(NAME, |lease| {
                 if holder(lease) == Some("a") {
-                    seen.set(renewed(lease));
+                    first_observed.set(renewed(lease));
                 }
                 holder(lease) == Some("b")
             })
             .await;
-        last_renewal = seen.get();
+        last_renewal = first_observed.get();
         lease
     };
     let (second, lease) = tokio::join!(follows, dies);
@@ -178,8 +186,8 @@ async fn a_server_that_dies_is_followed_after_the_duration_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_lease_that_was_given_back_is_taken_at_once() {
-    let world = World::idle("lease-release").await;
+async fn released_lease_is_acquired_at_once() {
+    let world = World::without_server("lease-release").await;
     let first = acquire(&world, "a", LONG).await;
     let lost = first.lost().clone();
     first.release().await;
@@ -192,8 +200,8 @@ async fn a_lease_that_was_given_back_is_taken_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_restarts_takes_its_own_lease_back_at_once() {
-    let world = World::idle("lease-restart").await;
+async fn restarted_server_reacquires_its_own_lease() {
+    let world = World::without_server("lease-restart").await;
     let first = acquire(&world, "a", LONG).await;
     drop(first);
     let second = acquire(&world, "a", LONG).await;
@@ -209,8 +217,8 @@ async fn a_server_that_restarts_takes_its_own_lease_back_at_once() {
 }
 
 #[tokio::test]
-async fn a_guard_is_lost_before_another_server_can_have_the_lease() {
-    let world = World::idle("lease-cut").await;
+async fn guard_is_lost_before_another_server_acquires_the_lease() {
+    let world = World::without_server("lease-cut").await;
     for hangs in [true, false] {
         let is_cut = Arc::new(AtomicBool::new(false));
         let client = {
@@ -218,9 +226,9 @@ async fn a_guard_is_lost_before_another_server_can_have_the_lease() {
             let is_cut = move || is_cut.load(Ordering::SeqCst);
             if hangs {
                 let passes = move |request| (!is_cut()).then_some(request);
-                through(world.client.clone(), passes)
+                filtered_client(world.client.clone(), passes)
             } else {
-                fault::client(world.client.clone(), move |_, _| is_cut())
+                fault_injection::faulty_client(world.client.clone(), move |_, _| is_cut())
             }
         };
         let first = acquire_with(client, &world, "a", SHORT).await;
@@ -245,13 +253,13 @@ async fn a_guard_is_lost_before_another_server_can_have_the_lease() {
 }
 
 #[tokio::test]
-async fn a_short_outage_costs_nothing() {
-    let world = World::idle("lease-outage").await;
+async fn lease_survives_a_short_outage() {
+    let world = World::without_server("lease-outage").await;
     let is_cut = Arc::new(AtomicBool::new(true));
     let (count, mut refused) = watch::channel(0);
     let client = {
         let is_cut = Arc::clone(&is_cut);
-        fault::client(world.client.clone(), move |_, _| {
+        fault_injection::faulty_client(world.client.clone(), move |_, _| {
             let is_cut = is_cut.load(Ordering::SeqCst);
             count.send_modify(|count| *count += u32::from(is_cut));
             is_cut
@@ -271,8 +279,8 @@ async fn a_short_outage_costs_nothing() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_deleted_emptied_or_changed_is_kept() {
-    let world = World::idle("lease-edited").await;
+async fn deleted_emptied_or_edited_lease_is_kept() {
+    let world = World::without_server("lease-edited").await;
     let guard = acquire(&world, "a", LONG).await;
     let before: Lease = world.until(NAME, |_| true).await;
     let is_kept = async |before: &Lease| {
@@ -297,8 +305,8 @@ async fn a_lease_that_is_deleted_emptied_or_changed_is_kept() {
 }
 
 #[tokio::test]
-async fn a_lease_that_another_has_is_lost() {
-    let world = World::idle("lease-taken").await;
+async fn lease_held_by_another_server_is_lost() {
+    let world = World::without_server("lease-taken").await;
     let guard = acquire(&world, "a", LONG).await;
     world.patch::<Lease>(NAME, json!({"spec": {"holderIdentity": "b"}})).await;
     in_time(guard.lost().cancelled()).await;
@@ -308,20 +316,20 @@ async fn a_lease_that_another_has_is_lost() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_not_use_leases_is_told_what_it_lacks() {
-    let world = World::idle("lease-forbidden").await;
-    let nobody = through(world.client.clone(), |mut request: Request<Body>| {
+async fn missing_lease_permissions_are_named() {
+    let world = World::without_server("lease-forbidden").await;
+    let unauthorized = filtered_client(world.client.clone(), |mut request: Request<Body>| {
         let name = HeaderValue::from_static("nobody");
         request.headers_mut().insert("impersonate-user", name);
         Some(request)
     });
     let never = CancellationToken::new();
-    let acquire = async |client: &Client, namespace: &str, identity: &str, terms: Terms| {
+    let acquire = async |client: &Client, namespace: &str, identity: &str, terms: LeaseTimings| {
         let fence = Fence::default();
-        let guard = Guard::acquire(client.clone(), namespace, identity, terms, &fence, &never);
+        let guard = LeaseGuard::acquire(client.clone(), namespace, identity, terms, &fence, &never);
         in_time(guard).await.unwrap_err()
     };
-    let error = acquire(&nobody, &world.namespace, "a", SHORT).await;
+    let error = acquire(&unauthorized, &world.namespace, "a", SHORT).await;
     assert!(matches!(error, Error::Forbidden { .. }), "{error:?}");
     let error = error.to_string();
     for part in ["`get`, `create` and `patch`", "coordination.k8s.io", "`lease-forbidden`"] {
@@ -331,8 +339,8 @@ async fn a_server_that_may_not_use_leases_is_told_what_it_lacks() {
     assert!(matches!(&error, Error::Refused { .. }), "{error:?}");
     let error = acquire(&world.client, &world.namespace, "", SHORT).await;
     assert!(matches!(&error, Error::NoIdentity), "{error:?}");
-    let terms = Terms { give_up: SHORT.duration, ..SHORT };
+    let terms = LeaseTimings { renew_deadline: SHORT.duration, ..SHORT };
     let error = acquire(&world.client, &world.namespace, "a", terms).await;
-    assert!(matches!(&error, Error::Terms(_)), "{error:?}");
+    assert!(matches!(&error, Error::Timings(_)), "{error:?}");
     assert!(world.api::<Lease>().get_opt(NAME).await.unwrap().is_none());
 }

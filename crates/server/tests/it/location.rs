@@ -12,7 +12,7 @@ fn message(location: &BackupStorageLocation) -> &str {
 }
 
 #[tokio::test]
-async fn a_location_is_available_as_soon_as_its_bucket_is_there() {
+async fn location_becomes_available_with_its_bucket() {
     let world = World::start("location-bucket").await;
     world.credentials("s3").await;
     world.location("l", world.s3_spec("l")).await;
@@ -28,7 +28,7 @@ async fn a_location_is_available_as_soon_as_its_bucket_is_there() {
 }
 
 #[tokio::test]
-async fn credentials_are_read_anew_and_never_shown() {
+async fn credentials_are_reread_and_never_leaked() {
     let world = World::start("location-credentials").await;
     shared().s3.create_bucket(&world.bucket("l")).unwrap();
     let id = &shared().s3.credentials().access_key;
@@ -50,7 +50,7 @@ async fn credentials_are_read_anew_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_mistake_in_a_location_is_told() {
+async fn invalid_location_is_reported() {
     let world = World::start("location-mistakes").await;
     world.credentials("s3").await;
     let change = |pointer: &str, value: Value| {
@@ -83,7 +83,7 @@ async fn a_mistake_in_a_location_is_told() {
 }
 
 #[tokio::test]
-async fn a_location_is_checked_when_its_spec_changes_and_not_because_it_was_checked() {
+async fn location_is_checked_on_spec_changes_only() {
     let hour = std::time::Duration::from_hours(1);
     let world = World::start_with("location-quiet", |options| {
         options.store_validation_frequency = hour;
@@ -113,8 +113,8 @@ async fn a_location_is_checked_when_its_spec_changes_and_not_because_it_was_chec
 }
 
 #[tokio::test]
-async fn there_is_one_default_and_the_server_names_it_if_nobody_does() {
-    let mut world = World::idle("location-default").await;
+async fn server_marks_the_default_location_if_none_is_marked() {
+    let mut world = World::without_server("location-default").await;
     world.location("default", filesystem_spec("a")).await;
     world.run(world.options());
     let is_default = |location: &BackupStorageLocation| location.spec.default;
@@ -133,8 +133,8 @@ async fn there_is_one_default_and_the_server_names_it_if_nobody_does() {
 }
 
 #[tokio::test]
-async fn a_plugin_is_used_for_its_provider_and_gets_the_credentials_as_a_file() {
-    let mut world = World::idle("location-plugin").await;
+async fn plugin_receives_credentials_as_a_file() {
+    let mut world = World::without_server("location-plugin").await;
     let plugin = fixture::rust_plugins().await.unwrap();
     symlink(plugin, world.path("plugins").join("fixture")).unwrap();
     world.secret("s3", "hunter2").await;
@@ -172,7 +172,7 @@ fn entries(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn a_location_that_was_mended_is_checked_again_before_a_backup_is_refused_for_it() {
+async fn repaired_location_is_rechecked_before_refusing_a_backup() {
     // No other check comes in time.
     let never = |options: &mut bowline_server::Options| {
         options.store_validation_frequency = std::time::Duration::from_hours(1);

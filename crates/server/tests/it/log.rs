@@ -32,11 +32,11 @@ async fn run(host: &Host, item: &str, log: &RunLog) {
     let span = log.attach(span);
     let asked = async { action.plugin.execute(&pod, &Encoded::new(backup)).await.unwrap() };
     asked.instrument(span).await;
-    run.end().await;
+    run.shut_down().await;
 }
 
 #[tokio::test]
-async fn what_a_plugin_says_is_in_the_log_of_its_run() {
+async fn plugin_output_is_in_the_run_log() {
     bed::shared();
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
@@ -52,10 +52,10 @@ async fn what_a_plugin_says_is_in_the_log_of_its_run() {
     for (log, item) in logs.iter().zip(["one", "two"]) {
         let mut text = String::new();
         MultiGzDecoder::new(&*log.finish()).read_to_string(&mut text).unwrap();
-        let said: Vec<_> =
+        let messages: Vec<_> =
             text.lines().filter(|line| line.contains("fixture says hello")).collect();
-        assert_eq!(said.len(), 2, "{text}");
-        for (line, level) in said.iter().zip(["info", "warning"]) {
+        assert_eq!(messages.len(), 2, "{text}");
+        for (line, level) in messages.iter().zip(["info", "warning"]) {
             assert!(line.contains(&format!("level={level} msg=\"fixture says hello\"")), "{line}");
             assert!(line.contains(&format!(" backup={item} item={item} ")), "{line}");
         }

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::backup::{application, is_over, pod, take};
+use crate::backup::{application, back_up_and_wait, is_over, pod};
 use crate::bed::{LIMIT, World};
 use crate::http;
 use crate::restore::restore;
@@ -24,7 +24,7 @@ pub(crate) type Series = (String, BTreeMap<String, String>);
 pub(crate) type Served = BTreeMap<Series, f64>;
 
 /// All of Velero's metrics that concern what we do, with their labels.
-const OF_VELERO: &[(&str, &[&str])] = &[
+const VELERO_METRICS: &[(&str, &[&str])] = &[
     ("velero_backup_attempt_total", &["schedule"]),
     ("velero_backup_deletion_attempt_total", &["schedule"]),
     ("velero_backup_deletion_failure_total", &["schedule"]),
@@ -93,18 +93,18 @@ pub(crate) async fn scrape(port: u16) -> Served {
 
 /// Where a server serves its metrics from now on.
 pub(crate) fn address() -> (u16, metrics::Address) {
-    let [port] = port::free().unwrap();
+    let [port] = port::free_ports().unwrap();
     (port, metrics::Address::At((Ipv4Addr::LOCALHOST, port).into()))
 }
 
 /// The value of a series of a schedule.
-fn of(served: &Served, name: &str, schedule: &str) -> Option<f64> {
+fn schedule_value(served: &Served, name: &str, schedule: &str) -> Option<f64> {
     let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
     served.get(&(format!("velero_{name}"), labels)).copied()
 }
 
 /// The value of a series without labels.
-fn plain(served: &Served, name: &str) -> Option<f64> {
+fn unlabelled_value(served: &Served, name: &str) -> Option<f64> {
     served.get(&(name.to_owned(), BTreeMap::new())).copied()
 }
 
@@ -123,13 +123,13 @@ async fn until(port: u16, what: &str, condition: impl Fn(&Served) -> bool) -> Se
 
 /// The metrics of Velero's that are served, with their labels.
 fn names(served: &Served) -> BTreeSet<(String, Vec<String>)> {
-    let ours = served.keys().filter(|(name, _)| name.starts_with("velero_"));
-    ours.map(|(name, labels)| (name.clone(), labels.keys().cloned().collect())).collect()
+    let velero_series = served.keys().filter(|(name, _)| name.starts_with("velero_"));
+    velero_series.map(|(name, labels)| (name.clone(), labels.keys().cloned().collect())).collect()
 }
 
 /// What is told of objects, and so outlives a server: not what was counted or written by it.
-fn told(served: &Served) -> BTreeMap<&Series, f64> {
-    const TOLD: [&str; 8] = [
+fn restart_stable_series(served: &Served) -> BTreeMap<&Series, f64> {
+    const RESTART_STABLE: [&str; 8] = [
         "velero_backup_items_errors",
         "velero_backup_items_total",
         "velero_backup_last_status",
@@ -139,12 +139,12 @@ fn told(served: &Served) -> BTreeMap<&Series, f64> {
         "velero_restore_total",
         "velero_schedule_expected_interval_seconds",
     ];
-    let of_objects = served.iter().filter(|((name, _), _)| TOLD.contains(&name.as_str()));
+    let of_objects = served.iter().filter(|((name, _), _)| RESTART_STABLE.contains(&name.as_str()));
     of_objects.map(|(series, value)| (series, *value)).collect()
 }
 
 /// Takes a backup that counts as one of a schedule.
-async fn take_of_schedule(world: &World, name: &str, app: &str) -> Backup {
+async fn back_up_for_schedule(world: &World, name: &str, app: &str) -> Backup {
     let labels = json!({"velero.io/schedule-name": "yearly"});
     let spec = json!({"includedNamespaces": [app]});
     let object = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
@@ -153,9 +153,9 @@ async fn take_of_schedule(world: &World, name: &str, app: &str) -> Backup {
 }
 
 #[tokio::test]
-async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
+async fn velero_dashboards_work_across_a_restart() {
     const APP: &str = "app-metrics";
-    let mut world = World::idle("metrics").await;
+    let mut world = World::without_server("metrics").await;
     world.install_fixture().await;
     let (port, metrics_address) = address();
     let options = || Options { metrics_address, ..world.options() };
@@ -168,12 +168,12 @@ async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
 
     let spec = json!({"includedNamespaces": [APP]});
     for name in ["good", "kept"] {
-        let status = take(&world, name, spec.clone()).await;
+        let status = back_up_and_wait(&world, name, spec.clone()).await;
         assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     }
-    let kept = world.api::<Backup>().get("kept").await.unwrap().status.unwrap();
+    let kept_status = world.api::<Backup>().get("kept").await.unwrap().status.unwrap();
     apply(&world.client, pod(APP, "bad", "error=the disk is full")).await.unwrap();
-    let partly = take_of_schedule(&world, "partly", APP).await.status.unwrap();
+    let partly = back_up_for_schedule(&world, "partly", APP).await.status.unwrap();
     assert_eq!(partly.phase, Some(BackupPhase::PartiallyFailed), "{partly:?}");
     let spec = json!({"backupName": "kept", "namespaceMapping": {APP: "app-metrics-2"}});
     let status = restore(&world, "back", spec).await;
@@ -186,16 +186,16 @@ async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
     world.until_gone::<DeleteBackupRequest>("away").await;
 
     let served = until(port, "two backups are left", |served| {
-        plain(served, "velero_backup_total") == Some(2.0)
-            && of(served, "backup_deletion_success_total", "") == Some(1.0)
+        unlabelled_value(served, "velero_backup_total") == Some(2.0)
+            && schedule_value(served, "backup_deletion_success_total", "") == Some(1.0)
     })
     .await;
-    let expected = OF_VELERO.iter().map(|(name, labels)| {
+    let expected = VELERO_METRICS.iter().map(|(name, labels)| {
         ((*name).to_owned(), labels.iter().map(|label| (*label).to_owned()).collect())
     });
     assert_eq!(names(&served), expected.collect::<BTreeSet<_>>());
-    let of_none = |name: &str| of(&served, name, "");
-    let of_yearly = |name: &str| of(&served, name, "yearly");
+    let of_none = |name: &str| schedule_value(&served, name, "");
+    let of_yearly = |name: &str| schedule_value(&served, name, "yearly");
     for (name, none, yearly) in [
         ("backup_attempt_total", 2.0, 1.0),
         ("backup_success_total", 2.0, 0.0),
@@ -215,24 +215,24 @@ async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
     }
     // Counts below 2^53, exact as they are.
     let exact = |count: i64| Some(f64::from(i32::try_from(count).unwrap()));
-    assert_eq!(of_none("backup_items_total"), exact(kept.progress.unwrap().total_items));
+    assert_eq!(of_none("backup_items_total"), exact(kept_status.progress.unwrap().total_items));
     assert_eq!(of_yearly("backup_items_errors"), exact(partly.errors));
-    let ended = kept.completion_timestamp.unwrap().0.as_second();
+    let ended = kept_status.completion_timestamp.unwrap().0.as_second();
     assert_eq!(of_none("backup_last_successful_timestamp"), exact(ended));
     assert_eq!(of_yearly("backup_last_successful_timestamp"), None);
-    assert_eq!(plain(&served, "velero_restore_total"), Some(2.0));
+    assert_eq!(unlabelled_value(&served, "velero_restore_total"), Some(2.0));
     assert!(of_yearly("schedule_expected_interval_seconds") >= Some(365.0 * 86_400.0));
     assert!(of_none("backup_tarball_size_bytes") > Some(100.0));
 
     world.end().await.unwrap();
     world.run(second);
     let again = until(port, "what is told of objects is told again", |served| {
-        plain(served, "velero_backup_total").is_some()
+        unlabelled_value(served, "velero_backup_total").is_some()
     })
     .await;
-    assert_eq!(told(&again), told(&served));
-    assert_eq!(of(&again, "backup_attempt_total", ""), Some(0.0));
-    assert_eq!(of(&again, "restore_attempt_total", "yearly"), Some(0.0));
+    assert_eq!(restart_stable_series(&again), restart_stable_series(&served));
+    assert_eq!(schedule_value(&again, "backup_attempt_total", ""), Some(0.0));
+    assert_eq!(schedule_value(&again, "restore_attempt_total", "yearly"), Some(0.0));
 
     world.delete::<Schedule>("yearly").await;
     let is_of_yearly = |(_, labels): &&Series| labels.values().any(|value| value == "yearly");
@@ -241,8 +241,8 @@ async fn dashboards_for_velero_show_what_happened_also_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_server_that_only_waits_tells_nothing_of_objects_until_it_takes_over() {
-    let mut world = World::idle("metrics-waits").await;
+async fn standby_server_exports_no_object_metrics() {
+    let mut world = World::without_server("metrics-waits").await;
     let (_, first) = address();
     let (port, second) = address();
     world.run(Options { identity: "a".to_owned(), metrics_address: first, ..world.options() });
@@ -252,17 +252,21 @@ async fn a_server_that_only_waits_tells_nothing_of_objects_until_it_takes_over()
         "status": {"phase": "Completed", "completionTimestamp": "2026-01-01T00:00:00Z"},
     });
     world.create::<Backup>(object).await;
-    let mut other = world.beside();
+    let mut other = world.second_server_world();
     other.run(Options { identity: "b".to_owned(), metrics_address: second, ..world.options() });
     let served = scrape(port).await;
-    assert_eq!(of(&served, "backup_attempt_total", ""), Some(0.0), "counters are there");
-    assert_eq!(told(&served), BTreeMap::new());
+    assert_eq!(
+        schedule_value(&served, "backup_attempt_total", ""),
+        Some(0.0),
+        "counters are there"
+    );
+    assert_eq!(restart_stable_series(&served), BTreeMap::new());
     world.end().await.unwrap();
     let served = until(port, "it has taken over", |served| {
-        plain(served, "velero_backup_total") == Some(1.0)
+        unlabelled_value(served, "velero_backup_total") == Some(1.0)
     })
     .await;
-    let last = of(&served, "backup_last_successful_timestamp", "");
+    let last = schedule_value(&served, "backup_last_successful_timestamp", "");
     assert_eq!(last, Some(1_767_225_600.0), "as the first one told");
     other.end().await.unwrap();
 }

@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::{LIMIT, SETS, World};
-use crate::fault;
+use crate::fault_injection;
 
 /// A Backup or Restore.
 pub(crate) trait Run:
@@ -48,12 +48,12 @@ impl Run for Backup {}
 impl Run for Restore {}
 
 /// What the status of a run says under a key.
-pub(crate) fn says<K: Run>(run: &K, key: &str) -> Value {
+pub(crate) fn status_field<K: Run>(run: &K, key: &str) -> Value {
     serde_json::to_value(run).unwrap()["status"][key].take()
 }
 
 pub(crate) fn phase<K: Run>(run: &K) -> String {
-    says(run, "phase").as_str().unwrap_or("New").to_owned()
+    status_field(run, "phase").as_str().unwrap_or("New").to_owned()
 }
 
 pub(crate) fn is_over<K: Run>(run: &K) -> bool {
@@ -66,7 +66,7 @@ pub(crate) fn is_waiting<K: Run>(run: &K) -> bool {
 
 /// Whether a condition is `True`, `False` or `Unknown`; empty if it is not there.
 pub(crate) fn condition<K: Run>(run: &K, type_: &str) -> String {
-    let conditions = says(run, "conditions");
+    let conditions = status_field(run, "conditions");
     let conditions = conditions.as_array().cloned().unwrap_or_default();
     let found = conditions.iter().find(|condition| condition["type"] == type_);
     found.map_or("", |condition| condition["status"].as_str().unwrap()).to_owned()
@@ -75,8 +75,9 @@ pub(crate) fn condition<K: Run>(run: &K, type_: &str) -> String {
 /// How many operations a run has begun, and how many of them have completed and failed.
 pub(crate) fn counts<K: Run>(run: &K) -> [i64; 3] {
     let kind = K::kind(&()).to_lowercase();
-    ["Attempted", "Completed", "Failed"]
-        .map(|what| says(run, &format!("{kind}ItemOperations{what}")).as_i64().unwrap_or_default())
+    ["Attempted", "Completed", "Failed"].map(|what| {
+        status_field(run, &format!("{kind}ItemOperations{what}")).as_i64().unwrap_or_default()
+    })
 }
 
 /// A name or an annotation of a set.
@@ -85,7 +86,7 @@ pub(crate) fn key(set: &str, own: &str) -> String {
 }
 
 /// Something that operations are tried on.
-pub(crate) struct Trial {
+pub(crate) struct OperationWorld {
     pub(crate) world: World,
     pub(crate) store: BackupStore,
     /// The namespace of the application.
@@ -94,7 +95,7 @@ pub(crate) struct Trial {
 
 /// An operation as the bucket has it.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct StoredOperation {
     pub(crate) id: String,
     pub(crate) plugin: String,
     pub(crate) phase: OperationPhase,
@@ -102,7 +103,7 @@ pub(crate) struct Kept {
     pub(crate) done: i64,
 }
 
-impl Trial {
+impl OperationWorld {
     /// A server with both sets, and an empty application.
     pub(crate) async fn start(name: &str) -> Self {
         Self::start_with(name, |_| {}).await
@@ -110,7 +111,7 @@ impl Trial {
 
     /// The same, with other options.
     pub(crate) async fn start_with(name: &str, change: impl FnOnce(&mut Options)) -> Self {
-        let mut world = World::idle(name).await;
+        let mut world = World::without_server(name).await;
         world.install_sets().await;
         let mut options = Self::options(&world);
         change(&mut options);
@@ -177,7 +178,7 @@ impl Trial {
     }
 
     /// Waits for the end of a run. Returns all that was shown of it, without repetitions of phases.
-    pub(crate) async fn course<K: Run>(&self, created: &K) -> (K, Vec<K>) {
+    pub(crate) async fn wait_for_end<K: Run>(&self, created: &K) -> (K, Vec<K>) {
         let name = created.name_any();
         let last = self.world.until::<K>(&name, is_over).await;
         let params = WatchParams::default().fields(&format!("metadata.name={name}"));
@@ -201,7 +202,7 @@ impl Trial {
         let read = if K::kind(&()) == "Backup" {
             self.store.get(&BackupName::new(name).unwrap()).await
         } else {
-            self.store.get_of_restore(&RestoreName::new(name).unwrap()).await
+            self.store.get_restore_file(&RestoreName::new(name).unwrap()).await
         };
         read.unwrap().expect("there are results")
     }
@@ -214,8 +215,8 @@ impl Trial {
         assert_eq!(of_app.len() + about_the_run, results.errors.count(), "{results:?}");
         let errors = i64::try_from(results.errors.count()).unwrap();
         // Why it failed is counted, too.
-        let reason = i64::from(about_the_run == 0 && !says(run, "failureReason").is_null());
-        assert_eq!(says(run, "errors"), errors + reason, "{results:?}");
+        let reason = i64::from(about_the_run == 0 && !status_field(run, "failureReason").is_null());
+        assert_eq!(status_field(run, "errors"), errors + reason, "{results:?}");
         let about = |text: &String| {
             let text = text.strip_prefix("persistentvolumeclaims/").expect(text);
             let (name, error) = text.split_once(": ").unwrap();
@@ -225,48 +226,48 @@ impl Trial {
     }
 
     /// The operations of a run as the bucket has them, by the name of their item.
-    pub(crate) async fn operations<K: Run>(&self, run: &K) -> BTreeMap<String, Kept> {
+    pub(crate) async fn operations<K: Run>(&self, run: &K) -> BTreeMap<String, StoredOperation> {
         let name = run.name_any();
-        let kept: Vec<(String, Kept)> = if K::kind(&()) == "Backup" {
+        let operations: Vec<(String, StoredOperation)> = if K::kind(&()) == "Backup" {
             let name = BackupName::new(name).unwrap();
             let read = self.store.get::<Vec<BackupOperation>>(&name).await.unwrap();
             let one = |BackupOperation { spec, status, .. }: BackupOperation| {
-                let kept = Kept {
+                let operation = StoredOperation {
                     id: spec.operation_id,
                     plugin: spec.backup_item_action,
                     phase: status.phase.unwrap(),
                     error: status.error,
                     done: status.n_completed,
                 };
-                (spec.resource_identifier.name, kept)
+                (spec.resource_identifier.name, operation)
             };
             read.expect("there are operations").into_iter().map(one).collect()
         } else {
             let name = RestoreName::new(name).unwrap();
-            let read = self.store.get_of_restore::<Vec<RestoreOperation>>(&name).await.unwrap();
+            let read = self.store.get_restore_file::<Vec<RestoreOperation>>(&name).await.unwrap();
             let one = |RestoreOperation { spec, status, .. }: RestoreOperation| {
-                let kept = Kept {
+                let operation = StoredOperation {
                     id: spec.operation_id,
                     plugin: spec.restore_item_action,
                     phase: status.phase.unwrap(),
                     error: status.error,
                     done: status.n_completed,
                 };
-                (spec.resource_identifier.name, kept)
+                (spec.resource_identifier.name, operation)
             };
             read.expect("there are operations").into_iter().map(one).collect()
         };
-        kept.into_iter().collect()
+        operations.into_iter().collect()
     }
 
     /// Whether a set was told to stop an operation.
-    pub(crate) fn was_told_to_stop(&self, set: &str, operation: &Kept) -> bool {
+    pub(crate) fn was_canceled(&self, set: &str, operation: &StoredOperation) -> bool {
         let file = format!("cancelled-{}", operation.id.replace('/', "_"));
         self.world.path(set).join(file).exists()
     }
 
     /// How often a set was asked about an operation.
-    fn polls(&self, set: &str, operation: &Kept) -> usize {
+    fn polls(&self, set: &str, operation: &StoredOperation) -> usize {
         let file = format!("polls-{}", operation.id.replace('/', "_"));
         std::fs::read_to_string(self.world.path(set).join(file)).unwrap().lines().count()
     }
@@ -301,11 +302,11 @@ impl Trial {
     }
 
     /// Waits until there is an Event with this reason.
-    pub(crate) async fn until_told(&self, run: &str, reason: &str) {
+    pub(crate) async fn until_event(&self, run: &str, reason: &str) {
         let deadline = Instant::now() + LIMIT;
         loop {
             let events = self.events(run).await;
-            if events.iter().any(|told| told == reason) {
+            if events.iter().any(|event| event == reason) {
                 return;
             }
             assert!(Instant::now() < deadline, "no {reason} in {events:?}");
@@ -319,7 +320,7 @@ impl Trial {
         self.world.api::<ConfigMap>().list(&params).await.unwrap().items.len()
     }
 
-    pub(crate) async fn until_forgotten(&self) {
+    pub(crate) async fn until_journals_removed(&self) {
         let deadline = Instant::now() + LIMIT;
         while self.journals().await > 0 {
             assert!(Instant::now() < deadline, "a journal is left");
@@ -336,14 +337,14 @@ pub(crate) fn phases<K: Run>(shown: &[K]) -> Vec<String> {
 }
 
 /// What a run went through, from `InProgress` on.
-fn ran<K: Run>(shown: &[K]) -> Vec<String> {
+fn phases_from_start<K: Run>(shown: &[K]) -> Vec<String> {
     phases(shown).into_iter().skip_while(|phase| phase != "InProgress").collect()
 }
 
 const GOOD: [&str; 4] = ["InProgress", "WaitingForPluginOperations", "Finalizing", "Completed"];
 
 /// Waits until one operation has ended and the other not, and looks at the file of operations.
-async fn sees_progress<K: Run>(trial: &Trial, run: &K) {
+async fn assert_progress_stored<K: Run>(trial: &OperationWorld, run: &K) {
     let name = run.name_any();
     let half = |run: &K| is_waiting(run) && counts(run) == [2, 1, 0];
     let shown = trial.world.until::<K>(&name, half).await;
@@ -356,9 +357,9 @@ async fn sees_progress<K: Run>(trial: &Trial, run: &K) {
     assert!((1000..6000).contains(&other.done), "{operations:?}");
 }
 
-async fn ended_well<K: Run>(trial: &Trial, created: &K, action: &str) {
-    let (last, shown) = trial.course(created).await;
-    assert_eq!(ran(&shown), GOOD, "{last:?}");
+async fn assert_completed<K: Run>(trial: &OperationWorld, created: &K, action: &str) {
+    let (last, shown) = trial.wait_for_end(created).await;
+    assert_eq!(phases_from_start(&shown), GOOD, "{last:?}");
     assert_eq!(counts(&last), [2, 2, 0]);
     let in_progress = shown.iter().find(|run| phase(*run) == "InProgress").unwrap();
     assert_eq!(condition(in_progress, "Completed"), "Unknown");
@@ -367,19 +368,19 @@ async fn ended_well<K: Run>(trial: &Trial, created: &K, action: &str) {
     assert_eq!(trial.results(&last).await, Results::default());
     let operations = trial.operations(&last).await;
     for set in SETS {
-        let Kept { plugin, phase, done, .. } = &operations[set];
+        let StoredOperation { plugin, phase, done, .. } = &operations[set];
         assert_eq!((plugin.as_str(), phase), (&*key(set, action), &OperationPhase::Completed));
         assert!(*done >= 3000, "{operations:?}");
     }
     for reason in ["Started", "OperationsStarted", "OperationsProgress", "Completed"] {
-        trial.until_told(&last.name_any(), reason).await;
+        trial.until_event(&last.name_any(), reason).await;
     }
-    trial.until_forgotten().await;
+    trial.until_journals_removed().await;
 }
 
 #[tokio::test]
-async fn operations_of_seconds_go_through_backup_and_restore_with_visible_progress() {
-    let trial = Trial::start("ops-seconds").await;
+async fn operation_progress_is_visible_in_backup_and_restore() {
+    let trial = OperationWorld::start("ops-seconds").await;
     let app = &trial.app;
     for (set, time) in SETS.into_iter().zip([3000, 6000]) {
         trial.add_config_map(set, "before").await;
@@ -390,27 +391,27 @@ async fn operations_of_seconds_go_through_backup_and_restore_with_visible_progre
     }
     trial.add_config_map("other", "before").await;
     let backup = trial.back_up("b", json!({})).await;
-    sees_progress(&trial, &backup).await;
+    assert_progress_stored(&trial, &backup).await;
     let maps: Api<ConfigMap> = Api::namespaced(trial.world.client.clone(), app);
     for name in ["go", "sdk", "other"] {
         assert_eq!(trial.archived("b", name).await, "before");
         let change = Patch::Merge(json!({"data": {"state": "after"}}));
         maps.patch(name, &PatchParams::default(), &change).await.unwrap();
     }
-    ended_well(&trial, &backup, "bia-v2").await;
+    assert_completed(&trial, &backup, "bia-v2").await;
     for (name, state) in [("go", "after"), ("sdk", "after"), ("other", "before")] {
         assert_eq!(trial.archived("b", name).await, state, "{name}");
     }
 
     let restore = trial.restore("r", json!({})).await;
-    sees_progress(&trial, &restore).await;
-    ended_well(&trial, &restore, "ria-v2").await;
+    assert_progress_stored(&trial, &restore).await;
+    assert_completed(&trial, &restore, "ria-v2").await;
 }
 
 #[tokio::test]
-async fn an_operation_that_fails_is_told_with_item_plugin_and_reason() {
-    async fn ended_badly<K: Run>(trial: &Trial, created: &K, action: &str) {
-        let (last, shown) = trial.course(created).await;
+async fn failed_operation_is_reported_with_item_plugin_and_reason() {
+    async fn assert_operation_failed<K: Run>(trial: &OperationWorld, created: &K, action: &str) {
+        let (last, shown) = trial.wait_for_end(created).await;
         let expected = [
             "InProgress",
             "WaitingForPluginOperations",
@@ -418,32 +419,32 @@ async fn an_operation_that_fails_is_told_with_item_plugin_and_reason() {
             "FinalizingPartiallyFailed",
             "PartiallyFailed",
         ];
-        assert_eq!(ran(&shown), expected, "{last:?}");
+        assert_eq!(phases_from_start(&shown), expected, "{last:?}");
         assert_eq!(counts(&last), [2, 1, 1]);
-        assert_eq!(says(&last, "errors"), 1);
+        assert_eq!(status_field(&last, "errors"), 1);
         assert_eq!(condition(&last, "Completed"), "False");
         let operations = trial.operations(&last).await;
         assert_eq!(operations["bad"].phase, OperationPhase::Failed);
         assert_eq!(operations["bad"].error, "the disk is full");
         let errors = trial.errors(&last).await;
-        let Kept { id, .. } = &operations["bad"];
+        let StoredOperation { id, .. } = &operations["bad"];
         let plugin = key("go", action);
         let expected = format!("the operation {id} of {plugin} failed: the disk is full");
         assert_eq!(errors["bad"], expected);
-        trial.until_told(&last.name_any(), "PartiallyFailed").await;
+        trial.until_event(&last.name_any(), "PartiallyFailed").await;
     }
-    let trial = Trial::start("ops-fail").await;
+    let trial = OperationWorld::start("ops-fail").await;
     trial.add_claim("go", "bad", "operation=500,outcome=the disk is full").await;
     trial.add_claim("sdk", "good", "operation=3000").await;
     let backup = trial.back_up("b", json!({})).await;
-    ended_badly(&trial, &backup, "bia-v2").await;
+    assert_operation_failed(&trial, &backup, "bia-v2").await;
     let restore = trial.restore("r", json!({})).await;
-    ended_badly(&trial, &restore, "ria-v2").await;
+    assert_operation_failed(&trial, &restore, "ria-v2").await;
 }
 
 #[tokio::test]
-async fn errors_that_pass_are_survived_and_those_that_do_not_fail_the_operation_soon() {
-    let trial = Trial::start("ops-errors").await;
+async fn transient_errors_are_retried_and_permanent_ones_fail_the_operation() {
+    let trial = OperationWorld::start("ops-errors").await;
     for set in SETS {
         for (name, verbs) in [
             ("unsure", "operation=100,progress-error=2"),
@@ -456,7 +457,7 @@ async fn errors_that_pass_are_survived_and_those_that_do_not_fail_the_operation_
     }
     let backup = trial.back_up("b", json!({})).await;
     let started = Instant::now();
-    let (last, _) = trial.course(&backup).await;
+    let (last, _) = trial.wait_for_end(&backup).await;
     assert!(started.elapsed() < Duration::from_mins(1), "{:?}", started.elapsed());
     assert_eq!((phase(&last), counts(&last)), ("PartiallyFailed".to_owned(), [8, 4, 4]));
     let operations = trial.operations(&last).await;
@@ -475,9 +476,9 @@ async fn errors_that_pass_are_survived_and_those_that_do_not_fail_the_operation_
 }
 
 #[tokio::test]
-async fn an_operation_that_takes_too_long_is_told_to_stop_and_has_timed_out() {
-    async fn timed_out<K: Run>(trial: &Trial, created: &K) {
-        let (last, _) = trial.course(created).await;
+async fn operation_past_its_timeout_is_canceled_and_failed() {
+    async fn assert_timed_out<K: Run>(trial: &OperationWorld, created: &K) {
+        let (last, _) = trial.wait_for_end(created).await;
         assert_eq!((phase(&last), counts(&last)), ("PartiallyFailed".to_owned(), [2, 0, 2]));
         let operations = trial.operations(&last).await;
         let errors = trial.errors(&last).await;
@@ -485,113 +486,117 @@ async fn an_operation_that_takes_too_long_is_told_to_stop_and_has_timed_out() {
             let operation = &operations[set];
             assert!(operation.error.starts_with("timed out"), "{operation:?}");
             assert!(errors[set].contains(&operation.error), "{errors:?}");
-            assert!(trial.was_told_to_stop(set, operation), "{operation:?}");
+            assert!(trial.was_canceled(set, operation), "{operation:?}");
         }
     }
-    let trial = Trial::start("ops-late").await;
+    let trial = OperationWorld::start("ops-late").await;
     for set in SETS {
         trial.add_claim(set, set, "operation=600000").await;
     }
     let backup = trial.back_up("b", json!({"itemOperationTimeout": "2s"})).await;
-    timed_out(&trial, &backup).await;
+    assert_timed_out(&trial, &backup).await;
     let restore = trial.restore("r", json!({"itemOperationTimeout": "2s"})).await;
-    timed_out(&trial, &restore).await;
+    assert_timed_out(&trial, &restore).await;
 }
 
 #[tokio::test]
-async fn a_server_that_ends_while_operations_run_is_followed_by_one_that_waits_for_them() {
-    async fn go_on<K: Run>(trial: &mut Trial, created: &K) {
+async fn next_server_waits_for_running_operations() {
+    async fn assert_resumed<K: Run>(trial: &mut OperationWorld, created: &K) {
         let name = created.name_any();
         trial.world.until::<K>(&name, is_waiting).await;
-        let begun = trial.operations(created).await;
+        let started = trial.operations(created).await;
         trial
             .restart(async |trial| {
-                let left = trial.world.api::<K>().get(&name).await.unwrap();
-                assert!(is_waiting(&left), "{left:?}");
+                let found = trial.world.api::<K>().get(&name).await.unwrap();
+                assert!(is_waiting(&found), "{found:?}");
             })
             .await;
-        let (last, shown) = trial.course(created).await;
-        assert_eq!(ran(&shown), GOOD, "{last:?}");
+        let (last, shown) = trial.wait_for_end(created).await;
+        assert_eq!(phases_from_start(&shown), GOOD, "{last:?}");
         assert_eq!(counts(&last), [2, 2, 0]);
         let ended = trial.operations(&last).await;
         for set in SETS {
-            assert_eq!(ended[set].id, begun[set].id, "it was not begun twice");
+            assert_eq!(ended[set].id, started[set].id, "it was not begun twice");
         }
-        trial.until_forgotten().await;
+        trial.until_journals_removed().await;
     }
-    let mut trial = Trial::start("ops-restart").await;
+    let mut trial = OperationWorld::start("ops-restart").await;
     for set in SETS {
         trial.add_claim(set, set, "operation=4000").await;
     }
     let backup = trial.back_up("b", json!({})).await;
-    go_on(&mut trial, &backup).await;
+    assert_resumed(&mut trial, &backup).await;
     let restore = trial.restore("r", json!({})).await;
-    go_on(&mut trial, &restore).await;
+    assert_resumed(&mut trial, &restore).await;
 }
 
 #[tokio::test]
-async fn a_server_that_ends_among_items_is_followed_by_one_that_does_the_rest() {
+async fn next_server_finishes_the_remaining_items() {
     let one_at_a_time = |options: &mut Options| options.item_block_worker_count = 1;
-    let mut trial = Trial::start_with("ops-midway", one_at_a_time).await;
+    let mut trial = OperationWorld::start_with("ops-midway", one_at_a_time).await;
     for number in 0..4 {
         let set = SETS[number % 2];
         trial.add_claim(set, &format!("c{number}"), "sleep=1200,operation=100").await;
     }
     let backup = trial.back_up("b", json!({})).await;
     let is_midway = |backup: &Backup| {
-        phase(backup) == "InProgress" && says(backup, "progress")["totalItems"].as_i64() > Some(0)
+        phase(backup) == "InProgress"
+            && status_field(backup, "progress")["totalItems"].as_i64() > Some(0)
     };
     trial.world.until::<Backup>("b", is_midway).await;
     let mut between = 0;
     trial
         .restart(async |trial| {
-            let left = trial.world.api::<Backup>().get("b").await.unwrap();
-            assert_eq!(phase(&left), "InProgress", "{left:?}");
+            let found = trial.world.api::<Backup>().get("b").await.unwrap();
+            assert_eq!(phase(&found), "InProgress", "{found:?}");
             assert!(trial.journals().await > 0);
             between = Timestamp::now().as_millisecond();
         })
         .await;
-    let (last, shown) = trial.course(&backup).await;
-    assert_eq!(ran(&shown), GOOD, "{last:?}");
+    let (last, shown) = trial.wait_for_end(&backup).await;
+    assert_eq!(phases_from_start(&shown), GOOD, "{last:?}");
     assert_eq!(counts(&last), [4, 4, 0]);
     assert_eq!(trial.results(&last).await, Results::default());
     let operations = trial.operations(&last).await;
-    let began = |kept: &Kept| kept.id.split('/').nth(1).unwrap().parse::<i64>().unwrap();
-    let before = operations.values().filter(|kept| began(kept) < between).count();
+    let began = |operation: &StoredOperation| {
+        operation.id.split('/').nth(1).unwrap().parse::<i64>().unwrap()
+    };
+    let before = operations.values().filter(|operation| began(operation) < between).count();
     assert!((1..4).contains(&before), "what was finished is taken over: {operations:?}");
-    trial.until_told("b", "Resumed").await;
-    trial.until_forgotten().await;
+    trial.until_event("b", "Resumed").await;
+    trial.until_journals_removed().await;
 }
 
 #[tokio::test]
-async fn a_second_server_of_another_name_waits_until_the_first_has_ended() {
+async fn second_server_is_on_standby_until_the_first_ends() {
     let holder = |lease: &Lease| lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone());
-    let mut trial = Trial::start_with("ops-second", |options| options.identity = "a".into()).await;
+    let mut trial =
+        OperationWorld::start_with("ops-second", |options| options.identity = "a".into()).await;
     trial.add_config_map("one", "here").await;
     // How often the second asks for the lease, and for anything else in the namespace.
     let asked: Arc<[AtomicUsize; 2]> = Arc::default();
     let count = Arc::clone(&asked);
-    let ours = format!("/namespaces/{}/", trial.world.namespace);
+    let namespace_path = format!("/namespaces/{}/", trial.world.namespace);
     let judge = move |method: &Method, uri: &http::Uri| {
         // It looks whether Velero runs, before it waits.
-        let looks = method == Method::GET && uri.path().ends_with("/pods");
-        if uri.path().contains(&ours) && !looks {
+        let is_pod_request = method == Method::GET && uri.path().ends_with("/pods");
+        if uri.path().contains(&namespace_path) && !is_pod_request {
             let is_work = !uri.path().contains("/leases");
             count[usize::from(is_work)].fetch_add(1, Ordering::SeqCst);
         }
         false
     };
-    let asked = || [0, 1].map(|place: usize| asked[place].load(Ordering::SeqCst));
-    let options = Options { identity: "b".into(), ..Trial::options(&trial.world) };
-    let mut second = trial.world.beside();
-    second.run_through(options, |client| fault::client(client, judge));
+    let asked = || [0, 1].map(|index: usize| asked[index].load(Ordering::SeqCst));
+    let options = Options { identity: "b".into(), ..OperationWorld::options(&trial.world) };
+    let mut second = trial.world.second_server_world();
+    second.run_through(options, |client| fault_injection::faulty_client(client, judge));
     let deadline = Instant::now() + LIMIT;
     while asked()[0] == 0 {
         assert!(Instant::now() < deadline, "the second server does not start");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let backup = trial.back_up("b", json!({})).await;
-    let (last, _) = trial.course(&backup).await;
+    let (last, _) = trial.wait_for_end(&backup).await;
     assert_eq!(phase(&last), "Completed");
     let lease = trial.world.until::<Lease>("bowline-server", |_| true).await;
     assert_eq!(holder(&lease).as_deref(), Some("a"));
@@ -600,7 +605,7 @@ async fn a_second_server_of_another_name_waits_until_the_first_has_ended() {
     trial.world.end().await.unwrap();
     trial.world.until("bowline-server", |lease| holder(lease).as_deref() == Some("b")).await;
     let again = trial.back_up("again", json!({})).await;
-    let (last, _) = trial.course(&again).await;
+    let (last, _) = trial.wait_for_end(&again).await;
     assert_eq!(phase(&last), "Completed");
     assert!(asked()[1] > 0);
     second.end().await.unwrap();

@@ -10,10 +10,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 use bowline_api::{Backup, Restore, annotation};
-use bowline_engine::journal::{self, Begun, Journal as _, Record};
+use bowline_engine::journal::{self, BlockStarted, Journal as _, JournalEntry};
 use bowline_engine::phase::Stage;
 use bowline_server::Options;
-use bowline_server::journal::ConfigMaps;
+use bowline_server::journal::ConfigMapJournal;
 use bowline_store::file::{BackupVolumeInfo, Method, PersistentVolumeInfo};
 use bowline_store::name::RunUid;
 use bowline_store::{BackupName, BackupStore};
@@ -28,8 +28,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::{LIMIT, World, is_available, shared};
-use crate::fault;
-use crate::operations::{Run, is_over, is_waiting, key, phase, says};
+use crate::fault_injection;
+use crate::operations::{Run, is_over, is_waiting, key, phase, status_field};
 use cells::{Act, FINALIZING, Failure, ITEMS, Row, WAITING, rows};
 use gateway::{Gateway, Mode};
 use node::{Execs, LostNode};
@@ -59,12 +59,12 @@ struct OutageWorld {
 impl OutageWorld {
     /// A location for each of these failures, and the location `elsewhere`.
     async fn open(name: &str, failures: &[Failure]) -> Self {
-        let mut world = World::idle(name).await;
+        let mut world = World::without_server(name).await;
         world.install_sets().await;
         world.run(options(&world, LONG));
         let store = world.filesystem_location("elsewhere").await;
         let gateway = Gateway::start().await;
-        for location in failures.iter().map(location_of) {
+        for location in failures.iter().copied().map(location_of) {
             world.credentials(location).await;
             shared().s3.create_bucket(&world.bucket(location)).unwrap();
             let mut spec = world.s3_spec(location);
@@ -72,7 +72,7 @@ impl OutageWorld {
             spec["config"]["s3Url"] = json!(format!("http://{}", gateway.address));
             world.location(location, spec).await;
         }
-        for location in failures.iter().map(location_of) {
+        for location in failures.iter().copied().map(location_of) {
             world.until(location, is_available).await;
         }
         Self { world, store, gateway }
@@ -113,18 +113,18 @@ impl OutageWorld {
 
     /// Begins a backup for each row, of a claim whose operation does not end.
     async fn begin_backups(&self, rows: &[Row]) {
-        let begun = rows.iter().map(async |row| {
+        let starting = rows.iter().map(async |row| {
             self.application(&app_of(row), &json!({key(SET, "do"): OPERATION})).await;
             let spec = json!({"itemOperationTimeout": "1h"});
-            self.back_up(&row.name, &app_of(row), location_of(&row.failure), spec).await;
+            self.back_up(&row.name, &app_of(row), location_of(row.failure), spec).await;
         });
-        join_all(begun).await;
+        join_all(starting).await;
     }
 
     /// Begins a restore for each row, of a claim whose operation does not end.
     async fn begin_restores(&self, source: &str, rows: &[Row]) {
         self.application(source, &json!({key(SET, "do"): OPERATION})).await;
-        let locations: HashSet<&str> = rows.iter().map(|row| location_of(&row.failure)).collect();
+        let locations: HashSet<&str> = rows.iter().map(|row| location_of(row.failure)).collect();
         for location in &locations {
             let spec = json!({"itemOperationTimeout": "1s"});
             self.back_up(&format!("src-{location}"), source, location, spec).await;
@@ -133,7 +133,7 @@ impl OutageWorld {
             self.world.until::<Backup>(&format!("src-{location}"), is_over).await;
         }
         for row in rows {
-            let backup = format!("src-{}", location_of(&row.failure));
+            let backup = format!("src-{}", location_of(row.failure));
             self.restore(row, &backup, source, json!({})).await;
         }
     }
@@ -151,27 +151,27 @@ impl OutageWorld {
     }
 
     /// Adds to the journal of a run that no server works on.
-    async fn note<K: Run>(&self, row: &Row, records: &[Record]) {
+    async fn append_records<K: Run>(&self, row: &Row, records: &[JournalEntry]) {
         let uid = self.uid::<K>(row).await;
         let (client, namespace) = (self.world.client.clone(), &self.world.namespace);
         let (kind, uid) = (K::kind(&()).into_owned(), RunUid::new(uid).unwrap());
-        let opened = ConfigMaps::open(client, namespace, &uid, &kind, &row.name).await;
-        let journal = opened.unwrap().0.with_location(location_of(&row.failure));
+        let opened = ConfigMapJournal::open(client, namespace, &uid, &kind, &row.name).await;
+        let journal = opened.unwrap().0.with_location(location_of(row.failure));
         for record in records {
             journal.append(record).await.unwrap();
         }
     }
 
     /// As if servers had died at these as often as is bearable.
-    async fn note_attempts<K: Run>(&self, rows: &[Row]) {
-        for row in of(rows, Act::Attempts) {
+    async fn append_attempts<K: Run>(&self, rows: &[Row]) {
+        for row in rows_with_act(rows, Act::Attempts) {
             let at = Timestamp::now();
             let attempt = match row.stage {
-                ITEMS => Record::Attempt { at },
-                WAITING => Record::StageAttempt { stage: Stage::Waiting, at },
-                _ => Record::StageAttempt { stage: Stage::Finalizing, at },
+                ITEMS => JournalEntry::Attempt { at },
+                WAITING => JournalEntry::StageAttempt { stage: Stage::Waiting, at },
+                _ => JournalEntry::StageAttempt { stage: Stage::Finalizing, at },
             };
-            self.note::<K>(row, &vec![attempt; ATTEMPTS]).await;
+            self.append_records::<K>(row, &vec![attempt; ATTEMPTS]).await;
         }
     }
 
@@ -207,21 +207,21 @@ impl OutageWorld {
     }
 
     /// Waits until none of these has a journal.
-    async fn until_forgotten(&self, is_meant: impl Fn(&String) -> bool) {
+    async fn until_journals_removed(&self, is_meant: impl Fn(&String) -> bool) {
         let deadline = Instant::now() + LIMIT;
         loop {
-            let mut left = self.journals().await;
-            left.retain(&is_meant);
-            if left.is_empty() {
+            let mut remaining = self.journals().await;
+            remaining.retain(&is_meant);
+            if remaining.is_empty() {
                 return;
             }
-            assert!(Instant::now() < deadline, "journals are left: {left:?}");
+            assert!(Instant::now() < deadline, "journals are left: {remaining:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
 
     /// Waits until all of these wait for their buckets, as their journals say.
-    async fn until_lost(&self, runs: &[&Row]) {
+    async fn until_waiting_for_bucket(&self, runs: &[&Row]) {
         let deadline = Instant::now() + LIMIT;
         loop {
             let pages = self.pages().await;
@@ -267,9 +267,9 @@ impl OutageWorld {
     }
 
     /// Waits for the end of those that are canceled.
-    async fn are_canceled<K: Run>(&self, rows: &[Row]) {
-        let each = of(rows, Act::Cancel).map(async |row| {
-            let run = self.has_failed::<K>(row, "canceled: ").await;
+    async fn assert_canceled<K: Run>(&self, rows: &[Row]) {
+        let each = rows_with_act(rows, Act::Cancel).map(async |row| {
+            let run = self.assert_failed::<K>(row, "canceled: ").await;
             if has_operation(row) {
                 assert!(self.calls("cancel", &run.uid().unwrap()) > 0, "{row:?} {run:?}");
             }
@@ -278,30 +278,30 @@ impl OutageWorld {
     }
 
     /// Waits for the end of those that are bound, which say that they were.
-    async fn are_bound<K: Run>(&self, rows: &[Row], act: Act, why: &str) {
-        join_all(of(rows, act).map(|row| self.has_failed::<K>(row, why))).await;
+    async fn assert_bound_reached<K: Run>(&self, rows: &[Row], act: Act, expected: &str) {
+        join_all(rows_with_act(rows, act).map(|row| self.assert_failed::<K>(row, expected))).await;
     }
 
-    async fn has_failed<K: Run>(&self, row: &Row, why: &str) -> K {
+    async fn assert_failed<K: Run>(&self, row: &Row, expected: &str) -> K {
         let run = self.world.until::<K>(&row.name, is_over).await;
-        let reason = says(&run, "failureReason");
+        let reason = status_field(&run, "failureReason");
         let reason = reason.as_str().unwrap_or_default();
         assert_eq!(phase(&run), "Failed", "{row:?} {run:?}");
-        assert!(reason.contains(why), "{row:?}: {reason}");
+        assert!(reason.contains(expected), "{row:?}: {reason}");
         run
     }
 
     /// Those that only a bound ends have not ended, so that it was not the bound that has ended others.
     async fn are_not_over<K: Run>(&self, rows: &[Row]) {
-        for row in of(rows, Act::Time) {
+        for row in rows_with_act(rows, Act::Time) {
             let run = self.world.api::<K>().get(&row.name).await.unwrap();
             assert!(!is_over(&run), "{row:?} {run:?}");
         }
     }
 
     /// Waits for the end of those that go on without what they could not have.
-    async fn have_partially_failed<K: Run>(&self, rows: &[Row]) {
-        let each = of(rows, Act::Time).map(async |row| {
+    async fn assert_partially_failed<K: Run>(&self, rows: &[Row]) {
+        let each = rows_with_act(rows, Act::Time).map(async |row| {
             let run = self.world.until::<K>(&row.name, is_over).await;
             assert_eq!(phase(&run), "PartiallyFailed", "{row:?} {run:?}");
         });
@@ -336,7 +336,7 @@ async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
 }
 
 /// The location whose bucket fails.
-fn location_of(failure: &Failure) -> &'static str {
+fn location_of(failure: Failure) -> &'static str {
     match failure {
         Failure::BucketAway => "away",
         Failure::BucketRefuses => "refuses",
@@ -367,12 +367,12 @@ fn run_of(page: &ConfigMap) -> &String {
     &page.annotations()["bowline.io/run-name"]
 }
 
-fn of(rows: &[Row], act: Act) -> impl Iterator<Item = &Row> {
+fn rows_with_act(rows: &[Row], act: Act) -> impl Iterator<Item = &Row> {
     rows.iter().filter(move |row| row.act == act)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_comes_to_an_end_though_its_bucket_refuses_or_its_secret_is_gone() {
+async fn every_run_ends_with_a_refusing_bucket_or_missing_secret() {
     let failures = [Failure::BucketRefuses, Failure::SecretGone];
     let mut outage = OutageWorld::open("outage", &failures).await;
     let (backups, restores) = rows(&failures);
@@ -385,46 +385,46 @@ async fn every_run_comes_to_an_end_though_its_bucket_refuses_or_its_secret_is_go
     // All of them find another world when they go on.
     outage.set_stages::<Backup>(&backups).await;
     outage.set_stages::<Restore>(&restores).await;
-    outage.note_attempts::<Backup>(&backups).await;
-    outage.note_attempts::<Restore>(&restores).await;
+    outage.append_attempts::<Backup>(&backups).await;
+    outage.append_attempts::<Restore>(&restores).await;
     outage.gateway.set(Mode::Refuses);
     outage.world.delete::<Secret>("secretless").await;
     outage.world.run(options(&outage.world, LONG));
     let all = backups.iter().chain(&restores);
     let waiting: Vec<&Row> = all.filter(|row| row.act != Act::Attempts).collect();
-    outage.until_lost(&waiting).await;
+    outage.until_waiting_for_bucket(&waiting).await;
 
     outage.lets_others_pass("app-backup-bucketrefuses-*").await;
     outage.act::<Backup>(&backups).await;
     outage.act::<Restore>(&restores).await;
-    outage.are_canceled::<Backup>(&backups).await;
-    outage.are_canceled::<Restore>(&restores).await;
-    let why = format!("it was taken up {ATTEMPTS} times");
-    outage.are_bound::<Backup>(&backups, Act::Attempts, &why).await;
-    outage.are_bound::<Restore>(&restores, Act::Attempts, &why).await;
+    outage.assert_canceled::<Backup>(&backups).await;
+    outage.assert_canceled::<Restore>(&restores).await;
+    let reason = format!("it was taken up {ATTEMPTS} times");
+    outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;
+    outage.assert_bound_reached::<Restore>(&restores, Act::Attempts, &reason).await;
     outage.are_not_over::<Backup>(&backups).await;
     outage.are_not_over::<Restore>(&restores).await;
 
     outage.restart(options(&outage.world, SHORT)).await;
-    let why = "the bucket could not be used for";
-    outage.are_bound::<Backup>(&backups, Act::Time, why).await;
-    outage.are_bound::<Restore>(&restores, Act::Time, why).await;
-    let deleted = of(&restores, Act::Delete);
+    let reason = "the bucket could not be used for";
+    outage.assert_bound_reached::<Backup>(&backups, Act::Time, reason).await;
+    outage.assert_bound_reached::<Restore>(&restores, Act::Time, reason).await;
+    let deleted = rows_with_act(&restores, Act::Delete);
     join_all(deleted.map(|row| outage.world.until_gone::<Restore>(&row.name))).await;
 
     // Of each run the bucket still has files, and of a backup that was deleted perhaps the record. None is
     // forgotten until the bucket can be used, and all are then.
-    let kept = outage.journals().await;
-    for row in of(&backups, Act::Delete) {
+    let kept_journals = outage.journals().await;
+    for row in rows_with_act(&backups, Act::Delete) {
         assert!(
-            kept.contains(&row.name),
+            kept_journals.contains(&row.name),
             "{row:?} is forgotten, and its bucket has not said anything"
         );
     }
     outage.gateway.set(Mode::Open);
     outage.world.credentials("secretless").await;
     outage.restart(options(&outage.world, LONG)).await;
-    outage.until_forgotten(|_| true).await;
+    outage.until_journals_removed(|_| true).await;
 }
 
 // The longest, so that its name comes first.
@@ -441,51 +441,51 @@ async fn a_bucket_away_for_good_keeps_no_run_from_its_end() {
 
     outage.set_stages::<Backup>(&backups).await;
     outage.set_stages::<Restore>(&restores).await;
-    outage.note_attempts::<Backup>(&backups).await;
-    outage.note_attempts::<Restore>(&restores).await;
+    outage.append_attempts::<Backup>(&backups).await;
+    outage.append_attempts::<Restore>(&restores).await;
     // A bucket that is away takes a minute to be found so. An earlier server has found it so once.
-    let lost = [Record::BucketLost { at: Timestamp::now() - SignedDuration::from_hours(1) }];
-    for row in of(&backups, Act::Time) {
-        outage.note::<Backup>(row, &lost).await;
+    let lost = [JournalEntry::BucketLost { at: Timestamp::now() - SignedDuration::from_hours(1) }];
+    for row in rows_with_act(&backups, Act::Time) {
+        outage.append_records::<Backup>(row, &lost).await;
     }
-    for row in of(&restores, Act::Time) {
-        outage.note::<Restore>(row, &lost).await;
+    for row in rows_with_act(&restores, Act::Time) {
+        outage.append_records::<Restore>(row, &lost).await;
     }
     outage.gateway.set(Mode::Away);
     outage.world.run(options(&outage.world, SHORT));
     outage.lets_others_pass("app-backup-bucketaway-*").await;
     let deleted = outage.act::<Backup>(&backups).await;
     let restores_deleted = outage.act::<Restore>(&restores).await;
-    outage.are_canceled::<Backup>(&backups).await;
-    outage.are_canceled::<Restore>(&restores).await;
+    outage.assert_canceled::<Backup>(&backups).await;
+    outage.assert_canceled::<Restore>(&restores).await;
     let all = deleted.iter().chain(&restores_deleted);
     for (row, uid) in all.filter(|(row, _)| has_operation(row)) {
         eventually(&format!("{row:?} ends"), async || outage.calls("cancel", uid) > 0).await;
     }
-    let why = format!("it was taken up {ATTEMPTS} times");
-    outage.are_bound::<Backup>(&backups, Act::Attempts, &why).await;
-    outage.are_bound::<Restore>(&restores, Act::Attempts, &why).await;
-    let why = "the bucket could not be used for";
-    outage.are_bound::<Backup>(&backups, Act::Time, why).await;
-    outage.are_bound::<Restore>(&restores, Act::Time, why).await;
-    let kept = outage.journals().await;
+    let reason = format!("it was taken up {ATTEMPTS} times");
+    outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;
+    outage.assert_bound_reached::<Restore>(&restores, Act::Attempts, &reason).await;
+    let reason = "the bucket could not be used for";
+    outage.assert_bound_reached::<Backup>(&backups, Act::Time, reason).await;
+    outage.assert_bound_reached::<Restore>(&restores, Act::Time, reason).await;
+    let kept_journals = outage.journals().await;
     for (row, _) in &deleted {
         assert!(
-            kept.contains(&row.name),
+            kept_journals.contains(&row.name),
             "{row:?} is forgotten, and its bucket has not said anything"
         );
     }
     outage.gateway.set(Mode::Open);
-    // Their objects stay for as long as it takes to find out that files cannot be deleted, which is minutes.
+    // The Restores stay for as long as it takes to find out that files cannot be deleted, which is minutes.
     for (row, _) in &restores_deleted {
         outage.world.until_gone::<Restore>(&row.name).await;
     }
     outage.restart(options(&outage.world, LONG)).await;
-    outage.until_forgotten(|_| true).await;
+    outage.until_journals_removed(|_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_comes_to_an_end_though_a_plugin_hangs() {
+async fn every_run_ends_with_a_hanging_plugin() {
     let mut outage = OutageWorld::open("outage-hangs", &[]).await;
     let (backups, restores) = rows(&[Failure::PluginHangs]);
     let (finalizing, others): (Vec<Row>, Vec<Row>) =
@@ -554,19 +554,19 @@ async fn every_run_comes_to_an_end_though_a_plugin_hangs() {
         backups.iter().chain(&restores).filter(is_deleted).map(|row| row.name.clone()).collect();
     let calls: Vec<Row> = backups.iter().filter(|row| row.stage != WAITING).cloned().collect();
     let restored: Vec<Row> = restores.iter().filter(|row| row.stage != WAITING).cloned().collect();
-    outage.are_canceled::<Backup>(&calls).await;
-    outage.are_canceled::<Restore>(&restored).await;
+    outage.assert_canceled::<Backup>(&calls).await;
+    outage.assert_canceled::<Restore>(&restored).await;
     outage.are_not_over::<Backup>(&calls).await;
     outage.are_not_over::<Restore>(&restored).await;
-    outage.are_canceled::<Backup>(&backups).await;
-    outage.are_canceled::<Restore>(&restores).await;
-    outage.until_forgotten(|name| deleted.contains(name)).await;
-    for row in of(&restores, Act::Delete) {
+    outage.assert_canceled::<Backup>(&backups).await;
+    outage.assert_canceled::<Restore>(&restores).await;
+    outage.until_journals_removed(|name| deleted.contains(name)).await;
+    for row in rows_with_act(&restores, Act::Delete) {
         outage.world.until_gone::<Restore>(&row.name).await;
     }
-    outage.have_partially_failed::<Backup>(&backups).await;
-    outage.have_partially_failed::<Restore>(&restores).await;
-    outage.until_forgotten(|_| true).await;
+    outage.assert_partially_failed::<Backup>(&backups).await;
+    outage.assert_partially_failed::<Restore>(&restores).await;
+    outage.until_journals_removed(|_| true).await;
 }
 
 /// Lets servers that are started from now on have plugins of the domain [`SILENT`].
@@ -581,7 +581,8 @@ async fn install_silent_plugin(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_run_comes_to_an_end_though_a_node_is_away() {
+#[expect(clippy::too_many_lines, reason = "one walk through all cells")]
+async fn every_run_ends_with_an_unreachable_node() {
     let mut outage = OutageWorld::open("outage-node", &[]).await;
     let silent = LostNode::silent(&outage.world.client, "outage-silent").await;
     let down = LostNode::down(&outage.world.client, "outage-down").await;
@@ -625,8 +626,8 @@ async fn every_run_comes_to_an_end_though_a_node_is_away() {
         let pod = down.add_pod(&namespace, &row.name, &thaw).await;
         let (namespace, name, uid) = (namespace.clone(), pod.name_any(), pod.uid().unwrap());
         let frozen = journal::Pod { namespace, name, uid, ran: Vec::new() };
-        let begun = Begun { block: 1000, pods: vec![frozen], ..Begun::default() };
-        outage.note::<Backup>(row, &[Record::Begun(begun)]).await;
+        let begun = BlockStarted { block: 1000, pods: vec![frozen], ..BlockStarted::default() };
+        outage.append_records::<Backup>(row, &[JournalEntry::Begun(begun)]).await;
     }
     // The restored claims are waited for as if a driver had to make their volumes.
     let volume = BackupVolumeInfo {
@@ -642,7 +643,9 @@ async fn every_run_comes_to_an_end_though_a_node_is_away() {
     let options = Options { resource_timeout: BOUND, ..options(&outage.world, LONG) };
     let execs = Execs::default();
     let watch = execs.watch();
-    outage.world.run_through(options.clone(), move |client| fault::client(client, watch));
+    outage
+        .world
+        .run_through(options.clone(), move |client| fault_injection::faulty_client(client, watch));
     for row in &others {
         outage.restore(row, "pods", pods, json!({})).await;
     }
@@ -666,28 +669,31 @@ async fn every_run_comes_to_an_end_though_a_node_is_away() {
     outage.act::<Backup>(&live).await;
     let since = Instant::now();
     outage.act::<Restore>(&restores).await;
-    outage.are_canceled::<Restore>(&restores).await;
-    for row in of(&restores, Act::Delete) {
+    outage.assert_canceled::<Restore>(&restores).await;
+    for row in rows_with_act(&restores, Act::Delete) {
         outage.world.until_gone::<Restore>(&row.name).await;
     }
     outage.are_not_over::<Restore>(&restores).await;
-    outage.are_canceled::<Backup>(&backups).await;
-    for row in of(&live, Act::Cancel) {
-        outage.has_failed::<Backup>(row, "canceled: ").await;
+    outage.assert_canceled::<Backup>(&backups).await;
+    for row in rows_with_act(&live, Act::Cancel) {
+        outage.assert_failed::<Backup>(row, "canceled: ").await;
     }
     assert!(since.elapsed() < Duration::from_mins(1), "pods are tried: {:?}", since.elapsed());
     for (row, uid) in &deleted {
         eventually(&format!("{row:?} ends"), async || outage.calls("cancel", uid) > 0).await;
     }
     let silent_ones = |name: &String| name.starts_with("silent-");
-    outage.until_forgotten(silent_ones).await;
-    outage.have_partially_failed::<Backup>(&live).await;
-    outage.have_partially_failed::<Restore>(&restores).await;
+    outage.until_journals_removed(silent_ones).await;
+    outage.assert_partially_failed::<Backup>(&live).await;
+    outage.assert_partially_failed::<Restore>(&restores).await;
 
     // Pods that were not reached may be frozen still, and are known until nothing is left to thaw.
-    let kept = outage.journals().await;
+    let kept_journals = outage.journals().await;
     for row in backups.iter().chain(&live).filter(|row| !silent_ones(&row.name)) {
-        assert!(kept.contains(&row.name), "{row:?} is forgotten, and its pod may be frozen");
+        assert!(
+            kept_journals.contains(&row.name),
+            "{row:?} is forgotten, and its pod may be frozen"
+        );
     }
     for row in &backups {
         down.remove_pod(&namespace, &row.name).await;
@@ -696,16 +702,17 @@ async fn every_run_comes_to_an_end_though_a_node_is_away() {
         down.remove_pod(&app_of(row), &row.name).await;
     }
     outage.restart(options).await;
-    outage.until_forgotten(|_| true).await;
+    outage.until_journals_removed(|_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_that_goes_away_during_a_backup_holds_neither_its_cancel_nor_others() {
+async fn bucket_lost_during_a_backup_delays_neither_its_cancel_nor_others() {
     let mut outage = OutageWorld::open("outage-live", &[Failure::BucketAway]).await;
     let app = "app-outage-live";
     outage.application(app, &json!({key(SET, "do"): format!("sleep=3000,{OPERATION}")})).await;
     outage.back_up("b", app, "away", json!({"itemOperationTimeout": "1h"})).await;
-    let has_items = |backup: &Backup| says(backup, "progress")["totalItems"].as_i64() > Some(0);
+    let has_items =
+        |backup: &Backup| status_field(backup, "progress")["totalItems"].as_i64() > Some(0);
     let backup = outage.world.until::<Backup>("b", has_items).await;
     outage.gateway.set(Mode::Away);
     let uid = backup.uid().unwrap();
@@ -715,11 +722,11 @@ async fn a_bucket_that_goes_away_during_a_backup_holds_neither_its_cancel_nor_ot
     outage.world.patch::<Backup>("b", cancel).await;
     let ended = outage.world.until::<Backup>("b", is_over).await;
     assert!(since.elapsed() < Duration::from_mins(1), "{:?}", since.elapsed());
-    let reason = says(&ended, "failureReason");
+    let reason = status_field(&ended, "failureReason");
     assert!(reason.as_str().unwrap().starts_with("canceled: "), "{ended:?}");
     assert!(outage.calls("cancel", &uid) > 0, "{ended:?}");
     outage.gateway.set(Mode::Open);
     // What it left in the bucket is deleted by whoever comes next, at the latest.
     outage.restart(options(&outage.world, LONG)).await;
-    outage.until_forgotten(|_| true).await;
+    outage.until_journals_removed(|_| true).await;
 }

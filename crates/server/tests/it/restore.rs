@@ -36,12 +36,12 @@ pub(crate) async fn restore(world: &World, name: &str, spec: Value) -> RestoreSt
 
 pub(crate) async fn list_of(store: &BackupStore, name: &str) -> ResourceList {
     let name = RestoreName::new(name).unwrap();
-    store.get_of_restore(&name).await.unwrap().expect("there is a list")
+    store.get_restore_file(&name).await.unwrap().expect("there is a list")
 }
 
 pub(crate) async fn results_of(store: &BackupStore, name: &str) -> Results {
     let name = RestoreName::new(name).unwrap();
-    store.get_of_restore(&name).await.unwrap().expect("there are results")
+    store.get_restore_file(&name).await.unwrap().expect("there are results")
 }
 
 /// A namespace with some objects that need each other.
@@ -113,7 +113,7 @@ async fn versions(world: &World, namespace: &str) -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn what_was_lost_comes_back_and_a_second_restore_changes_nothing() {
+async fn lost_objects_are_restored_and_a_second_restore_changes_nothing() {
     let world = World::start("back").await;
     let store = world.filesystem_location("default").await;
     application(&world, "back-app").await;
@@ -153,7 +153,7 @@ async fn what_was_lost_comes_back_and_a_second_restore_changes_nothing() {
 }
 
 #[tokio::test]
-async fn namespaces_are_mapped_and_filters_and_modifiers_hold() {
+async fn namespace_mapping_filters_and_modifiers_apply() {
     let world = World::start("mapped").await;
     let store = world.filesystem_location("default").await;
     application(&world, "mapped-app").await;
@@ -188,7 +188,7 @@ async fn namespaces_are_mapped_and_filters_and_modifiers_hold() {
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_kept_or_updated_as_the_policy_says() {
+async fn existing_objects_follow_the_existing_resource_policy() {
     let world = World::start("existing").await;
     let store = world.filesystem_location("default").await;
     application(&world, "existing-app").await;
@@ -219,7 +219,7 @@ async fn what_is_there_already_is_kept_or_updated_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_restore_is_told_at_once() {
+async fn invalid_restore_is_refused_at_once() {
     let world = World::start("wrong-restore").await;
     world.filesystem_location("default").await;
     for (number, (spec, reason)) in [
@@ -242,7 +242,7 @@ async fn what_is_wrong_with_a_restore_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_restore_that_was_interrupted_is_finished_by_the_next_server() {
+async fn interrupted_restore_is_resumed_by_the_next_server() {
     let mut world = World::start("resumed").await;
     let store = world.filesystem_location("default").await;
     application(&world, "resumed-app").await;
@@ -252,10 +252,11 @@ async fn a_restore_that_was_interrupted_is_finished_by_the_next_server() {
     // A policy that would touch what is there: nothing of this restore's own must count as such.
     let spec = json!({"backupName": "b", "existingResourcePolicy": "update"});
     world.create::<Restore>(json!({"metadata": {"name": "r"}, "spec": spec})).await;
-    let begun = |restore: &Restore| restore.status.as_ref().is_some_and(|s| s.phase.is_some());
-    world.until::<Restore>("r", begun).await;
+    let has_started =
+        |restore: &Restore| restore.status.as_ref().is_some_and(|s| s.phase.is_some());
+    world.until::<Restore>("r", has_started).await;
     world.end().await.unwrap();
-    let mut next = World::idle("resumed-next").await;
+    let mut next = World::without_server("resumed-next").await;
     let options = bowline_server::Options {
         namespace: "resumed".into(),
         filesystem_root: Some(world.path("root")),
@@ -272,7 +273,7 @@ async fn a_restore_that_was_interrupted_is_finished_by_the_next_server() {
 }
 
 #[tokio::test]
-async fn a_deleted_restore_takes_its_files_with_it() {
+async fn deleted_restore_removes_its_files() {
     let world = World::start("forgotten").await;
     let store = world.filesystem_location("default").await;
     application(&world, "forgotten-app").await;
@@ -282,11 +283,11 @@ async fn a_deleted_restore_takes_its_files_with_it() {
     world.delete::<Restore>("r").await;
     world.until_gone::<Restore>("r").await;
     let name = RestoreName::new("r").unwrap();
-    assert_eq!(store.get_of_restore::<ResourceList>(&name).await.unwrap(), None);
+    assert_eq!(store.get_restore_file::<ResourceList>(&name).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn restores_run_one_after_the_other_in_the_order_of_their_creation() {
+async fn restores_run_in_creation_order() {
     let mut world = World::start("in-order").await;
     world.filesystem_location("default").await;
     application(&world, "in-order-app").await;

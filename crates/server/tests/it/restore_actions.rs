@@ -17,7 +17,7 @@ use kube::core::ApiResource;
 use kube::{Api, Resource, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::backup::take;
+use crate::backup::back_up_and_wait;
 use crate::bed::{LIMIT, SETS, World};
 
 /// How long the server waits where an action does not say.
@@ -29,17 +29,17 @@ fn key(set: &str, own: &str) -> String {
 }
 
 /// Something that restores are tried on.
-struct Trial {
+struct RestoreActionWorld {
     world: World,
     store: BackupStore,
     /// The namespace of the application.
     app: String,
 }
 
-impl Trial {
+impl RestoreActionWorld {
     /// A server with both sets, each with a domain and a state of its own, and an empty application.
     async fn start(name: &str) -> Self {
-        let mut world = World::idle(name).await;
+        let mut world = World::without_server(name).await;
         world.install_sets().await;
         world.run(Options { resource_timeout: SERVER_TIMEOUT, ..world.options() });
         let store = world.filesystem_location("default").await;
@@ -99,7 +99,8 @@ impl Trial {
     /// Backs the application up and restores it beside itself, with orders about readiness for each
     /// set.
     async fn restore(&self, orders: impl Fn(&str) -> String, spec: Value) -> Restored<'_> {
-        let backed_up = take(&self.world, "b", json!({"includedNamespaces": [self.app]})).await;
+        let backed_up =
+            back_up_and_wait(&self.world, "b", json!({"includedNamespaces": [self.app]})).await;
         assert_eq!(backed_up.phase, Some(BackupPhase::Completed), "{backed_up:?}");
         let copy = format!("{}-copy", self.app);
         let maps: Api<ConfigMap> = Api::namespaced(self.world.client.clone(), &copy);
@@ -117,7 +118,7 @@ impl Trial {
         };
         let status = self.world.until::<Restore>("r", is_over).await.status.unwrap();
         let name = RestoreName::new("r").unwrap();
-        let results = self.store.get_of_restore(&name).await.unwrap().expect("there are results");
+        let results = self.store.get_restore_file(&name).await.unwrap().expect("there are results");
         let since = before.metadata.resource_version.unwrap();
         Restored { trial: self, copy, since, status, results }
     }
@@ -125,7 +126,7 @@ impl Trial {
 
 /// What came of a restore.
 struct Restored<'a> {
-    trial: &'a Trial,
+    trial: &'a RestoreActionWorld,
     copy: String,
     /// A version from before.
     since: String,
@@ -135,7 +136,7 @@ struct Restored<'a> {
 
 /// An object at the moment of its creation.
 #[derive(Debug)]
-struct Made {
+struct CreatedObject {
     /// The higher, the later, whatever the kind.
     version: u64,
     /// In whole seconds.
@@ -145,35 +146,37 @@ struct Made {
 
 impl Restored<'_> {
     /// The objects of a kind that were created, each once.
-    async fn made<K: Resource<DynamicType = ()>>(&self) -> BTreeMap<String, Made> {
+    async fn created_objects<K: Resource<DynamicType = ()>>(
+        &self,
+    ) -> BTreeMap<String, CreatedObject> {
         let resource = ApiResource::erase::<K>(&());
         let client = self.trial.world.client.clone();
         let api: Api<DynamicObject> = Api::namespaced_with(client, &self.copy, &resource);
         let there = api.list(&ListParams::default()).await.unwrap().items.len();
-        let mut made = BTreeMap::new();
+        let mut created = BTreeMap::new();
         let reading = async {
             let mut events =
                 Box::pin(api.watch(&WatchParams::default(), &self.since).await.unwrap());
-            while made.len() < there {
+            while created.len() < there {
                 let Some(event) = events.try_next().await.unwrap() else { break };
                 let WatchEvent::Added(object) = event else { continue };
-                let one = Made {
+                let one = CreatedObject {
                     version: object.resource_version().unwrap().parse().unwrap(),
                     at: object.creation_timestamp().unwrap().0.as_second(),
                     annotations: object.annotations().clone(),
                 };
-                assert!(made.insert(object.name_any(), one).is_none(), "made twice");
+                assert!(created.insert(object.name_any(), one).is_none(), "made twice");
             }
         };
         tokio::time::timeout(LIMIT, reading).await.expect("all creations are told");
-        assert_eq!(made.len(), there);
-        made
+        assert_eq!(created.len(), there);
+        created
     }
 
     /// The names of the actions of a set that saw an object on its way back.
-    fn seen<'m>(set: &str, made: &'m Made) -> Vec<&'m str> {
-        let seen = made.annotations.get(&key(set, "seen-by")).map_or("", String::as_str);
-        let own = seen.split(',').filter_map(|name| name.split_once('/')).map(|(_, own)| own);
+    fn actions_seen_by<'m>(set: &str, created: &'m CreatedObject) -> Vec<&'m str> {
+        let seen_by = created.annotations.get(&key(set, "seen-by")).map_or("", String::as_str);
+        let own = seen_by.split(',').filter_map(|name| name.split_once('/')).map(|(_, own)| own);
         let mut own: Vec<&str> = own.filter(|own| own.starts_with("ria-")).collect();
         own.sort_unstable();
         own
@@ -181,7 +184,7 @@ impl Restored<'_> {
 
     /// The questions to a set about a ConfigMap: when in milliseconds, the answer, and about what in
     /// all.
-    fn questions(&self, set: &str, name: &str) -> Vec<(i64, String, String)> {
+    fn readiness_calls(&self, set: &str, name: &str) -> Vec<(i64, String, String)> {
         let file = self.trial.world.path(set).join("questions");
         let text = std::fs::read_to_string(file).unwrap();
         let wanted = format!("configmaps/{}/{name}", self.trial.app);
@@ -201,15 +204,15 @@ impl Restored<'_> {
         let errors = &self.results.errors;
         assert_eq!(self.status.errors, i64::try_from(errors.count()).unwrap());
         let about = |text| str::strip_prefix(text, "persistentvolumeclaims/").unwrap();
-        let told: BTreeMap<&str, &str> = errors.namespaces[&self.trial.app]
+        let errors_by_name: BTreeMap<&str, &str> = errors.namespaces[&self.trial.app]
             .iter()
             .map(|text| about(text.as_str()).split_once(": ").unwrap())
             .collect();
-        assert_eq!(told.len(), errors.count(), "{errors:?}");
-        told
+        assert_eq!(errors_by_name.len(), errors.count(), "{errors:?}");
+        errors_by_name
     }
 
-    fn is_complete(&self) {
+    fn assert_complete(&self) {
         let Self { status, results, .. } = self;
         assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
         assert_eq!(*results, Results::default());
@@ -217,8 +220,8 @@ impl Restored<'_> {
 }
 
 #[tokio::test]
-async fn actions_of_both_versions_change_items_and_bring_others_along_before_them() {
-    let trial = Trial::start("actions-part").await;
+async fn actions_modify_items_and_restore_additional_items_first() {
+    let trial = RestoreActionWorld::start("actions-part").await;
     let app = &trial.app;
     let unwanted = json!({"unwanted": "yes"});
     trial.add_pod("all", json!({}), json!({})).await;
@@ -252,19 +255,19 @@ async fn actions_of_both_versions_change_items_and_bring_others_along_before_the
     let filter = json!([{"key": "unwanted", "operator": "DoesNotExist"}]);
     let spec = json!({"labelSelector": {"matchExpressions": filter}});
     let restored = trial.restore(|_| String::new(), spec).await;
-    restored.is_complete();
+    restored.assert_complete();
 
-    let pods = restored.made::<Pod>().await;
-    let claims = restored.made::<PersistentVolumeClaim>().await;
-    let services = restored.made::<Service>().await;
-    let ingresses = restored.made::<Ingress>().await;
-    let maps = restored.made::<ConfigMap>().await;
+    let pods = restored.created_objects::<Pod>().await;
+    let claims = restored.created_objects::<PersistentVolumeClaim>().await;
+    let services = restored.created_objects::<Service>().await;
+    let ingresses = restored.created_objects::<Ingress>().await;
+    let maps = restored.created_objects::<ConfigMap>().await;
     assert!(!maps.contains_key("unwanted"), "the filter leaves it out");
     for set in SETS {
-        assert_eq!(Restored::seen(set, &pods["all"]), ["ria-v1", "ria-v2"]);
+        assert_eq!(Restored::actions_seen_by(set, &pods["all"]), ["ria-v1", "ria-v2"]);
         let (v1, v2) = (format!("{set}-v1"), format!("{set}-v2"));
-        assert_eq!(Restored::seen(set, &pods[&v1]), ["ria-v1"]);
-        assert_eq!(Restored::seen(set, &claims[&v2]), ["ria-v2"]);
+        assert_eq!(Restored::actions_seen_by(set, &pods[&v1]), ["ria-v1"]);
+        assert_eq!(Restored::actions_seen_by(set, &claims[&v2]), ["ria-v2"]);
         // Services have a later step, and labels that were not asked for; the Ingress has only the
         // former, the ConfigMap both.
         assert!(services[&v1].version < pods[&v1].version, "{services:?} {pods:?}");
@@ -274,8 +277,8 @@ async fn actions_of_both_versions_change_items_and_bring_others_along_before_the
 }
 
 #[tokio::test]
-async fn an_action_that_is_not_ready_for_two_seconds_holds_back_its_own_item_only() {
-    let trial = Trial::start("actions-held").await;
+async fn unready_action_delays_its_own_item_only() {
+    let trial = RestoreActionWorld::start("actions-held").await;
     for set in SETS {
         // Its own timeout counts, which is longer than the server's.
         trial.add_parent(set, &format!("{set}-slow"), "wait=60000").await;
@@ -287,33 +290,33 @@ async fn an_action_that_is_not_ready_for_two_seconds_holds_back_its_own_item_onl
     trial.add_pod("later", json!({}), json!({})).await;
     let orders = |set: &str| format!("{set}-slow=2000,{set}-quick=0");
     let restored = trial.restore(orders, json!({})).await;
-    restored.is_complete();
+    restored.assert_complete();
 
-    let claims = restored.made::<PersistentVolumeClaim>().await;
-    let maps = restored.made::<ConfigMap>().await;
-    let pods = restored.made::<Pod>().await;
+    let claims = restored.created_objects::<PersistentVolumeClaim>().await;
+    let maps = restored.created_objects::<ConfigMap>().await;
+    let pods = restored.created_objects::<Pod>().await;
     assert_eq!(claims.len(), 6, "{claims:?}");
     for set in SETS {
         let slow = format!("{set}-slow");
-        let held = &claims[&slow];
+        let claim = &claims[&slow];
         let others = claims.iter().filter(|(name, _)| !name.ends_with("-slow"));
         for (name, other) in others {
-            assert!(other.version < held.version, "{name} was held back, too: {claims:?}");
+            assert!(other.version < claim.version, "{name} was held back, too: {claims:?}");
         }
-        let questions = restored.questions(set, &slow);
+        let questions = restored.readiness_calls(set, &slow);
         let (first, last) = (&questions[0], questions.last().unwrap());
         assert_eq!((first.1.as_str(), last.1.as_str()), ("no", "yes"), "{questions:?}");
         assert!(last.0 - first.0 >= 2000, "{questions:?}");
-        assert!(maps[&slow].version < held.version);
+        assert!(maps[&slow].version < claim.version);
         assert!(maps[&slow].at <= first.0 / 1000, "asked before it was there: {maps:?}");
-        assert!(held.at >= last.0 / 1000, "made before it was ready: {held:?} {questions:?}");
-        assert!(pods["later"].version > held.version, "the next step begins after this one");
+        assert!(claim.at >= last.0 / 1000, "made before it was ready: {claim:?} {questions:?}");
+        assert!(pods["later"].version > claim.version, "the next step begins after this one");
     }
 }
 
 #[tokio::test]
-async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restore() {
-    let trial = Trial::start("actions-never").await;
+async fn action_that_is_never_ready_is_reported_and_the_restore_continues() {
+    let trial = RestoreActionWorld::start("actions-never").await;
     let app = &trial.app;
     for set in SETS {
         trial.add_parent(set, &format!("{set}-own"), "wait=4000").await;
@@ -338,10 +341,10 @@ async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restor
     assert_eq!(restored.results.warnings.count(), 0, "{:?}", restored.results);
     let errors = restored.errors();
     assert_eq!(errors.len(), 6, "{errors:?}");
-    let claims = restored.made::<PersistentVolumeClaim>().await;
+    let claims = restored.created_objects::<PersistentVolumeClaim>().await;
     assert_eq!(claims.len(), 9, "all are there: {claims:?}");
-    assert!(restored.made::<Pod>().await.contains_key("later"));
-    assert!(restored.made::<Secret>().await.is_empty());
+    assert!(restored.created_objects::<Pod>().await.contains_key("later"));
+    assert!(restored.created_objects::<Secret>().await.is_empty());
     for set in SETS {
         let action = key(set, "ria-v2");
         for (name, limit) in [("own", "4"), ("server", "1.5"), ("hangs", "1.5")] {
@@ -351,20 +354,20 @@ async fn an_action_that_never_becomes_ready_is_told_and_does_not_stop_the_restor
             );
             assert_eq!(errors[format!("{set}-{name}").as_str()], expected);
         }
-        let questions = restored.questions(set, &format!("{set}-own"));
+        let questions = restored.readiness_calls(set, &format!("{set}-own"));
         // It is asked for as long as it wants to be, not as long as the server would.
         let (first, last) = (questions[0].0, questions.last().unwrap().0);
         assert!(last - first > 2500, "{questions:?}");
         assert!(claims[&format!("{set}-own")].at >= last / 1000, "{claims:?} {questions:?}");
-        assert_eq!(restored.questions(set, &format!("{set}-hangs")).len(), 1);
-        let (_, _, items) = restored.questions(set, &format!("{set}-some")).remove(0);
+        assert_eq!(restored.readiness_calls(set, &format!("{set}-hangs")).len(), 1);
+        let (_, _, items) = restored.readiness_calls(set, &format!("{set}-some")).remove(0);
         assert_eq!(items, format!("configmaps/{app}/{set}-some"), "only what exists");
     }
 }
 
 #[tokio::test]
-async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_restored() {
-    let trial = Trial::start("actions-dies").await;
+async fn crashing_action_is_an_item_error_and_the_rest_is_restored() {
+    let trial = RestoreActionWorld::start("actions-dies").await;
     for set in SETS {
         trial.add_parent(set, &format!("{set}-dies"), "sleep=500,wait=60000").await;
         // The plugin has this one in hand when it dies.
@@ -380,9 +383,9 @@ async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_rest
     assert_eq!(restored.status.phase, Some(RestorePhase::PartiallyFailed));
     let errors = restored.errors();
     assert_eq!(errors.len(), 4, "{errors:?}");
-    let claims = restored.made::<PersistentVolumeClaim>().await;
+    let claims = restored.created_objects::<PersistentVolumeClaim>().await;
     assert_eq!(claims.len(), 9, "all are there: {claims:?}");
-    let pods = restored.made::<Pod>().await;
+    let pods = restored.created_objects::<Pod>().await;
     for set in SETS {
         let action = key(set, "ria-v2");
         let unsure = format!("the action {action} cannot say whether what it added is ready: ");
@@ -393,9 +396,9 @@ async fn an_action_that_dies_when_asked_is_told_on_its_item_and_the_rest_is_rest
         assert_eq!(errors[format!("{set}-unsure").as_str()], expected);
         // The plugin goes on in a new process: with what it had in hand, in the questions of others and
         // in later steps.
-        assert_eq!(Restored::seen(set, &claims[&format!("{set}-busy")]), ["ria-v2"]);
-        let questions = restored.questions(set, &format!("{set}-calm"));
+        assert_eq!(Restored::actions_seen_by(set, &claims[&format!("{set}-busy")]), ["ria-v2"]);
+        let questions = restored.readiness_calls(set, &format!("{set}-calm"));
         assert_eq!(questions.last().unwrap().1, "yes", "{questions:?}");
-        assert_eq!(Restored::seen(set, &pods["later"]), ["ria-v1", "ria-v2"]);
+        assert_eq!(Restored::actions_seen_by(set, &pods["later"]), ["ria-v1", "ria-v2"]);
     }
 }

@@ -10,8 +10,8 @@ use bowline_api::{
     Backup, Restore, RestorePhase, RestoreStatus, VolumePluginRestore, VolumePluginRestoreStatus,
     VolumeSnapshotLocation,
 };
-use bowline_engine::journal::{Journal as _, Record, VolumeBegun, VolumeEnded};
-use bowline_server::journal::ConfigMaps;
+use bowline_engine::journal::{Journal as _, JournalEntry, VolumeAnswered, VolumeRequested};
+use bowline_server::journal::ConfigMapJournal;
 use bowline_store::file::{
     BackupVolumeInfo, ResourceIdentifier, RestoreVolumeInfo, Results, Snapshot,
 };
@@ -28,13 +28,13 @@ use tokio::time::Instant;
 use crate::bed::{LIMIT, World, filesystem_spec};
 use crate::operations::is_over;
 use crate::restore::{back_up, restore, results_of};
-use crate::restore_bad_days::Tar;
+use crate::restore_failures::RawTar;
 
 /// The versions of the plugin.
 const VERSIONS: [&str; 2] = ["vs-v1", "vs-v2"];
 
 /// A server with snapshotters, and a backup of one volume that has a snapshot.
-struct Stage {
+struct VolumeRestoreScenario {
     world: World,
     store: BackupStore,
     app: String,
@@ -42,10 +42,10 @@ struct Stage {
     snapshot: Value,
 }
 
-impl Stage {
+impl VolumeRestoreScenario {
     /// A backup of a claim, its volume and the snapshot of that, which is there.
-    async fn set(name: &str, version: &str) -> Self {
-        let mut world = World::idle(name).await;
+    async fn prepare(name: &str, version: &str) -> Self {
+        let mut world = World::without_server(name).await;
         world.install_fixture().await;
         world.run(world.options());
         let store = world.filesystem_location("default").await;
@@ -110,7 +110,7 @@ impl Stage {
         volume["status"] = json!({"phase": "Bound"});
         volume["spec"]["claimRef"]["uid"] = json!("of another life");
         claim["status"] = json!({"phase": "Bound"});
-        let mut tar = Tar::default();
+        let mut tar = RawTar::default();
         tar.object("persistentvolumes", &volume);
         tar.object("persistentvolumeclaims", &claim);
         let archive = Box::pin(stream::iter([Ok(tar.end().into())]));
@@ -154,7 +154,7 @@ impl Stage {
     }
 
     /// What is behind a PersistentVolume: its handle and the data.
-    async fn behind(&self, name: &str) -> (String, String) {
+    async fn volume_handle_and_data(&self, name: &str) -> (String, String) {
         let volume = self.persistent_volume(name).await.expect("the volume is there");
         let handle = volume.spec.unwrap().csi.unwrap().volume_handle;
         let data = self.disk(&handle).join("ledger");
@@ -176,13 +176,13 @@ fn status_of(shown: &VolumePluginRestore) -> &VolumePluginRestoreStatus {
 }
 
 #[tokio::test]
-async fn a_volume_comes_back_with_its_data_and_its_claim_is_bound_to_it() {
+async fn volume_is_restored_with_data_and_bound_claim() {
     for version in VERSIONS {
-        let stage = Stage::set(&format!("disk-{version}"), version).await;
+        let stage = VolumeRestoreScenario::prepare(&format!("disk-{version}"), version).await;
         let (status, results) = stage.restore("r", json!({})).await;
         assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
         assert_eq!(results, Results::default());
-        let (handle, data) = stage.behind(&stage.volume).await;
+        let (handle, data) = stage.volume_handle_and_data(&stage.volume).await;
         assert_eq!((handle.as_str(), data.as_str()), ("vol-snap-1-1", "42"));
         let about = std::fs::read_to_string(stage.disk("vol-snap-1-1.json")).unwrap();
         let about: Value = serde_json::from_str(&about).unwrap();
@@ -207,7 +207,7 @@ async fn a_volume_comes_back_with_its_data_and_its_claim_is_bound_to_it() {
         assert!(status.start_timestamp.is_some() && status.completion_timestamp.is_some());
 
         let name = RestoreName::new("r").unwrap();
-        let infos = stage.store.get_of_restore::<Vec<RestoreVolumeInfo>>(&name).await.unwrap();
+        let infos = stage.store.get_restore_file::<Vec<RestoreVolumeInfo>>(&name).await.unwrap();
         let infos = serde_json::to_value(infos).unwrap();
         assert_eq!(infos[0]["restoreMethod"], "NativeSnapshot");
         assert_eq!(infos[0]["nativeSnapshotInfo"]["snapshotHandle"], "snap-1");
@@ -227,8 +227,8 @@ async fn a_volume_comes_back_with_its_data_and_its_claim_is_bound_to_it() {
 }
 
 #[tokio::test]
-async fn a_volume_that_cannot_be_made_is_told_and_its_claim_is_not_created() {
-    let mut stage = Stage::set("disk-broken", "vs-v2").await;
+async fn failed_volume_is_reported_and_its_claim_not_created() {
+    let mut stage = VolumeRestoreScenario::prepare("disk-broken", "vs-v2").await;
     let whole = stage.snapshot.clone();
     let change = |pointer: &str, value: &str| {
         let mut changed = whole.clone();
@@ -278,8 +278,8 @@ async fn a_volume_that_cannot_be_made_is_told_and_its_claim_is_not_created() {
 }
 
 #[tokio::test]
-async fn a_volume_is_restored_beside_the_one_that_it_was() {
-    let stage = Stage::set("disk-beside", "vs-v2").await;
+async fn volume_is_restored_beside_the_original() {
+    let stage = VolumeRestoreScenario::prepare("disk-beside", "vs-v2").await;
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": stage.app}});
     apply(&stage.world.client, namespace).await.unwrap();
@@ -294,9 +294,12 @@ async fn a_volume_is_restored_beside_the_one_that_it_was() {
     let claim = stage.until_bound(&copy).await;
     let name = claim.spec.unwrap().volume_name.unwrap();
     assert!(name.starts_with("velero-clone-"), "{name}");
-    assert_eq!(stage.behind(&name).await, ("vol-snap-1-1".to_owned(), "42".to_owned()));
-    let made = stage.persistent_volume(&name).await.unwrap();
-    assert_eq!(made.annotations()["velero.io/original-pv-name"], stage.volume);
+    assert_eq!(
+        stage.volume_handle_and_data(&name).await,
+        ("vol-snap-1-1".to_owned(), "42".to_owned())
+    );
+    let restored = stage.persistent_volume(&name).await.unwrap();
+    assert_eq!(restored.annotations()["velero.io/original-pv-name"], stage.volume);
     let before = stage.persistent_volume(&stage.volume).await.unwrap();
     assert_eq!(before.spec.unwrap().csi.unwrap().volume_handle, "old");
     let shown = stage.shown().await;
@@ -305,8 +308,8 @@ async fn a_volume_is_restored_beside_the_one_that_it_was() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_shows_itself_is_left_to_it_and_taken_names_are_not_used() {
-    let stage = Stage::set("disk-own", "vs-v2").await;
+async fn plugin_owned_resources_and_existing_names_are_left_alone() {
+    let stage = VolumeRestoreScenario::prepare("disk-own", "vs-v2").await;
     let spec = json!({"snapshotID": "snap-1", "backup": "b", "plugin": "fixture.bowline.io/vs-v2"});
     let of_plugin = json!({
         "metadata": {"name": "by-the-plugin"}, "spec": spec,
@@ -332,16 +335,16 @@ async fn what_a_plugin_shows_itself_is_left_to_it_and_taken_names_are_not_used()
         stage.restore("s", json!({"namespaceMapping": {&stage.app: copy}})).await;
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
     assert!(volumes.get_opt(&stage.volume).await.unwrap().is_some());
-    let mut ours = stage.shown().await;
-    ours.retain(|shown| shown.labels().get("bowline.io/managed").is_some());
-    let [ours] = &ours[..] else { panic!("{ours:?}") };
+    let mut own_resources = stage.shown().await;
+    own_resources.retain(|shown| shown.labels().get("bowline.io/managed").is_some());
+    let [ours] = &own_resources[..] else { panic!("{own_resources:?}") };
     assert!(ours.name_any().starts_with(&format!("{name}-")), "{}", ours.name_any());
     assert_eq!(status_of(ours).phase, Some(VolumePluginPhase::Completed));
 }
 
 #[tokio::test]
-async fn what_an_earlier_server_showed_is_taken_up_or_ended() {
-    let mut stage = Stage::set("disk-later", "vs-v2").await;
+async fn resources_of_an_earlier_server_are_adopted_or_ended() {
+    let mut stage = VolumeRestoreScenario::prepare("disk-later", "vs-v2").await;
     stage.store_backup().await;
     stage.world.end().await.unwrap();
     let spec = json!({"backupName": "b"});
@@ -396,23 +399,23 @@ async fn what_an_earlier_server_showed_is_taken_up_or_ended() {
 }
 
 #[tokio::test]
-async fn how_far_a_plugin_is_with_a_volume_is_shown_while_it_is_made() {
-    let stage = Stage::set("disk-progress", "vs-v2").await;
+async fn volume_creation_progress_is_shown() {
+    let stage = VolumeRestoreScenario::prepare("disk-progress", "vs-v2").await;
     let slow = json!({"spec": {"config": {"volume-ms": "3000"}}});
     stage.world.patch::<VolumeSnapshotLocation>("disks", slow).await;
-    let looking = async {
+    let watching = async {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
             let shown = stage.shown().await;
-            let is_told = |one: &VolumePluginRestore| status_of(one).progress.total_bytes > 0;
-            if let Some(one) = shown.into_iter().find(is_told) {
+            let has_progress = |one: &VolumePluginRestore| status_of(one).progress.total_bytes > 0;
+            if let Some(one) = shown.into_iter().find(has_progress) {
                 return one;
             }
             assert!(tokio::time::Instant::now() < deadline, "no progress is shown");
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
     };
-    let ((status, results), shown) = tokio::join!(stage.restore("r", json!({})), looking);
+    let ((status, results), shown) = tokio::join!(stage.restore("r", json!({})), watching);
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
     assert_eq!(status_of(&shown).phase, Some(VolumePluginPhase::InProgress));
     let progress = &status_of(&shown).progress;
@@ -424,7 +427,7 @@ async fn how_far_a_plugin_is_with_a_volume_is_shown_while_it_is_made() {
 
 #[tokio::test]
 async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something_uses_them() {
-    let mut world = World::idle("volumes-deleted").await;
+    let mut world = World::without_server("volumes-deleted").await;
     world.filesystem_store("default").await;
     world.location("default", filesystem_spec("default")).await;
     let metadata = json!({"name": "r", "finalizers": [finalizer::RESTORE]});
@@ -432,17 +435,17 @@ async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something
     let restore = json!({"metadata": metadata, "spec": spec, "status": status});
     let run = RunUid::new(world.create::<Restore>(restore).await.uid().unwrap()).unwrap();
     let opened =
-        ConfigMaps::open(world.client.clone(), &world.namespace, &run, "Restore", "r").await;
+        ConfigMapJournal::open(world.client.clone(), &world.namespace, &run, "Restore", "r").await;
     let journal = opened.unwrap().0.with_location("default");
     let volume = "volumes-deleted-pv";
-    let begun = VolumeBegun {
+    let begun = VolumeRequested {
         item: ResourceIdentifier { name: volume.to_owned(), ..ResourceIdentifier::default() },
         name: volume.to_owned(),
-        ..VolumeBegun::default()
+        ..VolumeRequested::default()
     };
-    journal.append(&Record::VolumeBegun(begun)).await.unwrap();
-    let ended = VolumeEnded { block: 0, volume: Some("vol-1".to_owned()) };
-    journal.append(&Record::VolumeEnded(ended)).await.unwrap();
+    journal.append(&JournalEntry::VolumeBegun(begun)).await.unwrap();
+    let ended = VolumeAnswered { block: 0, volume: Some("vol-1".to_owned()) };
+    journal.append(&JournalEntry::VolumeEnded(ended)).await.unwrap();
     world.api::<Restore>().delete("r", &DeleteParams::default()).await.unwrap();
     world.run(world.options());
     world.until_gone::<Restore>("r").await;

@@ -17,9 +17,9 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::backup::{application, is_over, pod, take};
+use crate::backup::{application, back_up_and_wait, is_over, pod};
 use crate::bed::{World, filesystem_spec, is_available};
-use crate::fault;
+use crate::fault_injection;
 
 /// A resource modifier that changes nothing here.
 const RULES: &str = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: \
@@ -45,8 +45,8 @@ fn start(backup: &Backup) -> i64 {
 }
 
 /// A world with the plugins of the fixture, and an application with slow pods, one at a time.
-async fn slow(name: &str, app: &str, pods: &[(&str, &str)]) -> World {
-    let mut world = World::idle(name).await;
+async fn world_with_slow_pods(name: &str, app: &str, pods: &[(&str, &str)]) -> World {
+    let mut world = World::without_server(name).await;
     world.install_fixture().await;
     application(&world.client, app).await;
     for (name, verbs) in pods {
@@ -58,9 +58,9 @@ async fn slow(name: &str, app: &str, pods: &[(&str, &str)]) -> World {
 }
 
 #[tokio::test]
-async fn a_backup_that_is_deleted_and_made_again_during_its_run_is_run_on_its_own() {
+async fn recreated_backup_is_run_separately() {
     let app = "app-again";
-    let world = slow("again", app, &[("slow", "sleep=3000")]).await;
+    let world = world_with_slow_pods("again", app, &[("slow", "sleep=3000")]).await;
     let store = world.filesystem_location("default").await;
     let backup = json!({"metadata": {"name": "b"}, "spec": {"includedNamespaces": [app]}});
     let old = world.create::<Backup>(backup.clone()).await;
@@ -82,11 +82,11 @@ async fn a_backup_that_is_deleted_and_made_again_during_its_run_is_run_on_its_ow
 }
 
 #[tokio::test]
-async fn a_deleted_backup_is_stopped_keeps_its_place_until_then_and_leaves_nothing() {
+async fn deleted_backup_holds_its_slot_until_stopped_and_leaves_nothing() {
     let app = "app-deleted";
     let pods: Vec<String> = (0..4).map(|number| format!("slow-{number}")).collect();
     let pods: Vec<_> = pods.iter().map(|name| (name.as_str(), "sleep=8000")).collect();
-    let world = slow("deleted", app, &pods).await;
+    let world = world_with_slow_pods("deleted", app, &pods).await;
     let store = world.filesystem_location("default").await;
     let backup = |name: &str, kinds: &[&str]| {
         let spec = json!({"includedNamespaces": [app], "includedResources": kinds});
@@ -108,13 +108,13 @@ async fn a_deleted_backup_is_stopped_keeps_its_place_until_then_and_leaves_nothi
 }
 
 #[tokio::test]
-async fn a_restore_that_is_replaced_during_its_run_is_run_on_its_own() {
+async fn recreated_restore_is_run_separately() {
     let app = "app-replaced";
-    let world = slow("replaced", app, &[("slow", "log=info")]).await;
+    let world = world_with_slow_pods("replaced", app, &[("slow", "log=info")]).await;
     world.filesystem_location("default").await;
     apply(&world.client, pod(app, "slow", "sleep=4000")).await.unwrap();
     let spec = json!({"includedNamespaces": [app]});
-    assert_eq!(take(&world, "b", spec).await.phase, Some(BackupPhase::Completed));
+    assert_eq!(back_up_and_wait(&world, "b", spec).await.phase, Some(BackupPhase::Completed));
     let restore = |into: &str| {
         let spec = json!({"backupName": "b", "namespaceMapping": {app: into}});
         json!({"metadata": {"name": "r"}, "spec": spec})
@@ -137,9 +137,9 @@ async fn a_restore_that_is_replaced_during_its_run_is_run_on_its_own() {
 }
 
 #[tokio::test]
-async fn a_backup_whose_name_is_taken_at_its_end_says_what_it_had_done() {
+async fn backup_with_a_name_conflict_at_its_end_keeps_its_counts() {
     let app = "app-record";
-    let world = slow("record", app, &[("wrong", "sleep=2000,error=no luck")]).await;
+    let world = world_with_slow_pods("record", app, &[("wrong", "sleep=2000,error=no luck")]).await;
     let store = world.filesystem_location("default").await;
     let spec = json!({"includedNamespaces": [app]});
     world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
@@ -161,8 +161,8 @@ async fn a_backup_whose_name_is_taken_at_its_end_says_what_it_had_done() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
-    let mut world = World::idle("busy").await;
+async fn short_api_server_outage_fails_no_run() {
+    let mut world = World::without_server("busy").await;
     application(&world.client, "busy-app").await;
     world.credentials("s3").await;
     crate::bed::shared().s3.create_bucket(&world.bucket("wanted")).unwrap();
@@ -200,7 +200,7 @@ async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
         backup_sync_period: Duration::from_hours(1),
         ..world.options()
     };
-    world.run_through(options, |client| fault::client(client, judge));
+    world.run_through(options, |client| fault_injection::faulty_client(client, judge));
     let mut spec = world.s3_spec("wanted");
     spec["default"] = json!(true);
     world.location("wanted", spec).await;
@@ -218,10 +218,13 @@ async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
     assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
     assert_eq!(backup.spec.storage_location, "wanted");
 
-    let seen: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    let failed_paths: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
     for part in ["backupstoragelocations", "volumesnapshot", "/namespaces", "policy", "secrets/s3"]
     {
-        assert!(seen.iter().any(|path| path.contains(part)), "no {part} in {seen:?}");
+        assert!(
+            failed_paths.iter().any(|path| path.contains(part)),
+            "no {part} in {failed_paths:?}"
+        );
     }
     let spec = json!({
         "backupName": "b", "namespaceMapping": {"busy-app": "busy-copy"},
@@ -235,15 +238,18 @@ async fn an_api_server_that_is_busy_for_a_moment_decides_nothing() {
     let restore = world.until::<Restore>("r", is_over).await;
     let status = restore.status.unwrap();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
-    let seen: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
+    let failed_paths: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
     for part in ["backups/b", "backupstoragelocations/wanted", "modifier", "secrets/s3"] {
-        assert!(seen.iter().any(|path| path.contains(part)), "no {part} in {seen:?}");
+        assert!(
+            failed_paths.iter().any(|path| path.contains(part)),
+            "no {part} in {failed_paths:?}"
+        );
     }
 }
 
 #[tokio::test]
-async fn old_backups_do_not_make_the_queue_list_namespaces() {
-    let mut world = World::idle("many-old").await;
+async fn finished_backups_do_not_trigger_namespace_lists() {
+    let mut world = World::without_server("many-old").await;
     world.filesystem_store("default").await;
     world.location("default", filesystem_spec("default")).await;
     let backup = |name: &str, phase: Option<&str>| -> Value {
@@ -272,7 +278,7 @@ async fn old_backups_do_not_make_the_queue_list_namespaces() {
         false
     };
     let options = bowline_server::Options { concurrent_backups: 1, ..world.options() };
-    world.run_through(options, |client| fault::client(client, count));
+    world.run_through(options, |client| fault_injection::faulty_client(client, count));
     for name in ["new-1", "new-2"] {
         world.until::<Backup>(name, is_over).await;
     }
@@ -283,10 +289,11 @@ async fn old_backups_do_not_make_the_queue_list_namespaces() {
 }
 
 #[tokio::test]
-async fn a_server_that_ends_finishes_the_block_under_way_and_leaves_the_rest() {
+async fn stopping_server_finishes_its_block_and_leaves_the_rest() {
     let app = "app-ending";
     let mut world =
-        slow("ending", app, &[("slow-1", "sleep=3000"), ("slow-2", "sleep=3000")]).await;
+        world_with_slow_pods("ending", app, &[("slow-1", "sleep=3000"), ("slow-2", "sleep=3000")])
+            .await;
     world.filesystem_location("default").await;
     let spec = json!({"includedNamespaces": [app]});
     world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;

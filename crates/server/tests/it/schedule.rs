@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::backup::{application, is_over};
 use crate::bed::{LIMIT, World};
-use crate::fault;
+use crate::fault_injection;
 
 /// Comes once a year, so that only what was missed is made in a test.
 const YEARLY: &str = "0 0 1 1 *";
@@ -63,7 +63,7 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn a_schedule_makes_one_backup_after_the_other() {
+async fn schedule_creates_backups_sequentially() {
     let world = World::start("schedule-runs").await;
     world.filesystem_location("default").await;
     application(&world.client, "schedule-runs-app").await;
@@ -74,7 +74,7 @@ async fn a_schedule_makes_one_backup_after_the_other() {
         },
         "spec": {"useOwnerReferencesInBackup": true},
     });
-    let made = schedule(&world, "often", "schedule-runs-app", "@every 1s", more).await;
+    let created = schedule(&world, "often", "schedule-runs-app", "@every 1s", more).await;
     until("there are three", async || {
         let ended = backups(&world, "often").await.into_iter().filter(is_over);
         ended.count() >= 3
@@ -87,14 +87,14 @@ async fn a_schedule_makes_one_backup_after_the_other() {
         assert_eq!(backup.status.as_ref().unwrap().phase, Some(BackupPhase::Completed));
         assert_eq!(backup.labels()["team"], "a");
         assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "local");
-        assert_eq!(backup.owner_references()[0].uid, made.uid().unwrap());
+        assert_eq!(backup.owner_references()[0].uid, created.uid().unwrap());
         let time = backup.name_any().strip_prefix("often-").unwrap().to_owned();
         assert!(time.len() == 14 && time.bytes().all(|digit| digit.is_ascii_digit()), "{time}");
     }
 }
 
 #[tokio::test]
-async fn a_schedule_that_means_nothing_is_refused_until_it_is_mended() {
+async fn invalid_schedule_is_refused_until_fixed() {
     let world = World::start("schedule-wrong").await;
     schedule(&world, "wrong", "none", "0 0 30 2 *", json!({})).await;
     let refused =
@@ -111,7 +111,7 @@ async fn a_schedule_that_means_nothing_is_refused_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_made_up_for_once_unless_it_is_skipped_or_paused() {
+async fn missed_backup_is_made_once_unless_skipped_or_paused() {
     let world = World::start("schedule-missed").await;
     world.filesystem_location("default").await;
     application(&world.client, "schedule-missed-app").await;
@@ -143,8 +143,8 @@ async fn what_was_missed_is_made_up_for_once_unless_it_is_skipped_or_paused() {
 }
 
 #[tokio::test]
-async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
-    let mut world = World::idle("schedule-crash").await;
+async fn backup_is_created_once_across_a_server_exit() {
+    let mut world = World::without_server("schedule-crash").await;
     let refused = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&refused);
     // What is written of the Schedule after the Backup was created fails.
@@ -160,7 +160,7 @@ async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
         count.fetch_add(usize::from(fails), Ordering::SeqCst);
         fails
     };
-    world.run_through(world.options(), |client| fault::client(client, judge));
+    world.run_through(world.options(), |client| fault_injection::faulty_client(client, judge));
     world.filesystem_location("default").await;
     application(&world.client, "schedule-crash-app").await;
     let more = json!({"status": {"lastBackup": "2020-06-01T00:00:00Z"}});
@@ -177,14 +177,14 @@ async fn a_backup_is_made_once_also_if_the_server_ends_before_it_is_noted() {
 }
 
 #[tokio::test]
-async fn a_backup_that_another_cluster_made_of_the_same_time_does_not_count() {
+async fn backup_of_another_cluster_for_the_same_time_is_ignored() {
     let world = World::start("schedule-shared").await;
     world.filesystem_location("default").await;
     application(&world.client, "schedule-shared-app").await;
     let year = jiff::Timestamp::now().strftime("%Y").to_string();
     let usual = format!("shared-{year}0101000000");
     // As it is taken in from a bucket.
-    let theirs = json!({
+    let foreign_backup = json!({
         "metadata": {
             "name": usual,
             "labels": {"velero.io/schedule-name": "shared"},
@@ -193,12 +193,12 @@ async fn a_backup_that_another_cluster_made_of_the_same_time_does_not_count() {
         "spec": {"storageLocation": "default"},
         "status": {"phase": "Completed"},
     });
-    world.create::<Backup>(theirs).await;
+    world.create::<Backup>(foreign_backup).await;
     let more = json!({"status": {"lastBackup": "2020-06-01T00:00:00Z"}});
     let expression = format!("CRON_TZ=UTC {YEARLY}");
-    let made = schedule(&world, "shared", "schedule-shared-app", &expression, more).await;
+    let created = schedule(&world, "shared", "schedule-shared-app", &expression, more).await;
     world.until::<Schedule>("shared", has_run).await;
-    let uid = made.uid().unwrap();
+    let uid = created.uid().unwrap();
     let own = format!("{usual}-{}", uid.split('-').next().unwrap());
     let names: Vec<String> =
         backups(&world, "shared").await.iter().map(kube::ResourceExt::name_any).collect();
@@ -208,8 +208,8 @@ async fn a_backup_that_another_cluster_made_of_the_same_time_does_not_count() {
 }
 
 #[tokio::test]
-async fn no_backup_is_made_while_the_last_one_has_not_begun() {
-    let mut world = World::idle("schedule-held").await;
+async fn schedule_waits_for_its_last_backup_to_start() {
+    let mut world = World::without_server("schedule-held").await;
     let is_stuck = Arc::new(AtomicBool::new(true));
     let [lists, looks] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
     let judge = {
@@ -224,7 +224,7 @@ async fn no_backup_is_made_while_the_last_one_has_not_begun() {
             is_stuck.load(Ordering::SeqCst) && *method == Method::PATCH && is_backup
         }
     };
-    world.run_through(world.options(), |client| fault::client(client, judge));
+    world.run_through(world.options(), |client| fault_injection::faulty_client(client, judge));
     world.filesystem_location("default").await;
     application(&world.client, "schedule-held-app").await;
     schedule(&world, "held", "schedule-held-app", "@every 1s", json!({})).await;

@@ -3,7 +3,7 @@ use bowline_server::Error;
 use crate::bed::{World, shared};
 
 #[tokio::test]
-async fn a_server_ends_in_order_when_asked_and_leaves_nothing() {
+async fn server_shuts_down_cleanly() {
     let mut world = World::start("server-end").await;
     world.s3_location("l").await;
     let files = || std::fs::read_dir(world.path("scratch")).unwrap().count();
@@ -13,8 +13,8 @@ async fn a_server_ends_in_order_when_asked_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_start_says_why() {
-    let world = World::idle("server-start").await;
+async fn failed_start_states_the_reason() {
+    let world = World::without_server("server-start").await;
     let start = async |change: &dyn Fn(&mut bowline_server::Options)| {
         let mut options = world.options();
         change(&mut options);

@@ -41,7 +41,7 @@ fn synced(location: &BackupStorageLocation) -> Option<Time> {
 }
 
 /// Waits until a whole round has begun and ended from now on.
-async fn a_round(world: &World, location: &str) {
+async fn wait_for_sync_round(world: &World, location: &str) {
     for _ in 0..2 {
         let before = world.until(location, |found| synced(found).is_some()).await;
         let is_later = |found: &BackupStorageLocation| synced(found) > synced(&before);
@@ -54,7 +54,7 @@ fn is_complete(backup: &Backup) -> bool {
 }
 
 #[tokio::test]
-async fn a_backup_of_another_cluster_is_taken_in_with_what_belongs_to_it() {
+async fn backup_of_another_cluster_is_imported_with_its_children() {
     let world = World::start("sync-import").await;
     let schedule =
         json!({"metadata": {"name": "nightly"}, "spec": {"schedule": "@every 1h", "template": {}}});
@@ -93,11 +93,11 @@ async fn a_backup_of_another_cluster_is_taken_in_with_what_belongs_to_it() {
     }])).unwrap();
     store.put(&name, &copies).await.unwrap();
     store.put(&name, &snapshots).await.unwrap();
-    let mut theirs = record("theirs", "PartiallyFailed");
+    let mut foreign_record = record("theirs", "PartiallyFailed");
     let owner = |name: &str, uid: &str| json!({"apiVersion": "velero.io/v1", "kind": "Schedule", "name": name, "uid": uid});
-    theirs["metadata"]["ownerReferences"] =
+    foreign_record["metadata"]["ownerReferences"] =
         json!([owner("nightly", &schedule.uid().unwrap()), owner("dead", "u")]);
-    put_record(&store, &theirs).await;
+    put_record(&store, &foreign_record).await;
 
     let backup = world.until("theirs", is_complete).await;
     assert_eq!(backup.spec.storage_location, "l");
@@ -127,7 +127,7 @@ async fn a_backup_of_another_cluster_is_taken_in_with_what_belongs_to_it() {
 }
 
 #[tokio::test]
-async fn a_backup_that_has_not_ended_or_has_no_record_is_not_taken_in() {
+async fn unfinished_or_unrecorded_backup_is_not_imported() {
     let world = World::start("sync-skip").await;
     let store = world.filesystem_location("l").await;
     // What has expired would be deleted otherwise, as soon as it is here.
@@ -152,7 +152,7 @@ async fn a_backup_that_has_not_ended_or_has_no_record_is_not_taken_in() {
     world.until("zz-good", is_complete).await;
     let expired = world.until("expired", is_complete).await;
     assert_eq!(expired.status.unwrap().phase.unwrap().to_string(), "PartiallyFailed");
-    a_round(&world, "l").await;
+    wait_for_sync_round(&world, "l").await;
     let mut names: Vec<_> = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
     names.sort_by_key(kube::ResourceExt::name_any);
     let names: Vec<_> = names.iter().map(kube::ResourceExt::name_any).collect();
@@ -160,7 +160,7 @@ async fn a_backup_that_has_not_ended_or_has_no_record_is_not_taken_in() {
 }
 
 #[tokio::test]
-async fn a_backup_whose_files_are_gone_goes_and_no_other_does() {
+async fn only_backups_without_files_are_deleted() {
     let world = World::start("sync-orphan").await;
     let store = world.filesystem_location("l").await;
     world.filesystem_location("other").await;
@@ -181,14 +181,14 @@ async fn a_backup_whose_files_are_gone_goes_and_no_other_does() {
 
     store.delete_backup(&"lost".parse().unwrap()).await.unwrap();
     world.until_gone::<Backup>("lost").await;
-    a_round(&world, "l").await;
+    wait_for_sync_round(&world, "l").await;
     for name in ["kept", "failed", "refused", "of-nobody"] {
         world.until::<Backup>(name, |_| true).await;
     }
 }
 
 #[tokio::test]
-async fn a_location_that_is_suddenly_empty_costs_no_backup() {
+async fn empty_location_deletes_no_backup() {
     let world = World::start("sync-empty").await;
     let store = world.filesystem_location("l").await;
     put_record(&store, &record("a", "Completed")).await;
@@ -198,7 +198,7 @@ async fn a_location_that_is_suddenly_empty_costs_no_backup() {
     // As if what holds the folder were not mounted.
     let backups = world.path("root").join("l/backups");
     std::fs::rename(&backups, world.path("root").join("elsewhere")).unwrap();
-    a_round(&world, "l").await;
+    wait_for_sync_round(&world, "l").await;
     for name in ["a", "b"] {
         world.until::<Backup>(name, |_| true).await;
     }
@@ -209,8 +209,8 @@ async fn a_location_that_is_suddenly_empty_costs_no_backup() {
 }
 
 #[tokio::test]
-async fn what_was_begun_before_a_restart_is_finished() {
-    let mut world = World::idle("sync-resume").await;
+async fn incomplete_import_is_finished_after_a_restart() {
+    let mut world = World::without_server("sync-resume").await;
     // The server was killed after it created the Backup.
     let backup = json!({
         "metadata": {
@@ -247,7 +247,7 @@ fn condition<'a>(location: &'a BackupStorageLocation, type_: &str) -> Option<&'a
 }
 
 #[tokio::test]
-async fn a_failing_sync_is_visible_on_its_location_and_so_is_a_backup_that_is_left_out() {
+async fn failed_sync_and_skipped_backups_are_shown_in_conditions() {
     let world = World::start("sync-told").await;
     let store = world.filesystem_location("l").await;
     put_record(&store, &record("good", "Completed")).await;

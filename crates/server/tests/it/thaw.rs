@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use bowline_api::{Backup, BackupPhase};
-use bowline_engine::journal::{Begun, Journal as _, Record};
-use bowline_server::journal::ConfigMaps;
+use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry};
+use bowline_server::journal::ConfigMapJournal;
 use bowline_store::name::RunUid;
 use http::{Method, Uri};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -14,13 +14,15 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::{LIMIT, World, filesystem_spec};
-use crate::fault;
+use crate::fault_injection;
 use crate::operations::is_over;
 
 type Commands = Arc<Mutex<Vec<String>>>;
 
 /// Notes which commands are to be run in pods.
-fn noting(commands: &Commands) -> impl Fn(&Method, &Uri) -> bool + Send + Sync + 'static {
+fn recording_commands(
+    commands: &Commands,
+) -> impl Fn(&Method, &Uri) -> bool + Send + Sync + 'static {
     let commands = Arc::clone(commands);
     move |_, uri| {
         if uri.path().ends_with("/exec") {
@@ -52,17 +54,25 @@ fn hooks(command: &str) -> Value {
 }
 
 /// The journal of a run whose server ended while pods were frozen.
-async fn journal(world: &World, uid: &str, name: &str, pods: Vec<bowline_engine::journal::Pod>) {
+async fn put_journal(
+    world: &World,
+    uid: &str,
+    name: &str,
+    pods: Vec<bowline_engine::journal::Pod>,
+) {
     let (client, run) = (world.client.clone(), RunUid::new(uid).unwrap());
-    let opened = ConfigMaps::open(client, &world.namespace, &run, "Backup", name).await;
+    let opened = ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name).await;
     let journal = opened.unwrap().0.with_location("away");
-    journal.append(&Record::Begun(Begun { pods, ..Begun::default() })).await.unwrap();
+    journal
+        .append(&JournalEntry::Begun(BlockStarted { pods, ..BlockStarted::default() }))
+        .await
+        .unwrap();
 }
 
 /// What the journal of a run says.
-async fn records(world: &World, uid: &str, name: &str) -> Vec<Record> {
+async fn read_records(world: &World, uid: &str, name: &str) -> Vec<JournalEntry> {
     let (client, run) = (world.client.clone(), RunUid::new(uid).unwrap());
-    ConfigMaps::open(client, &world.namespace, &run, "Backup", name).await.unwrap().1
+    ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name).await.unwrap().1
 }
 
 async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
@@ -74,27 +84,28 @@ async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test]
-async fn frozen_pods_are_thawed_though_the_bucket_is_away_and_a_backup_is_deleted() {
-    let mut world = World::idle("thaw-away").await;
+async fn frozen_pods_are_thawed_without_bucket_and_backup() {
+    let mut world = World::without_server("thaw-away").await;
     // A bucket that cannot be opened: the server serves no folders.
     world.location("away", filesystem_spec("b")).await;
-    let (over, gone) = (pod(&world, "of-one-that-is-over").await, pod(&world, "of-one-gone").await);
+    let (finished, orphaned) =
+        (pod(&world, "of-one-that-is-over").await, pod(&world, "of-one-gone").await);
     let spec = json!({"storageLocation": "away", "hooks": hooks("let-go")});
     let status = json!({"phase": "Completed"});
     let backup = json!({"metadata": {"name": "over"}, "spec": spec, "status": status});
     let backup = world.create::<Backup>(backup).await.uid().unwrap();
-    journal(&world, &backup, "over", vec![over]).await;
+    put_journal(&world, &backup, "over", vec![finished]).await;
     // Of one that was deleted, the hooks were kept.
     let deleted = "0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3d";
-    journal(&world, deleted, "gone", vec![gone]).await;
-    let kept = json!({"hooks.json": hooks("go-on").to_string()});
+    put_journal(&world, deleted, "gone", vec![orphaned]).await;
+    let saved_hooks = json!({"hooks.json": hooks("go-on").to_string()});
     let name = format!("bowline-hooks-{deleted}");
-    world.create::<ConfigMap>(json!({"metadata": {"name": name}, "data": kept})).await;
+    world.create::<ConfigMap>(json!({"metadata": {"name": name}, "data": saved_hooks})).await;
 
     let commands = Commands::default();
     let options = bowline_server::Options { filesystem_root: None, ..world.options() };
-    let between = noting(&commands);
-    world.run_through(options, move |client| fault::client(client, between));
+    let between = recording_commands(&commands);
+    world.run_through(options, move |client| fault_injection::faulty_client(client, between));
     let asked = || {
         let mut commands = commands.lock().unwrap().clone();
         commands.sort();
@@ -104,15 +115,15 @@ async fn frozen_pods_are_thawed_though_the_bucket_is_away_and_a_backup_is_delete
     world.end().await.unwrap();
     assert_eq!(asked(), ["go-on of-one-gone", "let-go of-one-that-is-over"]);
     for (uid, name) in [(backup.as_str(), "over"), (deleted, "gone")] {
-        let records = records(&world, uid, name).await;
-        let is_noted = matches!(records.last(), Some(Record::Thawed { block: 0, .. }));
+        let records = read_records(&world, uid, name).await;
+        let is_noted = matches!(records.last(), Some(JournalEntry::Thawed { block: 0, .. }));
         assert!(is_noted, "{name}: {records:?}");
     }
 }
 
 #[tokio::test]
-async fn a_damaged_journal_thaws_what_can_be_read_of_it_and_ends_its_run() {
-    let mut world = World::idle("thaw-damaged").await;
+async fn damaged_journal_thaws_its_readable_pods_and_ends_its_run() {
+    let mut world = World::without_server("thaw-damaged").await;
     world.filesystem_store("default").await;
     world.location("default", filesystem_spec("default")).await;
     let frozen = pod(&world, "db").await;
@@ -122,15 +133,15 @@ async fn a_damaged_journal_thaws_what_can_be_read_of_it_and_ends_its_run() {
     let status = json!({"phase": "InProgress"});
     let backup = json!({"metadata": {"name": "b"}, "spec": spec, "status": status});
     let uid = world.create::<Backup>(backup).await.uid().unwrap();
-    journal(&world, &uid, "b", vec![frozen]).await;
+    put_journal(&world, &uid, "b", vec![frozen]).await;
     let page = format!("bowline-journal-{uid}-0");
     // As a later version of the server would write.
     let unknown = json!({"what": "somethingNew", "block": 1}).to_string();
     world.patch::<ConfigMap>(&page, json!({"data": {"00000001": unknown}})).await;
 
     let commands = Commands::default();
-    let (options, between) = (world.options(), noting(&commands));
-    world.run_through(options, move |client| fault::client(client, between));
+    let (options, between) = (world.options(), recording_commands(&commands));
+    world.run_through(options, move |client| fault_injection::faulty_client(client, between));
     let ended = world.until::<Backup>("b", is_over).await.status.unwrap();
     assert_eq!(ended.phase, Some(BackupPhase::Failed));
     assert_eq!(*commands.lock().unwrap(), ["let-go db"], "once, before it ended");
@@ -142,12 +153,14 @@ async fn a_damaged_journal_thaws_what_can_be_read_of_it_and_ends_its_run() {
 }
 
 #[tokio::test]
-async fn hooks_are_kept_beside_the_journal_and_go_before_it() {
-    let mut world = World::idle("thaw-hooks").await;
+async fn hooks_are_saved_beside_the_journal_and_removed_before_it() {
+    let mut world = World::without_server("thaw-hooks").await;
     let is_of_hooks = |method: &Method, uri: &Uri| {
         *method == Method::DELETE && uri.path().contains("/configmaps/bowline-hooks-")
     };
-    world.run_through(world.options(), move |client| fault::client(client, is_of_hooks));
+    world.run_through(world.options(), move |client| {
+        fault_injection::faulty_client(client, is_of_hooks)
+    });
     world.filesystem_location("default").await;
     let spec = json!({
         "storageLocation": "default", "hooks": hooks("let-go"),
@@ -159,9 +172,9 @@ async fn hooks_are_kept_beside_the_journal_and_go_before_it() {
     world.end().await.unwrap();
     // The API server did not let them go, so that the journal is there still.
     let name = format!("bowline-hooks-{uid}");
-    let kept = world.api::<ConfigMap>().get(&name).await.unwrap();
-    assert_eq!(kept.labels()["velero.io/exclude-from-backup"], "true");
-    assert!(kept.data.unwrap()["hooks.json"].contains("let-go"));
+    let saved_hooks = world.api::<ConfigMap>().get(&name).await.unwrap();
+    assert_eq!(saved_hooks.labels()["velero.io/exclude-from-backup"], "true");
+    assert!(saved_hooks.data.unwrap()["hooks.json"].contains("let-go"));
     let page = format!("bowline-journal-{uid}-0");
     assert!(world.api::<ConfigMap>().get_opt(&page).await.unwrap().is_some());
     world.run(world.options());
@@ -171,7 +184,7 @@ async fn hooks_are_kept_beside_the_journal_and_go_before_it() {
 }
 
 #[tokio::test]
-async fn a_journal_stays_until_the_scratch_files_of_its_run_can_be_deleted() {
+async fn journal_is_kept_until_scratch_files_are_deleted() {
     let mut world = World::start("thaw-scratch").await;
     world.filesystem_location("default").await;
     // A bucket that does not show where scratch files are: links are not followed.

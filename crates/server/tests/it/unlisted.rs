@@ -7,12 +7,12 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::bed::SETS;
-use crate::operations::{Run, Trial, counts, is_over, is_waiting, phase};
+use crate::operations::{OperationWorld, Run, counts, is_over, is_waiting, phase};
 
 /// What a binary is replaced with that is a program, but answers nothing that the host knows.
 const BROKEN: &str = "#!/bin/sh\necho no handshake\n";
 
-async fn names_the_binary<K: Run>(trial: &Trial, created: &K, binary: &Path) {
+async fn assert_names_binary<K: Run>(trial: &OperationWorld, created: &K, binary: &Path) {
     let last = trial.world.until::<K>(&created.name_any(), is_over).await;
     let results = trial.results(&last).await;
     assert_eq!(phase(&last), "PartiallyFailed", "{results:?}");
@@ -27,27 +27,27 @@ async fn names_the_binary<K: Run>(trial: &Trial, created: &K, binary: &Path) {
 }
 
 #[tokio::test]
-async fn runs_say_which_binary_was_missing_and_what_it_began_is_not_given_up() {
-    let mut trial = Trial::start("unlisted").await;
+async fn runs_report_unlisted_binaries_and_keep_their_operations() {
+    let mut trial = OperationWorld::start("unlisted").await;
     for set in SETS {
         trial.add_claim(set, set, "operation=1000").await;
     }
     let binary = trial.world.path("plugins").join(SETS[0]);
     let script = std::fs::read_to_string(&binary).unwrap();
     // No plugin, and nothing that anybody misses.
-    let notes = trial.world.path("plugins").join("README");
-    std::fs::copy(&binary, &notes).unwrap();
-    std::fs::write(&notes, "These are plugins.\n").unwrap();
+    let readme = trial.world.path("plugins").join("README");
+    std::fs::copy(&binary, &readme).unwrap();
+    std::fs::write(&readme, "These are plugins.\n").unwrap();
 
     let before = trial.back_up("b", json!({})).await;
     trial.world.until::<Backup>("b", is_waiting).await;
     trial.restart(async |_| std::fs::write(&binary, BROKEN).unwrap()).await;
     let backup = trial.back_up("missing", json!({})).await;
-    names_the_binary(&trial, &backup, &binary).await;
+    assert_names_binary(&trial, &backup, &binary).await;
     let spec = json!({"backupName": "missing", "namespaceMapping": {&trial.app: "unlisted-r"}});
     let restore: Restore =
         trial.world.create(json!({"metadata": {"name": "r"}, "spec": spec})).await;
-    names_the_binary(&trial, &restore, &binary).await;
+    assert_names_binary(&trial, &restore, &binary).await;
     let waits = trial.world.api::<Backup>().get("b").await.unwrap();
     assert!(is_waiting(&waits), "its operation may be known again: {waits:?}");
 

@@ -12,24 +12,24 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::rich;
-use stage::{
-    Bowline, api_of, back_up, eventually, install, reduced, restore, velero_says,
+use crate::rich_cluster;
+use harness::{
+    BowlineServer, api_of, back_up, eventually, install, reduced, restore, velero_output,
     without_restore_labels,
 };
 
 mod changes;
 mod csi;
+mod harness;
 mod metrics;
 mod restores;
-mod stage;
 mod volumes;
 
 /// A backup of ours with operations.
-const OPERATED: &str = "operated";
+const OPERATIONS_BACKUP: &str = "operated";
 
 /// Kinds whose objects change by themselves, so that two backups never have the same.
-const RESTLESS: [&str; 8] = [
+const VOLATILE_KINDS: [&str; 8] = [
     "events",
     "leases.coordination.k8s.io",
     "backups.velero.io",
@@ -41,34 +41,34 @@ const RESTLESS: [&str; 8] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn velero_and_bowline_store_the_same_and_restore_each_others() {
-    crate::bed::listen();
+async fn velero_and_bowline_write_the_same_backups_and_restore_each_others() {
+    crate::bed::install_log_subscriber();
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
     let client = plane.client().await.unwrap();
     install(&client).await;
-    rich::create(&client).await;
+    rich_cluster::create(&client).await;
     let originals = read_all(&client).await;
 
     let running = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
     let bucket = running.bucket().to_owned();
     use_credentials(&client, &s3).await;
-    settled(&client).await;
-    take(&client, "by-velero").await;
+    wait_until_settled(&client).await;
+    back_up_all(&client, "by-velero").await;
     drop(running);
-    let server = Bowline::start(&bed, &plane);
-    take(&client, "by-bowline").await;
+    let server = BowlineServer::start(&bed, &plane);
+    back_up_all(&client, "by-bowline").await;
     server.end();
-    operated(&bed, &plane, &client).await;
+    back_up_with_operations(&bed, &plane, &client).await;
 
     let [theirs, ours] = ["by-velero", "by-bowline"].map(|name| archive(&bucket, name));
-    compare(&theirs, &ours);
+    assert_same_archives(&theirs, &ours);
 
     // Velero must find our backup in the bucket, not in the cluster.
     let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
     backups.delete("by-bowline", &DeleteParams::default()).await.unwrap();
-    empty(&client).await;
+    delete_rich_cluster(&client).await;
     let running = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
     eventually("Velero has found our backup", async || {
         let found = backups.get_opt("by-bowline").await.unwrap();
@@ -76,19 +76,20 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
     })
     .await;
     let describe = ["backup", "describe", "by-bowline", "--details", "--colorized=false"];
-    let described = velero_says(&running, &describe).await;
+    let described = velero_output(&running, &describe).await;
     for words in ["Phase:  Completed", "shop/summer.2026", "v1/ConfigMap:", "Items backed up:"] {
         assert!(described.contains(words), "no {words:?} in:\n{described}");
     }
-    velero_shows_operations(&running).await;
-    let logs = velero_says(&running, &["backup", "logs", "by-bowline"]).await;
+    assert_velero_shows_operations(&running).await;
+    let logs = velero_output(&running, &["backup", "logs", "by-bowline"]).await;
     assert!(logs.contains("all items are in the archive"), "{logs}");
-    velero_says(&running, &["restore", "create", "back", "--from-backup=by-bowline", "--wait"])
+    velero_output(&running, &["restore", "create", "back", "--from-backup=by-bowline", "--wait"])
         .await;
     let restores: Api<Restore> = Api::namespaced(client.clone(), velero::NAMESPACE);
     let status = restores.get("back").await.unwrap().status.unwrap_or_default();
-    let told = velero_says(&running, &["restore", "describe", "back", "--colorized=false"]).await;
-    assert_eq!(status.phase, Some(RestorePhase::Completed), "{told}");
+    let description =
+        velero_output(&running, &["restore", "describe", "back", "--colorized=false"]).await;
+    assert_eq!(status.phase, Some(RestorePhase::Completed), "{description}");
     let back = read_all(&client).await;
     for (id, original) in &originals {
         let found = back.get(id).unwrap_or_else(|| panic!("{id} was not restored"));
@@ -97,20 +98,22 @@ async fn velero_and_bowline_store_the_same_and_restore_each_others() {
 
     // The archive of Velero, restored by both into namespaces of their own.
     let mappings: Vec<String> =
-        rich::NAMESPACES.iter().map(|name| format!("{name}:v-{name}")).collect();
+        rich_cluster::NAMESPACES.iter().map(|name| format!("{name}:v-{name}")).collect();
     let mapped = format!("--namespace-mappings={}", mappings.join(","));
     let from = ["restore", "create", "v-all", "--from-backup=by-velero", &mapped, "--wait"];
-    velero_says(&running, &from).await;
+    velero_output(&running, &from).await;
     drop(running);
-    let server = Bowline::start(&bed, &plane);
-    let mapping: BTreeMap<_, _> =
-        rich::NAMESPACES.iter().map(|name| (name.to_string(), format!("b-{name}"))).collect();
+    let server = BowlineServer::start(&bed, &plane);
+    let mapping: BTreeMap<_, _> = rich_cluster::NAMESPACES
+        .iter()
+        .map(|name| (name.to_string(), format!("b-{name}")))
+        .collect();
     let spec = json!({"backupName": "by-velero", "namespaceMapping": mapping});
     let status = restore(&client, velero::NAMESPACE, "b-all", spec).await;
     server.end();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
     let mut compared = 0;
-    for object in rich::objects() {
+    for object in rich_cluster::objects() {
         let Some(namespace) = object["metadata"]["namespace"].as_str() else { continue };
         let [theirs, ours] = ["v", "b"].map(|prefix| {
             let mut moved = object.clone();
@@ -151,8 +154,8 @@ async fn use_credentials(client: &Client, s3: &S3) {
 }
 
 /// Waits until the controllers have done what follows from the rich cluster.
-async fn settled(client: &Client) {
-    for namespace in rich::NAMESPACES {
+async fn wait_until_settled(client: &Client) {
+    for namespace in rich_cluster::NAMESPACES {
         eventually(&format!("{namespace} is set up"), async || {
             let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
             let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
@@ -170,9 +173,9 @@ async fn settled(client: &Client) {
 }
 
 /// Velero reads the operations of our backup.
-async fn velero_shows_operations(running: &Velero) {
-    let describe = ["backup", "describe", OPERATED, "--details", "--colorized=false"];
-    let described = velero_says(running, &describe).await;
+async fn assert_velero_shows_operations(running: &Velero) {
+    let describe = ["backup", "describe", OPERATIONS_BACKUP, "--details", "--colorized=false"];
+    let described = velero_output(running, &describe).await;
     for words in [
         "Phase:  PartiallyFailed",
         "Operation for persistentvolumeclaims app-operated/good:",
@@ -184,13 +187,14 @@ async fn velero_shows_operations(running: &Velero) {
         assert!(described.contains(words), "no {words:?} in:\n{described}");
     }
     let described =
-        velero_says(running, &["backup", "describe", OPERATED, "--colorized=false"]).await;
+        velero_output(running, &["backup", "describe", OPERATIONS_BACKUP, "--colorized=false"])
+            .await;
     let counted = "Backup Item Operations:  1 of 2 completed successfully, 1 failed";
     assert!(described.contains(counted), "{described}");
 }
 
 /// Takes a backup of everything and waits for its end.
-async fn take(client: &Client, name: &str) {
+async fn back_up_all(client: &Client, name: &str) {
     // Without it Velero leaves out what lives in no namespace, by accident.
     let spec = BackupSpec { include_cluster_resources: Some(true), ..BackupSpec::default() };
     let status = back_up(client, velero::NAMESPACE, name, spec).await;
@@ -198,7 +202,7 @@ async fn take(client: &Client, name: &str) {
 }
 
 /// Takes a backup with operations of a plugin: one that succeeds, and one that does not.
-async fn operated(bed: &Bed, plane: &ControlPlane, client: &Client) {
+async fn back_up_with_operations(bed: &Bed, plane: &ControlPlane, client: &Client) {
     let namespace = "app-operated";
     let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
     apply(client, object).await.unwrap();
@@ -221,10 +225,10 @@ async fn operated(bed: &Bed, plane: &ControlPlane, client: &Client) {
     let plugins = bed.subdir("plugins").unwrap();
     let plugin = fixture::rust_plugins().await.unwrap();
     std::os::unix::fs::symlink(plugin, plugins.join("fixture")).unwrap();
-    let server = Bowline::start_with(bed, plane, |options| options.plugin_dir = plugins);
+    let server = BowlineServer::start_with(bed, plane, |options| options.plugin_dir = plugins);
     let included_namespaces = vec![namespace.to_owned()];
     let spec = BackupSpec { included_namespaces, ..BackupSpec::default() };
-    let status = back_up(client, velero::NAMESPACE, OPERATED, spec).await;
+    let status = back_up(client, velero::NAMESPACE, OPERATIONS_BACKUP, spec).await;
     assert_eq!(status.phase, Some(BackupPhase::PartiallyFailed), "{status:?}");
     server.end();
 }
@@ -244,14 +248,14 @@ fn archive(bucket: &Path, name: &str) -> BTreeMap<String, Value> {
 }
 
 /// The same paths, and the same objects under them.
-fn compare(theirs: &BTreeMap<String, Value>, ours: &BTreeMap<String, Value>) {
+fn assert_same_archives(velero: &BTreeMap<String, Value>, bowline: &BTreeMap<String, Value>) {
     let still = |archive: &BTreeMap<String, Value>| -> BTreeSet<String> {
         let is_still = |path: &&String| {
-            !RESTLESS.iter().any(|kind| path.starts_with(&format!("resources/{kind}/")))
+            !VOLATILE_KINDS.iter().any(|kind| path.starts_with(&format!("resources/{kind}/")))
         };
         archive.keys().filter(is_still).cloned().collect()
     };
-    let (their_paths, our_paths) = (still(theirs), still(ours));
+    let (their_paths, our_paths) = (still(velero), still(bowline));
     let missing: Vec<_> = their_paths.difference(&our_paths).collect();
     let surplus: Vec<_> = our_paths.difference(&their_paths).collect();
     assert!(
@@ -263,8 +267,8 @@ fn compare(theirs: &BTreeMap<String, Value>, ours: &BTreeMap<String, Value>) {
     for path in &our_paths {
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
         // A controller may have touched an object in between.
-        if version(&theirs[path]) == version(&ours[path]) {
-            assert_eq!(theirs[path], ours[path], "{path}");
+        if version(&velero[path]) == version(&bowline[path]) {
+            assert_eq!(velero[path], bowline[path], "{path}");
             same += 1;
         }
     }
@@ -274,7 +278,7 @@ fn compare(theirs: &BTreeMap<String, Value>, ours: &BTreeMap<String, Value>) {
 /// The objects of the rich cluster as they are, without what any restore changes.
 async fn read_all(client: &Client) -> BTreeMap<String, Value> {
     let mut read = BTreeMap::new();
-    for object in rich::objects() {
+    for object in rich_cluster::objects() {
         let (api, name) = api_of(client, &object).await;
         let Some(found) = api.get_opt(&name).await.unwrap() else { continue };
         let id = format!("{} {}/{name}", object["kind"], found.namespace().unwrap_or_default());
@@ -289,8 +293,8 @@ async fn read_all(client: &Client) -> BTreeMap<String, Value> {
 }
 
 /// Deletes the rich cluster, and waits until it is gone.
-async fn empty(client: &Client) {
-    let mut objects = rich::objects();
+async fn delete_rich_cluster(client: &Client) {
+    let mut objects = rich_cluster::objects();
     objects.retain(|object| {
         object["metadata"]["namespace"].is_null()
             && !matches!(object["kind"].as_str(), Some("Region"))

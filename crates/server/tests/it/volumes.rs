@@ -1,15 +1,15 @@
 //! Snapshots of volumes by real plugins. What the fixtures are told is in `plugins/fixture/README.md`.
 
-mod bad_days;
-mod gone;
-mod reported;
+mod deleted_backups;
+mod failures;
+mod plugin_resources;
 mod subject;
 mod suite;
 
 use std::path::PathBuf;
 
 use bowline_api::{Backup, VolumePluginBackup, VolumeSnapshotLocation};
-use bowline_store::file::{BackupVolumeInfo, Own, Results, Snapshot, SnapshotPhase};
+use bowline_store::file::{BackupVolumeInfo, BowlineBackupInfo, Results, Snapshot, SnapshotPhase};
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
 use kube::ResourceExt as _;
@@ -20,16 +20,16 @@ use crate::bed::{LIMIT, World};
 use crate::operations::{is_over, is_waiting, phase};
 
 /// A server with plugins, locations and volumes.
-struct Trial {
+struct SnapshotWorld {
     world: World,
     store: BackupStore,
     /// The set whose plugin takes snapshots.
     set: &'static str,
 }
 
-impl Trial {
+impl SnapshotWorld {
     async fn start(name: &str, set: &'static str) -> Self {
-        let mut world = World::idle(name).await;
+        let mut world = World::without_server(name).await;
         world.install_sets().await;
         world.run(Self::options(&world));
         let store = world.filesystem_location("default").await;
@@ -156,8 +156,8 @@ fn status_phase(resource: &VolumePluginBackup) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_waits_for_its_uploads_and_goes_on_with_them_after_a_restart() {
-    let mut trial = Trial::start("volumes-restart", "sdk").await;
+async fn backup_waits_for_uploads_across_a_restart() {
+    let mut trial = SnapshotWorld::start("volumes-restart", "sdk").await;
     let slow = json!({"create-ms": "300", "upload-ms": "4000"});
     trial.location("snaps", "vs-v2", slow).await;
     trial.volume("one").await;
@@ -183,19 +183,19 @@ async fn a_backup_waits_for_its_uploads_and_goes_on_with_them_after_a_restart() 
         assert_eq!(shown.labels().get(label).map(String::as_str), Some(value), "{label}");
     }
     assert_eq!(shown.owner_references()[0].uid, uid);
-    let options = Trial::options(&trial.world);
+    let options = SnapshotWorld::options(&trial.world);
     trial.world.run(options);
     let backup = trial.ended("b").await;
     assert_eq!(phase(&backup), "Completed");
     assert_eq!(trial.called("create-snapshot"), 1, "{:?}", trial.calls());
     assert_eq!(trial.called("upload-snapshot"), 2, "it is asked for again, which is harmless");
-    let own: Own = trial.get("b").await;
+    let own: BowlineBackupInfo = trial.get("b").await;
     assert_eq!(own.volume_operations.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_then_the_server() {
-    let mut trial = Trial::start("volumes-types", "sdk").await;
+async fn snapshot_type_comes_from_backup_then_location_then_server() {
+    let mut trial = SnapshotWorld::start("volumes-types", "sdk").await;
     trial.location("snaps", "vs-v2", json!({})).await;
     trial.volume("one").await;
     let key = bowline_api::annotation::SNAPSHOT_TYPE;
@@ -220,7 +220,7 @@ async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_
     trial.world.patch::<VolumeSnapshotLocation>("snaps", unmarked).await;
     let options = bowline_server::Options {
         default_snapshot_type: bowline_api::snapshot_type::SnapshotType::Local,
-        ..Trial::options(&trial.world)
+        ..SnapshotWorld::options(&trial.world)
     };
     trial.world.run(options);
     trial.back_up("by-server", json!({})).await;
@@ -233,26 +233,26 @@ async fn whether_snapshots_are_uploaded_is_said_by_the_backup_then_the_location_
     trial.back_up("nonsense", json!({key: "tape"})).await;
     let backup = trial.ended("nonsense").await;
     assert_eq!(phase(&backup), "FailedValidation");
-    let told = backup.status.unwrap().validation_errors.join("; ");
-    assert!(told.contains("`auto`, `cloud` or `local`"), "{told}");
+    let errors = backup.status.unwrap().validation_errors.join("; ");
+    assert!(errors.contains("`auto`, `cloud` or `local`"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cloud_says_so_where_a_plugin_has_no_upload_stage() {
-    let trial = Trial::start("volumes-cloud", "go").await;
+async fn cloud_snapshot_type_warns_without_an_upload_stage() {
+    let trial = SnapshotWorld::start("volumes-cloud", "go").await;
     trial.location("snaps", "vs-v1", json!({})).await;
     trial.volume("one").await;
     trial.back_up("b", json!({bowline_api::annotation::SNAPSHOT_TYPE: "cloud"})).await;
     let backup = trial.ended("b").await;
     assert_eq!(phase(&backup), "Completed", "it is no error");
     let results: Results = trial.get("b").await;
-    let told = format!("{:?}", results.warnings);
-    assert!(told.contains("has no upload stage"), "{told}");
+    let warnings = format!("{:?}", results.warnings);
+    assert!(warnings.contains("has no upload stage"), "{warnings}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_that_is_canceled_during_its_upload_leaves_no_snapshot() {
-    let trial = Trial::start("volumes-cancel", "sdk").await;
+async fn backup_canceled_during_upload_leaves_no_snapshot() {
+    let trial = SnapshotWorld::start("volumes-cancel", "sdk").await;
     trial.location("snaps", "vs-v2", json!({"upload-ms": "600000"})).await;
     trial.volume("one").await;
     trial.back_up("b", json!({})).await;
@@ -270,8 +270,8 @@ async fn a_backup_that_is_canceled_during_its_upload_leaves_no_snapshot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_snapshotted_is_an_error_on_its_volume_and_on_no_other() {
-    let trial = Trial::start("volumes-bad", "sdk").await;
+async fn failed_snapshot_is_an_error_on_its_volume_only() {
+    let trial = SnapshotWorld::start("volumes-bad", "sdk").await;
     trial.location("snaps", "vs-v2", json!({})).await;
     let good = trial.volume("one").await;
     let bad = trial.volume("error").await;
@@ -282,33 +282,33 @@ async fn what_cannot_be_snapshotted_is_an_error_on_its_volume_and_on_no_other() 
     let status = backup.status.unwrap();
     assert_eq!(status.volume_snapshots_completed, 1);
     let results: Results = trial.get("b").await;
-    let told = results.errors.cluster.join("\n");
+    let errors = results.errors.cluster.join("\n");
     for words in ["volume error cannot be snapshotted", "volume nowhere not found", &bad, &missing]
     {
-        assert!(told.contains(words), "no {words:?} in {told}");
+        assert!(errors.contains(words), "no {words:?} in {errors}");
     }
-    assert!(!told.contains(&good), "{told}");
+    assert!(!errors.contains(&good), "{errors}");
     let snapshots: Vec<Snapshot> = trial.get("b").await;
     let phases: Vec<_> = snapshots.iter().map(|one| one.status.phase.clone().unwrap()).collect();
     assert_eq!(phases, [SnapshotPhase::Failed, SnapshotPhase::Completed], "{snapshots:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_location_that_cannot_be_used_is_told_with_its_reason() {
+async fn unusable_location_is_reported_with_its_reason() {
     for (name, plugin, settings, words) in [
         ("volumes-noplugin", "vs-v9", json!({}), "no plugin for volume snapshots"),
         ("volumes-refused", "vs-v2", json!({"fail": "wrong credentials"}), "wrong credentials"),
         ("volumes-file", "vs-v2", json!({"credentialsFile": "/etc/passwd"}), "must not be set"),
     ] {
-        let trial = Trial::start(name, "sdk").await;
+        let trial = SnapshotWorld::start(name, "sdk").await;
         trial.location("snaps", plugin, settings).await;
         trial.volume("one").await;
         trial.back_up("b", json!({})).await;
         let backup = trial.ended("b").await;
         assert_eq!(phase(&backup), "PartiallyFailed", "{name}");
         let results: Results = trial.get("b").await;
-        let told = results.errors.cluster.join("\n");
-        assert!(told.contains(words), "no {words:?} in {told}");
+        let errors = results.errors.cluster.join("\n");
+        assert!(errors.contains(words), "no {words:?} in {errors}");
         let infos: Vec<BackupVolumeInfo> = trial.get("b").await;
         assert!(infos.iter().all(|info| info.skipped), "{name}: {infos:?}");
     }

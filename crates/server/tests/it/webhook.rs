@@ -77,14 +77,14 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>, reason: &str) -> Option<
         reader.read_exact(&mut body).ok()?;
         serde_json::from_slice(&body).ok()?
     };
-    let verdict = json!({
+    let review_response = json!({
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "response": {
             "uid": review["request"]["uid"], "allowed": false, "status": {"message": reason},
         },
     });
-    let body = verdict.to_string();
+    let body = review_response.to_string();
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: \
          close\r\n\r\n",

@@ -36,17 +36,17 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{Backend, Creation, Permit, common_prefixes, once, refuse_unknown};
+use super::{Backend, Creation, Permit, common_prefixes, refuse_unknown_keys, single_piece_stream};
 use crate::download::{self, Grant, SigningKey};
-use error::explain;
+use error::user_error;
 use folder::Folder;
-use gate::Gate;
-use temporary::Temporary;
+use gate::BucketGate;
+use temporary::TemporaryFile;
 
 /// How often a file is touched that waits for its content.
-const TOUCH: Duration = Duration::from_mins(1);
+const TOUCH_INTERVAL: Duration = Duration::from_mins(1);
 /// How much of a file is read at a time.
-const PIECE: usize = 256 << 10;
+const READ_CHUNK: usize = 256 << 10;
 
 /// Where filesystem locations lie on this server.
 #[derive(Clone, Debug)]
@@ -101,9 +101,9 @@ impl Filesystem {
         job: impl FnOnce(Folder) -> folder::Result<T> + Send + 'static,
     ) -> Result<T> {
         let (root, name) = (self.options.root.clone(), bucket.to_owned());
-        let gate = Gate::of(&self.options.root, bucket);
-        let outcome = gate.pass(move || job(Folder::bucket(&root, &name)?)).await?;
-        outcome.map_err(|failure| explain(bucket, failure))
+        let gate = BucketGate::for_bucket(&self.options.root, bucket);
+        let outcome = gate.run_blocking(move || job(Folder::bucket(&root, &name)?)).await?;
+        outcome.map_err(|failure| user_error(bucket, failure))
     }
 
     async fn write(
@@ -114,22 +114,22 @@ impl Filesystem {
         mode: Mode,
     ) -> Result<Creation> {
         let segments = key_segments(key)?;
-        let failed = |failure| explain(bucket, failure);
+        let failed = |failure| user_error(bucket, failure);
         let (temporary, file) =
-            self.with_bucket(bucket, move |root| Temporary::create(&root, &segments)).await?;
-        let gate = Gate::of(&self.options.root, bucket);
+            self.with_bucket(bucket, move |root| TemporaryFile::create(&root, &segments)).await?;
+        let gate = BucketGate::for_bucket(&self.options.root, bucket);
         let copy = file.try_clone().map_err(|error| failed(error.into()))?;
         let copy = Arc::new(copy);
         let mut file = tokio::fs::File::from_std(file);
         loop {
-            let piece = match tokio::time::timeout(TOUCH, body.next()).await {
+            let piece = match tokio::time::timeout(TOUCH_INTERVAL, body.next()).await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break,
                 // A hook, say, that takes long.
                 Err(_) => {
                     let copy = Arc::clone(&copy);
                     // Its lock keeps it all the same.
-                    let _ = gate.pass(move || Temporary::touch(&copy)).await;
+                    let _ = gate.run_blocking(move || TemporaryFile::touch(&copy)).await;
                     continue;
                 }
             };
@@ -146,11 +146,11 @@ impl Filesystem {
         flushed.await.map_err(|error| failed(error.into()))?;
         let permit = self.permit.clone();
         // Bringing it to the disk may have taken long.
-        let published = gate.pass(move || {
+        let published = gate.run_blocking(move || {
             permit.check()?;
             match mode {
-                Mode::Replace => temporary.replace(),
-                Mode::Create => temporary.create_only(),
+                Mode::Replace => temporary.publish_replacing(),
+                Mode::Create => temporary.publish_if_absent(),
             }
         });
         published.await?.map_err(failed)
@@ -160,14 +160,14 @@ impl Filesystem {
 #[async_trait]
 impl Backend for Filesystem {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
-        self.write(bucket, key, once(content), Mode::Create).await
+        self.write(bucket, key, single_piece_stream(content), Mode::Create).await
     }
 }
 
 #[async_trait]
 impl ObjectStore for Filesystem {
     async fn init(&self, config: &Config) -> Result<()> {
-        refuse_unknown(config, &[])
+        refuse_unknown_keys(config, &[])
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
@@ -184,7 +184,7 @@ impl ObjectStore for Filesystem {
         let file = self.with_bucket(bucket, move |root| root.open_file(&segments)).await?;
         let file = tokio::fs::File::from_std(file);
         let pieces = stream::try_unfold(file, async |mut file| {
-            let mut piece = BytesMut::with_capacity(PIECE);
+            let mut piece = BytesMut::with_capacity(READ_CHUNK);
             let read = file.read_buf(&mut piece).await?;
             Ok((read > 0).then(|| (piece.freeze(), file)))
         });
@@ -202,7 +202,7 @@ impl ObjectStore for Filesystem {
             return Ok(common_prefixes(&keys, prefix, delimiter));
         }
         let (segments, begin) = prefix_segments(prefix)?;
-        let (lead, now) = (lead(prefix).to_owned(), SystemTime::now());
+        let (lead, now) = (folder_of_prefix(prefix).to_owned(), SystemTime::now());
         self.with_bucket(bucket, move |root| {
             let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
             let names = folder.folders_with_files(&begin, now)?;
@@ -213,10 +213,10 @@ impl ObjectStore for Filesystem {
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let (segments, begin) = prefix_segments(prefix)?;
-        let (lead, now) = (lead(prefix).to_owned(), SystemTime::now());
+        let (lead, now) = (folder_of_prefix(prefix).to_owned(), SystemTime::now());
         self.with_bucket(bucket, move |root| {
             let Some(folder) = root.descend(&segments)? else { return Ok(Vec::new()) };
-            let mut keys = folder.files(&begin, &lead, now)?;
+            let mut keys = folder.list_keys(&begin, &lead, now)?;
             keys.sort();
             Ok(keys)
         })
@@ -248,7 +248,7 @@ type Segments = Arc<[String]>;
 /// The folders of a key and, last, its file.
 fn key_segments(key: &str) -> Result<Segments> {
     let segments: Segments = key.split('/').map(str::to_owned).collect();
-    if segments.iter().all(|segment| folder::is_plain(segment)) {
+    if segments.iter().all(|segment| folder::is_object_segment(segment)) {
         return Ok(segments);
     }
     let message =
@@ -265,6 +265,6 @@ fn prefix_segments(prefix: &str) -> Result<(Segments, String)> {
 }
 
 /// The part of a prefix that all keys in its folder begin with.
-fn lead(prefix: &str) -> &str {
+fn folder_of_prefix(prefix: &str) -> &str {
     prefix.rfind('/').map_or("", |at| &prefix[..=at])
 }

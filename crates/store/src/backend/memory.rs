@@ -10,11 +10,11 @@ use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 
-use super::{Backend, Creation, Guarantee, common_prefixes, once};
+use super::{Backend, Creation, Guarantee, common_prefixes, single_piece_stream};
 
 /// What a bucket in memory was asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum StoreCall {
     /// `put_object`
     Put,
     /// `create_object`
@@ -31,13 +31,13 @@ pub enum Call {
     Sign,
 }
 
-type Fault = dyn Fn(Call, &str) -> Option<Error> + Send + Sync;
+type FaultInjector = dyn Fn(StoreCall, &str) -> Option<Error> + Send + Sync;
 
 /// Buckets in memory. Clones are the same buckets.
 #[derive(Clone, Default)]
 pub struct Memory {
     buckets: Arc<Mutex<BTreeMap<String, Objects>>>,
-    fault: Option<Arc<Fault>>,
+    fault: Option<Arc<FaultInjector>>,
 }
 
 type Objects = BTreeMap<String, Bytes>;
@@ -60,7 +60,7 @@ impl Memory {
     #[must_use]
     pub fn failing(
         &self,
-        fault: impl Fn(Call, &str) -> Option<Error> + Send + Sync + 'static,
+        fault: impl Fn(StoreCall, &str) -> Option<Error> + Send + Sync + 'static,
     ) -> Self {
         Self { buckets: Arc::clone(&self.buckets), fault: Some(Arc::new(fault)) }
     }
@@ -69,9 +69,9 @@ impl Memory {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(
+    fn with_objects<T>(
         &self,
-        call: Call,
+        call: StoreCall,
         bucket: &str,
         key: &str,
         job: impl FnOnce(&mut Objects) -> T,
@@ -89,9 +89,9 @@ impl Memory {
 #[async_trait]
 impl Backend for Memory {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
-        self.with(Call::Create, bucket, key, |objects| {
+        self.with_objects(StoreCall::Create, bucket, key, |objects| {
             if objects.contains_key(key) {
-                return Creation::Existed;
+                return Creation::AlreadyExists;
             }
             objects.insert(key.to_owned(), content);
             Creation::Created(Guarantee::Atomic)
@@ -108,19 +108,20 @@ impl ObjectStore for Memory {
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
         let broken = |error| Error::new(Code::Aborted, format!("the upload broke off: {error}"));
         let pieces: Vec<Bytes> = body.try_collect().await.map_err(broken)?;
-        self.with(Call::Put, bucket, key, |objects| {
+        self.with_objects(StoreCall::Put, bucket, key, |objects| {
             objects.insert(key.to_owned(), pieces.concat().into());
         })
     }
 
     async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
-        self.with(Call::Exists, bucket, key, |objects| objects.contains_key(key))
+        self.with_objects(StoreCall::Exists, bucket, key, |objects| objects.contains_key(key))
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        let found = self.with(Call::Get, bucket, key, |objects| objects.get(key).cloned())?;
+        let content =
+            self.with_objects(StoreCall::Get, bucket, key, |objects| objects.get(key).cloned())?;
         let missing = || Error::new(Code::NotFound, format!("`{key}` does not exist"));
-        Ok(once(found.ok_or_else(missing)?))
+        Ok(single_piece_stream(content.ok_or_else(missing)?))
     }
 
     async fn list_common_prefixes(
@@ -134,19 +135,19 @@ impl ObjectStore for Memory {
     }
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
-        self.with(Call::List, bucket, prefix, |objects| {
+        self.with_objects(StoreCall::List, bucket, prefix, |objects| {
             objects.keys().filter(|key| key.starts_with(prefix)).cloned().collect()
         })
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
-        self.with(Call::Delete, bucket, key, |objects| {
+        self.with_objects(StoreCall::Delete, bucket, key, |objects| {
             objects.remove(key);
         })
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
-        self.with(Call::Sign, bucket, key, |_| {
+        self.with_objects(StoreCall::Sign, bucket, key, |_| {
             format!("memory://{bucket}/{key}?seconds={}", ttl.as_secs())
         })
     }

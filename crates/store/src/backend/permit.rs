@@ -8,23 +8,23 @@ use std::sync::Arc;
 ///
 /// Without anybody to ask, everything may be.
 #[derive(Clone, Default)]
-pub struct Permit(Option<Arc<Check>>);
+pub struct Permit(Option<Arc<PermitCheck>>);
 
-type Check = dyn Fn() -> Result<(), Denied> + Send + Sync;
+type PermitCheck = dyn Fn() -> Result<(), PermitDenied> + Send + Sync;
 
 /// Nothing may be written, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Denied(pub String);
+pub struct PermitDenied(pub String);
 
 impl Permit {
     /// Asks this each time. It must be quick: it is called for every piece that is sent.
-    pub fn new(check: impl Fn() -> Result<(), Denied> + Send + Sync + 'static) -> Self {
+    pub fn new(check: impl Fn() -> Result<(), PermitDenied> + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(check)))
     }
 
     /// Fails if nothing may be written now.
-    pub fn check(&self) -> Result<(), Denied> {
+    pub fn check(&self) -> Result<(), PermitDenied> {
         self.0.as_ref().map_or(Ok(()), |check| check())
     }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use bowline_plugin::{ByteStream, Config, ObjectStore, Result};
 use bytes::Bytes;
 
-use super::{Backend, Creation, Guarantee, once};
+use super::{Backend, Creation, Guarantee, single_piece_stream};
 
 /// A plugin's object store. It can only look before it creates.
 #[derive(Clone)]
@@ -24,14 +24,14 @@ impl Plugin {
 impl Backend for Plugin {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
         if self.0.object_exists(bucket, key).await? {
-            return Ok(Creation::Existed);
+            return Ok(Creation::AlreadyExists);
         }
-        self.0.put_object(bucket, key, once(content)).await?;
+        self.0.put_object(bucket, key, single_piece_stream(content)).await?;
         Ok(Creation::Created(Guarantee::CheckedFirst))
     }
 
     /// A plugin is given the stream once, and what it does with it is not known.
-    fn sends_again(&self) -> bool {
+    fn retries_parts(&self) -> bool {
         false
     }
 }

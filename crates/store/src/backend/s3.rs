@@ -41,7 +41,7 @@ use object_store::{GetOptions, ObjectStore as _, ObjectStoreExt as _, PutMode};
 
 use super::{Backend, Creation, Guarantee, Permit};
 use connection::Connection;
-use error::explain;
+use error::user_error;
 
 /// What S3 locations may do on this server.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct Options {
     /// How long a request that the server cannot answer is tried again.
     pub retry_for: Duration,
     /// How long to wait for the next byte of an answer.
-    pub silence: Duration,
+    pub idle_timeout: Duration,
     /// Whether something may be written: asked before each try, and for each piece of what is sent.
     pub permit: Permit,
 }
@@ -64,7 +64,7 @@ impl Default for Options {
             allow_link_local: false,
             environment: Environment::default(),
             retry_for: Duration::from_mins(2),
-            silence: Duration::from_mins(5),
+            idle_timeout: Duration::from_mins(5),
             permit: Permit::default(),
         }
     }
@@ -76,7 +76,7 @@ pub struct Environment(pub BTreeMap<String, String>);
 
 impl Environment {
     /// The variables of this process.
-    pub fn of_this_process() -> Self {
+    pub fn from_process() -> Self {
         let is_ours = |name: &str| name == "HOME" || name.starts_with("AWS_");
         Self(std::env::vars().filter(|(name, _)| is_ours(name)).collect())
     }
@@ -119,7 +119,7 @@ impl S3 {
     }
 
     /// The connection, if it is to this bucket.
-    fn to(&self, bucket: &str) -> Result<Arc<Connection>> {
+    fn connection_to(&self, bucket: &str) -> Result<Arc<Connection>> {
         let connection = self.connection();
         if connection.bucket == bucket {
             return Ok(connection);
@@ -132,20 +132,20 @@ impl S3 {
 #[async_trait]
 impl Backend for S3 {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         // Asked first, since some servers take the condition and ignore it.
         if self.object_exists(bucket, key).await? {
-            return Ok(Creation::Existed);
+            return Ok(Creation::AlreadyExists);
         }
         match connection.put(key, content.clone(), PutMode::Create).await {
             Ok(()) => Ok(Creation::Created(Guarantee::Atomic)),
-            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::Existed),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(Creation::AlreadyExists),
             Err(error) if error::is_not_implemented(&error) => {
                 let put = connection.put(key, content, PutMode::Overwrite).await;
-                put.map_err(|error| explain(bucket, &error))?;
+                put.map_err(|error| user_error(bucket, &error))?;
                 Ok(Creation::Created(Guarantee::CheckedFirst))
             }
-            Err(error) => Err(explain(bucket, &error)),
+            Err(error) => Err(user_error(bucket, &error)),
         }
     }
 }
@@ -159,23 +159,23 @@ impl ObjectStore for S3 {
     }
 
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()> {
-        upload::stream(&*self.to(bucket)?, key, body).await
+        upload::upload_stream(&*self.connection_to(bucket)?, key, body).await
     }
 
     async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         match connection.store.head(&connection::path(key)?).await {
             Ok(_) => Ok(true),
             Err(object_store::Error::NotFound { .. }) => Ok(false),
-            Err(error) => Err(explain(bucket, &error)),
+            Err(error) => Err(user_error(bucket, &error)),
         }
     }
 
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         let path = connection::path(key)?;
         let result = connection.store.get_opts(&path, GetOptions::default()).await;
-        let object = result.map_err(|error| explain(bucket, &error))?;
+        let object = result.map_err(|error| user_error(bucket, &error))?;
         Ok(object.into_stream().map_err(std::io::Error::other).boxed())
     }
 
@@ -185,35 +185,37 @@ impl ObjectStore for S3 {
         prefix: &str,
         delimiter: &str,
     ) -> Result<Vec<String>> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         Ok(connection.raw.list(prefix, Some(delimiter)).await?.prefixes)
     }
 
     async fn list_objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         Ok(connection.raw.list(prefix, None).await?.keys)
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         let Ok(path) = connection::path(key) else {
             return match key {
                 "" => Err(Error::new(Code::InvalidArgument, "there is no key")),
-                odd => connection.raw.delete(odd).await,
+                odd => connection.raw.delete_any_key(odd).await,
             };
         };
         match connection.store.delete(&path).await {
             Ok(()) => Ok(()),
-            Err(error @ object_store::Error::NotFound { .. }) if !error::no_bucket(&error) => {
+            Err(error @ object_store::Error::NotFound { .. })
+                if !error::is_missing_bucket(&error) =>
+            {
                 Ok(())
             }
-            Err(error) => Err(explain(bucket, &error)),
+            Err(error) => Err(user_error(bucket, &error)),
         }
     }
 
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String> {
-        let connection = self.to(bucket)?;
+        let connection = self.connection_to(bucket)?;
         let signed = connection.signed_url(&connection::path(key)?, ttl).await;
-        signed.map_err(|error| explain(bucket, &error))
+        signed.map_err(|error| user_error(bucket, &error))
     }
 }

@@ -14,7 +14,7 @@ fn location(config: &[(&str, &str)], bucket: &str, prefix: &str) -> BackupStorag
 }
 
 #[test]
-fn a_backend_gets_what_velero_gives_to_plugins() {
+fn backend_gets_the_config_that_velero_gives_to_plugins() {
     let spec = location(&[("region", "x")], "b", "/p/q/");
     let config = location_config(&spec, Some("PEM"), Some(Path::new("/c"))).unwrap();
     let pairs: Vec<_> = config.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
@@ -34,7 +34,7 @@ fn a_backend_gets_what_velero_gives_to_plugins() {
 }
 
 #[test]
-fn a_user_cannot_name_files_of_the_server() {
+fn location_cannot_name_files_of_the_server() {
     let spec = location(&[("credentialsFile", "/proc/1/environ")], "b", "");
     let error = location_config(&spec, None, Some(Path::new("/ours"))).unwrap_err();
     assert_eq!(error, InvalidLocation::CredentialsFile);
@@ -42,7 +42,7 @@ fn a_user_cannot_name_files_of_the_server() {
 }
 
 #[test]
-fn a_location_needs_one_bucket_and_stays_in_it() {
+fn location_needs_one_bucket_and_a_prefix_inside_it() {
     let refused = |bucket: &str, prefix: &str| {
         location_config(&location(&[], bucket, prefix), None, None).unwrap_err()
     };
@@ -55,7 +55,7 @@ fn a_location_needs_one_bucket_and_stays_in_it() {
 }
 
 #[tokio::test]
-async fn a_provider_that_is_nowhere_is_told_with_what_to_do() {
+async fn unknown_provider_is_an_error_with_a_hint() {
     let built_in = BuiltIn::default();
     for (provider, hint) in [("azure", "install one"), ("filesystem", "--filesystem-root")] {
         let Err(error) = open(provider, &Config::new(), None, &built_in).await else {

@@ -13,7 +13,7 @@ fn layout(prefix: &str) -> Layout {
 }
 
 #[test]
-fn every_key_is_spelled_as_in_velero() {
+fn every_key_is_spelled_as_velero_spells_it() {
     let keys: Vec<String> =
         BackupFile::ALL.map(backup).iter().map(|key| layout("").key(key)).collect();
     assert_eq!(
@@ -66,18 +66,19 @@ fn a_prefix_is_trimmed_and_leads_every_key() {
 }
 
 #[test]
-fn a_prefix_that_leaves_the_bucket_is_refused() {
+fn prefix_that_leaves_the_bucket_is_refused() {
     for prefix in ["..", "a/../b", "./a", "a//b", "a/.", "a\0"] {
         assert!(Prefix::new(prefix).is_err(), "{prefix:?}");
     }
 }
 
 #[test]
-fn only_folders_of_velero_may_lie_at_the_top() {
-    let ours = ["p/backups/", "p/restores/", "p/restic/", "p/metadata/", "p/plugins/", "p/kopia/"];
-    assert_eq!(layout("p").strange_folders(ours), Vec::<String>::new());
-    assert_eq!(layout("p").strange_folders(["p/photos/", "p/backups/"]), ["photos"]);
-    assert_eq!(layout("").strange_folders(["backups/", "Backups/"]), ["Backups"]);
+fn only_veleros_folders_may_be_at_the_top() {
+    let expected =
+        ["p/backups/", "p/restores/", "p/restic/", "p/metadata/", "p/plugins/", "p/kopia/"];
+    assert_eq!(layout("p").unexpected_folders(expected), Vec::<String>::new());
+    assert_eq!(layout("p").unexpected_folders(["p/photos/", "p/backups/"]), ["photos"]);
+    assert_eq!(layout("").unexpected_folders(["backups/", "Backups/"]), ["Backups"]);
 }
 
 #[test]
@@ -106,6 +107,6 @@ fn every_kind_of_download_has_its_key() {
         assert_eq!(key(kind, "n").as_deref(), Ok(expected));
     }
     assert_eq!(DownloadTargetKind::KNOWN.len(), 14, "a new kind needs a row above");
-    assert_eq!(key("Secrets", "n"), Err(UnknownDownload::Kind("Secrets".to_owned())));
-    assert!(matches!(key("BackupLog", "../n"), Err(UnknownDownload::Name(_))));
+    assert_eq!(key("Secrets", "n"), Err(InvalidDownload::Kind("Secrets".to_owned())));
+    assert!(matches!(key("BackupLog", "../n"), Err(InvalidDownload::Name(_))));
 }

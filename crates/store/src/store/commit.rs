@@ -18,17 +18,17 @@
 use bowline_api::{Backup, BackupPhase};
 
 use super::{BackupStore, Error, Result};
-use crate::backend::{Creation, Guarantee, once};
+use crate::backend::{Creation, Guarantee, single_piece_stream};
 use crate::encode;
 use crate::layout::{BackupFile, Key};
 use crate::name::{BackupName, InvalidName};
 
 /// How often a record may vanish while it is looked at.
-const TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
 /// What is to be done about a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CommitDecision {
     /// There is none: create it.
     Create,
     /// It is there, with this phase.
@@ -36,12 +36,12 @@ pub enum Verdict {
     /// An earlier state of this backup is there: replace it.
     Replace,
     /// It must not be touched.
-    Refuse(Refusal),
+    Refuse(CommitRefusal),
 }
 
 /// Why a record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CommitRefusal {
     /// Another backup has the name.
     #[error(
         "another backup of the same name, with uid {found:?}, is in the location: delete it, or \
@@ -70,76 +70,79 @@ pub enum Refusal {
 
 /// How a backup came to be committed.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Committed {
+pub enum CommitOutcome {
     /// The record was created.
     Created(Guarantee),
     /// An earlier state of this backup was replaced.
     Replaced,
     /// It had been committed before; what it says counts.
-    Before(Box<Backup>),
+    AlreadyCommitted(Box<Backup>),
 }
 
 /// What to do with the record of `ours`, given what is there.
-pub fn decide(ours: &Backup, found: Option<&Backup>) -> Verdict {
+pub fn decide_commit(ours: &Backup, found: Option<&Backup>) -> CommitDecision {
     let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
     let uid = |backup: &Backup| backup.metadata.uid.clone().filter(|uid| !uid.is_empty());
-    let Some(our_uid) = uid(ours) else { return Verdict::Refuse(Refusal::NoUid) };
+    let Some(our_uid) = uid(ours) else { return CommitDecision::Refuse(CommitRefusal::NoUid) };
     match phase(ours) {
         Some(phase) if phase.is_terminal() => {}
         other => {
             let phase = other.map(|phase| phase.to_string()).unwrap_or_default();
-            return Verdict::Refuse(Refusal::NotTerminal { phase });
+            return CommitDecision::Refuse(CommitRefusal::NotTerminal { phase });
         }
     }
-    let Some(found) = found else { return Verdict::Create };
+    let Some(found) = found else { return CommitDecision::Create };
     let found_uid = uid(found).unwrap_or_default();
     if found_uid != our_uid {
-        return Verdict::Refuse(Refusal::OtherUid { found: found_uid });
+        return CommitDecision::Refuse(CommitRefusal::OtherUid { found: found_uid });
     }
     match phase(found) {
-        Some(phase) if phase.is_terminal() => Verdict::AlreadyCommitted(phase),
-        _ => Verdict::Replace,
+        Some(phase) if phase.is_terminal() => CommitDecision::AlreadyCommitted(phase),
+        _ => CommitDecision::Replace,
     }
 }
 
 impl BackupStore {
     /// Commits a backup that has ended and all of whose other files are written.
-    pub async fn commit(&self, backup: &Backup) -> Result<Committed> {
-        if let Verdict::Refuse(refusal) = decide(backup, None) {
+    pub async fn commit(&self, backup: &Backup) -> Result<CommitOutcome> {
+        if let CommitDecision::Refuse(refusal) = decide_commit(backup, None) {
             return Err(refusal.into());
         }
         let name = backup.metadata.name.clone().unwrap_or_default();
-        let name = BackupName::new(name).map_err(Refusal::from)?;
+        let name = BackupName::new(name).map_err(CommitRefusal::from)?;
         let content = encode::json_indented(backup)?;
         let key = self.layout.key(&Key::Backup(name.clone(), BackupFile::Record));
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let created = self.backend.create_object(&self.bucket, &key, content.clone());
-            match self.metadata("create", &key, created).await? {
+            match self.metadata_call("create", &key, created).await? {
                 Creation::Created(Guarantee::Atomic) => {
-                    return Ok(Committed::Created(Guarantee::Atomic));
+                    return Ok(CommitOutcome::Created(Guarantee::Atomic));
                 }
                 Creation::Created(Guarantee::CheckedFirst) => {
                     let found = self.backup(&name).await?;
-                    return match decide(backup, found.as_ref()) {
-                        Verdict::Refuse(refusal) => Err(refusal.into()),
-                        _ => Ok(Committed::Created(Guarantee::CheckedFirst)),
+                    return match decide_commit(backup, found.as_ref()) {
+                        CommitDecision::Refuse(refusal) => Err(refusal.into()),
+                        _ => Ok(CommitOutcome::Created(Guarantee::CheckedFirst)),
                     };
                 }
-                Creation::Existed => {}
+                Creation::AlreadyExists => {}
             }
             // Deleted since: try again.
             let Some(found) = self.backup(&name).await? else { continue };
-            match decide(backup, Some(&found)) {
-                Verdict::AlreadyCommitted(_) => return Ok(Committed::Before(Box::new(found))),
-                Verdict::Refuse(refusal) => return Err(refusal.into()),
-                Verdict::Create | Verdict::Replace => {
-                    let put = self.backend.put_object(&self.bucket, &key, once(content));
-                    self.metadata("write", &key, put).await?;
-                    return Ok(Committed::Replaced);
+            match decide_commit(backup, Some(&found)) {
+                CommitDecision::AlreadyCommitted(_) => {
+                    return Ok(CommitOutcome::AlreadyCommitted(Box::new(found)));
+                }
+                CommitDecision::Refuse(refusal) => return Err(refusal.into()),
+                CommitDecision::Create | CommitDecision::Replace => {
+                    let put =
+                        self.backend.put_object(&self.bucket, &key, single_piece_stream(content));
+                    self.metadata_call("write", &key, put).await?;
+                    return Ok(CommitOutcome::Replaced);
                 }
             }
         }
-        Err(Error::Commit(Refusal::Contended))
+        Err(Error::Commit(CommitRefusal::Contended))
     }
 }
 
@@ -157,30 +160,38 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_follows_from_uid_and_phase() {
+    fn commit_decision_follows_from_uid_and_phase() {
         let ours = backup("a", "Completed");
-        let other = |found: &str| Verdict::Refuse(Refusal::OtherUid { found: found.to_owned() });
+        let other = |found: &str| {
+            CommitDecision::Refuse(CommitRefusal::OtherUid { found: found.to_owned() })
+        };
         for (found, verdict) in [
-            (None, Verdict::Create),
-            (Some(backup("a", "Completed")), Verdict::AlreadyCommitted(BackupPhase::Completed)),
-            (Some(backup("a", "Failed")), Verdict::AlreadyCommitted(BackupPhase::Failed)),
-            (Some(backup("a", "InProgress")), Verdict::Replace),
-            (Some(backup("a", "FinalizingPartiallyFailed")), Verdict::Replace),
-            (Some(backup("a", "")), Verdict::Replace),
+            (None, CommitDecision::Create),
+            (
+                Some(backup("a", "Completed")),
+                CommitDecision::AlreadyCommitted(BackupPhase::Completed),
+            ),
+            (Some(backup("a", "Failed")), CommitDecision::AlreadyCommitted(BackupPhase::Failed)),
+            (Some(backup("a", "InProgress")), CommitDecision::Replace),
+            (Some(backup("a", "FinalizingPartiallyFailed")), CommitDecision::Replace),
+            (Some(backup("a", "")), CommitDecision::Replace),
             (Some(backup("b", "Completed")), other("b")),
             (Some(backup("b", "InProgress")), other("b")),
             (Some(Backup::default()), other("")),
         ] {
-            assert_eq!(decide(&ours, found.as_ref()), verdict, "{found:?}");
+            assert_eq!(decide_commit(&ours, found.as_ref()), verdict, "{found:?}");
         }
     }
 
     #[test]
-    fn only_a_backup_that_has_ended_and_has_a_uid_is_committed() {
-        let refusal = decide(&backup("a", "Finalizing"), None);
+    fn only_a_terminal_backup_with_a_uid_is_committed() {
+        let refusal = decide_commit(&backup("a", "Finalizing"), None);
         let phase = "Finalizing".to_owned();
-        assert_eq!(refusal, Verdict::Refuse(Refusal::NotTerminal { phase }));
-        assert_eq!(decide(&backup("", "Completed"), None), Verdict::Refuse(Refusal::NoUid));
-        assert_eq!(decide(&backup("a", "Failed"), None), Verdict::Create);
+        assert_eq!(refusal, CommitDecision::Refuse(CommitRefusal::NotTerminal { phase }));
+        assert_eq!(
+            decide_commit(&backup("", "Completed"), None),
+            CommitDecision::Refuse(CommitRefusal::NoUid)
+        );
+        assert_eq!(decide_commit(&backup("a", "Failed"), None), CommitDecision::Create);
     }
 }

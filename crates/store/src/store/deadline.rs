@@ -15,80 +15,86 @@ pub struct Deadlines {
     /// A call that moves no data.
     pub metadata: Duration,
     /// A stream, without a byte.
-    pub silence: Duration,
+    pub idle_timeout: Duration,
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { metadata: Duration::from_mins(1), silence: Duration::from_mins(5) }
+        Self { metadata: Duration::from_mins(1), idle_timeout: Duration::from_mins(5) }
     }
 }
 
 /// Waits for an outcome, for a while.
-pub(super) async fn within<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
-    timeout(limit, call).await.unwrap_or_else(|_| Err(too_late(limit)))
+pub(super) async fn with_timeout<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| Err(timeout_error(limit)))
 }
 
 /// A stream that ends in an error when nothing comes for a while.
-pub(super) fn watch(stream: ByteStream, silence: Duration) -> ByteStream {
+pub(super) fn fail_when_idle(stream: ByteStream, idle_timeout: Duration) -> ByteStream {
     Box::pin(stream::unfold(Some(stream), move |stream| async move {
         let mut stream = stream?;
-        match timeout(silence, stream.next()).await {
+        match timeout(idle_timeout, stream.next()).await {
             Ok(piece) => Some((piece?, Some(stream))),
-            Err(_) => Some((Err(io::Error::new(io::ErrorKind::TimedOut, too_late(silence))), None)),
+            Err(_) => Some((
+                Err(io::Error::new(io::ErrorKind::TimedOut, timeout_error(idle_timeout))),
+                None,
+            )),
         }
     }))
 }
 
 /// What happens at a stream that is uploaded.
 #[derive(Debug, Default)]
-pub(super) struct Flow {
+pub(super) struct UploadActivity {
     /// How often something was taken.
-    taken: AtomicU64,
+    pieces_taken: AtomicU64,
     /// Whether the taker waits for the source.
-    is_waiting: AtomicBool,
+    is_waiting_for_source: AtomicBool,
 }
 
 /// Notes what is taken from a stream.
-pub(super) fn observe(mut stream: ByteStream) -> (ByteStream, Arc<Flow>) {
-    let flow = Arc::new(Flow::default());
-    let noted = Arc::clone(&flow);
+pub(super) fn observe_reads(mut stream: ByteStream) -> (ByteStream, Arc<UploadActivity>) {
+    let activity = Arc::new(UploadActivity::default());
+    let observer = Arc::clone(&activity);
     let observed = stream::poll_fn(move |context| {
         let piece = stream.poll_next_unpin(context);
-        noted.is_waiting.store(piece.is_pending(), Ordering::Relaxed);
-        noted.taken.fetch_add(u64::from(piece.is_ready()), Ordering::Relaxed);
+        observer.is_waiting_for_source.store(piece.is_pending(), Ordering::Relaxed);
+        observer.pieces_taken.fetch_add(u64::from(piece.is_ready()), Ordering::Relaxed);
         piece
     });
-    (Box::pin(observed), flow)
+    (Box::pin(observed), activity)
 }
 
 /// Waits for the outcome of an upload, as long as something is taken from its stream now and then.
 ///
 /// A source that has nothing to give is not held against the backend: a backup may have to wait for
 /// its hooks.
-pub(super) async fn until_silent<T>(
+pub(super) async fn await_unless_idle<T>(
     upload: impl Future<Output = Result<T>>,
-    flow: Arc<Flow>,
-    silence: Duration,
+    activity: Arc<UploadActivity>,
+    idle_timeout: Duration,
 ) -> Result<T> {
     let watch = async {
-        let mut seen = flow.taken.load(Ordering::Relaxed);
+        let mut last_seen = activity.pieces_taken.load(Ordering::Relaxed);
         loop {
-            sleep_until(Instant::now() + silence).await;
-            let now = flow.taken.load(Ordering::Relaxed);
-            if now == seen && !flow.is_waiting.load(Ordering::Relaxed) {
+            sleep_until(Instant::now() + idle_timeout).await;
+            let now = activity.pieces_taken.load(Ordering::Relaxed);
+            if now == last_seen && !activity.is_waiting_for_source.load(Ordering::Relaxed) {
                 return;
             }
-            seen = now;
+            last_seen = now;
         }
     };
     tokio::select! {
         outcome = upload => outcome,
-        () = watch => Err(too_late(silence)),
+        () = watch => Err(timeout_error(idle_timeout)),
     }
 }
 
-fn too_late(limit: Duration) -> Error {
+fn timeout_error(limit: Duration) -> Error {
     let message = format!("nothing came for {limit:?}; whether it was done is not known");
     Error::new(Code::DeadlineExceeded, message)
 }
@@ -106,53 +112,53 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_is_not_waited_for_beyond_its_deadline() {
-        let error = within(LIMIT, std::future::pending::<Result<()>>()).await.unwrap_err();
+    async fn call_fails_after_its_deadline() {
+        let error = with_timeout(LIMIT, std::future::pending::<Result<()>>()).await.unwrap_err();
         assert_eq!(error.code(), Code::DeadlineExceeded);
-        assert_eq!(within(LIMIT, async { Ok(1) }).await, Ok(1));
+        assert_eq!(with_timeout(LIMIT, async { Ok(1) }).await, Ok(1));
     }
 
     #[tokio::test]
-    async fn a_download_that_falls_silent_ends_in_an_error() {
-        let mut stream = watch(never(), LIMIT);
+    async fn idle_download_ends_in_an_error() {
+        let mut stream = fail_when_idle(never(), LIMIT);
         assert_eq!(stream.try_next().await.unwrap().unwrap(), "a");
         assert_eq!(stream.try_next().await.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(stream.try_next().await.unwrap().is_none());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_lives_as_long_as_something_is_taken() {
+    async fn upload_continues_as_long_as_data_is_read() {
         let slow = stream::iter(0..10).then(|_| async {
             tokio::time::sleep(LIMIT / 8).await;
             Ok(Bytes::from("a"))
         });
-        let (mut body, flow) = observe(Box::pin(slow));
+        let (mut body, flow) = observe_reads(Box::pin(slow));
         let upload = async {
             while body.try_next().await.unwrap().is_some() {}
             Ok(())
         };
-        until_silent(upload, flow, LIMIT).await.unwrap();
+        await_unless_idle(upload, flow, LIMIT).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_backend_that_takes_nothing_is_silent_and_a_source_that_gives_nothing_is_not() {
+    async fn upload_times_out_when_the_backend_stalls_but_not_when_the_source_does() {
         let late = stream::once(async {
             tokio::time::sleep(LIMIT * 5).await;
             Ok(Bytes::from("a"))
         });
-        let (mut body, flow) = observe(Box::pin(late));
+        let (mut body, flow) = observe_reads(Box::pin(late));
         let upload = async {
             while body.try_next().await.unwrap().is_some() {}
             Ok(())
         };
-        until_silent(upload, flow, LIMIT).await.unwrap();
+        await_unless_idle(upload, flow, LIMIT).await.unwrap();
 
-        let (mut body, flow) = observe(never());
+        let (mut body, flow) = observe_reads(never());
         let stuck = async {
             body.try_next().await.unwrap();
             std::future::pending::<Result<()>>().await
         };
-        let error = until_silent(stuck, flow, LIMIT).await.unwrap_err();
+        let error = await_unless_idle(stuck, flow, LIMIT).await.unwrap_err();
         assert_eq!(error.code(), Code::DeadlineExceeded);
     }
 }

@@ -18,10 +18,10 @@ use crate::layout::Key;
 use crate::name::{BackupName, RestoreName, RunUid};
 
 /// The files that name data outside of the bucket.
-const NAMES_DATA: [BackupFile; 7] = [
+const FILES_NAMING_EXTERNAL_DATA: [BackupFile; 7] = [
     BackupFile::CsiVolumeSnapshots,
     BackupFile::CsiVolumeSnapshotContents,
-    BackupFile::Own,
+    BackupFile::BowlineInfo,
     BackupFile::PodVolumeBackups,
     BackupFile::VolumeInfos,
     BackupFile::VolumePluginBackups,
@@ -37,12 +37,12 @@ impl BackupStore {
         let folder = self.layout.backup_folder(backup);
         let key = |file| self.layout.key(&Key::Backup(backup.clone(), file));
         let record = key(BackupFile::Record);
-        let last = NAMES_DATA.map(key);
-        let mut keys = self.keys(&folder).await?;
+        let last = FILES_NAMING_EXTERNAL_DATA.map(key);
+        let mut keys = self.list_keys(&folder).await?;
         let all = keys.len();
         keys.retain(|key| *key != record);
         let has_record = keys.len() < all;
-        keys.sort_by_cached_key(|key| order(key, &last));
+        keys.sort_by_cached_key(|key| deletion_order(key, &last));
         self.delete_all(&keys).await?;
         if has_record { self.delete(&record).await } else { Ok(()) }
     }
@@ -68,20 +68,20 @@ impl BackupStore {
 
     /// Deletes all files of a restore. May be repeated.
     pub async fn delete_restore(&self, restore: &RestoreName) -> Result<()> {
-        let keys = self.keys(&self.layout.restore_folder(restore)).await?;
+        let keys = self.list_keys(&self.layout.restore_folder(restore)).await?;
         self.delete_all(&keys).await
     }
 
     /// Deletes what was kept for a run. May be repeated.
     pub async fn delete_scratch(&self, run: &RunUid) -> Result<()> {
-        let keys = self.keys(&self.layout.scratch_folder(run)).await?;
+        let keys = self.list_keys(&self.layout.scratch_folder(run)).await?;
         self.delete_all(&keys).await
     }
 
     /// The keys in a folder, whatever a backend may list.
-    async fn keys(&self, folder: &str) -> Result<Vec<String>> {
+    async fn list_keys(&self, folder: &str) -> Result<Vec<String>> {
         let listed = self.backend.list_objects(&self.bucket, folder);
-        let mut keys = self.metadata("list", folder, listed).await?;
+        let mut keys = self.metadata_call("list", folder, listed).await?;
         keys.retain(|key| key.starts_with(folder));
         Ok(keys)
     }
@@ -103,11 +103,11 @@ impl BackupStore {
 
     async fn delete(&self, key: &str) -> Result<()> {
         let deleted = self.backend.delete_object(&self.bucket, key);
-        self.metadata("delete", key, deleted).await
+        self.metadata_call("delete", key, deleted).await
     }
 }
 
 /// What names data elsewhere after the rest; what stands for a folder after what is in it.
-fn order(key: &str, last: &[String]) -> (bool, std::cmp::Reverse<usize>) {
+fn deletion_order(key: &str, last: &[String]) -> (bool, std::cmp::Reverse<usize>) {
     (last.iter().any(|last| last == key), std::cmp::Reverse(key.len()))
 }

@@ -2,8 +2,8 @@
 
 use bowline_plugin::Class;
 
-use super::commit::Refusal;
-use crate::layout::UnknownDownload;
+use super::commit::CommitRefusal;
+use crate::layout::InvalidDownload;
 use crate::{decode, encode};
 
 /// Why a bucket did not do what was asked of it.
@@ -32,13 +32,13 @@ pub enum Error {
     Encode(#[from] encode::Error),
     /// A backup cannot be committed.
     #[error("the backup cannot be committed")]
-    Commit(#[from] Refusal),
+    Commit(#[from] CommitRefusal),
     /// There are folders of somebody else, named as Velero names them.
     #[error("Backup store contains {}", strange(.0))]
-    StrangeFolders(Vec<String>),
+    UnexpectedFolders(Vec<String>),
     /// There is no such file to download.
     #[error(transparent)]
-    Download(#[from] UnknownDownload),
+    Download(#[from] InvalidDownload),
     /// Some of several objects could not be deleted.
     #[error("{failed} of {all} objects could not be deleted")]
     Delete {
@@ -52,7 +52,7 @@ pub enum Error {
     },
     /// The process is ending.
     #[error("the work was given up")]
-    GivenUp,
+    TaskAborted,
 }
 
 impl Error {
@@ -64,8 +64,8 @@ impl Error {
             }
             Self::Delete { first, .. } => first.is_retryable(),
             Self::Unreadable { source, .. } => matches!(source, decode::Error::Damaged(_)),
-            Self::GivenUp => true,
-            Self::Encode(_) | Self::Commit(_) | Self::StrangeFolders(_) | Self::Download(_) => {
+            Self::TaskAborted => true,
+            Self::Encode(_) | Self::Commit(_) | Self::UnexpectedFolders(_) | Self::Download(_) => {
                 false
             }
         }
@@ -87,9 +87,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strange_folders_are_told_in_veleros_words() {
+    fn unexpected_folders_are_reported_with_veleros_text() {
         let error = |names: &[&str]| {
-            Error::StrangeFolders(names.iter().map(|name| (*name).to_owned()).collect()).to_string()
+            Error::UnexpectedFolders(names.iter().map(|name| (*name).to_owned()).collect())
+                .to_string()
         };
         assert_eq!(
             error(&["a", "b"]),

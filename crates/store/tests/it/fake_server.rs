@@ -27,21 +27,21 @@ impl Drop for FakeServer {
 }
 
 /// Status line, further headers, body.
-pub(crate) type Answer = (&'static str, String, &'static str);
+pub(crate) type FakeResponse = (&'static str, String, &'static str);
 
 impl FakeServer {
     /// Answers each request, given its number, with what `answer` says.
     pub(crate) async fn start(
-        answer: impl Fn(usize, &Request) -> Answer + Send + Sync + 'static,
+        respond: impl Fn(usize, &Request) -> FakeResponse + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let requests = Arc::new(Mutex::new(Vec::new()));
-        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
+        let (recorded, answer) = (Arc::clone(&requests), Arc::new(respond));
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, Arc::clone(&seen), Arc::clone(&answer)));
+                tokio::spawn(serve(stream, Arc::clone(&recorded), Arc::clone(&answer)));
             }
         });
         Self { url, requests, task }
@@ -54,8 +54,8 @@ impl FakeServer {
 
 async fn serve(
     mut stream: TcpStream,
-    seen: Arc<Mutex<Vec<Request>>>,
-    answer: Arc<impl Fn(usize, &Request) -> Answer>,
+    recorded: Arc<Mutex<Vec<Request>>>,
+    respond: Arc<impl Fn(usize, &Request) -> FakeResponse>,
 ) {
     let mut bytes = Vec::new();
     let head_end = loop {
@@ -81,11 +81,11 @@ async fn serve(
     }
     let request = Request { line, head };
     let number = {
-        let mut seen = seen.lock().unwrap();
-        seen.push(request.clone());
-        seen.len() - 1
+        let mut recorded = recorded.lock().unwrap();
+        recorded.push(request.clone());
+        recorded.len() - 1
     };
-    let (status, headers, body) = answer(number, &request);
+    let (status, headers, body) = respond(number, &request);
     let is_head = request.line.starts_with("HEAD");
     let text = format!(
         "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{}",

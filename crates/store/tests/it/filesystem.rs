@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use bowline_plugin::{Code, Config, ObjectStore as _};
 use bowline_store::backend::filesystem::{Downloads, Options};
-use bowline_store::backend::{Denied, Filesystem, Permit};
+use bowline_store::backend::{Filesystem, Permit, PermitDenied};
 use bowline_store::download::{SigningKey, verify};
 use bowline_store::{Backend as _, Guarantee};
 use bytes::Bytes;
 use tempfile::TempDir;
 
-use crate::conformance::{Subject, body, conforms};
+use crate::conformance::{Subject, assert_conforms, body};
 
 pub(crate) const BUCKET: &str = "bucket";
 
@@ -30,21 +30,21 @@ fn root() -> TempDir {
     root
 }
 
-async fn subject(root: &Path) -> Subject {
+async fn conformance_subject(root: &Path) -> Subject {
     let backend = Arc::new(open(root).await);
     Subject { backend, bucket: BUCKET, guarantee: Guarantee::Atomic }
 }
 
 #[tokio::test]
-async fn the_filesystem_conforms() {
+async fn filesystem_backend_conforms() {
     let root = root();
-    conforms(&subject(root.path()).await).await;
-    let left: Vec<_> = fs::read_dir(root.path().join(BUCKET)).unwrap().collect();
-    assert!(left.iter().all(|entry| entry.as_ref().unwrap().path().is_dir()), "{left:?}");
+    assert_conforms(&conformance_subject(root.path()).await).await;
+    let leftovers: Vec<_> = fs::read_dir(root.path().join(BUCKET)).unwrap().collect();
+    assert!(leftovers.iter().all(|entry| entry.as_ref().unwrap().path().is_dir()), "{leftovers:?}");
 }
 
 #[tokio::test]
-async fn no_key_and_no_bucket_leaves_the_root() {
+async fn keys_and_buckets_cannot_leave_the_root() {
     let root = root();
     let outside = root.path().parent().unwrap().join("outside");
     let store = open(root.path()).await;
@@ -70,7 +70,7 @@ async fn no_key_and_no_bucket_leaves_the_root() {
 }
 
 #[tokio::test]
-async fn no_link_leads_out_or_anywhere() {
+async fn symbolic_links_are_never_followed() {
     let root = root();
     let bucket = root.path().join(BUCKET);
     let elsewhere = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ async fn no_link_leads_out_or_anywhere() {
 }
 
 #[tokio::test]
-async fn temporary_files_are_not_listed_and_old_ones_are_swept() {
+async fn temporary_files_are_not_listed_and_old_ones_are_deleted() {
     let root = root();
     let folder = root.path().join(BUCKET).join("backups/b");
     fs::create_dir_all(&folder).unwrap();
@@ -126,7 +126,7 @@ fn temporary(folder: &Path) -> Option<std::path::PathBuf> {
 }
 
 #[tokio::test]
-async fn a_file_that_is_being_written_is_never_swept_however_old_it_looks() {
+async fn file_being_written_is_not_deleted_as_abandoned() {
     let root = root();
     let folder = root.path().join(BUCKET).join("backups/b");
     let store = open(root.path()).await;
@@ -156,7 +156,7 @@ async fn a_file_that_is_being_written_is_never_swept_however_old_it_looks() {
 }
 
 #[tokio::test]
-async fn a_file_that_another_process_has_locked_is_not_swept() {
+async fn file_locked_by_another_process_is_not_deleted() {
     let root = root();
     let folder = root.path().join(BUCKET).join("backups/b");
     fs::create_dir_all(&folder).unwrap();
@@ -174,14 +174,14 @@ async fn a_file_that_another_process_has_locked_is_not_swept() {
 }
 
 #[tokio::test]
-async fn what_a_killed_server_left_goes_with_the_last_object_of_its_folder() {
+async fn leftovers_of_a_killed_server_are_deleted_with_the_last_object() {
     let root = root();
     let folder = root.path().join(BUCKET).join("backups/b");
     let store = open(root.path()).await;
     store.put_object(BUCKET, "backups/b/velero-backup.json", body("{}")).await.unwrap();
-    let left = folder.join(".bowline-tmp-1-1-b");
-    fs::write(&left, "half").unwrap();
-    let file = fs::File::options().write(true).open(&left).unwrap();
+    let leftover = folder.join(".bowline-tmp-1-1-b");
+    fs::write(&leftover, "half").unwrap();
+    let file = fs::File::options().write(true).open(&leftover).unwrap();
     file.set_modified(SystemTime::now() - Duration::from_mins(10)).unwrap();
     drop(file);
     store.delete_object(BUCKET, "backups/b/velero-backup.json").await.unwrap();
@@ -189,7 +189,7 @@ async fn what_a_killed_server_left_goes_with_the_last_object_of_its_folder() {
 }
 
 #[tokio::test]
-async fn files_are_private_and_folders_have_an_end() {
+async fn files_are_private_and_empty_folders_are_removed() {
     use std::os::unix::fs::PermissionsExt as _;
     let root = root();
     let store = open(root.path()).await;
@@ -208,7 +208,7 @@ async fn files_are_private_and_folders_have_an_end() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_told_with_its_reason() {
+async fn failed_write_is_reported_with_its_reason() {
     let root = root();
     let store = open(root.path()).await;
     store.put_object(BUCKET, "a", body("x")).await.unwrap();
@@ -216,8 +216,8 @@ async fn what_cannot_be_written_is_told_with_its_reason() {
     assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
     let error = store.put_object(BUCKET, &"x".repeat(300), body("x")).await.unwrap_err();
     assert!(error.message().contains("too long"), "{error}");
-    let gone = open(Path::new("/nowhere/at/all")).await;
-    let error = gone.put_object(BUCKET, "a", body("x")).await.unwrap_err();
+    let missing_root = open(Path::new("/nowhere/at/all")).await;
+    let error = missing_root.put_object(BUCKET, "a", body("x")).await.unwrap_err();
     assert!(error.message().contains("--filesystem-root"), "{error}");
     // Where nobody can make files, root included.
     let read_only = open(Path::new("/proc")).await;
@@ -234,7 +234,7 @@ async fn what_cannot_be_written_is_told_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_link_to_a_file_is_signed_and_expires() {
+async fn download_url_is_signed_and_expires() {
     let root = root();
     let key = SigningKey::new(&[7; 32]).unwrap();
     let store = open(root.path()).await;
@@ -248,16 +248,16 @@ async fn a_link_to_a_file_is_signed_and_expires() {
     let now = jiff::Timestamp::now();
     let grant = verify(&key, token, now).unwrap();
     assert_eq!((grant.bucket.as_str(), grant.key.as_str()), (BUCKET, "a/b"));
-    let left = grant.expires.duration_since(now).as_secs();
-    assert!((590..=600).contains(&left), "{left}");
+    let remaining_secs = grant.expires.duration_since(now).as_secs();
+    assert!((590..=600).contains(&remaining_secs), "{remaining_secs}");
 }
 
 #[tokio::test]
-async fn without_a_permit_the_old_object_stays() {
+async fn without_a_permit_the_old_object_is_kept() {
     let root = root();
     let store = open(root.path()).await;
     store.put_object(BUCKET, "a", body("old")).await.unwrap();
-    let store = store.with_permit(Permit::new(|| Err(Denied("its time is over".to_owned()))));
+    let store = store.with_permit(Permit::new(|| Err(PermitDenied("its time is over".to_owned()))));
     let error = store.put_object(BUCKET, "a", body("new")).await.unwrap_err();
     assert!(error.message().contains("its time is over"), "{error}");
     store.create_object(BUCKET, "b", Bytes::from("new")).await.unwrap_err();
@@ -268,7 +268,7 @@ async fn without_a_permit_the_old_object_stays() {
 }
 
 #[test]
-fn what_waits_for_a_slow_disk_is_not_deleted_when_the_permit_ends_meanwhile() {
+fn delete_waiting_for_a_slow_disk_is_dropped_when_the_permit_ends() {
     // One thread for all access to files, and it is busy.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).build().unwrap();
@@ -276,10 +276,10 @@ fn what_waits_for_a_slow_disk_is_not_deleted_when_the_permit_ends_meanwhile() {
     let file = root.path().join(BUCKET).join("a");
     fs::write(&file, "old").unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
-    let asked = Arc::clone(&is_over);
+    let permit_over = Arc::clone(&is_over);
     let permit = Permit::new(move || {
-        let is_over = asked.load(Ordering::SeqCst);
-        if is_over { Err(Denied("its time is over".to_owned())) } else { Ok(()) }
+        let is_over = permit_over.load(Ordering::SeqCst);
+        if is_over { Err(PermitDenied("its time is over".to_owned())) } else { Ok(()) }
     });
     runtime.block_on(async {
         let store = open(root.path()).await.with_permit(permit);

@@ -26,15 +26,15 @@ fn unpacked(packed: &[u8]) -> String {
 
 /// What Velero wrote, read and written by us, is the same to the byte.
 fn assert_same<T: Serialize + DeserializeOwned + Default>(name: &str) {
-    let theirs = read(name);
+    let expected = read(name);
     let mut packed = encode::gzip(Vec::new());
-    std::io::Write::write_all(&mut packed, theirs.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut packed, expected.as_bytes()).unwrap();
     let value: T = decode::json_gzip(&packed.finish().unwrap(), Limits::JSON).unwrap();
-    assert_eq!(unpacked(&encode::json_gzip(&value).unwrap()), theirs, "{name}");
+    assert_eq!(unpacked(&encode::json_gzip(&value).unwrap()), expected, "{name}");
 }
 
 #[test]
-fn every_file_is_what_velero_writes_to_the_byte() {
+fn every_file_is_byte_identical_to_veleros() {
     assert_same::<Vec<BackupOperation>>("backup-operations.json");
     assert_same::<Vec<RestoreOperation>>("restore-operations.json");
     assert_same::<Vec<BackupVolumeInfo>>("backup-volume-infos.json");
@@ -45,7 +45,7 @@ fn every_file_is_what_velero_writes_to_the_byte() {
 }
 
 #[test]
-fn every_field_of_velero_has_one_of_ours() {
+fn every_field_of_velero_is_modelled() {
     let operations: Vec<BackupOperation> =
         serde_json::from_str(&read("backup-operations.json")).unwrap();
     assert!(operations[0].unknown.is_empty() && operations[0].spec.unknown.is_empty());
@@ -71,7 +71,7 @@ fn every_field_of_velero_has_one_of_ours() {
 }
 
 #[test]
-fn a_field_of_a_newer_version_is_kept() {
+fn field_of_a_newer_version_is_preserved() {
     let text = r#"{"spec":{"newField":1},"status":{"phase":"Paused"},"extra":[]}"#;
     let operation: BackupOperation = serde_json::from_str(text).unwrap();
     assert_eq!(operation.status.phase, Some(OperationPhase::Other("Paused".to_owned())));
@@ -84,10 +84,10 @@ fn a_field_of_a_newer_version_is_kept() {
 
 #[test]
 fn the_commit_record_is_indented_and_ends_without_a_line_feed() {
-    let theirs = read("velero-backup.json");
-    assert!(!theirs.ends_with('\n') && theirs.starts_with("{\n  \""));
-    let backup: Backup = serde_json::from_str(&theirs).unwrap();
-    let ours = String::from_utf8(encode::json_indented(&backup).unwrap().to_vec()).unwrap();
+    let expected = read("velero-backup.json");
+    assert!(!expected.ends_with('\n') && expected.starts_with("{\n  \""));
+    let backup: Backup = serde_json::from_str(&expected).unwrap();
+    let actual = String::from_utf8(encode::json_indented(&backup).unwrap().to_vec()).unwrap();
     // The order of fields in metadata differs; everything else is the same, line by line.
     let lines = |text: &str| {
         let mut lines: Vec<String> =
@@ -95,10 +95,12 @@ fn the_commit_record_is_indented_and_ends_without_a_line_feed() {
         lines.sort();
         lines
     };
-    assert_eq!(lines(&ours), lines(&theirs));
-    assert!(!ours.ends_with('\n') && ours.contains(r"a \u003c b \u0026\u0026 c \u003e d \u2028"));
+    assert_eq!(lines(&actual), lines(&expected));
+    assert!(
+        !actual.ends_with('\n') && actual.contains(r"a \u003c b \u0026\u0026 c \u003e d \u2028")
+    );
     let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
-    assert_eq!(value(&ours), value(&theirs));
+    assert_eq!(value(&actual), value(&expected));
 }
 
 #[test]
@@ -106,9 +108,9 @@ fn strings_and_numbers_are_spelled_as_go_spells_them() {
     let pairs: Vec<Value> = serde_json::from_str(&read("json.json")).unwrap();
     assert!(pairs.len() > 20);
     for pair in pairs {
-        let mut ours = Vec::new();
-        encode::json(&pair["value"], &mut ours).unwrap();
-        assert_eq!(String::from_utf8(ours).unwrap(), pair["text"], "{pair}");
+        let mut actual = Vec::new();
+        encode::json(&pair["value"], &mut actual).unwrap();
+        assert_eq!(String::from_utf8(actual).unwrap(), pair["text"], "{pair}");
     }
     for (value, text) in [
         (1.0_f64, "1"),
@@ -118,8 +120,8 @@ fn strings_and_numbers_are_spelled_as_go_spells_them() {
         (1e-7, "1e-7"),
         (0.0, "0"),
     ] {
-        let mut ours = Vec::new();
-        encode::json(&value, &mut ours).unwrap();
-        assert_eq!(String::from_utf8(ours).unwrap(), text);
+        let mut actual = Vec::new();
+        encode::json(&value, &mut actual).unwrap();
+        assert_eq!(String::from_utf8(actual).unwrap(), text);
     }
 }

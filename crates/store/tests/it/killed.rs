@@ -15,7 +15,7 @@ const ROOT: &str = "BOWLINE_TEST_KILLED_ROOT";
 const KEY: &str = "backups/b/b.tar.gz";
 
 #[tokio::test]
-async fn a_kill_in_the_middle_of_a_write_leaves_the_old_object_and_nothing_to_see() {
+async fn kill_during_a_write_leaves_the_old_object_and_no_visible_leftover() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join(BUCKET);
     std::fs::create_dir(&folder).unwrap();
@@ -28,7 +28,7 @@ async fn a_kill_in_the_middle_of_a_write_leaves_the_old_object_and_nothing_to_se
         .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let temporary = half_written(&folder.join("backups/b")).await;
+    let temporary = wait_for_partial_file(&folder.join("backups/b")).await;
     victim.kill().await.unwrap();
 
     let stream = store.get_object(BUCKET, KEY).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_kill_in_the_middle_of_a_write_leaves_the_old_object_and_nothing_to_se
 }
 
 /// Waits until a megabyte of a temporary file is there.
-async fn half_written(folder: &Path) -> PathBuf {
+async fn wait_for_partial_file(folder: &Path) -> PathBuf {
     let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     while tokio::time::Instant::now() < deadline {
         for entry in std::fs::read_dir(folder).unwrap().flatten() {

@@ -11,15 +11,15 @@ const PIECES: usize = 256;
 
 #[tokio::test]
 async fn large_objects_stream_into_a_folder_in_constant_memory() {
-    assert_constant("large::streams_into_a_folder", 8).await;
+    assert_constant_memory("large::streams_into_a_folder", 8).await;
 }
 
 #[tokio::test]
 async fn large_objects_stream_to_s3_in_constant_memory() {
-    assert_constant("large::streams_to_s3", 24).await;
+    assert_constant_memory("large::streams_to_s3", 24).await;
 }
 
-async fn assert_constant(victim: &str, limit_mib: usize) {
+async fn assert_constant_memory(victim: &str, limit_mib: usize) {
     let output = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", victim])
         .kill_on_drop(true)
@@ -40,17 +40,17 @@ async fn assert_constant(victim: &str, limit_mib: usize) {
 async fn streams_into_a_folder() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join(filesystem::BUCKET)).unwrap();
-    streams(&filesystem::open(root.path()).await, filesystem::BUCKET).await;
+    put_and_get_large_object(&filesystem::open(root.path()).await, filesystem::BUCKET).await;
 }
 
 #[tokio::test]
 #[ignore = "started by another test, in a process of its own"]
 async fn streams_to_s3() {
-    let real = s3::Real::start().await;
-    streams(&real.store(&[]).await, s3::BUCKET).await;
+    let real = s3::RealS3::start().await;
+    put_and_get_large_object(&real.store(&[]).await, s3::BUCKET).await;
 }
 
-async fn streams(store: &dyn Backend, bucket: &str) {
+async fn put_and_get_large_object(store: &dyn Backend, bucket: &str) {
     let put = |key: &'static str, count: usize| {
         let piece = move |n: usize| Ok(Bytes::from(vec![u8::try_from(n % 251).unwrap(); PIECE]));
         let body = Box::pin(futures::stream::iter((0..count).map(piece)));

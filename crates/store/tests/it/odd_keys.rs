@@ -8,26 +8,26 @@ use bowline_store::layout::Prefix;
 use bowline_store::{BackupName, BackupStore, Error};
 
 use crate::fake_server::{FakeServer, Request};
-use crate::s3::{BUCKET, set};
+use crate::s3::{BUCKET, store_with};
 
-const FOLDERS: &str = "<ListBucketResult><EncodingType>url</EncodingType>\
+const LIST_FOLDERS_XML: &str = "<ListBucketResult><EncodingType>url</EncodingType>\
     <CommonPrefixes><Prefix>backups//</Prefix></CommonPrefixes>\
     <CommonPrefixes><Prefix>backups/../</Prefix></CommonPrefixes>\
     <CommonPrefixes><Prefix>backups/%01/</Prefix></CommonPrefixes>\
     <CommonPrefixes><Prefix>backups/good/</Prefix></CommonPrefixes></ListBucketResult>";
-const FILES: &str = "<ListBucketResult><EncodingType>url</EncodingType>\
+const LIST_FILES_XML: &str = "<ListBucketResult><EncodingType>url</EncodingType>\
     <Contents><Key>backups/good/</Key></Contents>\
     <Contents><Key>backups/good//x</Key></Contents>\
     <Contents><Key>backups/good/../y</Key></Contents>\
     <Contents><Key>backups/good/%01</Key></Contents>\
     <Contents><Key>backups/good/good-logs.gz</Key></Contents></ListBucketResult>";
 
-fn answer(request: &Request) -> (&'static str, String, &'static str) {
+fn respond(request: &Request) -> (&'static str, String, &'static str) {
     let is = |begin: &str| request.line.starts_with(begin);
     let body = if is("GET /objects?delimiter=") {
-        FOLDERS
+        LIST_FOLDERS_XML
     } else if is("GET /objects?encoding-type=url&list-type=2&prefix=backups%2Fgood%2F") {
-        FILES
+        LIST_FILES_XML
     } else if is("POST /objects?delete") {
         "<DeleteResult/>"
     } else if is("DELETE") {
@@ -38,23 +38,23 @@ fn answer(request: &Request) -> (&'static str, String, &'static str) {
     ("200 OK", String::new(), body)
 }
 
-async fn store(server: &FakeServer) -> BackupStore {
-    let backend = Arc::new(set(server, Permit::default(), &[]).await);
+async fn store_at(server: &FakeServer) -> BackupStore {
+    let backend = Arc::new(store_with(server, Permit::default(), &[]).await);
     BackupStore::new(backend, BUCKET, &Prefix::default())
 }
 
 #[tokio::test]
-async fn one_odd_key_does_not_hide_the_backups_beside_it() {
-    let server = FakeServer::start(|_, request| answer(request)).await;
-    let listing = store(&server).await.list().await.unwrap();
+async fn unusual_key_does_not_hide_other_backups() {
+    let server = FakeServer::start(|_, request| respond(request)).await;
+    let listing = store_at(&server).await.list().await.unwrap();
     assert_eq!(listing.backups, [BackupName::new("good").unwrap()]);
-    assert_eq!(listing.strange, ["", "..", "\u{1}"]);
+    assert_eq!(listing.unexpected, ["", "..", "\u{1}"]);
 }
 
 #[tokio::test]
-async fn a_backup_with_odd_keys_is_deleted_with_them() {
-    let server = FakeServer::start(|_, request| answer(request)).await;
-    store(&server).await.delete_backup(&BackupName::new("good").unwrap()).await.unwrap();
+async fn backup_is_deleted_with_its_unusual_keys() {
+    let server = FakeServer::start(|_, request| respond(request)).await;
+    store_at(&server).await.delete_backup(&BackupName::new("good").unwrap()).await.unwrap();
     let lines = server.lines();
     let mut changes: Vec<&str> = lines
         .iter()
@@ -76,11 +76,11 @@ async fn a_backup_with_odd_keys_is_deleted_with_them() {
 }
 
 #[tokio::test]
-async fn an_address_that_answers_with_html_is_no_location() {
+async fn url_that_answers_with_html_is_refused_as_location() {
     const PAGE: &str = "<!doctype html><html><head><title>Console</title></head></html>";
     let server =
         FakeServer::start(|_, _| ("200 OK", "Content-Type: text/html\r\n".to_owned(), PAGE)).await;
-    let error = store(&server).await.validate().await.unwrap_err();
+    let error = store_at(&server).await.validate().await.unwrap_err();
     let Error::Backend { source, .. } = &error else { panic!("{error}") };
     assert_eq!(source.code(), Code::FailedPrecondition);
     assert!(source.message().contains("not that of an S3 service"), "{source}");
@@ -88,10 +88,10 @@ async fn an_address_that_answers_with_html_is_no_location() {
 }
 
 #[tokio::test]
-async fn what_another_service_says_is_not_repeated() {
+async fn response_of_another_service_is_not_echoed() {
     let secret = "internal: hunter2";
     let server = FakeServer::start(move |_, _| ("403 Forbidden", String::new(), secret)).await;
-    let store = store(&server).await;
+    let store = store_at(&server).await;
     let name = BackupName::new("b").unwrap();
     for error in [store.validate().await.unwrap_err(), store.backup(&name).await.unwrap_err()] {
         let Error::Backend { source, .. } = &error else { panic!("{error}") };

@@ -7,12 +7,12 @@ use bowline_store::backend::BuiltIn;
 use bowline_store::{Guarantee, open};
 use bowline_testbed::program::{self, Program};
 
-use crate::conformance::{Subject, conforms};
-use crate::s3::{BUCKET, Real};
+use crate::conformance::{Subject, assert_conforms};
+use crate::s3::{BUCKET, RealS3};
 
 #[tokio::test]
-async fn veleros_plugin_for_s3_conforms_and_wins_over_the_built_in() {
-    let real = Real::start().await;
+async fn veleros_aws_plugin_conforms_and_wins_over_the_built_in() {
+    let real = RealS3::start().await;
     let [plugin] = program::locate([Program::VeleroPluginForAws]).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     symlink(plugin, folder.path().join("velero-plugin-for-aws")).unwrap();
@@ -23,7 +23,7 @@ async fn veleros_plugin_for_s3_conforms_and_wins_over_the_built_in() {
     let backend = open("aws", &config, plugin, &BuiltIn::default()).await.unwrap();
     // What tells it apart: it can only look before it creates.
     let subject = Subject { backend, bucket: BUCKET, guarantee: Guarantee::CheckedFirst };
-    conforms(&subject).await;
+    assert_conforms(&subject).await;
     let built_in = open("velero.io/aws", &config, None, &BuiltIn::default()).await.unwrap();
     let creation = built_in.create_object(BUCKET, "a", bytes::Bytes::new()).await.unwrap();
     assert_eq!(creation, bowline_store::Creation::Created(Guarantee::Atomic));

@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use bowline_plugin::{Class, Code, Config, ObjectStore as _};
 use bowline_store::backend::s3::{Environment, Options};
-use bowline_store::backend::{Denied, Permit, S3};
+use bowline_store::backend::{Permit, PermitDenied, S3};
 use bowline_store::{Backend as _, Creation, Guarantee};
 use bowline_testbed::{Bed, S3 as Server, s3};
 use bytes::Bytes;
 
-use crate::conformance::{Subject, body, conforms};
+use crate::conformance::{Subject, assert_conforms, body};
 use crate::fake_server::FakeServer;
 
 pub(crate) const BUCKET: &str = "objects";
 
 /// A real server with a bucket.
-pub(crate) struct Real {
+pub(crate) struct RealS3 {
     pub server: Server,
     pub folder: PathBuf,
     _bed: Bed,
 }
 
-impl Real {
+impl RealS3 {
     pub(crate) async fn start() -> Self {
         let bed = Bed::new().unwrap();
         let server = Server::start(&bed).await.unwrap();
@@ -59,16 +59,16 @@ fn config(url: &str, credentials: &str) -> Config {
 }
 
 /// A store at a server that misbehaves.
-async fn at(server: &FakeServer) -> S3 {
-    permitted(server, Permit::default()).await
+async fn store_at(server: &FakeServer) -> S3 {
+    store_with_permit(server, Permit::default()).await
 }
 
-async fn permitted(server: &FakeServer, permit: Permit) -> S3 {
-    set(server, permit, &[]).await
+async fn store_with_permit(server: &FakeServer, permit: Permit) -> S3 {
+    store_with(server, permit, &[]).await
 }
 
 /// A store at a server that misbehaves, with more settings.
-pub(crate) async fn set(server: &FakeServer, permit: Permit, more: &[(&str, &str)]) -> S3 {
+pub(crate) async fn store_with(server: &FakeServer, permit: Permit, more: &[(&str, &str)]) -> S3 {
     let mut config = config(&server.url, "");
     config.remove("credentialsFile");
     config.extend(more.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
@@ -80,15 +80,15 @@ pub(crate) async fn set(server: &FakeServer, permit: Permit, more: &[(&str, &str
 }
 
 #[tokio::test]
-async fn the_built_in_s3_conforms() {
-    let real = Real::start().await;
+async fn built_in_s3_conforms() {
+    let real = RealS3::start().await;
     let backend = Arc::new(real.store(&[]).await);
-    conforms(&Subject { backend, bucket: BUCKET, guarantee: Guarantee::Atomic }).await;
+    assert_conforms(&Subject { backend, bucket: BUCKET, guarantee: Guarantee::Atomic }).await;
 }
 
 #[tokio::test]
-async fn a_broken_upload_leaves_no_parts() {
-    let real = Real::start().await;
+async fn broken_upload_leaves_no_parts() {
+    let real = RealS3::start().await;
     let store = real.store(&[]).await;
     let pieces = (0..15).map(|_| Ok(Bytes::from(vec![1; 1 << 20])));
     let broken = [Err(std::io::Error::other("broken"))];
@@ -100,8 +100,8 @@ async fn a_broken_upload_leaves_no_parts() {
 }
 
 #[tokio::test]
-async fn a_bucket_that_does_not_exist_is_told_with_what_to_do() {
-    let real = Real::start().await;
+async fn missing_bucket_is_an_error_with_a_hint() {
+    let real = RealS3::start().await;
     let store = real.store(&[("bucket", "no-such-bucket")]).await;
     let errors = [
         store.list_common_prefixes("no-such-bucket", "", "/").await.unwrap_err(),
@@ -117,8 +117,8 @@ async fn a_bucket_that_does_not_exist_is_told_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn wrong_credentials_are_told_and_never_shown() {
-    let real = Real::start().await;
+async fn wrong_credentials_are_reported_and_never_printed() {
+    let real = RealS3::start().await;
     let file = tempfile::NamedTempFile::new().unwrap();
     let id = &real.server.credentials().access_key;
     let text = format!("[default]\naws_access_key_id={id}\naws_secret_access_key=hunter2\n");
@@ -132,16 +132,16 @@ async fn wrong_credentials_are_told_and_never_shown() {
 }
 
 #[tokio::test]
-async fn anybody_can_download_with_a_link_for_a_while() {
-    let real = Real::start().await;
+async fn signed_url_downloads_without_credentials_until_it_expires() {
+    let real = RealS3::start().await;
     let store = real.store(&[]).await;
     let key = "backups/b/b ü+.tar.gz";
     store.put_object(BUCKET, key, body("content")).await.unwrap();
     let url = store.create_signed_url(BUCKET, key, Duration::from_mins(10)).await.unwrap();
     assert!(url.contains("X-Amz-Expires=600"), "{url}");
-    let answer = reqwest_get(&url).await;
-    assert!(answer.ends_with("content"), "{answer}");
-    let wrong = reqwest_get(&url.replace("Expires=600", "Expires=601")).await;
+    let body = http_get(&url).await;
+    assert!(body.ends_with("content"), "{body}");
+    let wrong = http_get(&url.replace("Expires=600", "Expires=601")).await;
     assert!(wrong.contains("403"), "{wrong}");
     let public = real.store(&[("publicUrl", "https://public.example")]).await;
     let url = public.create_signed_url(BUCKET, "a", Duration::from_mins(10)).await.unwrap();
@@ -149,16 +149,16 @@ async fn anybody_can_download_with_a_link_for_a_while() {
 }
 
 /// A plain request, without a library that would know S3.
-async fn reqwest_get(url: &str) -> String {
+async fn http_get(url: &str) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let rest = url.strip_prefix("http://").unwrap();
     let (host, path) = rest.split_once('/').unwrap();
     let mut stream = tokio::net::TcpStream::connect(host).await.unwrap();
     let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
+    let mut body = String::new();
+    stream.read_to_string(&mut body).await.unwrap();
+    body
 }
 
 const DENIED: &str = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
@@ -166,13 +166,13 @@ const BUSY: &str = "<Error><Code>SlowDown</Code></Error>";
 const UNKNOWN: &str = "<Error><Code>NotImplemented</Code></Error>";
 
 #[tokio::test]
-async fn a_bucket_that_may_only_be_read_is_told() {
+async fn read_only_bucket_is_reported() {
     let server = FakeServer::start(|_, request| match request.line.split(' ').next() {
         Some("PUT" | "DELETE" | "POST") => ("403 Forbidden", String::new(), DENIED),
         _ => ("404 Not Found", String::new(), ""),
     })
     .await;
-    let store = at(&server).await;
+    let store = store_at(&server).await;
     let large = Box::pin(futures::stream::iter([Ok(Bytes::from(vec![0; 6 << 20]))]));
     let errors = [
         store.put_object(BUCKET, "a", body("x")).await.unwrap_err(),
@@ -192,23 +192,23 @@ async fn a_bucket_that_may_only_be_read_is_told() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_busy_for_a_while_is_asked_again() {
+async fn request_to_a_busy_server_is_retried() {
     let server = FakeServer::start(|number, _| match number {
         0..3 => ("503 Slow Down", String::new(), BUSY),
         _ => ("200 OK", "ETag: \"e\"\r\n".to_owned(), ""),
     })
     .await;
-    at(&server).await.put_object(BUCKET, "a", body("x")).await.unwrap();
+    store_at(&server).await.put_object(BUCKET, "a", body("x")).await.unwrap();
     assert_eq!(server.lines(), ["PUT /objects/a HTTP/1.1"; 4]);
 }
 
 #[tokio::test]
-async fn a_server_that_stays_busy_or_away_is_a_passing_error() {
+async fn server_that_stays_busy_or_unreachable_is_a_transient_error() {
     let server = FakeServer::start(|_, _| ("503 Slow Down", String::new(), BUSY)).await;
-    let error = at(&server).await.put_object(BUCKET, "a", body("x")).await.unwrap_err();
+    let error = store_at(&server).await.put_object(BUCKET, "a", body("x")).await.unwrap_err();
     assert_eq!((error.code(), error.class()), (Code::Unavailable, Class::Transient), "{error}");
     assert!(error.message().contains("SlowDown"), "{error}");
-    let store = at(&server).await;
+    let store = store_at(&server).await;
     drop(server);
     let error = store.put_object(BUCKET, "a", body("x")).await.unwrap_err();
     assert_eq!(error.class(), Class::Transient, "{error}");
@@ -216,7 +216,7 @@ async fn a_server_that_stays_busy_or_away_is_a_passing_error() {
 }
 
 #[tokio::test]
-async fn a_server_without_conditions_is_asked_first_and_that_is_said() {
+async fn without_conditional_puts_existence_is_checked_first_and_reported() {
     let server = FakeServer::start(|_, request| {
         if request.line.starts_with("HEAD") {
             ("404 Not Found", String::new(), "")
@@ -227,12 +227,13 @@ async fn a_server_without_conditions_is_asked_first_and_that_is_said() {
         }
     })
     .await;
-    let created = at(&server).await.create_object(BUCKET, "a", Bytes::from("x")).await.unwrap();
+    let created =
+        store_at(&server).await.create_object(BUCKET, "a", Bytes::from("x")).await.unwrap();
     assert_eq!(created, Creation::Created(Guarantee::CheckedFirst));
 }
 
 #[tokio::test]
-async fn settings_become_headers() {
+async fn settings_are_sent_as_headers() {
     let server = FakeServer::start(|_, _| ("200 OK", "ETag: \"e\"\r\n".to_owned(), "")).await;
     let environment = Environment::default();
     let folder = tempfile::tempdir().unwrap();
@@ -275,7 +276,7 @@ async fn no_redirect_is_followed() {
     let secret = FakeServer::start(|_, _| ("200 OK", String::new(), "role credentials")).await;
     let location = format!("Location: {}/latest/meta-data\r\n", secret.url);
     let server = FakeServer::start(move |_, _| ("302 Found", location.clone(), "")).await;
-    let store = at(&server).await;
+    let store = store_at(&server).await;
     assert!(store.get_object(BUCKET, "a").await.is_err());
     assert!(store.object_exists(BUCKET, "a").await.is_err());
     assert!(store.list_objects(BUCKET, "").await.is_err());
@@ -283,7 +284,7 @@ async fn no_redirect_is_followed() {
 }
 
 #[tokio::test]
-async fn a_metadata_address_is_refused_unless_the_server_allows_it() {
+async fn metadata_address_is_refused_unless_the_server_allows_it() {
     let config = config("http://169.254.169.254", "");
     let error = S3::connect(&config, Options::default()).await.unwrap_err();
     assert!(error.message().contains("metadata address"), "{error}");
@@ -292,7 +293,7 @@ async fn a_metadata_address_is_refused_unless_the_server_allows_it() {
 }
 
 #[tokio::test]
-async fn a_request_is_not_tried_again_when_the_permit_has_ended() {
+async fn request_is_not_retried_after_the_permit_has_ended() {
     let is_over = Arc::new(AtomicBool::new(false));
     let ends = Arc::clone(&is_over);
     let server = FakeServer::start(move |_, request| {
@@ -303,9 +304,9 @@ async fn a_request_is_not_tried_again_when_the_permit_has_ended() {
     .await;
     let permit = Permit::new(move || {
         let is_over = is_over.load(Ordering::SeqCst);
-        if is_over { Err(Denied("its time is over".to_owned())) } else { Ok(()) }
+        if is_over { Err(PermitDenied("its time is over".to_owned())) } else { Ok(()) }
     });
-    let store = permitted(&server, permit).await;
+    let store = store_with_permit(&server, permit).await;
     let error = store.put_object(BUCKET, "a", body("x")).await.unwrap_err();
     assert!(error.message().contains("its time is over"), "{error}");
     assert_eq!(error.code(), Code::Unavailable, "{error}");

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bowline_api::download_request::DownloadTarget;
 use bowline_api::{Backup, BackupStatus, PodVolumeBackup};
 use bowline_plugin::{Code, Error as PluginError, ObjectStore};
-use bowline_store::backend::memory::Call;
+use bowline_store::backend::memory::StoreCall;
 use bowline_store::backend::{Memory, Plugin};
 use bowline_store::file::{BackupOperation, ResourceList, RestoreOperation, Results, Snapshot};
 use bowline_store::name::RunUid;
-use bowline_store::store::commit::Refusal;
-use bowline_store::store::{Committed, Listing};
+use bowline_store::store::commit::CommitRefusal;
+use bowline_store::store::{CommitOutcome, Listing};
 use bowline_store::{
     Backend, BackupFile, BackupName, BackupStore, Error, Guarantee, Key, Prefix, RestoreName,
 };
@@ -42,11 +42,11 @@ fn backup(uid: &str, phase: &str) -> Backup {
     backup
 }
 
-async fn put(backend: &Memory, key: &str, content: impl Into<Bytes>) {
+async fn put_object(backend: &Memory, key: &str, content: impl Into<Bytes>) {
     backend.put_object(BUCKET, key, body(content)).await.unwrap();
 }
 
-fn refusal(outcome: Result<Committed, Error>) -> Refusal {
+fn refusal(outcome: Result<CommitOutcome, Error>) -> CommitRefusal {
     match outcome {
         Err(Error::Commit(refusal)) => refusal,
         other => panic!("not refused: {other:?}"),
@@ -54,15 +54,15 @@ fn refusal(outcome: Result<Committed, Error>) -> Refusal {
 }
 
 /// The whole story, as users see it.
-fn story(error: &dyn std::error::Error) -> String {
+fn error_chain(error: &dyn std::error::Error) -> String {
     match error.source() {
-        Some(source) => format!("{error}: {}", story(source)),
+        Some(source) => format!("{error}: {}", error_chain(source)),
         None => error.to_string(),
     }
 }
 
 #[tokio::test]
-async fn files_come_back_as_they_were_written() {
+async fn files_round_trip() {
     let memory = memory();
     let store = store(memory.clone());
     let mut results = Results::default();
@@ -76,9 +76,9 @@ async fn files_come_back_as_they_were_written() {
     assert_eq!(archive.try_collect::<Vec<Bytes>>().await.unwrap().concat(), b"tar");
     store.put_log(&name(), body("log")).await.unwrap();
     let restore = RestoreName::new("r").unwrap();
-    store.put_of_restore(&restore, &vec![RestoreOperation::default()]).await.unwrap();
+    store.put_restore_file(&restore, &vec![RestoreOperation::default()]).await.unwrap();
     store.put_restore_log(&restore, body("log")).await.unwrap();
-    let operations = store.get_of_restore::<Vec<RestoreOperation>>(&restore).await.unwrap();
+    let operations = store.get_restore_file::<Vec<RestoreOperation>>(&restore).await.unwrap();
     assert_eq!(operations.unwrap().len(), 1);
     let run = RunUid::new("run-1").unwrap();
     store.put_scratch(&run, 3, Bytes::from("items")).await.unwrap();
@@ -104,30 +104,30 @@ async fn files_come_back_as_they_were_written() {
 }
 
 #[tokio::test]
-async fn lists_that_velero_left_out_are_empty() {
+async fn lists_absent_in_veleros_files_are_empty() {
     let memory = memory();
     let store = store(memory.clone());
     let mut null = bowline_store::encode::gzip(Vec::new());
     std::io::Write::write_all(&mut null, b"null\n").unwrap();
     let null = Bytes::from(null.finish().unwrap());
-    put(&memory, "p/backups/b/b-podvolumebackups.json.gz", null.clone()).await;
-    put(&memory, "p/backups/b/b-volumesnapshots.json.gz", null).await;
+    put_object(&memory, "p/backups/b/b-podvolumebackups.json.gz", null.clone()).await;
+    put_object(&memory, "p/backups/b/b-volumesnapshots.json.gz", null).await;
     assert_eq!(store.get::<Vec<PodVolumeBackup>>(&name()).await.unwrap(), Some(vec![]));
     assert_eq!(store.get::<Vec<Snapshot>>(&name()).await.unwrap(), Some(vec![]));
     assert_eq!(store.get::<Vec<BackupOperation>>(&name()).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_backup_is_listed_with_any_file_and_exists_with_its_record() {
+async fn backup_is_listed_with_any_file_but_exists_only_with_its_record() {
     let memory = memory();
     let store = store(memory.clone());
     assert_eq!(store.list().await.unwrap(), Listing::default());
-    put(&memory, "p/backups/b/b-logs.gz", "").await;
-    put(&memory, "p/backups/Not A Name/x", "").await;
-    put(&memory, "q/backups/elsewhere/x", "").await;
+    put_object(&memory, "p/backups/b/b-logs.gz", "").await;
+    put_object(&memory, "p/backups/Not A Name/x", "").await;
+    put_object(&memory, "q/backups/elsewhere/x", "").await;
     let listing = store.list().await.unwrap();
     assert_eq!(listing.backups, [name()]);
-    assert_eq!(listing.strange, ["Not A Name"]);
+    assert_eq!(listing.unexpected, ["Not A Name"]);
     assert!(!store.exists(&name()).await.unwrap());
     assert_eq!(store.backup(&name()).await.unwrap(), None);
     store.commit(&backup("u", "Completed")).await.unwrap();
@@ -136,60 +136,62 @@ async fn a_backup_is_listed_with_any_file_and_exists_with_its_record() {
 }
 
 #[tokio::test]
-async fn a_location_with_folders_of_somebody_else_is_invalid() {
+async fn location_with_foreign_folders_is_invalid() {
     let memory = memory();
     let store = store(memory.clone());
     store.validate().await.unwrap();
-    put(&memory, "p/kopia/ns/x", "").await;
-    put(&memory, "p/a-file", "").await;
-    put(&memory, "photos/x", "").await;
+    put_object(&memory, "p/kopia/ns/x", "").await;
+    put_object(&memory, "p/a-file", "").await;
+    put_object(&memory, "photos/x", "").await;
     store.validate().await.unwrap();
-    put(&memory, "p/photos/x", "").await;
+    put_object(&memory, "p/photos/x", "").await;
     let error = store.validate().await.unwrap_err();
     assert_eq!(error.to_string(), "Backup store contains invalid top-level directories: [photos]");
     assert!(!error.is_retryable());
 }
 
 #[tokio::test]
-async fn a_commit_creates_replaces_or_finds_itself_done() {
+async fn commit_creates_replaces_or_finds_its_own_record() {
     let memory = memory();
     let store = store(memory.clone());
     let committed = store.commit(&backup("u", "PartiallyFailed")).await.unwrap();
-    assert_eq!(committed, Committed::Created(Guarantee::Atomic));
+    assert_eq!(committed, CommitOutcome::Created(Guarantee::Atomic));
     // The answer was lost, and the try after it thinks otherwise: what was committed counts.
-    let Committed::Before(found) = store.commit(&backup("u", "Completed")).await.unwrap() else {
+    let CommitOutcome::AlreadyCommitted(found) =
+        store.commit(&backup("u", "Completed")).await.unwrap()
+    else {
         panic!("it was committed before")
     };
     assert_eq!(*found, backup("u", "PartiallyFailed"));
     assert_eq!(store.backup(&name()).await.unwrap(), Some(*found));
     // A backup taken over from Velero, which writes the record early.
     let early = bowline_store::encode::json_indented(&backup("u", "Finalizing")).unwrap();
-    put(&memory, "p/backups/b/velero-backup.json", early).await;
+    put_object(&memory, "p/backups/b/velero-backup.json", early).await;
     let committed = store.commit(&backup("u", "Completed")).await.unwrap();
-    assert_eq!(committed, Committed::Replaced);
+    assert_eq!(committed, CommitOutcome::Replaced);
     assert_eq!(store.backup(&name()).await.unwrap(), Some(backup("u", "Completed")));
 }
 
 #[tokio::test]
-async fn a_commit_never_touches_another_backup() {
+async fn commit_never_touches_another_backup() {
     let memory = memory();
     let store = store(memory.clone());
     store.commit(&backup("theirs", "Completed")).await.unwrap();
     let refused = refusal(store.commit(&backup("ours", "Completed")).await);
-    assert_eq!(refused, Refusal::OtherUid { found: "theirs".to_owned() });
+    assert_eq!(refused, CommitRefusal::OtherUid { found: "theirs".to_owned() });
     assert_eq!(store.backup(&name()).await.unwrap(), Some(backup("theirs", "Completed")));
-    put(&memory, "p/backups/b/velero-backup.json", "{").await;
+    put_object(&memory, "p/backups/b/velero-backup.json", "{").await;
     let error = store.commit(&backup("ours", "Completed")).await.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error}");
     let refused = refusal(store.commit(&backup("ours", "InProgress")).await);
-    assert!(matches!(refused, Refusal::NotTerminal { .. }));
+    assert!(matches!(refused, CommitRefusal::NotTerminal { .. }));
     let mut nameless = backup("ours", "Completed");
     nameless.metadata.name = Some("../b".to_owned());
-    assert!(matches!(refusal(store.commit(&nameless).await), Refusal::Name(_)));
+    assert!(matches!(refusal(store.commit(&nameless).await), CommitRefusal::Name(_)));
 }
 
 #[tokio::test]
-async fn of_two_commits_at_once_one_wins() {
+async fn one_of_two_concurrent_commits_wins() {
     let store = store(memory());
     let (a, b) = (backup("a", "Completed"), backup("b", "Completed"));
     let (first, second) = tokio::join!(store.commit(&a), store.commit(&b));
@@ -198,104 +200,110 @@ async fn of_two_commits_at_once_one_wins() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_cannot_refuse_is_checked_after_the_commit() {
+async fn without_conditional_create_the_record_is_read_back_after_the_commit() {
     let memory = memory();
     // Another server writes its record between our look and our write.
     let other = memory.clone();
     let sneaky = memory.failing(move |call, key| {
-        if call == Call::Get {
-            let theirs = bowline_store::encode::json_indented(&backup("theirs", "Completed"));
-            let put = other.put_object(BUCKET, key, body(theirs.unwrap()));
+        if call == StoreCall::Get {
+            let other_record = bowline_store::encode::json_indented(&backup("theirs", "Completed"));
+            let put = other.put_object(BUCKET, key, body(other_record.unwrap()));
             futures::executor::block_on(put).unwrap();
         }
         None
     });
     let plugin: Arc<dyn ObjectStore> = Arc::new(sneaky);
     let refused = refusal(store(Plugin::new(plugin)).commit(&backup("ours", "Completed")).await);
-    assert_eq!(refused, Refusal::OtherUid { found: "theirs".to_owned() });
+    assert_eq!(refused, CommitRefusal::OtherUid { found: "theirs".to_owned() });
     let plugin: Arc<dyn ObjectStore> = Arc::new(self::memory());
     let committed = store(Plugin::new(plugin)).commit(&backup("ours", "Completed")).await.unwrap();
-    assert_eq!(committed, Committed::Created(Guarantee::CheckedFirst));
+    assert_eq!(committed, CommitOutcome::Created(Guarantee::CheckedFirst));
 }
 
 /// A backup with all its files.
-async fn whole(memory: &Memory) -> BackupStore {
-    let whole = store(memory.clone());
+async fn complete_backup(memory: &Memory) -> BackupStore {
+    let complete = store(memory.clone());
     for file in BackupFile::ALL {
-        put(memory, &whole.layout().key(&Key::Backup(name(), file)), "x").await;
+        put_object(memory, &complete.layout().key(&Key::Backup(name(), file)), "x").await;
     }
     let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
-    put(memory, "p/backups/b/velero-backup.json", record).await;
-    put(memory, "p/backups/bb/bb.tar.gz", "of another").await;
-    whole
+    put_object(memory, "p/backups/b/velero-backup.json", record).await;
+    put_object(memory, "p/backups/bb/bb.tar.gz", "of another").await;
+    complete
 }
 
 /// The phase in the record of the backup; none without a record.
-async fn recorded(store: &BackupStore) -> Option<String> {
+async fn recorded_phase(store: &BackupStore) -> Option<String> {
     let record = store.backup(&name()).await.unwrap()?;
     Some(record.status.unwrap().phase.unwrap().to_string())
 }
 
 #[tokio::test]
-async fn a_delete_that_is_killed_anywhere_leaves_no_lie_and_can_be_finished() {
+async fn delete_killed_at_any_point_leaves_a_truthful_record_and_can_be_resumed() {
     let names_data = ["volumesnapshots", "volumeinfo", "podvolumebackups", "volumepluginbackups"];
     for allowed in 0..=BackupFile::ALL.len() {
         let memory = memory();
-        let whole = whole(&memory).await;
+        let complete = complete_backup(&memory).await;
         let count = AtomicUsize::new(0);
         let dying = memory.failing(move |call, _| {
-            let is_over = call == Call::Delete && count.fetch_add(1, Ordering::SeqCst) >= allowed;
+            let is_over =
+                call == StoreCall::Delete && count.fetch_add(1, Ordering::SeqCst) >= allowed;
             is_over.then(|| PluginError::new(Code::Unavailable, "killed"))
         });
         let outcome = store(dying).delete_backup(&name()).await;
         assert_eq!(outcome.is_ok(), allowed == BackupFile::ALL.len());
-        let left = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
-        assert_eq!(left.len(), BackupFile::ALL.len() - allowed);
-        let expected = (!left.is_empty()).then(|| "Deleting".to_owned());
-        assert_eq!(recorded(&whole).await, expected, "a record tells of what is left: {left:?}");
-        let has_archive = left.iter().any(|key| key.ends_with(".tar.gz"));
-        let has_names = names_data.iter().all(|name| left.iter().any(|key| key.contains(name)));
-        assert!(has_names || !has_archive, "{left:?}");
-        whole.delete_backup(&name()).await.unwrap();
+        let remaining = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
+        assert_eq!(remaining.len(), BackupFile::ALL.len() - allowed);
+        let expected = (!remaining.is_empty()).then(|| "Deleting".to_owned());
+        assert_eq!(
+            recorded_phase(&complete).await,
+            expected,
+            "a record tells of what is left: {remaining:?}"
+        );
+        let has_archive = remaining.iter().any(|key| key.ends_with(".tar.gz"));
+        let has_names =
+            names_data.iter().all(|name| remaining.iter().any(|key| key.contains(name)));
+        assert!(has_names || !has_archive, "{remaining:?}");
+        complete.delete_backup(&name()).await.unwrap();
         assert_eq!(memory.list_objects(BUCKET, "").await.unwrap(), ["p/backups/bb/bb.tar.gz"]);
     }
 }
 
 #[tokio::test]
-async fn nothing_is_deleted_while_the_record_says_that_the_backup_is_whole() {
+async fn nothing_is_deleted_before_the_record_is_marked_deleting() {
     let memory = memory();
-    let whole = whole(&memory).await;
+    let complete = complete_backup(&memory).await;
     let full = memory.failing(|call, _| {
-        (call == Call::Put).then(|| PluginError::new(Code::ResourceExhausted, "full"))
+        (call == StoreCall::Put).then(|| PluginError::new(Code::ResourceExhausted, "full"))
     });
     assert!(store(full).delete_backup(&name()).await.is_err());
     let blind = memory.failing(|call, _| {
-        (call == Call::Get).then(|| PluginError::new(Code::Unavailable, "away"))
+        (call == StoreCall::Get).then(|| PluginError::new(Code::Unavailable, "away"))
     });
     assert!(store(blind).delete_backup(&name()).await.is_err());
-    assert_eq!(recorded(&whole).await.as_deref(), Some("Completed"));
-    let left = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
-    assert_eq!(left.len(), BackupFile::ALL.len());
+    assert_eq!(recorded_phase(&complete).await.as_deref(), Some("Completed"));
+    let remaining = memory.list_objects(BUCKET, "p/backups/b/").await.unwrap();
+    assert_eq!(remaining.len(), BackupFile::ALL.len());
 }
 
 #[tokio::test]
-async fn a_record_that_is_no_record_keeps_nobody_from_deleting() {
+async fn unreadable_record_does_not_block_deletion() {
     let memory = memory();
-    let whole = whole(&memory).await;
-    put(&memory, "p/backups/b/velero-backup.json", "{").await;
-    whole.delete_backup(&name()).await.unwrap();
+    let complete = complete_backup(&memory).await;
+    put_object(&memory, "p/backups/b/velero-backup.json", "{").await;
+    complete.delete_backup(&name()).await.unwrap();
     assert_eq!(memory.list_objects(BUCKET, "p/backups/b/").await.unwrap(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_mark_changes_nothing_but_the_phase() {
+async fn marking_as_deleting_changes_only_the_phase() {
     let memory = memory();
-    let store = whole(&memory).await;
+    let store = complete_backup(&memory).await;
     let mut record = backup("u", "PartiallyFailed");
     record.status.as_mut().unwrap().errors = 3;
     record.spec.unknown.0.insert("future".to_owned(), true.into());
     let text = bowline_store::encode::json_indented(&record).unwrap();
-    put(&memory, "p/backups/b/velero-backup.json", text).await;
+    put_object(&memory, "p/backups/b/velero-backup.json", text).await;
     for _ in 0..2 {
         store.mark_deleting(&name()).await.unwrap();
         record.status.as_mut().unwrap().phase = Some("Deleting".into());
@@ -304,40 +312,45 @@ async fn a_mark_changes_nothing_but_the_phase() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_does_not_say_what_is_missing_is_asked() {
+async fn existence_is_queried_when_a_plugin_does_not_report_not_found() {
     let memory = memory();
     let go = memory.failing(|call, _| {
-        (call == Call::Get).then(|| PluginError::unknown("rpc error: NoSuchKey: the key is gone"))
+        (call == StoreCall::Get)
+            .then(|| PluginError::unknown("rpc error: NoSuchKey: the key is gone"))
     });
     let store = store(go);
     assert_eq!(store.get::<Results>(&name()).await.unwrap(), None);
-    put(&memory, "p/backups/b/b-results.gz", "x").await;
+    put_object(&memory, "p/backups/b/b-results.gz", "x").await;
     let error = store.get::<Results>(&name()).await.unwrap_err();
-    assert!(error.is_retryable() && story(&error).contains("NoSuchKey"), "{error}");
+    assert!(error.is_retryable() && error_chain(&error).contains("NoSuchKey"), "{error}");
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_what_it_should_be_is_told_with_its_key() {
+async fn invalid_file_is_an_error_naming_its_key() {
     let memory = memory();
     let store = store(memory.clone());
-    put(&memory, "p/backups/b/b-results.gz", "no gzip").await;
+    put_object(&memory, "p/backups/b/b-results.gz", "no gzip").await;
     let error = store.get::<Results>(&name()).await.unwrap_err();
     let expected = "\"p/backups/b/b-results.gz\" cannot be used: it is damaged: ";
-    assert!(story(&error).starts_with(expected), "{}", story(&error));
-    put(&memory, "p/backups/b/velero-backup.json", vec![b' '; 17 << 20]).await;
+    assert!(error_chain(&error).starts_with(expected), "{}", error_chain(&error));
+    put_object(&memory, "p/backups/b/velero-backup.json", vec![b' '; 17 << 20]).await;
     let error = store.backup(&name()).await.unwrap_err();
-    assert!(story(&error).contains("larger than the 3145728 bytes"), "{error}");
+    assert!(error_chain(&error).contains("larger than the 3145728 bytes"), "{error}");
     for (from, to) in [("\"b\"", "\"c\""), ("Backup", "Restore"), ("velero.io/v1", "v1")] {
         let record = bowline_store::encode::json_indented(&backup("u", "Completed")).unwrap();
         let record = String::from_utf8(record.to_vec()).unwrap().replace(from, to);
-        put(&memory, "p/backups/b/velero-backup.json", record).await;
+        put_object(&memory, "p/backups/b/velero-backup.json", record).await;
         let error = store.backup(&name()).await.unwrap_err();
-        assert!(story(&error).contains("not of velero.io/v1 Backup \"b\""), "{}", story(&error));
+        assert!(
+            error_chain(&error).contains("not of velero.io/v1 Backup \"b\""),
+            "{}",
+            error_chain(&error)
+        );
     }
 }
 
 #[tokio::test]
-async fn a_download_is_a_link_to_the_right_file_for_ten_minutes() {
+async fn download_url_names_the_right_file_for_ten_minutes() {
     let store = store(memory());
     let target = |kind: &str| DownloadTarget {
         kind: kind.into(),

@@ -12,7 +12,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, Stream};
 
 /// A server that has nothing. Returns its address and the certificate to trust.
-fn serve() -> (String, String) {
+fn serve_tls() -> (String, String) {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(pair.signing_key.serialize_der()).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -28,11 +28,11 @@ fn serve() -> (String, String) {
         for mut socket in listener.incoming().flatten() {
             let mut connection = ServerConnection::new(Arc::clone(&config)).unwrap();
             let mut stream = Stream::new(&mut connection, &mut socket);
-            let answer =
+            let response =
                 b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             // A client that does not trust us hangs up.
             if stream.read(&mut [0; 4096]).is_ok() {
-                let _ = stream.write_all(answer).and_then(|()| stream.flush());
+                let _ = stream.write_all(response).and_then(|()| stream.flush());
             }
             connection.send_close_notify();
             let _ = connection.write_tls(&mut socket);
@@ -53,13 +53,13 @@ async fn exists(url: &str, more: &[(&str, &str)]) -> bowline_plugin::Result<bool
 }
 
 #[tokio::test]
-async fn a_certificate_is_trusted_only_if_the_location_says_so() {
-    let (url, pem) = serve();
+async fn certificate_is_trusted_only_when_the_location_says_so() {
+    let (url, pem) = serve_tls();
     let error = exists(&url, &[]).await.unwrap_err();
     assert!(error.message().to_lowercase().contains("certificate"), "{error}");
     assert!(!exists(&url, &[("caCert", &pem)]).await.unwrap());
     assert!(!exists(&url, &[("insecureSkipTLSVerify", "true")]).await.unwrap());
-    let (_, other) = serve();
+    let (_, other) = serve_tls();
     assert!(exists(&url, &[("caCert", &other)]).await.is_err());
     let error = exists(&url, &[("caCert", "no certificate")]).await.unwrap_err();
     assert!(error.message().contains("caCert"), "{error}");

@@ -28,7 +28,7 @@ pub struct Call {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Line {
+enum CallLogLine {
     Begin { call: u64, at_ms: u64, method: String, id: String, names: Vec<String> },
     End { call: u64, at_ms: u64, error: String },
 }
@@ -41,19 +41,19 @@ pub(super) fn read(root: &Path) -> Result<Vec<Call>, Error> {
 
 fn parse(text: &str) -> Result<Vec<Call>, serde_json::Error> {
     // A line that has no end is being written.
-    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let complete_lines = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let time = |at_ms| SystemTime::UNIX_EPOCH + Duration::from_millis(at_ms);
     let mut calls = BTreeMap::new();
-    for line in whole.lines() {
+    for line in complete_lines.lines() {
         match serde_json::from_str(line)? {
-            Line::Begin { call, at_ms, method, id, names } => {
+            CallLogLine::Begin { call, at_ms, method, id, names } => {
                 let began = time(at_ms);
                 calls.insert(call, Call { method, id, names, began, ended: None, error: None });
             }
-            Line::End { call, at_ms, error } => {
-                if let Some(begun) = calls.get_mut(&call) {
-                    begun.ended = Some(time(at_ms));
-                    begun.error = Some(error).filter(|error| !error.is_empty());
+            CallLogLine::End { call, at_ms, error } => {
+                if let Some(started_call) = calls.get_mut(&call) {
+                    started_call.ended = Some(time(at_ms));
+                    started_call.error = Some(error).filter(|error| !error.is_empty());
                 }
             }
         }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_known_from_its_begin_and_complete_with_its_end() {
+    fn call_is_known_when_it_starts_and_complete_when_it_ends() {
         let text = concat!(
             r#"{"call":1,"at_ms":1000,"method":"CreateSnapshot","id":"s","names":["shop/s"]}"#,
             "\n",

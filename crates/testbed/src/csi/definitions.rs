@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use crate::apply::apply;
 use crate::{Error, program};
 
-const GROUP_OF_GROUPS: &str = "groupsnapshot.storage.k8s.io";
+const GROUP_SNAPSHOT_API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 
 /// How long a definition may take until what it defines is served.
-const SERVED_LIMIT: Duration = Duration::from_secs(30);
+const SERVED_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Installs them, those of group snapshots only if wanted, and waits until all is served.
 pub(super) async fn install(client: &Client, groups: bool) -> Result<(), Error> {
@@ -27,15 +27,15 @@ pub(super) async fn install(client: &Client, groups: bool) -> Result<(), Error> 
             .map_err(|error| Error::io("read", &path)(std::io::Error::other(error.to_string())))?;
         // The folder has more than definitions.
         let is_definition = object["kind"] == "CustomResourceDefinition";
-        let is_of_groups = object["spec"]["group"] == GROUP_OF_GROUPS;
+        let is_of_groups = object["spec"]["group"] == GROUP_SNAPSHOT_API_GROUP;
         if is_definition && (groups || !is_of_groups) {
             let object = if is_of_groups { without_webhook(object) } else { object };
-            resources.extend(stored(&object));
+            resources.extend(storage_version(&object));
             apply(client, object).await?;
         }
     }
     for resource in resources {
-        until_served(client, &resource).await?;
+        wait_until_served(client, &resource).await?;
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ fn without_webhook(mut definition: Value) -> Value {
 }
 
 /// The resource in the version that it is stored in.
-fn stored(definition: &Value) -> Option<ApiResource> {
+fn storage_version(definition: &Value) -> Option<ApiResource> {
     let spec = &definition["spec"];
     let version = spec["versions"].as_array()?.iter().find(|version| version["storage"] == true)?;
     let kind = GroupVersionKind::gvk(
@@ -66,9 +66,9 @@ fn stored(definition: &Value) -> Option<ApiResource> {
 
 /// Waits until a list of the resource can be had. The controllers would wait too, but for seconds
 /// each time that they find nothing.
-async fn until_served(client: &Client, resource: &ApiResource) -> Result<(), Error> {
+async fn wait_until_served(client: &Client, resource: &ApiResource) -> Result<(), Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
-    let deadline = Instant::now() + SERVED_LIMIT;
+    let deadline = Instant::now() + SERVED_TIMEOUT;
     loop {
         match api.list(&ListParams::default().limit(1)).await {
             Ok(_) => return Ok(()),
@@ -85,9 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_stored_in_the_version_that_their_controllers_speak() {
+    fn group_snapshots_are_stored_in_the_controllers_version() {
         let published = json!({"spec": {
-            "group": GROUP_OF_GROUPS,
+            "group": GROUP_SNAPSHOT_API_GROUP,
             "names": {"kind": "VolumeGroupSnapshot", "plural": "volumegroupsnapshots"},
             "conversion": {"strategy": "Webhook", "webhook": {}},
             "versions": [
@@ -95,10 +95,10 @@ mod tests {
                 {"name": "v1beta2", "served": true, "storage": true},
             ],
         }});
-        let ours = without_webhook(published);
-        assert_eq!(ours["spec"]["conversion"], json!({"strategy": "None"}));
-        assert_eq!(ours["spec"]["versions"][1]["storage"], false);
-        let resource = stored(&ours).unwrap();
+        let installed = without_webhook(published);
+        assert_eq!(installed["spec"]["conversion"], json!({"strategy": "None"}));
+        assert_eq!(installed["spec"]["versions"][1]["storage"], false);
+        let resource = storage_version(&installed).unwrap();
         assert_eq!(resource.api_version, "groupsnapshot.storage.k8s.io/v1beta1");
         assert_eq!(resource.plural, "volumegroupsnapshots");
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{CLASS, DRIVER, LATE_CLASS, SNAPSHOT_CLASS};
+use super::{CLASS, DRIVER, SNAPSHOT_CLASS, WAIT_FOR_CONSUMER_CLASS};
 
 pub(super) fn all(groups: bool) -> Vec<Value> {
     let storage_class = |name, binding| {
@@ -32,7 +32,7 @@ pub(super) fn all(groups: bool) -> Vec<Value> {
             "spec": {"attachRequired": false, "podInfoOnMount": false, "fsGroupPolicy": "File"},
         }),
         storage_class(CLASS, "Immediate"),
-        storage_class(LATE_CLASS, "WaitForFirstConsumer"),
+        storage_class(WAIT_FOR_CONSUMER_CLASS, "WaitForFirstConsumer"),
         snapshot_class(
             "snapshot.storage.k8s.io/v1",
             "VolumeSnapshotClass",

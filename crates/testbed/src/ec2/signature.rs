@@ -12,12 +12,12 @@ const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const BLOCK: usize = 64;
 
 /// Whether a request carries the signature that only the owner of the key can make.
-pub(super) fn is_right(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> bool {
-    signed(headers, body, credentials).unwrap_or_default()
+pub(super) fn is_valid(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> bool {
+    check_signature(headers, body, credentials).unwrap_or_default()
 }
 
 /// None if it is not signed in this way at all.
-fn signed(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> Option<bool> {
+fn check_signature(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> Option<bool> {
     let value = |name: &str| headers.get(name)?.to_str().ok();
     let claim = value("authorization")?.strip_prefix(ALGORITHM)?;
     let part = |name: &str| claim.split(',').find_map(|part| part.trim().strip_prefix(name));
@@ -25,8 +25,8 @@ fn signed(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> Option
     let names = part("SignedHeaders=")?;
     let mut request = "POST\n/\n\n".to_owned();
     for name in names.split(';') {
-        let words = value(name)?.split_whitespace().collect::<Vec<_>>().join(" ");
-        writeln!(request, "{name}:{words}").ok()?;
+        let trimmed = value(name)?.split_whitespace().collect::<Vec<_>>().join(" ");
+        writeln!(request, "{name}:{trimmed}").ok()?;
     }
     write!(request, "\n{names}\n{}", hex::encode(Sha256::digest(body))).ok()?;
     let hash = hex::encode(Sha256::digest(request));
@@ -57,7 +57,7 @@ mod tests {
 
     /// The second and the sixth case of RFC 4231.
     #[test]
-    fn the_code_of_a_message_is_that_of_the_standard() {
+    fn hmac_matches_the_rfc_test_vector() {
         let short = hmac(b"Jefe", b"what do ya want for nothing?");
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(hex::encode(short), expected);
@@ -67,12 +67,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_signed_is_refused() {
+    fn unsigned_request_is_refused() {
         let credentials = Credentials { access_key: "a".into(), secret_key: "b".into() };
-        assert!(!is_right(&HeaderMap::new(), b"", &credentials));
+        assert!(!is_valid(&HeaderMap::new(), b"", &credentials));
         let mut headers = HeaderMap::new();
         let claim = format!("{ALGORITHM} Credential=a/x, SignedHeaders=, Signature=");
         headers.insert("authorization", claim.parse().unwrap());
-        assert!(!is_right(&headers, b"", &credentials));
+        assert!(!is_valid(&headers, b"", &credentials));
     }
 }

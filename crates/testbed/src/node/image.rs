@@ -14,7 +14,7 @@ use crate::Bed;
 /// told to stop, which is what the sandbox of a pod does.
 pub const IMAGE: &str = "bowline.io/testbed/busybox:1";
 
-const DO_NOTHING: &str = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done";
+const IDLE_SCRIPT: &str = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done";
 
 /// Packs `busybox` as an image archive that `ctr images import` accepts.
 pub(super) fn pack(busybox: &Path, archive: &Path) -> io::Result<()> {
@@ -22,7 +22,7 @@ pub(super) fn pack(busybox: &Path, archive: &Path) -> io::Result<()> {
     let config = json!({
         "architecture": architecture(),
         "os": "linux",
-        "config": {"Entrypoint": ["/bin/sh", "-c", DO_NOTHING], "Env": ["PATH=/bin"]},
+        "config": {"Entrypoint": ["/bin/sh", "-c", IDLE_SCRIPT], "Env": ["PATH=/bin"]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", sha256(&layer))]},
     })
     .to_string();

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use crate::console::print_line;
 use crate::env;
 use crate::gobuild::{self, Cache};
 use crate::lock;
-use crate::say::say;
 
 const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "busybox-static"];
 
@@ -23,7 +23,7 @@ const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins"
 const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/sbin", "bin"];
 
 /// How long a download may take.
-const DOWNLOAD_LIMIT: Duration = Duration::from_mins(5);
+const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// What the node runs containers with.
 #[derive(Debug)]
@@ -129,7 +129,11 @@ async fn download(unpacked: &Path) -> io::Result<()> {
         // Of another version of this program, which needed less.
         std::fs::remove_dir_all(unpacked)?;
     }
-    say(&format!("downloading Debian packages into {}: {}", parent.display(), PACKAGES.join(", ")));
+    print_line(&format!(
+        "downloading Debian packages into {}: {}",
+        parent.display(),
+        PACKAGES.join(", ")
+    ));
     let work = tempfile::tempdir_in(parent)?;
     let mut get = Command::new("apt-get");
     get.arg("download").args(PACKAGES).current_dir(work.path());
@@ -151,7 +155,7 @@ async fn download(unpacked: &Path) -> io::Result<()> {
 async fn run(command: &mut Command) -> io::Result<()> {
     let program = command.as_std().get_program().display().to_string();
     let ran = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(DOWNLOAD_LIMIT, ran)
+    let output = tokio::time::timeout(DOWNLOAD_TIMEOUT, ran)
         .await
         .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, format!("{program} takes too long")))?
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))?;

@@ -18,14 +18,14 @@ async fn two_control_planes_run_side_by_side() {
         let list = api.list(&ListParams::default()).await.unwrap();
         list.into_iter().filter_map(|namespace| namespace.metadata.name).collect()
     };
-    let mine = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}});
-    apply::apply(&one.client().await.unwrap(), mine).await.unwrap();
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mine"}});
+    apply::apply(&one.client().await.unwrap(), namespace).await.unwrap();
     assert!(namespaces(&one).await.contains(&"mine".to_owned()));
     assert!(!namespaces(&other).await.contains(&"mine".to_owned()));
 }
 
 #[tokio::test]
-async fn rights_are_enforced() {
+async fn rbac_is_enforced() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let path = plane.kubeconfig_for("guest", "guest", None).unwrap();
@@ -39,18 +39,20 @@ fn store_ports(bed: &Bed) -> Vec<u16> {
     let data = format!("--data-dir={}", bed.dir().join("control-plane/etcd").display());
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let words: Vec<_> = line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
-        if words.iter().any(|word| *word == data) {
-            let port =
-                |word: &str| word.strip_prefix("--listen-")?.rsplit_once(':')?.1.parse().ok();
-            return words.iter().filter_map(|word| port(word)).collect();
+        let arguments: Vec<_> =
+            line.split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
+        if arguments.iter().any(|word| *word == data) {
+            let port = |argument: &str| {
+                argument.strip_prefix("--listen-")?.rsplit_once(':')?.1.parse().ok()
+            };
+            return arguments.iter().filter_map(|word| port(word)).collect();
         }
     }
     Vec::new()
 }
 
 #[tokio::test]
-async fn the_store_answers_nobody_without_a_certificate() {
+async fn etcd_refuses_clients_without_a_certificate() {
     let bed = Bed::new().unwrap();
     let _plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let ports = store_ports(&bed);
@@ -66,9 +68,9 @@ async fn the_store_answers_nobody_without_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_refused_before_anything_is_started() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
+async fn port_in_use_is_refused_before_anything_starts() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
     let bed = Bed::new().unwrap();
     let result = ControlPlane::start(&bed, Options { port: Some(port) }).await;
     let Err(error) = result else { panic!("it started on a port that is in use") };

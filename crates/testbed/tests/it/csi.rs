@@ -7,15 +7,15 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::{eventually, output};
+use crate::{run_for_output, wait_until};
 
 const NAMESPACE: &str = "default";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io/v1";
 const GROUPS: &str = "groupsnapshot.storage.k8s.io/v1beta2";
 
 #[tokio::test]
-async fn a_snapshot_gives_back_what_a_pod_wrote() {
-    if !node::require("a_snapshot_gives_back_what_a_pod_wrote") {
+async fn snapshot_restores_what_a_pod_wrote() {
+    if !node::require_for_test("a_snapshot_gives_back_what_a_pod_wrote") {
         return;
     }
     let bed = Bed::isolated().unwrap();
@@ -25,23 +25,25 @@ async fn a_snapshot_gives_back_what_a_pod_wrote() {
     let cluster = Cluster::of(&plane).await;
     let exec = async |pod: &str, script: &str| {
         let mut kubectl = plane.kubectl().await.unwrap();
-        output(kubectl.args(["exec", pod, "--", "sh", "-c", script])).await
+        run_for_output(kubectl.args(["exec", pod, "--", "sh", "-c", script])).await
     };
 
-    cluster.apply(claim("data", csi::LATE_CLASS, &Value::Null)).await;
+    cluster.apply(claim("data", csi::WAIT_FOR_CONSUMER_CLASS, &Value::Null)).await;
     cluster.run_pod("writer", "data").await;
     exec("writer", "echo first > /data/text && chown 7:8 /data/text").await.unwrap();
     cluster.apply(snapshot("before", "data")).await;
     cluster.until_ready("before").await;
     exec("writer", "echo second > /data/text").await.unwrap();
 
-    cluster.apply(claim("restored", csi::LATE_CLASS, &of_snapshot("before"))).await;
+    cluster
+        .apply(claim("restored", csi::WAIT_FOR_CONSUMER_CLASS, &snapshot_source("before")))
+        .await;
     cluster.run_pod("reader", "restored").await;
     let read = exec("reader", "cat /data/text && stat -c %u:%g /data/text").await;
     assert_eq!(read.unwrap(), "first\n7:8");
 
     let source = json!({"kind": "PersistentVolumeClaim", "name": "data"});
-    cluster.apply(claim("cloned", csi::LATE_CLASS, &source)).await;
+    cluster.apply(claim("cloned", csi::WAIT_FOR_CONSUMER_CLASS, &source)).await;
     cluster.run_pod("twin", "cloned").await;
     assert_eq!(exec("twin", "cat /data/text").await.unwrap(), "second");
 
@@ -50,15 +52,15 @@ async fn a_snapshot_gives_back_what_a_pod_wrote() {
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "before").await;
     cluster.delete("v1", "Pod", "reader").await;
     cluster.delete("v1", "PersistentVolumeClaim", "restored").await;
-    eventually("the snapshot and a volume are gone", async || {
-        let left = (csi.snapshots().ok()?.len(), csi.volumes().ok()?.len());
-        (left == (0, 2)).then_some(())
+    wait_until("the snapshot and a volume are gone", async || {
+        let remaining = (csi.snapshots().ok()?.len(), csi.volumes().ok()?.len());
+        (remaining == (0, 2)).then_some(())
     })
     .await;
 }
 
 #[tokio::test]
-async fn snapshots_are_late_or_fail_as_told() {
+async fn switches_delay_or_fail_snapshots() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let never_ready = vec!["default/slow".to_owned()];
@@ -80,15 +82,16 @@ async fn snapshots_are_late_or_fail_as_told() {
     assert_eq!(cluster.status("slow").await["readyToUse"], false);
     let text = std::fs::read_to_string(csi.snapshot(&handle).join("text"));
     assert_eq!(text.unwrap(), "no pod was here");
-    let asked = |csi: &Csi| asked_after(csi, &handle);
-    let before = asked(&csi);
-    eventually("the snapshotter asks again", async || (asked(&csi) > before).then_some(())).await;
+    let poll_count = |csi: &Csi| completed_calls_for(csi, &handle);
+    let before = poll_count(&csi);
+    wait_until("the snapshotter asks again", async || (poll_count(&csi) > before).then_some(()))
+        .await;
     assert_eq!(cluster.status("slow").await["readyToUse"], false);
-    csi.set(&Switches::default()).unwrap();
+    csi.set_switches(&Switches::default()).unwrap();
     cluster.until_ready("slow").await;
 
     // It gets ready by age, too.
-    csi.set(&Switches { ready_after_ms: 1500, ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { ready_after_ms: 1500, ..Switches::default() }).unwrap();
     cluster.apply(snapshot("aging", "one")).await;
     cluster.until_ready("aging").await;
     let call = |name: &str| {
@@ -98,7 +101,7 @@ async fn snapshots_are_late_or_fail_as_told() {
     assert!(call("aging").began.elapsed().unwrap().as_millis() >= 1500);
 
     // The creation itself is slow.
-    csi.set(&Switches { create_takes_ms: 1000, ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { create_takes_ms: 1000, ..Switches::default() }).unwrap();
     cluster.apply(snapshot("long", "one")).await;
     cluster.until_ready("long").await;
     let long = call("long");
@@ -108,49 +111,50 @@ async fn snapshots_are_late_or_fail_as_told() {
 
     // It fails for one claim, and only for as long as it should.
     let fail_create = vec!["default/two".to_owned()];
-    csi.set(&Switches { fail_create, ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { fail_create, ..Switches::default() }).unwrap();
     cluster.apply(snapshot("unlucky", "two")).await;
     cluster.apply(snapshot("lucky", "one")).await;
-    let said = cluster.until_failed("unlucky").await;
-    assert!(said.contains("fails as told"), "{said}");
+    let failure = cluster.until_failed("unlucky").await;
+    assert!(failure.contains("fails as told"), "{failure}");
     cluster.until_ready("lucky").await;
-    csi.set(&Switches::default()).unwrap();
+    csi.set_switches(&Switches::default()).unwrap();
     cluster.until_ready("unlucky").await;
 
     // It cannot be deleted, and goes once it can.
     let handle = cluster.until_handle("lucky").await;
-    csi.set(&Switches { fail_delete: vec!["*".to_owned()], ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { fail_delete: vec!["*".to_owned()], ..Switches::default() })
+        .unwrap();
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "lucky").await;
-    eventually("a deletion fails", async || {
+    wait_until("a deletion fails", async || {
         let calls = csi.calls().ok()?;
         let is_failed = |call: &csi::Call| call.method == "DeleteSnapshot" && call.error.is_some();
         calls.iter().any(|call| call.id == handle && is_failed(call)).then_some(())
     })
     .await;
     assert!(csi.snapshots().unwrap().contains(&handle));
-    csi.set(&Switches::default()).unwrap();
-    eventually("the snapshot is gone", async || {
+    csi.set_switches(&Switches::default()).unwrap();
+    wait_until("the snapshot is gone", async || {
         (!csi.snapshots().ok()?.contains(&handle)).then_some(())
     })
     .await;
 
     // A volume fails as well, and takes its time.
     let fail_volume = vec!["default/three".to_owned()];
-    csi.set(&Switches { fail_volume, ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { fail_volume, ..Switches::default() }).unwrap();
     cluster.apply(claim("three", csi::CLASS, &Value::Null)).await;
-    eventually("a volume fails", async || {
+    wait_until("a volume fails", async || {
         let calls = csi.calls().ok()?;
         calls.iter().any(|call| call.method == "CreateVolume" && call.error.is_some()).then_some(())
     })
     .await;
-    csi.set(&Switches { volume_takes_ms: 1500, ..Switches::default() }).unwrap();
+    csi.set_switches(&Switches { volume_takes_ms: 1500, ..Switches::default() }).unwrap();
     cluster.volume_of("three").await;
     assert!(call("three").began.elapsed().unwrap().as_millis() >= 1500);
     csi.check().unwrap();
 }
 
 #[tokio::test]
-async fn fifty_claims_without_a_pod_are_snapshotted_and_every_second_one_may_fail() {
+async fn fifty_unmounted_claims_are_snapshotted_and_every_second_one_may_fail() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let switches = Switches { fail_create_every: 2, ..Switches::default() };
@@ -171,7 +175,7 @@ async fn fifty_claims_without_a_pod_are_snapshotted_and_every_second_one_may_fai
         cluster.apply(snapshot(name, name)).await;
     }
     let start = std::time::Instant::now();
-    let statuses = eventually("each snapshot is ready or failed", async || {
+    let statuses = wait_until("each snapshot is ready or failed", async || {
         let all = cluster.snapshots().await?;
         let is_decided =
             |s: &Value| s["status"]["readyToUse"] == true || s["status"]["error"].is_object();
@@ -182,21 +186,21 @@ async fn fifty_claims_without_a_pod_are_snapshotted_and_every_second_one_may_fai
     let ready = statuses.iter().filter(|s| s["status"]["readyToUse"] == true).count();
     assert_eq!(ready, 25);
     assert_eq!(csi.snapshots().unwrap().len(), 25);
-    csi.set(&Switches::default()).unwrap();
+    csi.set_switches(&Switches::default()).unwrap();
     for name in &names {
         cluster.until_ready(name).await;
     }
 }
 
 #[tokio::test]
-async fn a_snapshot_of_which_only_the_handle_is_left_is_found_and_restored() {
+async fn snapshot_known_only_by_its_handle_is_restored() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let _kwok = Kwok::start(&plane).await.unwrap();
     let csi = Csi::start(&plane, None, csi::Options::default()).await.unwrap();
     let cluster = Cluster::of(&plane).await;
     // Bound because of a pod, though that only seems to run.
-    cluster.apply(claim("data", csi::LATE_CLASS, &Value::Null)).await;
+    cluster.apply(claim("data", csi::WAIT_FOR_CONSUMER_CLASS, &Value::Null)).await;
     cluster.run_pod("writer", "data").await;
     let volume = csi.volume(&cluster.volume_of("data").await);
     std::fs::write(volume.join("text"), "precious").unwrap();
@@ -221,7 +225,7 @@ async fn a_snapshot_of_which_only_the_handle_is_left_is_found_and_restored() {
     found["spec"]["source"] = json!({"volumeSnapshotContentName": "found"});
     cluster.apply(found).await;
     cluster.until_ready("found").await;
-    cluster.apply(claim("restored", csi::CLASS, &of_snapshot("found"))).await;
+    cluster.apply(claim("restored", csi::CLASS, &snapshot_source("found"))).await;
     let restored = csi.volume(&cluster.volume_of("restored").await);
     assert_eq!(std::fs::read_to_string(restored.join("text")).unwrap(), "precious");
     assert!(csi.calls().unwrap().iter().any(|call| call.method == "ListSnapshots"));
@@ -229,7 +233,7 @@ async fn a_snapshot_of_which_only_the_handle_is_left_is_found_and_restored() {
     // It stays when its content goes, for that was the policy.
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "found").await;
     let snapshots = cluster.api(SNAPSHOTS, "VolumeSnapshot");
-    eventually("the snapshot's object is gone", async || {
+    wait_until("the snapshot's object is gone", async || {
         snapshots.get_opt("found").await.ok()?.is_none().then_some(())
     })
     .await;
@@ -237,7 +241,7 @@ async fn a_snapshot_of_which_only_the_handle_is_left_is_found_and_restored() {
 }
 
 #[tokio::test]
-async fn a_group_of_claims_is_snapshotted_at_once() {
+async fn group_of_claims_is_snapshotted_together() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let options = csi::Options { groups: true, ..csi::Options::default() };
@@ -262,22 +266,22 @@ async fn a_group_of_claims_is_snapshotted_at_once() {
         }))
         .await;
     let groups = cluster.api(GROUPS, "VolumeGroupSnapshot");
-    eventually("the group is ready", async || {
+    wait_until("the group is ready", async || {
         let group = groups.get("both").await.ok()?;
         (group.data["status"]["readyToUse"] == true).then_some(())
     })
     .await;
-    eventually("each claim of the group has a snapshot", async || {
+    wait_until("each claim of the group has a snapshot", async || {
         let all = cluster.snapshots().await?;
         let ready = all.iter().filter(|s| s["status"]["readyToUse"] == true).count();
         (ready == 2 && csi.snapshots().ok()?.len() == 2).then_some(())
     })
     .await;
-    let taken = csi.calls().unwrap();
-    assert!(taken.iter().all(|call| call.method != "CreateSnapshot"));
+    let calls = csi.calls().unwrap();
+    assert!(calls.iter().all(|call| call.method != "CreateSnapshot"));
 
     cluster.delete(GROUPS, "VolumeGroupSnapshot", "both").await;
-    eventually("the snapshots of the group are gone", async || {
+    wait_until("the snapshots of the group are gone", async || {
         csi.snapshots().ok()?.is_empty().then_some(())
     })
     .await;
@@ -298,7 +302,7 @@ fn claim(name: &str, class: &str, source: &Value) -> Value {
 }
 
 /// The source of a claim that is restored from a snapshot.
-fn of_snapshot(name: &str) -> Value {
+fn snapshot_source(name: &str) -> Value {
     json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": name})
 }
 
@@ -315,7 +319,7 @@ fn snapshot(name: &str, claim: &str) -> Value {
 }
 
 /// How often the snapshotter has asked how a snapshot is. It does so by creating it again.
-fn asked_after(csi: &Csi, handle: &str) -> usize {
+fn completed_calls_for(csi: &Csi, handle: &str) -> usize {
     let calls = csi.calls().unwrap();
     calls.iter().filter(|call| call.id == handle && call.ended.is_some()).count()
 }
@@ -358,14 +362,14 @@ impl Cluster {
     /// a quarter of an hour, so it is made to look now and then.
     async fn until_ready(&self, snapshot: &str) {
         let mut looks = 0;
-        eventually(&format!("snapshot {snapshot} is ready"), async || {
+        wait_until(&format!("snapshot {snapshot} is ready"), async || {
             let status = self.status(snapshot).await;
             if status["readyToUse"] == true {
                 return Some(());
             }
             looks += 1;
             if looks % 20 == 0 {
-                self.nudge(snapshot, &status, looks).await;
+                self.trigger_reconcile(snapshot, &status, looks).await;
             }
             None
         })
@@ -373,7 +377,7 @@ impl Cluster {
     }
 
     /// Changes a snapshot and its content a little, so that all controllers look at them.
-    async fn nudge(&self, snapshot: &str, status: &Value, number: u32) {
+    async fn trigger_reconcile(&self, snapshot: &str, status: &Value, number: u32) {
         let change = json!({"metadata": {"annotations": {"nudged": number.to_string()}}});
         let (change, params) = (Patch::Merge(change), PatchParams::default());
         self.api(SNAPSHOTS, "VolumeSnapshot").patch(snapshot, &params, &change).await.unwrap();
@@ -390,7 +394,7 @@ impl Cluster {
 
     /// Waits until a snapshot could not be taken; what is said about it.
     async fn until_failed(&self, snapshot: &str) -> String {
-        eventually(&format!("snapshot {snapshot} fails"), async || {
+        wait_until(&format!("snapshot {snapshot} fails"), async || {
             Some(self.status(snapshot).await["error"]["message"].as_str()?.to_owned())
         })
         .await
@@ -399,7 +403,7 @@ impl Cluster {
     /// Waits until the driver has taken a snapshot, ready or not.
     async fn until_handle(&self, snapshot: &str) -> String {
         let contents = self.contents();
-        eventually(&format!("snapshot {snapshot} has a handle"), async || {
+        wait_until(&format!("snapshot {snapshot} has a handle"), async || {
             let status = self.status(snapshot).await;
             let content = contents.get(status["boundVolumeSnapshotContentName"].as_str()?).await;
             Some(content.ok()?.data["status"]["snapshotHandle"].as_str()?.to_owned())
@@ -412,7 +416,7 @@ impl Cluster {
         let claims = self.api("v1", "PersistentVolumeClaim");
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "PersistentVolume"));
         let volumes: Api<DynamicObject> = Api::all_with(self.0.clone(), &resource);
-        eventually(&format!("claim {claim} is bound"), async || {
+        wait_until(&format!("claim {claim} is bound"), async || {
             let claim = claims.get(claim).await.ok()?;
             (claim.data["status"]["phase"] == "Bound").then_some(())?;
             let volume = volumes.get(claim.data["spec"]["volumeName"].as_str()?).await.ok()?;
@@ -440,7 +444,7 @@ impl Cluster {
         }))
         .await;
         let pods = self.api("v1", "Pod");
-        eventually(&format!("pod {name} runs"), async || {
+        wait_until(&format!("pod {name} runs"), async || {
             let pod = pods.get(name).await.ok()?;
             (pod.data["status"]["containerStatuses"][0]["ready"] == true).then_some(())
         })

@@ -6,21 +6,21 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use bowline_testbed::node::require;
+use bowline_testbed::node::require_for_test;
 use bowline_testbed::{Bed, ControlPlane, Node, Options, env, leftover};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::eventually;
+use crate::wait_until;
 
 #[tokio::test]
-async fn a_killed_test_leaves_no_control_plane_behind() {
-    assert_nothing_is_left_by("killed::victim_with_a_control_plane").await;
+async fn killed_test_leaves_no_control_plane() {
+    assert_no_leftovers_of("killed::victim_with_a_control_plane").await;
 }
 
 #[tokio::test]
-async fn a_killed_test_leaves_no_node_behind() {
-    if require("a_killed_test_leaves_no_node_behind") {
-        assert_nothing_is_left_by("killed::victim_with_a_node").await;
+async fn killed_test_leaves_no_node() {
+    if require_for_test("a_killed_test_leaves_no_node_behind") {
+        assert_no_leftovers_of("killed::victim_with_a_node").await;
     }
 }
 
@@ -50,7 +50,7 @@ async fn wait_to_be_killed(bed: &Bed) {
 }
 
 /// The network devices and the kernel settings of this machine that a node would change.
-fn machine() -> Vec<String> {
+fn machine_state() -> Vec<String> {
     let settings = ["vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops"];
     let setting = |name: &str| {
         let value = std::fs::read_to_string(Path::new("/proc/sys").join(name)).unwrap_or_default();
@@ -64,11 +64,11 @@ fn machine() -> Vec<String> {
     machine
 }
 
-async fn assert_nothing_is_left_by(victim: &str) {
-    let before = machine();
+async fn assert_no_leftovers_of(victim: &str) {
+    let before = machine_state();
     let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--nocapture", "--exact", victim])
-        .env_remove(env::KEEP)
+        .env_remove(env::KEEP_BEDS)
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -81,13 +81,13 @@ async fn assert_nothing_is_left_by(victim: &str) {
         }
     };
     let id = dir.file_name().unwrap().to_str().unwrap().to_owned();
-    assert_eq!(machine(), before, "also while it runs");
+    assert_eq!(machine_state(), before, "also while it runs");
     // The check itself must be able to see something.
     assert!(leftovers(&id, &dir).len() > 2, "{:?}", leftovers(&id, &dir));
 
     child.kill().await.unwrap();
 
-    eventually(&format!("{victim} leaves nothing"), async || {
+    wait_until(&format!("{victim} leaves nothing"), async || {
         leftovers(&id, &dir).is_empty().then_some(())
     })
     .await;
@@ -95,28 +95,28 @@ async fn assert_nothing_is_left_by(victim: &str) {
 
 /// Processes, folders, control groups and mounts that belong to a bed.
 fn leftovers(id: &str, dir: &Path) -> Vec<String> {
-    let mut left = leftover::processes(env::BED, id);
+    let mut leftovers = leftover::processes(env::BED_ID, id);
     // Containers do not inherit the mark, but they name the bed in their control group.
     for process in std::fs::read_dir("/proc").unwrap().flatten() {
         let groups = std::fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
         if groups.contains(id) {
-            left.push(format!("container process {}", process.file_name().display()));
+            leftovers.push(format!("container process {}", process.file_name().display()));
         }
     }
     if dir.exists() {
-        left.push(format!("folder {}", dir.display()));
+        leftovers.push(format!("folder {}", dir.display()));
     }
     // One hierarchy, or many.
     let groups = std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());
     for hierarchy in groups.chain([PathBuf::from("/sys/fs/cgroup")]) {
         let group = hierarchy.join(id);
         if group.exists() {
-            left.push(format!("control group {}", group.display()));
+            leftovers.push(format!("control group {}", group.display()));
         }
     }
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    left.extend(
+    leftovers.extend(
         mounts.lines().filter(|line| line.contains(id)).map(|line| format!("mount {line}")),
     );
-    left
+    leftovers
 }

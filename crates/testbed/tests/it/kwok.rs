@@ -1,4 +1,4 @@
-use bowline_testbed::kwok::{Executing, NODE};
+use bowline_testbed::kwok::{ExecutingPod, NODE};
 use bowline_testbed::{Bed, ControlPlane, Kwok, Options, apply};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -6,10 +6,10 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 
-use crate::eventually;
+use crate::wait_until;
 
 #[tokio::test]
-async fn a_deployment_of_a_hundred_pods_runs() {
+async fn deployment_of_a_hundred_pods_runs() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let _kwok = Kwok::start(&plane).await.unwrap();
@@ -30,7 +30,7 @@ async fn a_deployment_of_a_hundred_pods_runs() {
     });
     apply::apply(&client, deployment).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(client, "default");
-    eventually("a hundred pods run", async || {
+    wait_until("a hundred pods run", async || {
         let list = pods.list(&ListParams::default().labels("app=crowd")).await.ok()?;
         let runs = |pod: &&Pod| pod.status.as_ref()?.phase.as_deref().map(|p| p == "Running");
         (list.iter().filter(|pod| runs(pod) == Some(true)).count() == 100).then_some(())
@@ -39,11 +39,11 @@ async fn a_deployment_of_a_hundred_pods_runs() {
 }
 
 #[tokio::test]
-async fn commands_of_the_named_pod_are_executed_and_the_node_lives_on() {
+async fn commands_of_the_named_pod_are_executed_and_the_node_stays_ready() {
     let bed = Bed::new().unwrap();
     let folder = bed.subdir("work").unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
-    let executing = Executing::new("default", "worker", &folder).unwrap();
+    let executing = ExecutingPod::new("default", "worker", &folder).unwrap();
     let _kwok = Kwok::start_executing(&plane, &executing).await.unwrap();
     let client = plane.client().await.unwrap();
     let main = json!({"name": executing.container(), "image": "example.com/none:1"});
@@ -56,7 +56,7 @@ async fn commands_of_the_named_pod_are_executed_and_the_node_lives_on() {
         apply::apply(&client, pod).await.unwrap();
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    eventually("both pods run", async || {
+    wait_until("both pods run", async || {
         let list = pods.list(&ListParams::default()).await.ok()?;
         let runs = |pod: &&Pod| pod.status.as_ref()?.phase.as_deref().map(|p| p == "Running");
         (list.iter().filter(|pod| runs(pod) == Some(true)).count() == 2).then_some(())
@@ -80,6 +80,6 @@ async fn commands_of_the_named_pod_are_executed_and_the_node_lives_on() {
     // By it the node is known to live.
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     let renewed = async || Some(leases.get_opt(NODE).await.ok()??.spec?.renew_time?.0);
-    let first = eventually("the node has a lease", renewed).await;
-    eventually("it is renewed", async || (renewed().await? > first).then_some(())).await;
+    let first = wait_until("the node has a lease", renewed).await;
+    wait_until("it is renewed", async || (renewed().await? > first).then_some(())).await;
 }

@@ -11,6 +11,7 @@ mod control_plane;
 mod csi;
 mod killed;
 mod kwok;
+mod language;
 mod node;
 mod velero;
 mod workspace;
@@ -18,19 +19,19 @@ mod workspace;
 use std::time::Duration;
 
 /// Asks until there is an answer, for a minute at most.
-async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+async fn wait_until<T>(description: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
     loop {
         if let Some(answer) = probe().await {
             return answer;
         }
-        assert!(tokio::time::Instant::now() < deadline, "waited a minute in vain: {what}");
+        assert!(tokio::time::Instant::now() < deadline, "waited a minute in vain: {description}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
 /// Runs a command to its end; its standard output, if it succeeded.
-async fn output(command: &mut tokio::process::Command) -> Result<String, String> {
+async fn run_for_output(command: &mut tokio::process::Command) -> Result<String, String> {
     let output = command.output().await.map_err(|error| error.to_string())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() {

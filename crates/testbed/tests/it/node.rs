@@ -3,11 +3,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::{eventually, output};
+use crate::{run_for_output, wait_until};
 
 #[tokio::test]
 async fn containers_run_with_volumes_and_commands_return_their_exit_code() {
-    if !node::require("containers_run_with_volumes_and_commands_return_their_exit_code") {
+    if !node::require_for_test("containers_run_with_volumes_and_commands_return_their_exit_code") {
         return;
     }
     let bed = Bed::isolated().unwrap();
@@ -22,25 +22,28 @@ async fn containers_run_with_volumes_and_commands_return_their_exit_code() {
     until_running(&client, "app").await;
 
     // The claim was bound by the scheduler, and the init container wrote to the volume.
-    let first = eventually("the volume is written", async || {
+    let first = wait_until("the volume is written", async || {
         std::fs::read_to_string(volume.join("first")).ok()
     });
     assert_eq!(first.await.trim(), "init was here");
 
     let exec = async |script: &str| {
         let mut kubectl = plane.kubectl().await.unwrap();
-        output(kubectl.args(["exec", "app", "-c", "main", "--", "sh", "-c", script])).await
+        run_for_output(kubectl.args(["exec", "app", "-c", "main", "--", "sh", "-c", script])).await
     };
     assert_eq!(exec("cat /data/first").await.unwrap(), "init was here");
     let refused = exec("echo not today >&2; exit 42").await.unwrap_err();
     assert!(refused.contains("exit code 42") && refused.contains("not today"), "{refused}");
     let mut kubectl = plane.kubectl().await.unwrap();
-    assert_eq!(output(kubectl.args(["logs", "app", "-c", "main"])).await.unwrap(), "main runs");
+    assert_eq!(
+        run_for_output(kubectl.args(["logs", "app", "-c", "main"])).await.unwrap(),
+        "main runs"
+    );
 }
 
 #[tokio::test]
-async fn two_nodes_on_one_machine_do_not_meet() {
-    if !node::require("two_nodes_on_one_machine_do_not_meet") {
+async fn two_nodes_on_one_machine_are_isolated() {
+    if !node::require_for_test("two_nodes_on_one_machine_do_not_meet") {
         return;
     }
     let start = || async {
@@ -54,8 +57,9 @@ async fn two_nodes_on_one_machine_do_not_meet() {
     drop(one);
     // What ended there did not touch what runs here.
     let mut kubectl = other.0.kubectl().await.unwrap();
-    let said = output(kubectl.args(["exec", "alone", "--", "echo", "still here"])).await;
-    assert_eq!(said.unwrap(), "still here");
+    let exec_output =
+        run_for_output(kubectl.args(["exec", "alone", "--", "echo", "still here"])).await;
+    assert_eq!(exec_output.unwrap(), "still here");
 }
 
 /// Creates a pod that does nothing, and waits until it does.
@@ -74,7 +78,7 @@ pub(crate) async fn run_pod(client: &Client, name: &str) {
 
 async fn until_running(client: &Client, name: &str) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    eventually(&format!("pod {name} runs"), async || {
+    wait_until(&format!("pod {name} runs"), async || {
         let status = pods.get(name).await.ok()?.status?;
         status.container_statuses?.iter().all(|container| container.ready).then_some(())
     })

@@ -8,10 +8,10 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::{eventually, output};
+use crate::{run_for_output, wait_until};
 
 #[tokio::test]
-async fn velero_backs_up_and_restores_on_our_definitions() {
+async fn velero_backs_up_and_restores_with_bowlines_crds() {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
@@ -34,7 +34,7 @@ async fn velero_backs_up_and_restores_on_our_definitions() {
 
     let include = "--include-namespaces=precious";
     let mut create = velero.command();
-    output(create.args(["backup", "create", "first", include, "--wait"])).await.unwrap();
+    run_for_output(create.args(["backup", "create", "first", include, "--wait"])).await.unwrap();
     let backups: Api<Backup> = Api::namespaced(client.clone(), velero::NAMESPACE);
     let backup = backups.get("first").await.unwrap();
     let status = backup.status.clone().unwrap_or_default();
@@ -45,12 +45,12 @@ async fn velero_backs_up_and_restores_on_our_definitions() {
 
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.delete("precious", &DeleteParams::default()).await.unwrap();
-    eventually("the namespace is gone", async || {
+    wait_until("the namespace is gone", async || {
         namespaces.get_opt("precious").await.ok()?.is_none().then_some(())
     })
     .await;
     let mut create = velero.command();
-    output(create.args(["restore", "create", "back", "--from-backup=first", "--wait"]))
+    run_for_output(create.args(["restore", "create", "back", "--from-backup=first", "--wait"]))
         .await
         .unwrap();
     let restores: Api<Restore> = Api::namespaced(client.clone(), velero::NAMESPACE);
@@ -63,8 +63,8 @@ async fn velero_backs_up_and_restores_on_our_definitions() {
 /// A field that a newer Velero added, at three depths. Under our definitions it is kept because
 /// they keep what they do not know; under Velero's because the newer Velero brought its own.
 #[tokio::test]
-async fn unknown_fields_survive_our_read_modify_write_under_both_definitions() {
-    let ours = crds::all().into_iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
+async fn unknown_fields_survive_read_modify_write_with_both_crds() {
+    let own_crds = crds::all().into_iter().map(|crd| serde_json::to_value(crd).unwrap()).collect();
     let text = Velero::crds().await.unwrap();
     let mut of_velero: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     // Velero prints a list of one document or several documents, depending on its version.
@@ -74,8 +74,9 @@ async fn unknown_fields_survive_our_read_modify_write_under_both_definitions() {
         of_velero = items.clone();
     }
     let newer = of_velero.into_iter().map(add_future_fields).collect();
-    let (under_ours, under_newer) = tokio::join!(rewritten_under(ours), rewritten_under(newer));
-    for written in [under_ours, under_newer] {
+    let (with_own_crds, under_newer) =
+        tokio::join!(rewrite_with_crds(own_crds), rewrite_with_crds(newer));
+    for written in [with_own_crds, under_newer] {
         for path in FUTURE_FIELDS {
             assert_eq!(written.pointer(path), Some(&json!("kept")), "{path} in {written:#}");
         }
@@ -110,7 +111,7 @@ fn add_future_fields(mut crd: Value) -> Value {
 
 /// Installs the definitions, has a newer Velero write a Backup, and reads, changes and writes it
 /// with our type. Returns what is stored then.
-async fn rewritten_under(definitions: Vec<Value>) -> Value {
+async fn rewrite_with_crds(definitions: Vec<Value>) -> Value {
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let client: Client = plane.client().await.unwrap();

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `FOR_TESTS`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
@@ -46,12 +46,14 @@ const ARROWS: [(&str, &[&str]); 13] = [
 ];
 
 /// What any crate may use in its tests.
-const FOR_TESTS: [&str; 3] = ["bowline-api", "bowline-plugin-host", "bowline-testbed"];
+const TEST_DEPENDENCIES: [&str; 3] = ["bowline-api", "bowline-plugin-host", "bowline-testbed"];
 
 #[test]
 fn crates_use_only_what_the_architecture_allows() {
-    let allowed: BTreeMap<_, BTreeSet<_>> =
-        ARROWS.iter().map(|(krate, uses)| (*krate, uses.iter().copied().collect())).collect();
+    let allowed: BTreeMap<_, BTreeSet<_>> = ALLOWED_DEPENDENCIES
+        .iter()
+        .map(|(krate, uses)| (*krate, uses.iter().copied().collect()))
+        .collect();
     let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -64,7 +66,8 @@ fn crates_use_only_what_the_architecture_allows() {
         let user = text(&package["name"]);
         for dependency in package["dependencies"].as_array().unwrap() {
             let target = text(&dependency["name"]);
-            let in_tests = dependency["kind"] == "dev" && FOR_TESTS.contains(&target.as_str());
+            let in_tests =
+                dependency["kind"] == "dev" && TEST_DEPENDENCIES.contains(&target.as_str());
             if members.contains(&target)
                 && !in_tests
                 && !allowed[user.as_str()].contains(target.as_str())

@@ -1,4 +1,4 @@
-use bowline_plugin_sdk::one_line;
+use bowline_plugin_sdk::error_chain;
 
 use super::*;
 
@@ -6,12 +6,12 @@ fn config(pairs: &[(&str, &str)]) -> Config {
     pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-fn refused(pairs: &[(&str, &str)]) -> String {
-    one_line(&Settings::read(&config(pairs)).expect_err("it is refused"))
+fn refusal_message(pairs: &[(&str, &str)]) -> String {
+    error_chain(&Settings::read(&config(pairs)).expect_err("it is refused"))
 }
 
 #[test]
-fn roots_are_enough() {
+fn roots_alone_are_a_valid_config() {
     let settings = Settings::read(&config(&[("roots", "/data:/mnt/disks/")])).unwrap();
     let roots: Vec<&str> = settings.roots.iter().map(VolumePath::as_str).collect();
     assert_eq!(roots, ["/data", "/mnt/disks"]);
@@ -45,7 +45,7 @@ fn everything_can_be_set() {
 }
 
 #[test]
-fn the_password_of_the_file_wins_over_that_of_the_credential() {
+fn password_file_wins_over_the_credentials_password() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -64,7 +64,7 @@ fn the_password_of_the_file_wins_over_that_of_the_credential() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_the_key() {
+fn errors_name_the_config_key() {
     for (pairs, words) in [
         (&[][..], "\"roots\" is required"),
         (&[("roots", "")], "\"roots\" is required"),
@@ -86,19 +86,19 @@ fn what_is_wrong_is_told_with_the_key() {
         (&[("roots", "/a"), ("uploadLimit", "0")], "\"uploadLimit\" is no number of bytes"),
         (&[("roots", "/a"), ("uploadLimit", "10M")], "\"uploadLimit\" is no number of bytes"),
     ] {
-        let error = refused(pairs);
+        let error = refusal_message(pairs);
         assert!(error.contains(words), "{pairs:?}: {error}");
     }
     let many = vec!["/a"; 65].join(":");
-    assert!(refused(&[("roots", &many)]).contains("more than 64"));
+    assert!(refusal_message(&[("roots", &many)]).contains("more than 64"));
 }
 
 #[test]
-fn no_error_shows_a_secret() {
+fn errors_never_show_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("c");
     std::fs::write(&file, "RUSTIC_PASSWORD=hunter2\nAWS_SECRET_ACCESS_KEY=hunter3\n").unwrap();
-    let error = refused(&[
+    let error = refusal_message(&[
         ("roots", "/a"),
         ("credentialsFile", file.to_str().unwrap()),
         ("repository", "s3:https://user:hunter4@host/bucket"),

@@ -8,31 +8,31 @@ use std::time::Duration;
 use bowline_plugin_sdk::bytes::Bytes;
 use bowline_plugin_sdk::futures_util::TryStreamExt as _;
 use bowline_plugin_sdk::tokio::runtime::Handle;
-use bowline_plugin_sdk::{one_line, tokio};
+use bowline_plugin_sdk::{error_chain, tokio};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt as _, PutPayload};
 use rustic_core::{
     BytesList, ErrorKind, FileType, Id, ReadBackend, RusticError, RusticResult, WriteBackend,
 };
 
-use crate::stop::Stop;
+use crate::stop_signal::StopSignal;
 
 /// How long one request may take, with all that is tried again.
-const LIMIT: Duration = Duration::from_mins(15);
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(15);
 
 /// A store, for one piece of work.
-pub(super) struct Backend {
+pub(super) struct ObjectStoreBackend {
     /// For people.
     pub name: String,
     pub store: Arc<dyn ObjectStore>,
     pub runtime: Handle,
-    pub stop: Arc<Stop>,
+    pub stop: Arc<StopSignal>,
 }
 
 /// The path of the file that makes a store a repository.
 pub(super) const CONFIG: &str = "config";
 
-impl Backend {
+impl ObjectStoreBackend {
     /// Runs a request from a thread that may block.
     pub(super) fn run<T>(
         &self,
@@ -44,21 +44,21 @@ impl Backend {
             tokio::select! {
                 biased;
                 () = self.stop.wait() => None,
-                outcome = tokio::time::timeout(LIMIT, request) => Some(outcome),
+                outcome = tokio::time::timeout(REQUEST_TIMEOUT, request) => Some(outcome),
             }
         });
-        let why = match outcome {
+        let reason = match outcome {
             Some(Ok(Ok(done))) => return Ok(done),
             Some(Ok(Err(error))) => {
-                format!("cannot {doing} {path} in {}: {}", self.name, one_line(&error))
+                format!("cannot {doing} {path} in {}: {}", self.name, error_chain(&error))
             }
             Some(Err(_)) => {
                 format!("cannot {doing} {path} in {}: no answer within 15 minutes", self.name)
             }
             None => self.stop.reason().unwrap_or_default().to_owned(),
         };
-        self.stop.fail(&why);
-        Err(RusticError::new(ErrorKind::Backend, why))
+        self.stop.fail(&reason);
+        Err(RusticError::new(ErrorKind::Backend, reason))
     }
 }
 
@@ -73,7 +73,7 @@ fn path(kind: FileType, id: &Id) -> Path {
     }
 }
 
-impl ReadBackend for Backend {
+impl ReadBackend for ObjectStoreBackend {
     fn location(&self) -> String {
         self.name.clone()
     }
@@ -124,7 +124,7 @@ impl ReadBackend for Backend {
     }
 }
 
-impl WriteBackend for Backend {
+impl WriteBackend for ObjectStoreBackend {
     fn write_bytes(
         &self,
         kind: FileType,

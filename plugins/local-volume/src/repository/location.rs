@@ -120,7 +120,7 @@ impl Bucket {
         let (_, path) = after_scheme.split_once('/').unwrap_or_default();
         let (name, prefix) = path.split_once('/').unwrap_or((path, ""));
         let prefix = prefix.strip_suffix('/').unwrap_or(prefix);
-        if !is_bucket(name) {
+        if !is_bucket_name(name) {
             return Err(InvalidLocation::Bucket(name.to_owned()));
         }
         let is_part = |part: &str| !matches!(part, "" | "." | "..");
@@ -140,7 +140,7 @@ impl Bucket {
     }
 }
 
-fn is_bucket(name: &str) -> bool {
+fn is_bucket_name(name: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
     (3..=63).contains(&name.len()) && name.chars().all(is_letter) && !name.starts_with('.')
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_buckets_are_known() {
+    fn folders_and_buckets_are_parsed() {
         let bucket = |text: &str| match parse(text) {
             Ok(Location::S3(bucket)) => bucket,
             other => panic!("{text}: {other:?}"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_place_is_refused() {
+    fn invalid_locations_are_refused() {
         for (text, expected) in [
             ("sftp:host:/x", InvalidLocation::Other),
             ("relative", InvalidLocation::Other),

@@ -24,7 +24,7 @@ const GO_BITS: [(u32, u32); 3] = [(0o4000, 1 << 23), (0o2000, 1 << 22), (0o1000,
 
 /// What an entry cannot be said or understood for.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unfit {
+pub(crate) enum UnsupportedEntry {
     #[error("its time is out of range")]
     Time,
     #[error(
@@ -32,7 +32,7 @@ pub(crate) enum Unfit {
     )]
     Attribute(CString),
     #[error("the repository does not say its {0}")]
-    Lacks(&'static str),
+    MissingField(&'static str),
     #[error("its name, its target or the name of an extended attribute has a NUL in it")]
     Nul,
     #[error("its name is that of no entry")]
@@ -42,7 +42,7 @@ pub(crate) enum Unfit {
 }
 
 /// An entry of a tree.
-pub(super) struct Entry {
+pub(super) struct TreeEntry {
     pub name: CString,
     pub meta: Meta,
     pub xattrs: Xattrs,
@@ -54,8 +54,8 @@ pub(super) struct Entry {
 ///
 /// The time of change and the number of a file are left out: they are those of a clone, and differ
 /// each time. Only for files with several names is the number kept, by which they are known.
-pub(super) fn to_node(entry: &Entry) -> Result<Node, Unfit> {
-    let Entry { name, meta, xattrs, target } = entry;
+pub(super) fn to_node(entry: &TreeEntry) -> Result<Node, UnsupportedEntry> {
+    let TreeEntry { name, meta, xattrs, target } = entry;
     let (kind, bits) = match meta.kind {
         Kind::File => (NodeType::File, 0),
         Kind::Dir => (NodeType::Dir, GO_DIR),
@@ -69,11 +69,11 @@ pub(super) fn to_node(entry: &Entry) -> Result<Node, Unfit> {
         Kind::Char(device) => (NodeType::Chardev { device }, GO_DEVICE | GO_CHAR),
     };
     let (seconds, nanoseconds) = meta.modified;
-    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| Unfit::Time)?;
-    let modified = Timestamp::new(seconds, nanoseconds).map_err(|_| Unfit::Time)?;
+    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| UnsupportedEntry::Time)?;
+    let modified = Timestamp::new(seconds, nanoseconds).map_err(|_| UnsupportedEntry::Time)?;
     let link = meta.link_key();
     let mut metadata = Metadata {
-        mode: Some(to_go(meta.mode) | bits),
+        mode: Some(to_go_mode(meta.mode) | bits),
         mtime: Some(modified),
         atime: Some(modified),
         uid: Some(meta.uid),
@@ -86,23 +86,23 @@ pub(super) fn to_node(entry: &Entry) -> Result<Node, Unfit> {
     };
     if !xattrs.is_empty() {
         let attribute = |(name, value): &(CString, Vec<u8>)| {
-            let name = name.to_str().map_err(|_| Unfit::Attribute(name.clone()))?;
+            let name = name.to_str().map_err(|_| UnsupportedEntry::Attribute(name.clone()))?;
             Ok(json!({"name": name, "value": STANDARD.encode(value)}))
         };
-        let list: Result<Vec<_>, Unfit> = xattrs.iter().map(attribute).collect();
+        let list: Result<Vec<_>, UnsupportedEntry> = xattrs.iter().map(attribute).collect();
         // The library does not let us name the type of an attribute, only its form.
-        metadata.extended_attributes =
-            serde_json::from_value(list?.into()).map_err(|_| Unfit::Lacks("attributes"))?;
+        metadata.extended_attributes = serde_json::from_value(list?.into())
+            .map_err(|_| UnsupportedEntry::MissingField("attributes"))?;
     }
     Ok(Node::new_node(OsStr::from_bytes(name.to_bytes()), kind, metadata))
 }
 
 /// A node as an entry. Nothing is believed: what comes from a repository is written by us.
-pub(super) fn from_node(node: &Node) -> Result<Entry, Unfit> {
+pub(super) fn from_node(node: &Node) -> Result<TreeEntry, UnsupportedEntry> {
     let name = node.name();
     let name = name.as_bytes();
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') {
-        return Err(Unfit::Name);
+        return Err(UnsupportedEntry::Name);
     }
     let kind = match &node.node_type {
         NodeType::File => Kind::File,
@@ -114,35 +114,35 @@ pub(super) fn from_node(node: &Node) -> Result<Entry, Unfit> {
         NodeType::Chardev { device } => Kind::Char(*device),
     };
     if kind != Kind::Dir && node.subtree.is_some() {
-        return Err(Unfit::Subtree);
+        return Err(UnsupportedEntry::Subtree);
     }
-    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Unfit::Nul);
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| UnsupportedEntry::Nul);
     let target = match kind {
         Kind::Symlink => Some(text(node.node_type.to_link().as_os_str().as_bytes())?),
         _ => None,
     };
     let meta = &node.meta;
-    let modified = meta.mtime.ok_or(Unfit::Lacks("time"))?;
+    let modified = meta.mtime.ok_or(UnsupportedEntry::MissingField("time"))?;
     // Nanoseconds count from the second before, also before 1970.
     let nanoseconds = modified.as_nanosecond();
     let (seconds, rest) = (nanoseconds.div_euclid(BILLION), nanoseconds.rem_euclid(BILLION));
-    let xattrs: Result<Xattrs, Unfit> = meta
+    let xattrs: Result<Xattrs, UnsupportedEntry> = meta
         .extended_attributes
         .iter()
         .map(|attribute| {
             Ok((text(attribute.name.as_bytes())?, attribute.value.clone().unwrap_or_default()))
         })
         .collect();
-    Ok(Entry {
+    Ok(TreeEntry {
         name: text(name)?,
         meta: Meta {
             kind,
-            mode: from_go(meta.mode.ok_or(Unfit::Lacks("mode"))?),
-            uid: meta.uid.ok_or(Unfit::Lacks("owner"))?,
-            gid: meta.gid.ok_or(Unfit::Lacks("group"))?,
+            mode: from_go_mode(meta.mode.ok_or(UnsupportedEntry::MissingField("mode"))?),
+            uid: meta.uid.ok_or(UnsupportedEntry::MissingField("owner"))?,
+            gid: meta.gid.ok_or(UnsupportedEntry::MissingField("group"))?,
             modified: (
-                i64::try_from(seconds).map_err(|_| Unfit::Time)?,
-                u32::try_from(rest).map_err(|_| Unfit::Time)?,
+                i64::try_from(seconds).map_err(|_| UnsupportedEntry::Time)?,
+                u32::try_from(rest).map_err(|_| UnsupportedEntry::Time)?,
             ),
             size: meta.size,
             links: u32::try_from(meta.links).unwrap_or(u32::MAX),
@@ -157,12 +157,12 @@ pub(super) fn from_node(node: &Node) -> Result<Entry, Unfit> {
 
 const BILLION: i128 = 1_000_000_000;
 
-fn to_go(mode: u32) -> u32 {
+fn to_go_mode(mode: u32) -> u32 {
     let special = GO_BITS.iter().filter(|(unix, _)| mode & unix != 0).map(|(_, go)| go);
     (mode & 0o777) | special.sum::<u32>()
 }
 
-fn from_go(mode: u32) -> u32 {
+fn from_go_mode(mode: u32) -> u32 {
     let special = GO_BITS.iter().filter(|(_, go)| mode & go != 0).map(|(unix, _)| unix);
     (mode & 0o777) | special.sum::<u32>()
 }
@@ -171,8 +171,8 @@ fn from_go(mode: u32) -> u32 {
 mod tests {
     use super::*;
 
-    fn entry(kind: Kind, name: &[u8]) -> Entry {
-        Entry {
+    fn entry(kind: Kind, name: &[u8]) -> TreeEntry {
+        TreeEntry {
             name: CString::new(name).unwrap(),
             meta: Meta {
                 kind,
@@ -191,14 +191,14 @@ mod tests {
         }
     }
 
-    fn there_and_back(entry: &Entry) -> Entry {
+    fn round_trip(entry: &TreeEntry) -> TreeEntry {
         // As the repository does it.
         let json = serde_json::to_string(&to_node(entry).unwrap()).unwrap();
         from_node(&serde_json::from_str(&json).unwrap()).unwrap()
     }
 
     #[test]
-    fn an_entry_comes_back_as_it_was() {
+    fn entry_round_trips() {
         let kinds = [
             Kind::File,
             Kind::Dir,
@@ -219,7 +219,7 @@ mod tests {
                         (c"user.empty".to_owned(), Vec::new()),
                         (c"security.capability".to_owned(), vec![0, 255, 10, 0]),
                     ];
-                    let after = there_and_back(&before);
+                    let after = round_trip(&before);
                     assert_eq!(after.name, before.name);
                     assert_eq!(after.xattrs, before.xattrs);
                     assert_eq!(after.meta.mode, mode);
@@ -232,47 +232,47 @@ mod tests {
         for target in [&b"../a b"[..], b"/etc/passwd", b"no\xffutf8", b"new\nline"] {
             let mut before = entry(Kind::Symlink, b"link");
             before.target = Some(CString::new(target).unwrap());
-            assert_eq!(there_and_back(&before).target, before.target);
+            assert_eq!(round_trip(&before).target, before.target);
         }
     }
 
     #[test]
-    fn only_files_with_several_names_keep_their_number() {
+    fn only_hard_linked_files_keep_their_inode() {
         let mut file = entry(Kind::File, b"a");
         (file.meta.device, file.meta.inode) = (5, 6);
         let node = to_node(&file).unwrap();
         assert_eq!((node.meta.device_id, node.meta.inode), (0, 0));
         file.meta.links = 2;
-        assert_eq!(there_and_back(&file).meta.link_key(), Some((5, 6)));
+        assert_eq!(round_trip(&file).meta.link_key(), Some((5, 6)));
     }
 
     #[test]
-    fn nodes_that_would_lead_elsewhere_are_refused() {
+    fn nodes_that_escape_the_tree_are_refused() {
         let node = |name: &str| Node {
             name: name.to_owned(),
             ..to_node(&entry(Kind::File, b"a")).unwrap()
         };
         for name in ["", ".", "..", "/etc/passwd", "a/b", "../a", "a/", "\\x2fetc", "\\x2e\\x2e"] {
-            assert_eq!(from_node(&node(name)).map(drop), Err(Unfit::Name), "{name}");
+            assert_eq!(from_node(&node(name)).map(drop), Err(UnsupportedEntry::Name), "{name}");
         }
-        assert_eq!(from_node(&node("a\0b")).map(drop), Err(Unfit::Nul));
+        assert_eq!(from_node(&node("a\0b")).map(drop), Err(UnsupportedEntry::Nul));
         assert_eq!(
             from_node(&Node { subtree: Some(rustic_core::TreeId::default()), ..node("a") })
                 .map(drop),
-            Err(Unfit::Subtree)
+            Err(UnsupportedEntry::Subtree)
         );
         let mut bare = node("a");
         bare.meta.uid = None;
-        assert_eq!(from_node(&bare).map(drop), Err(Unfit::Lacks("owner")));
+        assert_eq!(from_node(&bare).map(drop), Err(UnsupportedEntry::MissingField("owner")));
     }
 
     #[test]
-    fn what_the_repository_cannot_keep_is_an_error_and_not_left_out() {
+    fn entry_the_repository_cannot_store_is_an_error() {
         let mut file = entry(Kind::File, b"a");
         file.xattrs = vec![(CString::new(b"user.\xff".as_slice()).unwrap(), Vec::new())];
-        assert!(matches!(to_node(&file), Err(Unfit::Attribute(_))));
+        assert!(matches!(to_node(&file), Err(UnsupportedEntry::Attribute(_))));
         let mut file = entry(Kind::File, b"a");
         file.meta.modified = (i64::MAX, 0);
-        assert!(matches!(to_node(&file), Err(Unfit::Time)));
+        assert!(matches!(to_node(&file), Err(UnsupportedEntry::Time)));
     }
 }

@@ -15,18 +15,18 @@ use rustic_core::repofile::Node;
 use rustic_core::{IndexedFull, LsOptions, Repository};
 use rustix::fs::{AtFlags, linkat};
 
-use super::node::{Entry, from_node};
-use super::{Failed, library};
-use crate::stop::Stop;
-use crate::tree::content::Sparse;
-use crate::tree::dir::{Dir, release};
+use super::node::{TreeEntry, from_node};
+use super::{RepositoryError, library_error};
+use crate::stop_signal::StopSignal;
+use crate::tree::content::SparseWriter;
+use crate::tree::dir::{Dir, finish_if_last};
 use crate::tree::meta::{Kind, Meta};
-use crate::tree::write::Place;
+use crate::tree::write::EntryDestination;
 use crate::tree::xattr::Xattrs;
-use crate::tree::{Failed as TreeFailed, beneath, join, threads};
+use crate::tree::{TreeError as TreeFailed, beneath, join, threads};
 
 /// A file that is to be written.
-struct File {
+struct PendingFile {
     dir: Arc<Dir>,
     name: CString,
     meta: Meta,
@@ -35,35 +35,35 @@ struct File {
 }
 
 /// A further name of a file.
-struct Link {
+struct PendingLink {
     dir: Arc<Dir>,
     name: CString,
     first: PathBuf,
 }
 
 /// What the threads share.
-struct Work<'a, S> {
+struct RestoreWork<'a, S> {
     repository: &'a Repository<S>,
     to: BorrowedFd<'a>,
-    stop: &'a Stop,
-    failed: Mutex<Option<Failed>>,
+    stop: &'a StopSignal,
+    failed: Mutex<Option<RepositoryError>>,
 }
 
 /// Writes a node, which is a folder, with all below it.
-pub(super) fn tree<S: IndexedFull + Sync>(
+pub(super) fn restore_tree<S: IndexedFull + Sync>(
     repository: &Repository<S>,
     top: &Node,
     to: BorrowedFd<'_>,
-    stop: &Stop,
-) -> Result<(), Failed> {
-    let work = Work { repository, to, stop, failed: Mutex::default() };
+    stop: &StopSignal,
+) -> Result<(), RepositoryError> {
+    let work = RestoreWork { repository, to, stop, failed: Mutex::default() };
     let (files, waiting) = sync_channel(2 * threads());
     let waiting = Mutex::new(waiting);
     let walked = std::thread::scope(|scope| {
         for _ in 0..threads() {
-            scope.spawn(|| work.help(&waiting));
+            scope.spawn(|| work.write_files(&waiting));
         }
-        let walked = work.walk(top, &files);
+        let walked = work.create_entries(top, &files);
         // Ends the channel, and by that the threads.
         drop(files);
         walked
@@ -71,9 +71,9 @@ pub(super) fn tree<S: IndexedFull + Sync>(
     if let Some(failed) = lock(&work.failed).take() {
         return Err(failed);
     }
-    for Link { dir, name, first } in walked? {
+    for PendingLink { dir, name, first } in walked? {
         work.link(&dir, &name, &first)?;
-        release(dir, to)?;
+        finish_if_last(dir, to)?;
     }
     Ok(())
 }
@@ -82,8 +82,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<S: IndexedFull> Work<'_, S> {
-    fn help(&self, waiting: &Mutex<Receiver<File>>) {
+impl<S: IndexedFull> RestoreWork<'_, S> {
+    fn write_files(&self, waiting: &Mutex<Receiver<PendingFile>>) {
         loop {
             let next = lock(waiting).recv();
             let Ok(file) = next else { return };
@@ -98,12 +98,16 @@ impl<S: IndexedFull> Work<'_, S> {
     }
 
     /// Makes folders and what has no content, and hands out the files.
-    fn walk(&self, top: &Node, files: &SyncSender<File>) -> Result<Vec<Link>, Failed> {
+    fn create_entries(
+        &self,
+        top: &Node,
+        files: &SyncSender<PendingFile>,
+    ) -> Result<Vec<PendingLink>, RepositoryError> {
         let unfit = |path: &Path| {
             let path = path.to_owned();
-            move |source| Failed::Entry { path, source }
+            move |source| RepositoryError::Entry { path, source }
         };
-        let Entry { meta, xattrs, .. } = from_node(top).map_err(unfit(Path::new("")))?;
+        let TreeEntry { meta, xattrs, .. } = from_node(top).map_err(unfit(Path::new("")))?;
         if meta.kind != Kind::Dir || top.subtree.is_none() {
             return Err(TreeFailed::Type { path: PathBuf::from(".") }.into());
         }
@@ -112,20 +116,20 @@ impl<S: IndexedFull> Work<'_, S> {
         let mut first_names: HashMap<(u64, u64), PathBuf> = HashMap::new();
         let mut links = Vec::new();
         let listed = self.repository.ls(top, &LsOptions::default());
-        for item in listed.map_err(library("read a tree of", self.stop))? {
-            let (path, node) = item.map_err(library("read a tree of", self.stop))?;
+        for item in listed.map_err(library_error("read a tree of", self.stop))? {
+            let (path, node) = item.map_err(library_error("read a tree of", self.stop))?;
             if let Some(reason) = self.stop.reason() {
-                return Err(Failed::Stopped(reason.to_owned()));
+                return Err(RepositoryError::Stopped(reason.to_owned()));
             }
             if lock(&self.failed).is_some() {
                 break;
             }
             let entry = from_node(&node).map_err(unfit(&path))?;
-            let Entry { name, meta, xattrs, target } = entry;
+            let TreeEntry { name, meta, xattrs, target } = entry;
             let above = path.parent().unwrap_or(Path::new(""));
             while open.len() > 1 && open.last().is_some_and(|dir| dir.path != above) {
                 if let Some(done) = open.pop() {
-                    release(done, self.to)?;
+                    finish_if_last(done, self.to)?;
                 }
             }
             let Some(dir) = open.last().filter(|dir| dir.path == above).map(Arc::clone) else {
@@ -133,66 +137,72 @@ impl<S: IndexedFull> Work<'_, S> {
             };
             if let Some(key) = meta.link_key().filter(|_| meta.kind == Kind::File) {
                 if let Some(first) = first_names.get(&key) {
-                    links.push(Link { dir, name, first: first.clone() });
+                    links.push(PendingLink { dir, name, first: first.clone() });
                     continue;
                 }
                 first_names.insert(key, path.clone());
             }
             if meta.kind == Kind::File {
                 // Fails only if all threads are gone, which their failure tells.
-                if files.send(File { dir, name, meta, xattrs, node }).is_err() {
+                if files.send(PendingFile { dir, name, meta, xattrs, node }).is_err() {
                     break;
                 }
                 continue;
             }
-            let folder = self.folder(&dir.path)?;
-            let place = Place { folder: folder.as_fd(), path: &dir.path, name: &name };
+            let folder = self.open_folder(&dir.path)?;
+            let destination =
+                EntryDestination { folder: folder.as_fd(), path: &dir.path, name: &name };
             match (meta.kind, target) {
                 (Kind::Dir, _) => {
-                    place.dir()?;
+                    destination.create_dir()?;
                     open.push(Arc::new(Dir { path, meta, xattrs, parent: Some(dir) }));
                 }
-                (_, Some(target)) => place.symlink(&target, &meta, &xattrs)?,
-                (_, None) => place.special(&meta, &xattrs)?,
+                (_, Some(target)) => destination.create_symlink(&target, &meta, &xattrs)?,
+                (_, None) => destination.create_special(&meta, &xattrs)?,
             }
         }
         while let Some(done) = open.pop() {
-            release(done, self.to)?;
+            finish_if_last(done, self.to)?;
         }
         Ok(links)
     }
 
-    fn folder(&self, path: &Path) -> Result<std::os::fd::OwnedFd, Failed> {
-        Ok(beneath::folder(self.to, path).map_err(TreeFailed::io("open", path))?)
+    fn open_folder(&self, path: &Path) -> Result<std::os::fd::OwnedFd, RepositoryError> {
+        Ok(beneath::open_folder(self.to, path).map_err(TreeFailed::io("open", path))?)
     }
 
-    fn write(&self, file: File) -> Result<(), Failed> {
-        let File { dir, name, meta, xattrs, node } = file;
+    fn write(&self, file: PendingFile) -> Result<(), RepositoryError> {
+        let PendingFile { dir, name, meta, xattrs, node } = file;
         let path = join(&dir.path, &name);
-        let folder = self.folder(&dir.path)?;
-        let place = Place { folder: folder.as_fd(), path: &dir.path, name: &name };
-        let target = place.file()?;
-        let mut content =
-            Content { file: Sparse::new(&target), left: meta.size, stop: self.stop, failed: None };
+        let folder = self.open_folder(&dir.path)?;
+        let destination = EntryDestination { folder: folder.as_fd(), path: &dir.path, name: &name };
+        let target = destination.create_file()?;
+        let mut content = ContentWriter {
+            file: SparseWriter::new(&target),
+            remaining: meta.size,
+            stop: self.stop,
+            failed: None,
+        };
         let dumped = self.repository.dump(&node, &mut content);
-        let Content { file, left, failed, .. } = content;
+        let ContentWriter { file, remaining, failed, .. } = content;
         if let Some(error) = failed {
             return Err(TreeFailed::io("write", &path)(error).into());
         }
-        dumped.map_err(library("read a file of", self.stop))?;
+        dumped.map_err(library_error("read a file of", self.stop))?;
         file.finish().map_err(TreeFailed::io("write", &path))?;
-        if left > 0 {
-            let short = io::Error::other(format!("{left} bytes of it are not in the repository"));
+        if remaining > 0 {
+            let short =
+                io::Error::other(format!("{remaining} bytes of it are not in the repository"));
             return Err(TreeFailed::io("restore", &path)(short).into());
         }
-        place.dress(&meta, &xattrs)?;
+        destination.set_metadata(&meta, &xattrs)?;
         drop(folder);
-        Ok(release(dir, self.to)?)
+        Ok(finish_if_last(dir, self.to)?)
     }
 
-    fn link(&self, dir: &Dir, name: &CString, first: &Path) -> Result<(), Failed> {
+    fn link(&self, dir: &Dir, name: &CString, first: &Path) -> Result<(), RepositoryError> {
         let above = first.parent().unwrap_or(Path::new(""));
-        let (from, to) = (self.folder(above)?, self.folder(&dir.path)?);
+        let (from, to) = (self.open_folder(above)?, self.open_folder(&dir.path)?);
         let first_name = first.file_name().unwrap_or_default();
         linkat(&from, first_name, &to, name.as_c_str(), AtFlags::empty())
             .map_err(TreeFailed::io("link", &join(&dir.path, name)))?;
@@ -201,26 +211,28 @@ impl<S: IndexedFull> Work<'_, S> {
 }
 
 /// The content of a file on its way: no longer than it should be, and not when all is to stop.
-struct Content<'a> {
-    file: Sparse<'a>,
-    left: u64,
-    stop: &'a Stop,
+struct ContentWriter<'a> {
+    file: SparseWriter<'a>,
+    remaining: u64,
+    stop: &'a StopSignal,
     /// The library hides what failed.
     failed: Option<io::Error>,
 }
 
-impl io::Write for Content<'_> {
+impl io::Write for ContentWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let left = self.left.checked_sub(bytes.len() as u64);
-        let written = match (self.stop.reason(), left) {
+        let remaining = self.remaining.checked_sub(bytes.len() as u64);
+        let written = match (self.stop.reason(), remaining) {
             (Some(reason), _) => Err(io::Error::other(reason.to_owned())),
             (None, None) => Err(io::Error::other("the repository has more of it than it says")),
-            (None, Some(left)) => self.file.write_all(bytes).map(|()| self.left = left),
+            (None, Some(remaining)) => {
+                self.file.write_all(bytes).map(|()| self.remaining = remaining)
+            }
         };
         if let Err(error) = written {
-            let told = io::Error::from(error.kind());
+            let visible_error = io::Error::from(error.kind());
             self.failed = Some(error);
-            return Err(told);
+            return Err(visible_error);
         }
         Ok(bytes.len())
     }

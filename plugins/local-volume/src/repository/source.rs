@@ -12,24 +12,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use bowline_plugin_sdk::one_line;
+use bowline_plugin_sdk::error_chain;
 use rustic_core::{
     ErrorKind, ReadSource, ReadSourceEntry, ReadSourceOpen, RusticError, RusticResult,
 };
 use rustix::fs::readlinkat;
 
-use super::node::{Entry, to_node};
-use crate::pace::Pace;
-use crate::stop::Stop;
+use super::node::{TreeEntry, to_node};
+use crate::rate_limiter::ByteRateLimiter;
+use crate::stop_signal::StopSignal;
 use crate::tree::meta::{Kind, Meta};
-use crate::tree::{Failed, beneath, join, xattr};
+use crate::tree::{TreeError, beneath, join, xattr};
 
 /// The name of the tree in the repository, so that the folder itself has an entry.
-pub(crate) const TOP: &CStr = c"data";
+pub(crate) const TOP_NAME: &CStr = c"data";
 
 /// How far an upload is.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct UploadProgress {
     /// Bytes read so far.
     pub done: AtomicU64,
     /// Bytes in all files; zero as long as it is not known.
@@ -38,7 +38,7 @@ pub(crate) struct Progress {
 
 /// What is in a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Amount {
+pub(super) struct TreeSize {
     /// What is no folder.
     pub entries: u64,
     /// Bytes in files, by each of their names.
@@ -47,22 +47,27 @@ pub(super) struct Amount {
 
 /// A tree that is read.
 #[derive(Clone)]
-pub(super) struct Source {
+pub(super) struct TreeSource {
     tree: Arc<OwnedFd>,
-    pace: Arc<Pace>,
-    stop: Arc<Stop>,
-    progress: Arc<Progress>,
+    limiter: Arc<ByteRateLimiter>,
+    stop: Arc<StopSignal>,
+    progress: Arc<UploadProgress>,
 }
 
-impl Source {
-    pub(super) fn new(tree: OwnedFd, pace: Pace, stop: Arc<Stop>, progress: Arc<Progress>) -> Self {
-        Self { tree: Arc::new(tree), pace: Arc::new(pace), stop, progress }
+impl TreeSource {
+    pub(super) fn new(
+        tree: OwnedFd,
+        limiter: ByteRateLimiter,
+        stop: Arc<StopSignal>,
+        progress: Arc<UploadProgress>,
+    ) -> Self {
+        Self { tree: Arc::new(tree), limiter: Arc::new(limiter), stop, progress }
     }
 
     /// What there is to read.
-    pub(super) fn amount(&self) -> Result<Amount, Failed> {
-        let mut amount = Amount::default();
-        for found in Walk::new(self.clone()) {
+    pub(super) fn measure(&self) -> Result<TreeSize, TreeError> {
+        let mut amount = TreeSize::default();
+        for found in TreeWalk::new(self.clone()) {
             let (_, entry) = found?;
             if entry.meta.kind != Kind::Dir {
                 amount.entries += 1;
@@ -75,8 +80,8 @@ impl Source {
     }
 }
 
-impl ReadSource for Source {
-    type Open = Content;
+impl ReadSource for TreeSource {
+    type Open = FileContent;
     type Iter = Entries;
 
     fn size(&self) -> RusticResult<Option<u64>> {
@@ -84,22 +89,22 @@ impl ReadSource for Source {
     }
 
     fn entries(&self) -> Entries {
-        Entries { walk: Walk::new(self.clone()), source: self.clone() }
+        Entries { walk: TreeWalk::new(self.clone()), source: self.clone() }
     }
 }
 
-fn uploading<E: Into<io::Error>>(path: &Path) -> impl FnOnce(E) -> Failed + use<E> {
-    Failed::io("upload", path)
+fn upload_error<E: Into<io::Error>>(path: &Path) -> impl FnOnce(E) -> TreeError + use<E> {
+    TreeError::io("upload", path)
 }
 
 /// The entries of a tree as nodes.
 pub(super) struct Entries {
-    walk: Walk,
-    source: Source,
+    walk: TreeWalk,
+    source: TreeSource,
 }
 
 impl Iterator for Entries {
-    type Item = RusticResult<ReadSourceEntry<Content>>;
+    type Item = RusticResult<ReadSourceEntry<FileContent>>;
 
     fn next(&mut self) -> Option<Self::Item> {
         // To end early is safe: after a stop nothing is written, the snapshot least of all.
@@ -108,75 +113,75 @@ impl Iterator for Entries {
         }
         let found = self.walk.next()?.and_then(|(path, entry)| {
             let node = to_node(&entry);
-            let node = node.map_err(|unfit| uploading(&path)(io::Error::other(unfit)))?;
+            let node = node.map_err(|unfit| upload_error(&path)(io::Error::other(unfit)))?;
             Ok((path, entry, node))
         });
         let (path, entry, node) = match found {
             Ok(found) => found,
             Err(failed) => {
-                self.source.stop.fail(one_line(&failed));
+                self.source.stop.fail(error_chain(&failed));
                 return None;
             }
         };
         let size = entry.meta.size;
-        let open = (entry.meta.kind == Kind::File).then(|| Content {
+        let open = (entry.meta.kind == Kind::File).then(|| FileContent {
             source: self.source.clone(),
             path: path.clone(),
             size,
         });
-        let top = join(Path::new(""), TOP);
+        let top = join(Path::new(""), TOP_NAME);
         let path = if path.as_os_str().is_empty() { top } else { top.join(path) };
         Some(Ok(ReadSourceEntry { path, node, open }))
     }
 }
 
 /// A file that can be read.
-pub(super) struct Content {
-    source: Source,
+pub(super) struct FileContent {
+    source: TreeSource,
     path: PathBuf,
     size: u64,
 }
 
-impl ReadSourceOpen for Content {
-    type Reader = Reader;
+impl ReadSourceOpen for FileContent {
+    type Reader = ContentReader;
 
-    fn open(self) -> RusticResult<Reader> {
+    fn open(self) -> RusticResult<ContentReader> {
         let Self { source, path, size } = self;
         let open = || -> rustix::io::Result<File> {
             let above = path.parent().unwrap_or(Path::new(""));
-            let folder = beneath::folder(source.tree.as_fd(), above)?;
+            let folder = beneath::open_folder(source.tree.as_fd(), above)?;
             let name = path.file_name().unwrap_or_default();
             let name = CString::new(name.as_bytes()).map_err(|_| rustix::io::Errno::INVAL)?;
-            Ok(beneath::entry(folder.as_fd(), &name)?.into())
+            Ok(beneath::open_entry(folder.as_fd(), &name)?.into())
         };
         match open() {
-            Ok(file) => Ok(Reader { file, source, path, left: size }),
+            Ok(file) => Ok(ContentReader { file, source, path, remaining: size }),
             Err(errno) => {
-                let why = one_line(&uploading(&path)(errno));
-                source.stop.fail(&why);
-                Err(RusticError::new(ErrorKind::InputOutput, why))
+                let reason = error_chain(&upload_error(&path)(errno));
+                source.stop.fail(&reason);
+                Err(RusticError::new(ErrorKind::InputOutput, reason))
             }
         }
     }
 }
 
 /// A file that is read.
-pub(super) struct Reader {
+pub(super) struct ContentReader {
     file: File,
-    source: Source,
+    source: TreeSource,
     path: PathBuf,
-    left: u64,
+    remaining: u64,
 }
 
-impl Reader {
+impl ContentReader {
     fn fail(&self, error: io::Error) -> io::Error {
-        let why = one_line(&uploading(&self.path)(error));
-        self.source.stop.fail(&why);
-        io::Error::other(why)
+        let reason = error_chain(&upload_error(&self.path)(error));
+        self.source.stop.fail(&reason);
+        io::Error::other(reason)
     }
 }
 
-impl Read for Reader {
+impl Read for ContentReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(reason) = self.source.stop.reason() {
             return Err(io::Error::other(reason.to_owned()));
@@ -187,12 +192,12 @@ impl Read for Reader {
             Ok(length) => length,
         };
         let is_end = length == 0 && !buffer.is_empty();
-        match self.left.checked_sub(length as u64) {
-            Some(left) if !is_end || left == 0 => self.left = left,
+        match self.remaining.checked_sub(length as u64) {
+            Some(remaining) if !is_end || remaining == 0 => self.remaining = remaining,
             // Nobody changes a clone, so something is wrong with it, or with us.
             _ => return Err(self.fail(io::Error::other("it has another length than it had"))),
         }
-        self.source.pace.pass(length as u64, &self.source.stop);
+        self.source.limiter.wait_for(length as u64, &self.source.stop);
         self.source.progress.done.fetch_add(length as u64, Relaxed);
         Ok(length)
     }
@@ -200,46 +205,47 @@ impl Read for Reader {
 
 /// Goes through a tree from above to below, in each folder in the order of names, as the repository
 /// keeps them. The folder itself comes first, with an empty path.
-struct Walk {
-    source: Source,
+struct TreeWalk {
+    source: TreeSource,
     /// For each open level the folder and the names that are left, the next one last.
     levels: Vec<(PathBuf, Vec<CString>)>,
-    has_begun: bool,
+    has_started: bool,
 }
 
-impl Walk {
-    fn new(source: Source) -> Self {
-        Self { source, levels: Vec::new(), has_begun: false }
+impl TreeWalk {
+    fn new(source: TreeSource) -> Self {
+        Self { source, levels: Vec::new(), has_started: false }
     }
 
-    fn top(&mut self) -> Result<(PathBuf, Entry), Failed> {
+    fn top_entry(&mut self) -> Result<(PathBuf, TreeEntry), TreeError> {
         let path = PathBuf::new();
         let tree = self.source.tree.as_fd();
-        let meta = Meta::of(tree).map_err(Failed::io("look at", &path))?;
-        let meta = meta.ok_or_else(|| Failed::Type { path: path.clone() })?;
+        let meta = Meta::of(tree).map_err(TreeError::io("look at", &path))?;
+        let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs =
-            xattr::read(tree, c".").map_err(Failed::io("read the attributes of", &path))?;
+            xattr::read(tree, c".").map_err(TreeError::io("read the attributes of", &path))?;
         self.descend(&path)?;
-        Ok((path, Entry { name: TOP.to_owned(), meta, xattrs, target: None }))
+        Ok((path, TreeEntry { name: TOP_NAME.to_owned(), meta, xattrs, target: None }))
     }
 
-    fn descend(&mut self, path: &Path) -> Result<(), Failed> {
-        let failed = || Failed::io("list", path);
-        let folder = beneath::folder(self.source.tree.as_fd(), path).map_err(failed())?;
-        let names = beneath::names(&folder).map_err(failed())?;
+    fn descend(&mut self, path: &Path) -> Result<(), TreeError> {
+        let failed = || TreeError::io("list", path);
+        let folder = beneath::open_folder(self.source.tree.as_fd(), path).map_err(failed())?;
+        let names = beneath::entry_names(&folder).map_err(failed())?;
         let mut names: Vec<CString> = names.collect::<Result<_, _>>().map_err(failed())?;
         names.sort_unstable_by(|a, b| b.cmp(a));
         self.levels.push((path.to_owned(), names));
         Ok(())
     }
 
-    fn entry(&mut self, above: &Path, name: CString) -> Result<(PathBuf, Entry), Failed> {
+    fn entry(&mut self, above: &Path, name: CString) -> Result<(PathBuf, TreeEntry), TreeError> {
         let path = above.join(OsStr::from_bytes(name.to_bytes()));
-        let failed = |doing| Failed::io(doing, &path);
-        let folder = beneath::folder(self.source.tree.as_fd(), above).map_err(failed("open"))?;
+        let failed = |doing| TreeError::io(doing, &path);
+        let folder =
+            beneath::open_folder(self.source.tree.as_fd(), above).map_err(failed("open"))?;
         let folder = folder.as_fd();
         let meta = Meta::at(folder, &name).map_err(failed("look at"))?;
-        let meta = meta.ok_or_else(|| Failed::Type { path: path.clone() })?;
+        let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs = xattr::read(folder, &name).map_err(failed("read the attributes of"))?;
         let target = match meta.kind {
             Kind::Symlink => Some(readlinkat(folder, &name, Vec::new()).map_err(failed("read"))?),
@@ -249,17 +255,17 @@ impl Walk {
             }
             _ => None,
         };
-        Ok((path, Entry { name, meta, xattrs, target }))
+        Ok((path, TreeEntry { name, meta, xattrs, target }))
     }
 }
 
-impl Iterator for Walk {
-    type Item = Result<(PathBuf, Entry), Failed>;
+impl Iterator for TreeWalk {
+    type Item = Result<(PathBuf, TreeEntry), TreeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.has_begun {
-            self.has_begun = true;
-            return Some(self.top());
+        if !self.has_started {
+            self.has_started = true;
+            return Some(self.top_entry());
         }
         loop {
             let (path, names) = self.levels.last_mut()?;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin_sdk::{one_line, tokio};
+use bowline_plugin_sdk::{error_chain, tokio};
 use object_store::aws::AmazonS3Builder;
 use object_store::client::{HttpClient, HttpConnector};
 use object_store::local::LocalFileSystem;
@@ -19,72 +19,73 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use rustls::crypto::{CryptoProvider, ring};
 
-use super::Failed;
+use super::RepositoryError;
 use super::location::{Bucket, Location, is_link_local};
 use crate::config::RepositorySettings;
 use crate::credentials::Secret;
 
 /// The region of services that have none.
-const ANY_REGION: &str = "us-east-1";
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const FALLBACK_REGION: &str = "us-east-1";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request may wait for an answer, the sending of its content included.
-const SILENCE: Duration = Duration::from_mins(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);
 /// How long a request that the service cannot answer is tried again.
 const RETRY_FOR: Duration = Duration::from_mins(2);
 
 /// Whether a folder that is not there is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
-    Make,
-    Tell,
+pub(super) enum MissingFolder {
+    Create,
+    ReportNone,
 }
 
 /// Opens the store; none if its folder is not there.
 pub(super) fn open(
     settings: &RepositorySettings,
-    missing: Missing,
-) -> Result<Option<Arc<dyn ObjectStore>>, Failed> {
+    missing: MissingFolder,
+) -> Result<Option<Arc<dyn ObjectStore>>, RepositoryError> {
     match &settings.location {
         Location::Folder(path) => {
-            if missing == Missing::Make {
-                let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
-                made.map_err(|source| Failed::Folder { path: path.clone(), source })?;
+            if missing == MissingFolder::Create {
+                let created = DirBuilder::new().recursive(true).mode(0o700).create(path);
+                created.map_err(|source| RepositoryError::Folder { path: path.clone(), source })?;
             } else if !path.exists() {
                 return Ok(None);
             }
-            Ok(Some(Arc::new(folder(path)?)))
+            Ok(Some(Arc::new(folder_store(path)?)))
         }
-        Location::S3(place) => {
-            let store = bucket(place, settings)
-                .map_err(|error| Failed::Store { reason: one_line(&error) })?;
-            Ok(Some(Arc::new(PrefixStore::new(store, place.prefix.as_str()))))
+        Location::S3(bucket_location) => {
+            let store = bucket_store(bucket_location, settings)
+                .map_err(|error| RepositoryError::Store { reason: error_chain(&error) })?;
+            Ok(Some(Arc::new(PrefixStore::new(store, bucket_location.prefix.as_str()))))
         }
     }
 }
 
-fn folder(path: &Path) -> Result<LocalFileSystem, Failed> {
+fn folder_store(path: &Path) -> Result<LocalFileSystem, RepositoryError> {
     let opened = LocalFileSystem::new_with_prefix(path);
-    let opened = opened.map_err(|error| Failed::Folder {
+    let opened = opened.map_err(|error| RepositoryError::Folder {
         path: path.to_owned(),
-        source: io::Error::other(one_line(&error)),
+        source: io::Error::other(error_chain(&error)),
     })?;
     // A snapshot that counts as uploaded is on disk.
     Ok(opened.with_fsync(true))
 }
 
-fn bucket(
-    place: &Bucket,
+fn bucket_store(
+    location: &Bucket,
     settings: &RepositorySettings,
 ) -> object_store::Result<object_store::aws::AmazonS3> {
-    let region = settings.region.as_deref().or(place.region.as_deref()).unwrap_or(ANY_REGION);
-    let is_plain = place.endpoint.as_ref().is_some_and(|url| url.scheme() == "http");
+    let region =
+        settings.region.as_deref().or(location.region.as_deref()).unwrap_or(FALLBACK_REGION);
+    let is_plain = location.endpoint.as_ref().is_some_and(|url| url.scheme() == "http");
     let secret = |secret: &Option<Secret>| {
         secret.as_ref().map(Secret::reveal).unwrap_or_default().to_owned()
     };
     let keys = &settings.credentials;
     let retry = RetryConfig { retry_timeout: RETRY_FOR, ..RetryConfig::default() };
     let mut builder = AmazonS3Builder::new()
-        .with_bucket_name(&place.name)
+        .with_bucket_name(&location.name)
         .with_region(region)
         .with_access_key_id(secret(&keys.access_key))
         .with_secret_access_key(secret(&keys.secret_key))
@@ -94,7 +95,7 @@ fn bucket(
     if let Some(token) = &keys.session_token {
         builder = builder.with_token(token.reveal());
     }
-    if let Some(endpoint) = &place.endpoint {
+    if let Some(endpoint) = &location.endpoint {
         builder = builder.with_endpoint(endpoint.as_str().trim_end_matches('/'));
     }
     builder.build()
@@ -115,10 +116,10 @@ impl HttpConnector for Connector {
         let client = Client::builder()
             .http1_only()
             .https_only(!self.is_plain)
-            .connect_timeout(CONNECT_LIMIT)
-            .read_timeout(SILENCE)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(REQUEST_TIMEOUT)
             .redirect(Policy::none())
-            .dns_resolver(Arc::new(Guarded))
+            .dns_resolver(Arc::new(GuardedResolver))
             .build();
         client
             .map(HttpClient::new)
@@ -128,9 +129,9 @@ impl HttpConnector for Connector {
 
 /// Resolves names, but not to addresses that are refused as numbers.
 #[derive(Debug)]
-struct Guarded;
+struct GuardedResolver;
 
-impl Resolve for Guarded {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;

@@ -1,26 +1,26 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use bowline_plugin_sdk::one_line;
+use bowline_plugin_sdk::error_chain;
 use tempfile::TempDir;
 
 use super::*;
 
 /// `root` with volumes and traps, beside `outside`.
-struct Place {
+struct RootsFixture {
     folder: TempDir,
     roots: Roots,
 }
 
-impl Place {
+impl RootsFixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         // The name of the folder for temporary files may itself be a link.
         let base = folder.path().canonicalize().unwrap();
-        for made in
+        for subfolder in
             ["root/vol/inner", "root/.bowline-snapshots/lv-1/data", "root/repo/data", "outside"]
         {
-            fs::create_dir_all(base.join(made)).unwrap();
+            fs::create_dir_all(base.join(subfolder)).unwrap();
         }
         fs::write(base.join("root/file"), "").unwrap();
         for (link, target) in [
@@ -37,8 +37,8 @@ impl Place {
         // Absolute, though it stays inside: the kernel cannot know that.
         symlink(base.join("root/vol"), base.join("root/absolute-in")).unwrap();
         let root: VolumePath = base.join("root").to_str().unwrap().parse().unwrap();
-        let taken = vec![base.join("root/.bowline-snapshots"), base.join("root/repo")];
-        Self { folder, roots: Roots::new(vec![root], taken) }
+        let reserved = vec![base.join("root/.bowline-snapshots"), base.join("root/repo")];
+        Self { folder, roots: Roots::new(vec![root], reserved) }
     }
 
     fn path(&self, name: &str) -> VolumePath {
@@ -46,16 +46,16 @@ impl Place {
         base.join(name).to_str().unwrap().parse().unwrap()
     }
 
-    fn open(&self, name: &str) -> Result<Volume, String> {
-        self.roots.open(&self.path(name)).map_err(|error| one_line(&error))
+    fn open(&self, name: &str) -> Result<OpenVolume, String> {
+        self.roots.open(&self.path(name)).map_err(|error| error_chain(&error))
     }
 }
 
 #[test]
-fn only_what_stays_below_a_root_is_opened() {
-    let place = Place::new();
+fn only_volumes_below_a_root_are_opened() {
+    let fixture = RootsFixture::new();
     for name in ["root/vol", "root/vol/inner", "root/to-vol"] {
-        assert!(place.open(name).is_ok(), "{name}");
+        assert!(fixture.open(name).is_ok(), "{name}");
     }
     for (name, words) in [
         ("outside", "is not below an allowed root"),
@@ -76,29 +76,29 @@ fn only_what_stays_below_a_root_is_opened() {
         ("root/none", "does not exist"),
         ("root/file", "is not a folder"),
     ] {
-        let error = place.open(name).expect_err(name);
+        let error = fixture.open(name).expect_err(name);
         assert!(error.contains(words), "{name}: {error}");
     }
 }
 
 #[test]
-fn a_volume_that_holds_what_is_ours_is_refused() {
-    let place = Place::new();
-    let state = place.folder.path().canonicalize().unwrap().join("root/vol/inner/state");
-    let root = place.path("root");
+fn volume_overlapping_own_folders_is_refused() {
+    let fixture = RootsFixture::new();
+    let state = fixture.folder.path().canonicalize().unwrap().join("root/vol/inner/state");
+    let root = fixture.path("root");
     let roots = Roots::new(vec![root], vec![state.clone()]);
     // Before and after it exists.
     for _ in 0..2 {
-        let error = roots.open(&place.path("root/vol")).expect_err("it is refused");
-        assert!(matches!(error, Refused::Taken { .. }), "{error}");
+        let error = roots.open(&fixture.path("root/vol")).expect_err("it is refused");
+        assert!(matches!(error, VolumeRefusal::Reserved { .. }), "{error}");
         fs::create_dir_all(&state).unwrap();
     }
 }
 
 #[test]
-fn a_link_that_changes_all_the_time_never_leads_out() {
-    let place = Place::new();
-    let base = place.folder.path().canonicalize().unwrap();
+fn racing_symlink_never_escapes_the_root() {
+    let fixture = RootsFixture::new();
+    let base = fixture.folder.path().canonicalize().unwrap();
     let (link, secret) = (base.join("root/flip"), base.join("outside"));
     let stop = std::sync::atomic::AtomicBool::new(false);
     let relaxed = std::sync::atomic::Ordering::Relaxed;
@@ -115,7 +115,7 @@ fn a_link_that_changes_all_the_time_never_leads_out() {
         });
         let (mut opened, mut escaped) = (0, 0);
         for _ in 0..20_000 {
-            if let Ok(volume) = place.open("root/flip") {
+            if let Ok(volume) = fixture.open("root/flip") {
                 opened += 1;
                 escaped += u32::from(real_path(volume.as_fd()).unwrap() == secret);
             }
@@ -128,20 +128,20 @@ fn a_link_that_changes_all_the_time_never_leads_out() {
 }
 
 #[test]
-fn the_innermost_root_counts_and_a_new_volume_goes_to_the_root_of_the_old_one() {
+fn innermost_root_wins_and_new_volumes_use_the_originals_root() {
     let path = |text: &str| text.parse::<VolumePath>().unwrap();
     let roots = Roots::new(vec![path("/a"), path("/a/b"), path("/c")], Vec::new());
     for (volume, root) in [("/a/x", "/a"), ("/a/b/x", "/a/b"), ("/a/bx", "/a"), ("/c/x/y", "/c")] {
         assert_eq!(roots.root_of(&path(volume)).unwrap().0.as_str(), root, "{volume}");
     }
-    assert!(matches!(roots.root_of(&path("/a/b")), Err(Refused::IsRoot(_))));
-    assert!(matches!(roots.root_of(&path("/ab")), Err(Refused::Outside(_))));
+    assert!(matches!(roots.root_of(&path("/a/b")), Err(VolumeRefusal::IsRoot(_))));
+    assert!(matches!(roots.root_of(&path("/ab")), Err(VolumeRefusal::Outside(_))));
 
-    let place = Place::new();
-    let other = place.path("outside");
-    let roots = Roots::new(vec![place.path("root"), other.clone()], Vec::new());
+    let fixture = RootsFixture::new();
+    let other = fixture.path("outside");
+    let roots = Roots::new(vec![fixture.path("root"), other.clone()], Vec::new());
     let chosen = |original: Option<&VolumePath>| roots.open_for_new(original).unwrap().path;
-    assert_eq!(chosen(Some(&place.path("outside/vol"))), other);
-    assert_eq!(chosen(Some(&path("/elsewhere/vol"))), place.path("root"));
-    assert_eq!(chosen(None), place.path("root"));
+    assert_eq!(chosen(Some(&fixture.path("outside/vol"))), other);
+    assert_eq!(chosen(Some(&path("/elsewhere/vol"))), fixture.path("root"));
+    assert_eq!(chosen(None), fixture.path("root"));
 }

@@ -4,8 +4,8 @@ use bowline_plugin_sdk::jiff::Timestamp;
 use tempfile::TempDir;
 
 use super::*;
-use crate::record::Upload;
-use crate::tree::clone::{Cloned, Method};
+use crate::record::UploadRecord;
+use crate::tree::clone::{CloneMethod, CloneSummary};
 
 fn state() -> (TempDir, State) {
     let folder = tempfile::tempdir().unwrap();
@@ -15,54 +15,54 @@ fn state() -> (TempDir, State) {
 }
 
 fn record(id: &Id) -> Record {
-    let cloned = Cloned { method: Method::Copy, files: 0, copied: 0, bytes: 0 };
+    let cloned = CloneSummary { method: CloneMethod::Copy, files: 0, copied: 0, bytes: 0 };
     Record::new(id.clone(), "/data/vol", None, Timestamp::UNIX_EPOCH, "boot", cloned)
 }
 
 /// A snapshot with a file.
-fn make(state: &State, id: &Id) -> bool {
-    let draft = state.draft(id).unwrap();
+fn create_snapshot(state: &State, id: &Id) -> bool {
+    let draft = state.create_draft(id).unwrap();
     fs::create_dir(draft.path.join("data")).unwrap();
     fs::write(draft.path.join("data/file"), "").unwrap();
-    state.keep(draft, &record(id)).unwrap()
+    state.publish_draft(draft, &record(id)).unwrap()
 }
 
 fn names(state: &State) -> Vec<String> {
     let entries = fs::read_dir(&state.path).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-    let mut names: Vec<String> = names.filter(|name| !name.starts_with(LOCK)).collect();
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with(LOCK_FILE)).collect();
     names.sort();
     names
 }
 
 #[test]
-fn the_folder_must_be_ours_alone() {
+fn state_folder_must_be_private() {
     let (folder, state) = state();
     let mode = fs::metadata(&state.path).unwrap().mode();
     assert_eq!(mode & 0o777, 0o700);
     state.prepare().unwrap();
     fs::set_permissions(&state.path, fs::Permissions::from_mode(0o750)).unwrap();
-    assert!(matches!(state.prepare(), Err(Failed::NotPrivate { .. })));
+    assert!(matches!(state.prepare(), Err(StateError::NotPrivate { .. })));
     let link = folder.path().join("link");
     symlink("state", &link).unwrap();
-    assert!(matches!(State::new(&link).prepare(), Err(Failed::NotPrivate { .. })));
+    assert!(matches!(State::new(&link).prepare(), Err(StateError::NotPrivate { .. })));
     let missing = State::new(&folder.path().join("a/b")).prepare();
-    assert!(matches!(missing, Err(Failed::Io { .. })));
+    assert!(matches!(missing, Err(StateError::Io { .. })));
 }
 
 #[test]
-fn a_snapshot_is_there_when_it_is_kept_and_only_once() {
+fn snapshot_exists_once_published_and_only_once() {
     let (_folder, state) = state();
-    let id = Id::of_request("a");
-    let draft = state.draft(&id).unwrap();
+    let id = Id::from_request("a");
+    let draft = state.create_draft(&id).unwrap();
     assert_eq!(state.record(&id).unwrap(), None);
     drop(draft);
     assert_eq!(names(&state), [""; 0], "a draft that is given up is removed");
 
-    assert!(make(&state, &id));
+    assert!(create_snapshot(&state, &id));
     assert_eq!(state.record(&id).unwrap(), Some(record(&id)));
     assert!(state.has_data(&id));
-    assert!(!make(&state, &id), "the first one counts");
+    assert!(!create_snapshot(&state, &id), "the first one counts");
     assert_eq!(names(&state), [id.as_str()]);
 
     assert!(state.remove(&id).unwrap());
@@ -71,10 +71,10 @@ fn a_snapshot_is_there_when_it_is_kept_and_only_once() {
 }
 
 #[test]
-fn a_clone_that_is_read_is_not_removed() {
+fn clone_being_read_is_not_removed() {
     let (_folder, state) = state();
-    let id = Id::of_request("a");
-    make(&state, &id);
+    let id = Id::from_request("a");
+    create_snapshot(&state, &id);
     let reader = state.lock_data(&id).unwrap().unwrap();
     let other = state.lock_data(&id).unwrap().unwrap();
     assert!(!state.remove_data(&id).unwrap());
@@ -87,11 +87,11 @@ fn a_clone_that_is_read_is_not_removed() {
 }
 
 #[test]
-fn one_upload_at_a_time_even_over_processes() {
+fn one_upload_at_a_time_across_processes() {
     let (_folder, state) = state();
-    let id = Id::of_request("a");
+    let id = Id::from_request("a");
     assert!(state.lock_upload(&id).is_err());
-    make(&state, &id);
+    create_snapshot(&state, &id);
     let lock = state.lock_upload(&id).unwrap().unwrap();
     assert!(state.lock_upload(&id).unwrap().is_none());
     drop(lock);
@@ -99,29 +99,29 @@ fn one_upload_at_a_time_even_over_processes() {
 }
 
 #[test]
-fn leftovers_are_swept_when_nobody_is_at_work() {
+fn leftovers_are_removed_when_the_folder_is_unlocked() {
     let (_folder, state) = state();
-    let (id, uploaded) = (Id::of_request("a"), Id::of_request("b"));
-    make(&state, &id);
-    make(&state, &uploaded);
+    let (id, uploaded) = (Id::from_request("a"), Id::from_request("b"));
+    create_snapshot(&state, &id);
+    create_snapshot(&state, &uploaded);
     let started = Timestamp::UNIX_EPOCH;
-    let done = Upload::Done { started, ended: started, bytes: 0 };
-    assert!(state.change(&uploaded, |record| record.upload = done.clone()).unwrap());
-    for left in [".new-x/data/a", ".gone-y/b"] {
-        fs::create_dir_all(state.path.join(left)).unwrap();
+    let done = UploadRecord::Done { started, ended: started, bytes: 0 };
+    assert!(state.change_record(&uploaded, |record| record.upload = done.clone()).unwrap());
+    for leftover in [".new-x/data/a", ".gone-y/b"] {
+        fs::create_dir_all(state.path.join(leftover)).unwrap();
     }
-    let mut was_alone = false;
-    let working = state.share().unwrap();
-    state.sweep(true, || was_alone = true).unwrap();
-    assert!(!was_alone, "what is being made stays");
+    let mut was_exclusive = false;
+    let working = state.lock_shared().unwrap();
+    state.remove_leftovers(true, || was_exclusive = true).unwrap();
+    assert!(!was_exclusive, "what is being made stays");
     let mut expected = [".new-x", id.as_str(), uploaded.as_str()];
     expected.sort_unstable();
     assert_eq!(names(&state), expected);
     drop(working);
 
-    state.sweep(true, || was_alone = true).unwrap();
-    assert!(was_alone && state.has_data(&uploaded));
-    state.sweep(false, || {}).unwrap();
+    state.remove_leftovers(true, || was_exclusive = true).unwrap();
+    assert!(was_exclusive && state.has_data(&uploaded));
+    state.remove_leftovers(false, || {}).unwrap();
     let mut expected = [id.as_str(), uploaded.as_str()];
     expected.sort_unstable();
     assert_eq!(names(&state), expected);
@@ -129,15 +129,15 @@ fn leftovers_are_swept_when_nobody_is_at_work() {
 }
 
 #[test]
-fn a_wish_to_cancel_can_be_told_and_taken_back() {
+fn cancel_request_can_be_set_and_cleared() {
     let (_folder, state) = state();
-    let id = Id::of_request("a");
-    state.ask_to_cancel(&id).unwrap();
-    assert!(!state.is_asked_to_cancel(&id), "there is no snapshot");
-    make(&state, &id);
-    state.ask_to_cancel(&id).unwrap();
-    assert!(state.is_asked_to_cancel(&id));
-    state.forget_cancel(&id).unwrap();
-    state.forget_cancel(&id).unwrap();
-    assert!(!state.is_asked_to_cancel(&id));
+    let id = Id::from_request("a");
+    state.request_cancel(&id).unwrap();
+    assert!(!state.is_cancel_requested(&id), "there is no snapshot");
+    create_snapshot(&state, &id);
+    state.request_cancel(&id).unwrap();
+    assert!(state.is_cancel_requested(&id));
+    state.clear_cancel_request(&id).unwrap();
+    state.clear_cancel_request(&id).unwrap();
+    assert!(!state.is_cancel_requested(&id));
 }

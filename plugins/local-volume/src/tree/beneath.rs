@@ -7,23 +7,23 @@ use std::path::Path;
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, Result};
 
-const STRICT: ResolveFlags = ResolveFlags::BENEATH
+const STRICT_RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
 /// A folder of the tree; an empty path is the tree itself.
-pub(crate) fn folder(tree: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
+pub(crate) fn open_folder(tree: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    openat2(tree, path, flags, Mode::empty(), STRICT)
+    openat2(tree, path, flags, Mode::empty(), STRICT_RESOLVE)
 }
 
 /// An entry of a folder, to be read. Does not wait for anything, as a pipe would have us do.
-pub(crate) fn entry(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+pub(crate) fn open_entry(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    openat2(folder, name, flags, Mode::empty(), STRICT)
+    openat2(folder, name, flags, Mode::empty(), STRICT_RESOLVE)
 }
 
 /// Whether an error of those above says that there is another filesystem.
@@ -32,7 +32,7 @@ pub(crate) fn is_mount(errno: Errno) -> bool {
 }
 
 /// The names in a folder, as they come.
-pub(crate) fn names(folder: impl AsFd) -> Result<impl Iterator<Item = Result<CString>>> {
+pub(crate) fn entry_names(folder: impl AsFd) -> Result<impl Iterator<Item = Result<CString>>> {
     let entries = Dir::read_from(folder)?.map(|entry| Ok(entry?.file_name().to_owned()));
     let is_entry = |name: &Result<CString>| !matches!(name.as_deref(), Ok(name) if name == c"." || name == c"..");
     Ok(entries.filter(is_entry))

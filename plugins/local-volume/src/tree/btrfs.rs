@@ -46,7 +46,7 @@ pub(super) fn snapshot(
     folder: BorrowedFd<'_>,
     name: &CStr,
 ) -> Result<bool> {
-    if !is_subvolume(volume)? || holds_others(volume)? {
+    if !is_subvolume(volume)? || holds_subvolumes(volume)? {
         return Ok(false);
     }
     let text = name.to_bytes();
@@ -74,14 +74,14 @@ fn is_subvolume(volume: BorrowedFd<'_>) -> Result<bool> {
     Ok(magic == MAGIC && Meta::of(volume)?.is_some_and(|meta| meta.inode == ROOT_INODE))
 }
 
-fn holds_others(volume: BorrowedFd<'_>) -> Result<bool> {
+fn holds_subvolumes(volume: BorrowedFd<'_>) -> Result<bool> {
     let mut references = References { first: 0, found: [[0; 2]; 255], count: 0, align: [0; 7] };
     // SAFETY: the structure is the one that this call takes and fills, and lives as long as it.
     #[expect(unsafe_code, reason = "there is no safe call that lists subvolumes of btrfs")]
-    let asked = unsafe {
+    let result = unsafe {
         ioctl::ioctl(volume, Updater::<GET_SUBVOL_ROOTREF, References>::new(&mut references))
     };
-    match asked {
+    match result {
         // More than there is room for.
         Err(Errno::OVERFLOW) => Ok(true),
         asked => asked.map(|()| references.count > 0),

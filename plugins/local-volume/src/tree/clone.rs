@@ -21,27 +21,27 @@ use rustix::fs::{AtFlags, linkat, readlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::content::{self, Made, Sharing};
-use super::dir::{Dir, release};
+use super::content::{self, ContentOutcome, ReflinkSupport};
+use super::dir::{Dir, finish_if_last};
 use super::meta::{Kind, Meta};
-use super::write::Place;
-use super::{Failed, beneath, btrfs, join, threads, xattr};
-use crate::stop::Stop;
+use super::write::EntryDestination;
+use super::{TreeError, beneath, btrfs, join, threads, xattr};
+use crate::stop_signal::StopSignal;
 
 /// How often an entry may be another one when it is opened than when it was looked at.
-const TRIES: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 
 /// Whether somebody may change a tree while it is cloned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum CloneSource {
     Live,
-    Still,
+    Static,
 }
 
 /// How a clone was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Method {
+pub(crate) enum CloneMethod {
     /// As a snapshot of a btrfs subvolume.
     Subvolume,
     /// File by file, sharing their content.
@@ -53,8 +53,8 @@ pub(crate) enum Method {
 /// What was cloned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Cloned {
-    pub method: Method,
+pub(crate) struct CloneSummary {
+    pub method: CloneMethod,
     /// Files with content; not known of a subvolume.
     pub files: u64,
     /// How many of them had to be copied.
@@ -63,97 +63,102 @@ pub(crate) struct Cloned {
     pub bytes: u64,
 }
 
-impl Cloned {
+impl CloneSummary {
     /// In words.
     pub(crate) fn describe(&self) -> String {
         let Self { method, files, copied, bytes } = self;
         match method {
-            Method::Subvolume => "cloned as a btrfs snapshot".to_owned(),
-            Method::Reflink if *copied == 0 => {
+            CloneMethod::Subvolume => "cloned as a btrfs snapshot".to_owned(),
+            CloneMethod::Reflink if *copied == 0 => {
                 format!("cloned by copy-on-write: {files} files, {bytes} bytes")
             }
-            Method::Reflink => format!(
+            CloneMethod::Reflink => format!(
                 "cloned by copy-on-write: {files} files, {bytes} bytes; {copied} of the files could \
                  not be cloned and were copied"
             ),
-            Method::Copy => format!("copied plainly: {files} files, {bytes} bytes"),
+            CloneMethod::Copy => format!("copied plainly: {files} files, {bytes} bytes"),
         }
     }
 }
 
 /// Clones a volume as `name` in a folder, in the best way that there is.
-pub(crate) fn volume(
+pub(crate) fn clone_volume(
     volume: BorrowedFd<'_>,
     folder: BorrowedFd<'_>,
     name: &CStr,
-    stop: &Stop,
-) -> Result<Cloned, Failed> {
+    stop: &StopSignal,
+) -> Result<CloneSummary, TreeError> {
     match btrfs::snapshot(volume, folder, name) {
         Ok(true) => {
-            return Ok(Cloned { method: Method::Subvolume, files: 0, copied: 0, bytes: 0 });
+            return Ok(CloneSummary {
+                method: CloneMethod::Subvolume,
+                files: 0,
+                copied: 0,
+                bytes: 0,
+            });
         }
         Ok(false) => {}
         // It may be on another disk, or not allowed; file by file may work all the same.
         Err(errno) => tracing::debug!("no btrfs snapshot: {errno}"),
     }
-    let top = Place { folder, path: Path::new(""), name };
-    top.dir()?;
-    let to = beneath::folder(folder, &join(Path::new(""), name));
-    let to = to.map_err(Failed::io("open", &join(Path::new(""), name)))?;
-    tree(volume, to.as_fd(), Source::Live, stop)
+    let top = EntryDestination { folder, path: Path::new(""), name };
+    top.create_dir()?;
+    let to = beneath::open_folder(folder, &join(Path::new(""), name));
+    let to = to.map_err(TreeError::io("open", &join(Path::new(""), name)))?;
+    clone_tree(volume, to.as_fd(), CloneSource::Live, stop)
 }
 
 /// Clones a tree into an empty folder.
-pub(crate) fn tree(
+pub(crate) fn clone_tree(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
-    source: Source,
-    stop: &Stop,
-) -> Result<Cloned, Failed> {
-    let work = Work::new(from, to, source, stop)?;
+    source: CloneSource,
+    stop: &StopSignal,
+) -> Result<CloneSummary, TreeError> {
+    let work = CloneWork::new(from, to, source, stop)?;
     std::thread::scope(|scope| {
         for _ in 0..threads() {
-            scope.spawn(|| work.help());
+            scope.spawn(|| work.clone_folders());
         }
     });
     work.finish()
 }
 
 /// What the threads share.
-struct Work<'a> {
+struct CloneWork<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
-    source: Source,
-    stop: &'a Stop,
-    sharing: Sharing,
-    queue: Mutex<Queue>,
+    source: CloneSource,
+    stop: &'a StopSignal,
+    sharing: ReflinkSupport,
+    queue: Mutex<FolderQueue>,
     changed: Condvar,
     /// For files with several names, the first one.
     first_names: Mutex<HashMap<(u64, u64), PathBuf>>,
-    links: Mutex<Vec<Link>>,
+    links: Mutex<Vec<PendingLink>>,
     shared: AtomicU64,
     copied: AtomicU64,
     bytes: AtomicU64,
 }
 
 #[derive(Default)]
-struct Queue {
+struct FolderQueue {
     waiting: Vec<Arc<Dir>>,
     busy: usize,
-    failed: Option<Failed>,
+    failed: Option<TreeError>,
 }
 
 /// A further name of a file.
-struct Link {
+struct PendingLink {
     key: (u64, u64),
     dir: Arc<Dir>,
     name: CString,
 }
 
 /// That a thread is busy with a folder. Dropped, also by a panic, it lets the others know.
-struct Turn<'w, 'a>(&'w Work<'a>);
+struct BusyGuard<'w, 'a>(&'w CloneWork<'a>);
 
-impl Drop for Turn<'_, '_> {
+impl Drop for BusyGuard<'_, '_> {
     fn drop(&mut self) {
         lock(&self.0.queue).busy -= 1;
         self.0.changed.notify_all();
@@ -162,44 +167,44 @@ impl Drop for Turn<'_, '_> {
 
 /// An entry, where it is and where it goes.
 #[derive(Clone, Copy)]
-struct Step<'a> {
+struct EntryStep<'a> {
     dir: &'a Arc<Dir>,
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
     name: &'a CStr,
 }
 
-impl Step<'_> {
+impl EntryStep<'_> {
     fn path(&self) -> PathBuf {
         join(&self.dir.path, self.name)
     }
 
-    fn place(&self) -> Place<'_> {
-        Place { folder: self.to, path: &self.dir.path, name: self.name }
+    fn destination(&self) -> EntryDestination<'_> {
+        EntryDestination { folder: self.to, path: &self.dir.path, name: self.name }
     }
 
     /// What reading it has failed with, if that is not what happens to things that change.
-    fn misses(&self, doing: &'static str) -> impl FnOnce(Errno) -> Miss {
+    fn read_failure(&self, doing: &'static str) -> impl FnOnce(Errno) -> EntryFailure {
         move |errno| match errno {
-            Errno::NOENT => Miss::Gone,
-            Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL => Miss::Changed,
-            errno if beneath::is_mount(errno) => Failed::Mount { path: self.path() }.into(),
-            errno => Failed::io(doing, &self.path())(errno).into(),
+            Errno::NOENT => EntryFailure::Vanished,
+            Errno::LOOP | Errno::NXIO | Errno::NODEV | Errno::INVAL => EntryFailure::Changed,
+            errno if beneath::is_mount(errno) => TreeError::Mount { path: self.path() }.into(),
+            errno => TreeError::io(doing, &self.path())(errno).into(),
         }
     }
 }
 
 /// Why an entry was not cloned.
-enum Miss {
+enum EntryFailure {
     /// It is not there any more.
-    Gone,
+    Vanished,
     /// It is something else now.
     Changed,
-    Failed(Failed),
+    Failed(TreeError),
 }
 
-impl From<Failed> for Miss {
-    fn from(failed: Failed) -> Self {
+impl From<TreeError> for EntryFailure {
+    fn from(failed: TreeError) -> Self {
         Self::Failed(failed)
     }
 }
@@ -208,26 +213,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<'a> Work<'a> {
+impl<'a> CloneWork<'a> {
     fn new(
         from: BorrowedFd<'a>,
         to: BorrowedFd<'a>,
-        source: Source,
-        stop: &'a Stop,
-    ) -> Result<Self, Failed> {
+        source: CloneSource,
+        stop: &'a StopSignal,
+    ) -> Result<Self, TreeError> {
         let path = PathBuf::new();
-        let meta = Meta::of(from).map_err(Failed::io("look at", &path))?;
-        let meta = meta.ok_or_else(|| Failed::Type { path: path.clone() })?;
+        let meta = Meta::of(from).map_err(TreeError::io("look at", &path))?;
+        let meta = meta.ok_or_else(|| TreeError::Type { path: path.clone() })?;
         let xattrs = xattr::read(from, c".");
-        let xattrs = xattrs.map_err(Failed::io("read the extended attributes of", &path))?;
+        let xattrs = xattrs.map_err(TreeError::io("read the extended attributes of", &path))?;
         let top = Arc::new(Dir { path, meta, xattrs, parent: None });
         Ok(Self {
             from,
             to,
             source,
             stop,
-            sharing: Sharing::default(),
-            queue: Mutex::new(Queue { waiting: vec![top], ..Queue::default() }),
+            sharing: ReflinkSupport::default(),
+            queue: Mutex::new(FolderQueue { waiting: vec![top], ..FolderQueue::default() }),
             changed: Condvar::new(),
             first_names: Mutex::default(),
             links: Mutex::default(),
@@ -238,15 +243,16 @@ impl<'a> Work<'a> {
     }
 
     /// Takes folders until there are no more, or something has failed.
-    fn help(&self) {
-        while let Some((dir, _turn)) = self.next() {
-            if let Err(failed) = self.visit(&dir).and_then(|()| release(dir, self.to)) {
+    fn clone_folders(&self) {
+        while let Some((dir, _busy)) = self.next_folder() {
+            if let Err(failed) = self.clone_folder(&dir).and_then(|()| finish_if_last(dir, self.to))
+            {
                 lock(&self.queue).failed.get_or_insert(failed);
             }
         }
     }
 
-    fn next(&self) -> Option<(Arc<Dir>, Turn<'_, 'a>)> {
+    fn next_folder(&self) -> Option<(Arc<Dir>, BusyGuard<'_, 'a>)> {
         let mut queue = lock(&self.queue);
         loop {
             if queue.failed.is_some() {
@@ -254,7 +260,7 @@ impl<'a> Work<'a> {
             }
             if let Some(dir) = queue.waiting.pop() {
                 queue.busy += 1;
-                return Some((dir, Turn(self)));
+                return Some((dir, BusyGuard(self)));
             }
             if queue.busy == 0 {
                 return None;
@@ -263,59 +269,65 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn visit(&self, dir: &Arc<Dir>) -> Result<(), Failed> {
+    fn clone_folder(&self, dir: &Arc<Dir>) -> Result<(), TreeError> {
         let path = &dir.path;
-        let from = match beneath::folder(self.from, path) {
+        let from = match beneath::open_folder(self.from, path) {
             // What was a folder is none any more.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.source == Source::Live => {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.source == CloneSource::Live => {
                 return Ok(());
             }
             Err(errno) if beneath::is_mount(errno) => {
-                return Err(Failed::Mount { path: path.clone() });
+                return Err(TreeError::Mount { path: path.clone() });
             }
-            from => from.map_err(Failed::io("open", path))?,
+            from => from.map_err(TreeError::io("open", path))?,
         };
-        let to = beneath::folder(self.to, path).map_err(Failed::io("open the clone of", path))?;
-        for name in beneath::names(&from).map_err(Failed::io("list", path))? {
-            let name = name.map_err(Failed::io("list", path))?;
-            self.entry(Step { dir, from: from.as_fd(), to: to.as_fd(), name: &name })?;
+        let to = beneath::open_folder(self.to, path)
+            .map_err(TreeError::io("open the clone of", path))?;
+        for name in beneath::entry_names(&from).map_err(TreeError::io("list", path))? {
+            let name = name.map_err(TreeError::io("list", path))?;
+            self.clone_entry(EntryStep { dir, from: from.as_fd(), to: to.as_fd(), name: &name })?;
         }
         Ok(())
     }
 
-    fn entry(&self, step: Step<'_>) -> Result<(), Failed> {
-        for _ in 0..TRIES {
+    fn clone_entry(&self, step: EntryStep<'_>) -> Result<(), TreeError> {
+        for _ in 0..MAX_ATTEMPTS {
             if let Some(reason) = self.stop.reason() {
-                return Err(Failed::Stopped(reason.to_owned()));
+                return Err(TreeError::Stopped(reason.to_owned()));
             }
-            match self.try_entry(step) {
+            match self.try_clone_entry(step) {
                 Ok(()) => return Ok(()),
-                Err(Miss::Gone) if self.source == Source::Live => return Ok(()),
+                Err(EntryFailure::Vanished) if self.source == CloneSource::Live => return Ok(()),
                 // Listed twice, as happens when others add and remove names.
-                Err(Miss::Failed(failed)) if self.source == Source::Live && failed.is_there() => {
+                Err(EntryFailure::Failed(failed))
+                    if self.source == CloneSource::Live && failed.is_already_exists() =>
+                {
                     return Ok(());
                 }
-                Err(Miss::Gone) => return Err(Failed::io("find", &step.path())(Errno::NOENT)),
-                Err(Miss::Failed(failed)) => return Err(failed),
-                Err(Miss::Changed) => {}
+                Err(EntryFailure::Vanished) => {
+                    return Err(TreeError::io("find", &step.path())(Errno::NOENT));
+                }
+                Err(EntryFailure::Failed(failed)) => return Err(failed),
+                Err(EntryFailure::Changed) => {}
             }
         }
-        Err(Failed::Restless { path: step.path() })
+        Err(TreeError::KeepsChanging { path: step.path() })
     }
 
-    fn try_entry(&self, step: Step<'_>) -> Result<(), Miss> {
-        let Step { from, name, .. } = step;
-        let meta = Meta::at(from, name).map_err(step.misses("look at"))?;
-        let meta = meta.ok_or_else(|| Failed::Type { path: step.path() })?;
+    fn try_clone_entry(&self, step: EntryStep<'_>) -> Result<(), EntryFailure> {
+        let EntryStep { from, name, .. } = step;
+        let meta = Meta::at(from, name).map_err(step.read_failure("look at"))?;
+        let meta = meta.ok_or_else(|| TreeError::Type { path: step.path() })?;
         if meta.is_mount {
-            return Err(Failed::Mount { path: step.path() }.into());
+            return Err(TreeError::Mount { path: step.path() }.into());
         }
-        let xattrs = || xattr::read(from, name).map_err(step.misses("read the attributes of"));
+        let xattrs =
+            || xattr::read(from, name).map_err(step.read_failure("read the attributes of"));
         match meta.kind {
-            Kind::File => self.file(step),
+            Kind::File => self.clone_file(step),
             Kind::Dir => {
                 let xattrs = xattrs()?;
-                step.place().dir()?;
+                step.destination().create_dir()?;
                 let parent = Some(Arc::clone(step.dir));
                 let dir = Arc::new(Dir { path: step.path(), meta, xattrs, parent });
                 lock(&self.queue).waiting.push(dir);
@@ -323,100 +335,105 @@ impl<'a> Work<'a> {
                 Ok(())
             }
             Kind::Symlink => {
-                let target = readlinkat(from, name, Vec::new()).map_err(step.misses("read"))?;
-                Ok(step.place().symlink(&target, &meta, &xattrs()?)?)
+                let target =
+                    readlinkat(from, name, Vec::new()).map_err(step.read_failure("read"))?;
+                Ok(step.destination().create_symlink(&target, &meta, &xattrs()?)?)
             }
             Kind::Fifo | Kind::Socket | Kind::Block(_) | Kind::Char(_) => {
-                Ok(step.place().special(&meta, &xattrs()?)?)
+                Ok(step.destination().create_special(&meta, &xattrs()?)?)
             }
         }
     }
 
     /// Whether a file has been met by another name. Then it becomes a link later; if not, this is its
     /// first name.
-    fn has_name(&self, key: (u64, u64), step: Step<'_>) -> bool {
+    fn is_further_name(&self, key: (u64, u64), step: EntryStep<'_>) -> bool {
         match lock(&self.first_names).entry(key) {
             Entry::Vacant(vacant) => {
                 vacant.insert(step.path());
                 false
             }
             Entry::Occupied(_) => {
-                let link = Link { key, dir: Arc::clone(step.dir), name: step.name.to_owned() };
+                let link =
+                    PendingLink { key, dir: Arc::clone(step.dir), name: step.name.to_owned() };
                 lock(&self.links).push(link);
                 true
             }
         }
     }
 
-    fn file(&self, step: Step<'_>) -> Result<(), Miss> {
-        let file: File = beneath::entry(step.from, step.name).map_err(step.misses("open"))?.into();
-        let meta = Meta::of(file.as_fd()).map_err(step.misses("look at"))?;
-        let meta = meta.filter(|meta| meta.kind == Kind::File).ok_or(Miss::Changed)?;
+    fn clone_file(&self, step: EntryStep<'_>) -> Result<(), EntryFailure> {
+        let file: File =
+            beneath::open_entry(step.from, step.name).map_err(step.read_failure("open"))?.into();
+        let meta = Meta::of(file.as_fd()).map_err(step.read_failure("look at"))?;
+        let meta = meta.filter(|meta| meta.kind == Kind::File).ok_or(EntryFailure::Changed)?;
         let xattrs =
-            xattr::read(step.from, step.name).map_err(step.misses("read attributes of"))?;
+            xattr::read(step.from, step.name).map_err(step.read_failure("read attributes of"))?;
         // Only of what is open is it certain that it is this file.
         let key = meta.link_key();
-        if key.is_some_and(|key| self.has_name(key, step)) {
+        if key.is_some_and(|key| self.is_further_name(key, step)) {
             return Ok(());
         }
-        let clone = step.place().file().inspect_err(|_| {
+        let clone = step.destination().create_file().inspect_err(|_| {
             // What is there by this name is not it.
             key.map(|key| lock(&self.first_names).remove(&key));
         })?;
-        let made = content::bring(&file, &clone, meta.size, &self.sharing, self.stop);
-        match made.map_err(Failed::io("clone", &step.path()))? {
-            Made::Shared => self.shared.fetch_add(1, Relaxed),
-            Made::Copied => self.copied.fetch_add(1, Relaxed),
-            Made::Empty => 0,
+        let outcome = content::clone_content(&file, &clone, meta.size, &self.sharing, self.stop);
+        match outcome.map_err(TreeError::io("clone", &step.path()))? {
+            ContentOutcome::Shared => self.shared.fetch_add(1, Relaxed),
+            ContentOutcome::Copied => self.copied.fetch_add(1, Relaxed),
+            ContentOutcome::Empty => 0,
         };
         self.bytes.fetch_add(meta.size, Relaxed);
-        Ok(step.place().dress(&meta, &xattrs)?)
+        Ok(step.destination().set_metadata(&meta, &xattrs)?)
     }
 
     /// Makes the links, and tells what there is.
-    fn finish(self) -> Result<Cloned, Failed> {
+    fn finish(self) -> Result<CloneSummary, TreeError> {
         let failed = lock(&self.queue).failed.take();
         if let Some(failed) = failed {
             return Err(failed);
         }
         loop {
             let Some(link) = lock(&self.links).pop() else { break };
-            self.link(&link)?;
-            release(link.dir, self.to)?;
+            self.create_link(&link)?;
+            finish_if_last(link.dir, self.to)?;
         }
         let (shared, copied) = (self.shared.into_inner(), self.copied.into_inner());
-        Ok(Cloned {
-            method: if shared > 0 { Method::Reflink } else { Method::Copy },
+        Ok(CloneSummary {
+            method: if shared > 0 { CloneMethod::Reflink } else { CloneMethod::Copy },
             files: shared + copied,
             copied: if shared > 0 { copied } else { 0 },
             bytes: self.bytes.into_inner(),
         })
     }
 
-    fn link(&self, link: &Link) -> Result<(), Failed> {
-        let Link { key, dir, name } = link;
+    fn create_link(&self, link: &PendingLink) -> Result<(), TreeError> {
+        let PendingLink { key, dir, name } = link;
         let path = join(&dir.path, name);
-        let failed = || Failed::io("link", &path);
-        let to = beneath::folder(self.to, &dir.path).map_err(failed())?;
+        let failed = || TreeError::io("link", &path);
+        let to = beneath::open_folder(self.to, &dir.path).map_err(failed())?;
         let first = lock(&self.first_names).get(key).cloned();
         let Some(first) = first else {
             // The first name turned out to be none, so this is a file as others are.
-            let from = match beneath::folder(self.from, &dir.path) {
-                Err(Errno::NOENT) if self.source == Source::Live => return Ok(()),
+            let from = match beneath::open_folder(self.from, &dir.path) {
+                Err(Errno::NOENT) if self.source == CloneSource::Live => return Ok(()),
                 from => from.map_err(failed())?,
             };
-            let step = Step { dir, from: from.as_fd(), to: to.as_fd(), name };
-            return match self.file(step) {
-                Err(Miss::Failed(failed)) if !failed.is_there() => Err(failed),
-                Err(_) if self.source == Source::Still => Err(Failed::Restless { path }),
+            let step = EntryStep { dir, from: from.as_fd(), to: to.as_fd(), name };
+            return match self.clone_file(step) {
+                Err(EntryFailure::Failed(failed)) if !failed.is_already_exists() => Err(failed),
+                Err(_) if self.source == CloneSource::Static => {
+                    Err(TreeError::KeepsChanging { path })
+                }
                 _ => Ok(()),
             };
         };
-        let above = beneath::folder(self.to, first.parent().unwrap_or(Path::new("")));
+        let above = beneath::open_folder(self.to, first.parent().unwrap_or(Path::new("")));
         let above = above.map_err(failed())?;
         let first = first.file_name().unwrap_or_default();
         match linkat(&above, first, &to, name.as_c_str(), AtFlags::empty()) {
-            Err(Errno::EXIST) if self.source == Source::Live => Ok(()),
+            Err(Errno::EXIST) if self.source == CloneSource::Live => Ok(()),
             linked => linked.map_err(failed()),
         }
     }

@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{SeekFrom, copy_file_range, ftruncate, ioctl_ficlone, seek};
 use rustix::io::Errno;
 
-use crate::stop::Stop;
+use crate::stop_signal::StopSignal;
 
 /// How much is copied before looking whether to stop.
-const STEP: usize = 16 * 1024 * 1024;
+const COPY_CHUNK: usize = 16 * 1024 * 1024;
 /// How much is copied at a time where the kernel cannot do it alone.
-const BUFFER: usize = 256 * 1024;
+const BUFFER_SIZE: usize = 256 * 1024;
 /// The part of a file that is left out where it is zero.
-const BLOCK: usize = 4096;
+const ZERO_BLOCK: usize = 4096;
 
 /// How a content came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
+pub(crate) enum ContentOutcome {
     /// It is shared with the original until one of them is changed.
     Shared,
     Copied,
@@ -30,9 +30,9 @@ pub(crate) enum Made {
 
 /// Whether it is worth asking a filesystem to share.
 #[derive(Debug)]
-pub(crate) struct Sharing(AtomicBool);
+pub(crate) struct ReflinkSupport(AtomicBool);
 
-impl Default for Sharing {
+impl Default for ReflinkSupport {
     fn default() -> Self {
         Self(AtomicBool::new(true))
     }
@@ -40,7 +40,7 @@ impl Default for Sharing {
 
 /// What to do when sharing fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Instead {
+enum ReflinkFallback {
     /// Copy this file and all others.
     CopyAll,
     /// Copy this file: it is special in some way.
@@ -49,40 +49,40 @@ enum Instead {
     Fail,
 }
 
-fn instead(errno: Errno) -> Instead {
+fn reflink_fallback(errno: Errno) -> ReflinkFallback {
     match errno {
-        Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY => Instead::CopyAll,
-        Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::ACCESS => Instead::CopyThis,
-        _ => Instead::Fail,
+        Errno::OPNOTSUPP | Errno::XDEV | Errno::NOSYS | Errno::NOTTY => ReflinkFallback::CopyAll,
+        Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::ACCESS => ReflinkFallback::CopyThis,
+        _ => ReflinkFallback::Fail,
     }
 }
 
 /// Brings `size` bytes of a file into an empty one.
-pub(crate) fn bring(
+pub(crate) fn clone_content(
     from: &File,
     to: &File,
     size: u64,
-    sharing: &Sharing,
-    stop: &Stop,
-) -> io::Result<Made> {
+    sharing: &ReflinkSupport,
+    stop: &StopSignal,
+) -> io::Result<ContentOutcome> {
     if size == 0 {
-        return Ok(Made::Empty);
+        return Ok(ContentOutcome::Empty);
     }
     if sharing.0.load(Ordering::Relaxed) {
         match ioctl_ficlone(to, from) {
-            Ok(()) => return Ok(Made::Shared),
-            Err(errno) => match instead(errno) {
-                Instead::CopyAll => sharing.0.store(false, Ordering::Relaxed),
-                Instead::CopyThis => {}
-                Instead::Fail => return Err(errno.into()),
+            Ok(()) => return Ok(ContentOutcome::Shared),
+            Err(errno) => match reflink_fallback(errno) {
+                ReflinkFallback::CopyAll => sharing.0.store(false, Ordering::Relaxed),
+                ReflinkFallback::CopyThis => {}
+                ReflinkFallback::Fail => return Err(errno.into()),
             },
         }
     }
-    copy(from, to, size, stop)?;
-    Ok(Made::Copied)
+    copy_data(from, to, size, stop)?;
+    Ok(ContentOutcome::Copied)
 }
 
-fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> io::Result<()> {
+fn copy_data(from: &File, to: &File, size: u64, stop: &StopSignal) -> io::Result<()> {
     let mut at = 0;
     while at < size {
         let begin = match seek(from, SeekFrom::Data(at)) {
@@ -107,19 +107,19 @@ fn copy(from: &File, to: &File, size: u64, stop: &Stop) -> io::Result<()> {
 }
 
 /// Copies a range; false if the file ends before it.
-fn copy_range(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io::Result<bool> {
+fn copy_range(from: &File, to: &File, begin: u64, end: u64, stop: &StopSignal) -> io::Result<bool> {
     let mut at = begin;
     while at < end {
         if let Some(reason) = stop.reason() {
             return Err(io::Error::other(reason.to_owned()));
         }
-        let most = usize::try_from(end - at).unwrap_or(STEP).min(STEP);
+        let most = usize::try_from(end - at).unwrap_or(COPY_CHUNK).min(COPY_CHUNK);
         let (mut read, mut written) = (at, at);
         match copy_file_range(from, Some(&mut read), to, Some(&mut written), most) {
             Ok(0) => return Ok(false),
             Ok(_) => at = read,
             Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
-                return copy_by_hand(from, to, at, end, stop);
+                return copy_through_buffer(from, to, at, end, stop);
             }
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -128,14 +128,20 @@ fn copy_range(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io::
     Ok(true)
 }
 
-fn copy_by_hand(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io::Result<bool> {
-    let mut buffer = vec![0; BUFFER];
+fn copy_through_buffer(
+    from: &File,
+    to: &File,
+    begin: u64,
+    end: u64,
+    stop: &StopSignal,
+) -> io::Result<bool> {
+    let mut buffer = vec![0; BUFFER_SIZE];
     let mut at = begin;
     while at < end {
         if let Some(reason) = stop.reason() {
             return Err(io::Error::other(reason.to_owned()));
         }
-        let most = usize::try_from(end - at).unwrap_or(BUFFER).min(BUFFER);
+        let most = usize::try_from(end - at).unwrap_or(BUFFER_SIZE).min(BUFFER_SIZE);
         let length = match from.read_at(&mut buffer[..most], at) {
             Ok(0) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -148,12 +154,12 @@ fn copy_by_hand(from: &File, to: &File, begin: u64, end: u64, stop: &Stop) -> io
 }
 
 /// Writes a file from its begin to its end, leaving out blocks of zeros.
-pub(crate) struct Sparse<'a> {
+pub(crate) struct SparseWriter<'a> {
     file: &'a File,
     at: u64,
 }
 
-impl<'a> Sparse<'a> {
+impl<'a> SparseWriter<'a> {
     pub(crate) fn new(file: &'a File) -> Self {
         Self { file, at: 0 }
     }
@@ -165,16 +171,16 @@ impl<'a> Sparse<'a> {
     }
 }
 
-impl io::Write for Sparse<'_> {
+impl io::Write for SparseWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
             // To the end of the block of the file that we are in.
-            let in_block = usize::try_from(self.at % BLOCK as u64).unwrap_or(0);
-            let (block, after) = rest.split_at((BLOCK - in_block).min(rest.len()));
+            let in_block = usize::try_from(self.at % ZERO_BLOCK as u64).unwrap_or(0);
+            let (block, after) = rest.split_at((ZERO_BLOCK - in_block).min(rest.len()));
             if block.iter().any(|&byte| byte != 0) {
                 // As much as follows without a block of zeros, in one go.
-                let more = after.chunks(BLOCK).take_while(|next| next.iter().any(|&b| b != 0));
+                let more = after.chunks(ZERO_BLOCK).take_while(|next| next.iter().any(|&b| b != 0));
                 let length = block.len() + more.map(<[u8]>::len).sum::<usize>();
                 self.file.write_all_at(&rest[..length], self.at)?;
                 self.at += length as u64;

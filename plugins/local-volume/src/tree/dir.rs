@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::meta::Meta;
-use super::write::Place;
+use super::write::EntryDestination;
 use super::xattr::Xattrs;
-use super::{Failed, beneath};
+use super::{TreeError, beneath};
 
 /// A folder that is being filled.
 #[derive(Debug)]
@@ -26,17 +26,17 @@ pub(crate) struct Dir {
 }
 
 /// Gives a folder up. If nobody else holds it, it is dressed, and its parent is given up.
-pub(crate) fn release(dir: Arc<Dir>, tree: BorrowedFd<'_>) -> Result<(), Failed> {
+pub(crate) fn finish_if_last(dir: Arc<Dir>, tree: BorrowedFd<'_>) -> Result<(), TreeError> {
     let mut next = Some(dir);
     while let Some(Dir { path, meta, xattrs, parent }) = next.and_then(Arc::into_inner) {
         let (above, name) = match (path.parent(), path.file_name()) {
             (Some(above), Some(name)) => (above, name.as_bytes()),
             _ => (Path::new(""), &b"."[..]),
         };
-        let folder = beneath::folder(tree, above).map_err(Failed::io("open", above))?;
-        let name = CString::new(name).map_err(Failed::io("name", &path))?;
-        let place = Place { folder: folder.as_fd(), path: above, name: &name };
-        place.dress(&meta, &xattrs)?;
+        let folder = beneath::open_folder(tree, above).map_err(TreeError::io("open", above))?;
+        let name = CString::new(name).map_err(TreeError::io("name", &path))?;
+        let destination = EntryDestination { folder: folder.as_fd(), path: above, name: &name };
+        destination.set_metadata(&meta, &xattrs)?;
         next = parent;
     }
     Ok(())

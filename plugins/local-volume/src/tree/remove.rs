@@ -9,36 +9,36 @@ use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
 use super::meta::{Kind, Meta};
-use super::{Failed, beneath, join};
+use super::{TreeError, beneath, join};
 
 /// Removes a folder with all that is in it. No error if it is gone.
 ///
 /// Nothing below a symbolic link or a mount is touched. Only one folder is open at a time.
-pub(crate) fn tree(above: BorrowedFd<'_>, name: &CStr) -> Result<(), Failed> {
+pub(crate) fn remove_tree(above: BorrowedFd<'_>, name: &CStr) -> Result<(), TreeError> {
     // A folder is there twice: first to be looked into, then, when it is empty, to be removed.
     let mut stack = vec![(join(Path::new(""), name), false)];
     while let Some((path, was_emptied)) = stack.pop() {
         if was_emptied {
-            remove(above, &path)?;
+            remove_folder(above, &path)?;
             continue;
         }
-        let folder = match beneath::folder(above, &path) {
+        let folder = match beneath::open_folder(above, &path) {
             Err(Errno::NOENT) => continue,
-            folder => folder.map_err(Failed::io("open", &path))?,
+            folder => folder.map_err(TreeError::io("open", &path))?,
         };
         stack.push((path.clone(), true));
-        let names = folders_left(folder.as_fd(), &path)?;
+        let names = remaining_folders(folder.as_fd(), &path)?;
         stack.extend(names.iter().map(|name| (join(&path, name), false)));
     }
     Ok(())
 }
 
 /// Removes what is no folder, and tells what is.
-fn folders_left(folder: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, Failed> {
+fn remaining_folders(folder: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, TreeError> {
     let mut folders = Vec::new();
     // Reading goes on while entries are removed, which filesystems allow.
-    for name in beneath::names(folder).map_err(Failed::io("list", path))? {
-        let name = name.map_err(Failed::io("list", path))?;
+    for name in beneath::entry_names(folder).map_err(TreeError::io("list", path))? {
+        let name = name.map_err(TreeError::io("list", path))?;
         let removed = match Meta::at(folder, &name) {
             Ok(Some(meta)) if meta.kind == Kind::Dir => {
                 folders.push(name);
@@ -49,17 +49,17 @@ fn folders_left(folder: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, Fai
         };
         match removed {
             Err(Errno::NOENT) => {}
-            removed => removed.map_err(Failed::io("remove", &join(path, &name)))?,
+            removed => removed.map_err(TreeError::io("remove", &join(path, &name)))?,
         }
     }
     Ok(folders)
 }
 
-fn remove(above: BorrowedFd<'_>, path: &Path) -> Result<(), Failed> {
+fn remove_folder(above: BorrowedFd<'_>, path: &Path) -> Result<(), TreeError> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    let failed = || Failed::io("remove", path);
-    let parent = beneath::folder(above, parent).map_err(failed())?;
-    let name = CString::new(name.as_bytes()).map_err(Failed::io("name", path))?;
+    let failed = || TreeError::io("remove", path);
+    let parent = beneath::open_folder(above, parent).map_err(failed())?;
+    let name = CString::new(name.as_bytes()).map_err(TreeError::io("name", path))?;
     match unlinkat(parent.as_fd(), name.as_c_str(), AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(()),
         removed => removed.map_err(failed()),
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_a_tree_goes_and_nothing_that_it_points_to() {
+    fn tree_is_removed_without_following_links() {
         let folder = tempfile::tempdir().unwrap();
         let base = folder.path();
         fs::create_dir_all(base.join("tree/a/b/c")).unwrap();
@@ -89,9 +89,9 @@ mod tests {
         }
         fs::create_dir_all(&deep).unwrap();
         let above = fs::File::open(base).unwrap();
-        tree(above.as_fd(), c"tree").unwrap();
+        remove_tree(above.as_fd(), c"tree").unwrap();
         assert!(!base.join("tree").exists());
         assert!(base.join("kept/file").exists());
-        tree(above.as_fd(), c"tree").unwrap();
+        remove_tree(above.as_fd(), c"tree").unwrap();
     }
 }

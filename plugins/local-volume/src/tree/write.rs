@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::meta::{Kind, Meta};
 use super::xattr::{self, Xattrs};
-use super::{Failed, join};
+use super::{TreeError, join};
 
 /// For us alone, until it gets its own mode.
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -21,65 +21,66 @@ const PRIVATE_DIR: Mode = Mode::RWXU;
 
 /// The place of an entry: an open folder, its path in the tree and a name in it.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryDestination<'a> {
     pub folder: BorrowedFd<'a>,
     pub path: &'a Path,
     pub name: &'a CStr,
 }
 
-impl Place<'_> {
-    fn failed(&self, doing: &'static str) -> impl FnOnce(Errno) -> Failed + use<> {
-        Failed::io(doing, &join(self.path, self.name))
+impl EntryDestination<'_> {
+    fn write_error(&self, doing: &'static str) -> impl FnOnce(Errno) -> TreeError + use<> {
+        TreeError::io(doing, &join(self.path, self.name))
     }
 
     /// A folder. It is dressed when all is in it.
-    pub(crate) fn dir(&self) -> Result<(), Failed> {
-        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.failed("make folder"))
+    pub(crate) fn create_dir(&self) -> Result<(), TreeError> {
+        mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("make folder"))
     }
 
     /// An empty file. It is dressed when its content is there.
-    pub(crate) fn file(&self) -> Result<File, Failed> {
+    pub(crate) fn create_file(&self) -> Result<File, TreeError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(self.folder, self.name, flags, PRIVATE_FILE);
-        Ok(opened.map_err(self.failed("create"))?.into())
+        Ok(opened.map_err(self.write_error("create"))?.into())
     }
 
     /// A symbolic link, dressed.
-    pub(crate) fn symlink(
+    pub(crate) fn create_symlink(
         &self,
         target: &CStr,
         meta: &Meta,
         xattrs: &Xattrs,
-    ) -> Result<(), Failed> {
-        symlinkat(target, self.folder, self.name).map_err(self.failed("make symbolic link"))?;
-        self.dress(meta, xattrs)
+    ) -> Result<(), TreeError> {
+        symlinkat(target, self.folder, self.name)
+            .map_err(self.write_error("make symbolic link"))?;
+        self.set_metadata(meta, xattrs)
     }
 
     /// A pipe, a socket or a device, dressed.
-    pub(crate) fn special(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), Failed> {
+    pub(crate) fn create_special(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), TreeError> {
         let (kind, device) = match meta.kind {
             Kind::Fifo => (FileType::Fifo, 0),
             Kind::Socket => (FileType::Socket, 0),
             Kind::Block(device) => (FileType::BlockDevice, device),
             Kind::Char(device) => (FileType::CharacterDevice, device),
             Kind::File | Kind::Dir | Kind::Symlink => {
-                return Err(Failed::Type { path: join(self.path, self.name) });
+                return Err(TreeError::Type { path: join(self.path, self.name) });
             }
         };
         mknodat(self.folder, self.name, kind, PRIVATE_FILE, device)
-            .map_err(self.failed("make special file"))?;
-        self.dress(meta, xattrs)
+            .map_err(self.write_error("make special file"))?;
+        self.set_metadata(meta, xattrs)
     }
 
     /// Gives an entry its owner, attributes, mode and time, in this order: a change of the owner
     /// takes set-uid and capabilities away, and a mode may forbid to set attributes.
-    pub(crate) fn dress(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), Failed> {
+    pub(crate) fn set_metadata(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), TreeError> {
         let Self { folder, name, .. } = *self;
         let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
         chownat(folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(self.failed("set the owner of"))?;
-        xattr::write(folder, name, xattrs).map_err(|(key, errno)| Failed::Io {
+            .map_err(self.write_error("set the owner of"))?;
+        xattr::write(folder, name, xattrs).map_err(|(key, errno)| TreeError::Io {
             doing: "set an extended attribute of",
             path: join(self.path, name),
             source: std::io::Error::other(format!("{key:?}: {}", std::io::Error::from(errno))),
@@ -87,12 +88,12 @@ impl Place<'_> {
         if meta.kind != Kind::Symlink {
             let mode = Mode::from_raw_mode(meta.mode);
             chmodat(folder, name, mode, AtFlags::empty())
-                .map_err(self.failed("set the mode of"))?;
+                .map_err(self.write_error("set the mode of"))?;
         }
         let (seconds, nanoseconds) = meta.modified;
         let modified = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
         let times = Timestamps { last_access: modified, last_modification: modified };
         utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(self.failed("set the time of"))
+            .map_err(self.write_error("set the time of"))
     }
 }

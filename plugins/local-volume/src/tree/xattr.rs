@@ -13,18 +13,19 @@ use rustix::io::{Errno, Result};
 pub(crate) type Xattrs = Vec<(CString, Vec<u8>)>;
 
 /// How often a list or a value may grow while it is read.
-const TRIES: usize = 16;
+const MAX_ATTEMPTS: usize = 16;
 
 /// All attributes of an entry. Filesystems without any have none.
 pub(crate) fn read(folder: BorrowedFd<'_>, name: &CStr) -> Result<Xattrs> {
-    let path = path(folder, name);
-    let names = match sized(|| llistxattr_query(&path), |buffer| llistxattr(&path, buffer)) {
+    let path = proc_path(folder, name);
+    let names = match read_sized(|| llistxattr_query(&path), |buffer| llistxattr(&path, buffer)) {
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
         names => names?,
     };
     let mut found = Vec::new();
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let value = sized(|| lgetxattr_query(&path, name), |buffer| lgetxattr(&path, name, buffer));
+        let value =
+            read_sized(|| lgetxattr_query(&path, name), |buffer| lgetxattr(&path, name, buffer));
         match value {
             // Removed since it was listed.
             Err(Errno::NODATA) => {}
@@ -43,7 +44,7 @@ pub(crate) fn write(
     if xattrs.is_empty() {
         return Ok(());
     }
-    let path = path(folder, name);
+    let path = proc_path(folder, name);
     for (key, value) in xattrs {
         lsetxattr(&path, key.as_c_str(), value, XattrFlags::empty())
             .map_err(|errno| (key.clone(), errno))?;
@@ -51,14 +52,14 @@ pub(crate) fn write(
     Ok(())
 }
 
-fn path(folder: BorrowedFd<'_>, name: &CStr) -> Vec<u8> {
+fn proc_path(folder: BorrowedFd<'_>, name: &CStr) -> Vec<u8> {
     let mut path = format!("/proc/self/fd/{}/", folder.as_raw_fd()).into_bytes();
     path.extend(name.to_bytes());
     path
 }
 
 /// Reads what has to be asked for its size first. Both are limited to 64 KiB by the kernel.
-fn sized(
+fn read_sized(
     query: impl Fn() -> Result<usize>,
     read: impl Fn(&mut [u8]) -> Result<usize>,
 ) -> Result<Vec<u8>> {
@@ -71,7 +72,7 @@ fn sized(
         }
         let mut buffer = vec![0; size];
         match read(&mut buffer) {
-            Err(Errno::RANGE) if tries < TRIES => {}
+            Err(Errno::RANGE) if tries < MAX_ATTEMPTS => {}
             length => {
                 buffer.truncate(length?);
                 return Ok(buffer);

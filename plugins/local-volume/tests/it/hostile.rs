@@ -17,15 +17,15 @@ use rustic_core::{
 };
 
 use crate::listing::names;
-use crate::place::{PASSWORD, Place, id_of, persistent_volume};
+use crate::test_env::{PASSWORD, TestEnv, id_of, persistent_volume};
 
 #[tokio::test]
-async fn a_persistent_volume_that_leads_out_of_the_roots_is_refused() {
-    let place = Place::new().await;
-    fs::create_dir(place.path("secret")).unwrap();
-    symlink("../secret", place.path("root/link")).unwrap();
-    symlink("/proc/self/root", place.path("root/magic")).unwrap();
-    let root = place.path("root");
+async fn persistent_volume_outside_the_roots_is_refused() {
+    let env = TestEnv::new().await;
+    fs::create_dir(env.path("secret")).unwrap();
+    symlink("../secret", env.path("root/link")).unwrap();
+    symlink("/proc/self/root", env.path("root/magic")).unwrap();
+    let root = env.path("root");
     for (path, words) in [
         ("/etc".to_owned(), "not below an allowed root"),
         ("/".to_owned(), "the root of all filesystems"),
@@ -40,70 +40,70 @@ async fn a_persistent_volume_that_leads_out_of_the_roots_is_refused() {
     ] {
         for kind in ["local", "hostPath"] {
             let item = persistent_volume(kind, &path);
-            let error = place.plugin.get_volume_id(&item).await.unwrap_err();
+            let error = env.plugin.get_volume_id(&item).await.unwrap_err();
             assert!(error.message().contains(words), "{path}: {error}");
             assert_eq!(error.class(), Class::Permanent, "{error}");
         }
         // Nor when the id comes from a backup of somebody else.
         let Some(volume) = VolumeId::new(path.clone()) else { continue };
         let tags = std::collections::BTreeMap::new();
-        assert!(place.plugin.create_snapshot(&volume, "", &tags).await.is_err(), "{path}");
-        assert!(place.plugin.get_volume_info(&volume, "").await.is_err(), "{path}");
+        assert!(env.plugin.create_snapshot(&volume, "", &tags).await.is_err(), "{path}");
+        assert!(env.plugin.get_volume_info(&volume, "").await.is_err(), "{path}");
         if !path.ends_with("link") && !path.contains("magic") {
             let item = persistent_volume("local", "/x");
-            assert!(place.plugin.set_volume_id(&item, &volume).await.is_err(), "{path}");
+            assert!(env.plugin.set_volume_id(&item, &volume).await.is_err(), "{path}");
         }
     }
-    assert_eq!(names(&place.state()), [""; 0], "nothing was made");
+    assert_eq!(names(&env.state()), [""; 0], "nothing was made");
 }
 
 #[tokio::test]
 async fn links_in_a_volume_are_cloned_and_never_followed() {
-    let place = Place::new().await;
-    fs::create_dir(place.path("secret")).unwrap();
-    fs::write(place.path("secret/file"), "secret").unwrap();
-    symlink(place.path("secret"), place.volume().join("folder")).unwrap();
-    symlink(place.path("secret/file"), place.volume().join("file")).unwrap();
-    let snapshot = place.snapshot("r-1").await.unwrap();
-    place.plugin.upload_snapshot(&snapshot).await.unwrap();
-    let made = place.restore(&snapshot).await.unwrap();
+    let env = TestEnv::new().await;
+    fs::create_dir(env.path("secret")).unwrap();
+    fs::write(env.path("secret/file"), "secret").unwrap();
+    symlink(env.path("secret"), env.volume().join("folder")).unwrap();
+    symlink(env.path("secret/file"), env.volume().join("file")).unwrap();
+    let snapshot = env.snapshot("r-1").await.unwrap();
+    env.plugin.upload_snapshot(&snapshot).await.unwrap();
+    let restored = env.restore(&snapshot).await.unwrap();
     for name in ["folder", "file"] {
-        assert!(fs::symlink_metadata(made.join(name)).unwrap().is_symlink(), "{name}");
+        assert!(fs::symlink_metadata(restored.join(name)).unwrap().is_symlink(), "{name}");
     }
-    place.plugin.delete_snapshot(&snapshot).await.unwrap();
-    assert_eq!(fs::read_to_string(place.path("secret/file")).unwrap(), "secret");
+    env.plugin.delete_snapshot(&snapshot).await.unwrap();
+    assert_eq!(fs::read_to_string(env.path("secret/file")).unwrap(), "secret");
 }
 
 #[tokio::test]
-async fn ids_that_are_not_ours_are_refused_and_touch_nothing() {
-    let place = Place::new().await;
-    fs::create_dir_all(place.path("root/precious")).unwrap();
+async fn foreign_ids_are_refused_without_side_effects() {
+    let env = TestEnv::new().await;
+    fs::create_dir_all(env.path("root/precious")).unwrap();
     for text in ["../precious", "..", "/etc", "lv-", "lv-../../precious", "snap-1", "lv-é"] {
         let id = SnapshotId::new(text).unwrap();
-        let error = place.plugin.delete_snapshot(&id).await.unwrap_err();
+        let error = env.plugin.delete_snapshot(&id).await.unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-        assert_eq!(place.plugin.upload_snapshot(&id).await.unwrap_err().code(), error.code());
-        assert_eq!(place.restore(&id).await.unwrap_err().code(), error.code());
-        assert_eq!(place.plugin.progress(&id).await.unwrap_err().class(), Class::Permanent);
-        place.plugin.cancel(&id).await.unwrap();
+        assert_eq!(env.plugin.upload_snapshot(&id).await.unwrap_err().code(), error.code());
+        assert_eq!(env.restore(&id).await.unwrap_err().code(), error.code());
+        assert_eq!(env.plugin.progress(&id).await.unwrap_err().class(), Class::Permanent);
+        env.plugin.cancel(&id).await.unwrap();
     }
-    assert!(place.path("root/precious").exists());
+    assert!(env.path("root/precious").exists());
 }
 
 #[tokio::test]
-async fn a_volume_with_another_filesystem_in_it_is_refused() {
-    let place = Place::new().await;
-    let inner = place.volume().join("inner");
+async fn volume_containing_a_mount_is_refused() {
+    let env = TestEnv::new().await;
+    let inner = env.volume().join("inner");
     fs::create_dir(&inner).unwrap();
-    let mounted = crate::filesystems::Mounted::tmpfs(&inner, "1m");
-    let error = place.snapshot("r-1").await.unwrap_err();
+    let mounted = crate::filesystems::MountedFilesystem::tmpfs(&inner, "1m");
+    let error = env.snapshot("r-1").await.unwrap_err();
     assert!(error.message().contains("another filesystem is mounted at \"inner\""), "{error}");
     drop(mounted);
-    place.snapshot("r-1").await.unwrap();
+    env.snapshot("r-1").await.unwrap();
 }
 
 #[tokio::test]
-async fn entries_of_a_repository_that_lead_elsewhere_are_refused() {
+async fn repository_entries_that_escape_the_volume_are_refused() {
     let evil = |name: &str, kind: NodeType| {
         let meta = Metadata {
             mode: Some(0o644),
@@ -116,28 +116,30 @@ async fn entries_of_a_repository_that_lead_elsewhere_are_refused() {
         Node { name: name.to_owned(), ..Node::new_node("x".as_ref(), kind, meta) }
     };
     for name in ["../../../evil", "/evil", "..", "a/b", "\\x2fevil"] {
-        let place = Place::new().await;
-        let snapshot = place.snapshot("r-1").await.unwrap();
+        let env = TestEnv::new().await;
+        let snapshot = env.snapshot("r-1").await.unwrap();
         // Makes the repository, with a snapshot that is replaced by the evil one.
-        place.plugin.upload_snapshot(&snapshot).await.unwrap();
+        env.plugin.upload_snapshot(&snapshot).await.unwrap();
         let file = evil(name, NodeType::File);
-        let repository = place.path("repository");
+        let repository = env.path("repository");
         let id = snapshot.clone();
-        tokio::task::spawn_blocking(move || plant(&repository, &id, file)).await.unwrap();
-        let before = names(&place.path("."));
-        let error = place.restore(&snapshot).await.unwrap_err();
+        tokio::task::spawn_blocking(move || plant_malicious_snapshot(&repository, &id, file))
+            .await
+            .unwrap();
+        let before = names(&env.path("."));
+        let error = env.restore(&snapshot).await.unwrap_err();
         assert_eq!(error.code(), Code::DataLoss, "{name}: {error}");
         assert!(error.message().contains("name is that of no entry"), "{name}: {error}");
-        assert_eq!(names(&place.path(".")), before);
-        assert_eq!(names(&place.path("root")), [".bowline-snapshots", "vol"], "{name}");
+        assert_eq!(names(&env.path(".")), before);
+        assert_eq!(names(&env.path("root")), [".bowline-snapshots", "vol"], "{name}");
         assert!(!PathBuf::from("/evil").exists());
     }
 }
 
 /// Puts a snapshot with a later time into a repository, with one file of the given node.
-fn plant(repository: &std::path::Path, id: &SnapshotId, file: Node) {
-    struct Evil(Node);
-    impl ReadSource for Evil {
+fn plant_malicious_snapshot(repository: &std::path::Path, id: &SnapshotId, file: Node) {
+    struct MaliciousSource(Node);
+    impl ReadSource for MaliciousSource {
         type Open = Cursor<&'static [u8]>;
         type Iter = std::vec::IntoIter<RusticResult<ReadSourceEntry<Self::Open>>>;
         fn size(&self) -> RusticResult<Option<u64>> {
@@ -154,20 +156,22 @@ fn plant(repository: &std::path::Path, id: &SnapshotId, file: Node) {
                 .into_iter()
         }
     }
-    let backends = RepositoryBackends::new(Arc::new(Folder::open(repository)), None);
+    let backends = RepositoryBackends::new(Arc::new(FolderBackend::open(repository)), None);
     let options = RepositoryOptions::default().no_cache(true);
     let opened = rustic_core::Repository::new(&options, &backends).unwrap();
     let opened = opened.open(&Credentials::password(PASSWORD)).unwrap();
     let indexed = opened.to_indexed_ids().unwrap();
     let snapshot = SnapshotOptions::default().add_tags(id.as_str()).unwrap().to_snapshot().unwrap();
     let options = BackupOptions::default().parent_opts(ParentOptions::default().force(true));
-    indexed.archive(&options, &Evil(file), snapshot, &[PathBuf::from("/data/vol")]).unwrap();
+    indexed
+        .archive(&options, &MaliciousSource(file), snapshot, &[PathBuf::from("/data/vol")])
+        .unwrap();
 }
 
 /// A folder as somebody else would use it.
-struct Folder(LocalFileSystem, tokio::runtime::Runtime);
+struct FolderBackend(LocalFileSystem, tokio::runtime::Runtime);
 
-impl Folder {
+impl FolderBackend {
     fn open(path: &std::path::Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         Self(LocalFileSystem::new_with_prefix(path).unwrap(), runtime)
@@ -183,7 +187,7 @@ impl Folder {
     }
 }
 
-impl ReadBackend for Folder {
+impl ReadBackend for FolderBackend {
     fn location(&self) -> String {
         "test".to_owned()
     }
@@ -220,7 +224,7 @@ impl ReadBackend for Folder {
     }
 }
 
-impl WriteBackend for Folder {
+impl WriteBackend for FolderBackend {
     fn write_bytes(
         &self,
         kind: FileType,
@@ -238,19 +242,21 @@ impl WriteBackend for Folder {
 }
 
 #[tokio::test]
-async fn two_volumes_do_not_see_each_others_snapshots() {
-    let place = Place::new().await;
-    fs::create_dir(place.path("root/other")).unwrap();
-    fs::write(place.volume().join("file"), "one").unwrap();
-    fs::write(place.path("root/other/file"), "two").unwrap();
-    let one = place.snapshot("r-1").await.unwrap();
-    let two = place.snapshot_of(&place.path("root/other"), "r-2").await.unwrap();
-    let (first, second) =
-        tokio::join!(place.plugin.upload_snapshot(&one), place.plugin.upload_snapshot(&two));
+async fn snapshots_of_two_volumes_are_separate() {
+    let env = TestEnv::new().await;
+    fs::create_dir(env.path("root/other")).unwrap();
+    fs::write(env.volume().join("file"), "one").unwrap();
+    fs::write(env.path("root/other/file"), "two").unwrap();
+    let first_snapshot = env.snapshot("r-1").await.unwrap();
+    let second_snapshot = env.snapshot_of(&env.path("root/other"), "r-2").await.unwrap();
+    let (first, second) = tokio::join!(
+        env.plugin.upload_snapshot(&first_snapshot),
+        env.plugin.upload_snapshot(&second_snapshot)
+    );
     first.unwrap();
     second.unwrap();
-    place.plugin.delete_snapshot(&one).await.unwrap();
-    let made = place.restore(&two).await.unwrap();
-    assert_eq!(fs::read_to_string(made.join("file")).unwrap(), "two");
-    assert!(place.plugin.get_volume_info(&id_of(&made), "").await.is_ok());
+    env.plugin.delete_snapshot(&first_snapshot).await.unwrap();
+    let restored = env.restore(&second_snapshot).await.unwrap();
+    assert_eq!(fs::read_to_string(restored.join("file")).unwrap(), "two");
+    assert!(env.plugin.get_volume_info(&id_of(&restored), "").await.is_ok());
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// What an entry looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct EntryInfo {
     kind: String,
     mode: u32,
     owner: (u32, u32),
@@ -22,7 +22,7 @@ pub(crate) struct Look {
 }
 
 /// Paths with what they look like; the tree itself has an empty one.
-pub(crate) type Listing = BTreeMap<PathBuf, Look>;
+pub(crate) type Listing = BTreeMap<PathBuf, EntryInfo>;
 
 pub(crate) fn of(tree: &Path) -> Listing {
     let mut listing = Listing::new();
@@ -64,7 +64,7 @@ pub(crate) fn of(tree: &Path) -> Listing {
         } else {
             first_names.entry(found.ino()).or_insert_with(|| path.clone()).clone()
         };
-        let look = Look {
+        let info = EntryInfo {
             kind: name,
             mode: found.mode() & 0o7777,
             owner: (found.uid(), found.gid()),
@@ -73,7 +73,7 @@ pub(crate) fn of(tree: &Path) -> Listing {
             xattrs: xattrs(&full),
             same_as,
         };
-        listing.insert(path, look);
+        listing.insert(path, info);
     }
     listing
 }
@@ -95,20 +95,20 @@ fn xattrs(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
 /// Fails with the first entry that differs, not with pages of both.
 #[track_caller]
 pub(crate) fn assert_same(found: &Listing, expected: &Listing) {
-    for (path, look) in expected {
-        let shown = |look: Option<&Look>| {
-            look.map(|look| Look {
-                content: look.content.iter().take(100).copied().collect(),
-                ..look.clone()
+    for (path, entry) in expected {
+        let shown = |info: Option<&EntryInfo>| {
+            info.map(|entry| EntryInfo {
+                content: entry.content.iter().take(100).copied().collect(),
+                ..entry.clone()
             })
         };
-        let there = found.get(path);
+        let actual = found.get(path);
         assert!(
-            there == Some(look),
+            actual == Some(entry),
             "{} is\n{:?}\nand should be\n{:?}",
             path.display(),
-            shown(there),
-            shown(Some(look))
+            shown(actual),
+            shown(Some(entry))
         );
     }
     let more: Vec<&PathBuf> = found.keys().filter(|path| !expected.contains_key(*path)).collect();

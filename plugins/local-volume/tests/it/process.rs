@@ -6,26 +6,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin_host::check::{self, Input, Verdict};
+use bowline_plugin_host::check::{self, Input, RuleVerdict};
 use bowline_plugin_host::{Host, Options};
 use bowline_plugin_local_volume::NAME;
 use bowline_plugin_sdk::{Class, Kind, SnapshotId, State, VolumeInfo, VolumeSnapshotter};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::listing::{self, assert_same, names};
-use crate::place::{Place, id_of, persistent_volume};
-use crate::stages::until;
+use crate::stages::wait_until;
+use crate::test_env::{TestEnv, id_of, persistent_volume};
 use crate::{sample, upload};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_bowline-plugin-local-volume");
 
 /// A host with our plugin in its folder.
-struct Hosted {
+struct HostedPlugin {
     host: Host,
     folder: tempfile::TempDir,
 }
 
-impl Hosted {
+impl HostedPlugin {
     async fn start(announces_own_kinds: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let plugin_dir = folder.path().join("plugins");
@@ -47,8 +47,8 @@ impl Hosted {
         Self { host, folder }
     }
 
-    async fn plugin(&self, place: &Place) -> Arc<dyn VolumeSnapshotter> {
-        let plugin = self.host.volume_snapshotter(NAME, place.config.clone()).await;
+    async fn plugin(&self, env: &TestEnv) -> Arc<dyn VolumeSnapshotter> {
+        let plugin = self.host.volume_snapshotter(NAME, env.config.clone()).await;
         plugin.unwrap().expect("it is listed")
     }
 
@@ -59,12 +59,12 @@ impl Hosted {
     /// Kills the process that answers calls.
     fn kill(&self) {
         let mark = format!("TMPDIR={}", self.folder.path().display());
-        let ours = |folder: &Path| {
+        let is_own_process = |folder: &Path| {
             let environment = fs::read(folder.join("environ")).unwrap_or_default();
             environment.split(|&byte| byte == 0).any(|variable| variable == mark.as_bytes())
         };
         let folders = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
-        let folders: Vec<PathBuf> = folders.filter(|folder| ours(folder)).collect();
+        let folders: Vec<PathBuf> = folders.filter(|folder| is_own_process(folder)).collect();
         assert_eq!(folders.len(), 1, "{folders:?}");
         let pid = folders[0].file_name().unwrap().to_str().unwrap().parse().unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -73,10 +73,10 @@ impl Hosted {
 
 async fn create(
     plugin: &dyn VolumeSnapshotter,
-    place: &Place,
+    env: &TestEnv,
 ) -> bowline_plugin_sdk::Result<SnapshotId> {
     let tags = [("bowline.io/request-id".to_owned(), "r-1".to_owned())].into();
-    plugin.create_snapshot(&id_of(&place.volume()), "", &tags).await
+    plugin.create_snapshot(&id_of(&env.volume()), "", &tags).await
 }
 
 async fn restore(plugin: &dyn VolumeSnapshotter, snapshot: &SnapshotId) -> PathBuf {
@@ -85,35 +85,35 @@ async fn restore(plugin: &dyn VolumeSnapshotter, snapshot: &SnapshotId) -> PathB
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_keeps_all_rules_for_snapshotters() {
-    let place = Place::new().await;
-    sample::make(&place.volume());
+async fn plugin_passes_the_snapshotter_check() {
+    let env = TestEnv::new().await;
+    sample::fill_volume(&env.volume());
     for announces_own_kinds in [true, false] {
         let mut input = Input::new(format!("test-{announces_own_kinds}")).unwrap();
-        input.config = place.config.clone();
-        input.volume = Some(id_of(&place.volume()));
-        let path = place.volume();
+        input.config = env.config.clone();
+        input.volume = Some(id_of(&env.volume()));
+        let path = env.volume();
         input.persistent_volume = Some(persistent_volume("local", path.to_str().unwrap()));
         input.timeout = Duration::from_mins(5);
         let options = Options { announces_own_kinds, ..Options::default() };
         let never = std::future::pending();
         let findings = check::run(BINARY.as_ref(), options, input, never, |_| {}).await.unwrap();
         for finding in &findings {
-            assert!(matches!(finding.verdict, Verdict::Holds(_)), "{finding:#?}");
-            assert_eq!(finding.left, [""; 0]);
+            assert!(matches!(finding.verdict, RuleVerdict::Holds(_)), "{finding:#?}");
+            assert_eq!(finding.leftovers, [""; 0]);
         }
         assert!(findings.len() >= 12, "{findings:#?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upload_goes_on_after_a_kill() {
-    let place = Place::new().await;
-    upload::fill(&place.volume());
-    let before = listing::of(&place.volume());
-    let hosted = Hosted::start(true).await;
-    let plugin = hosted.plugin(&place).await;
-    let snapshot = create(&*plugin, &place).await.unwrap();
+async fn upload_resumes_after_a_kill() {
+    let env = TestEnv::new().await;
+    upload::fill_volume(&env.volume());
+    let before = listing::of(&env.volume());
+    let hosted = HostedPlugin::start(true).await;
+    let plugin = hosted.plugin(&env).await;
+    let snapshot = create(&*plugin, &env).await.unwrap();
     let call = tokio::spawn({
         let (plugin, snapshot) = (Arc::clone(&plugin), snapshot.clone());
         async move { plugin.upload_snapshot(&snapshot).await }
@@ -128,90 +128,90 @@ async fn an_upload_goes_on_after_a_kill() {
     }
     hosted.kill();
     assert_eq!(call.await.unwrap().unwrap_err().class(), Class::Transient);
-    assert_eq!(names(&place.path("repository/snapshots")), [""; 0]);
+    assert_eq!(names(&env.path("repository/snapshots")), [""; 0]);
     // The clone is still there, and known to the next process.
     assert_eq!(plugin.progress(&snapshot).await.unwrap().state, State::Succeeded);
     plugin.upload_snapshot(&snapshot).await.unwrap();
-    assert_eq!(names(&place.path("repository/snapshots")).len(), 1);
-    assert!(!place.clone_of(&snapshot).exists());
+    assert_eq!(names(&env.path("repository/snapshots")).len(), 1);
+    assert!(!env.clone_of(&snapshot).exists());
     assert_same(&listing::of(&restore(&*plugin, &snapshot).await), &before);
     hosted.host.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_while_a_snapshot_is_made_leaves_no_half_of_it() {
-    let place = Place::new().await;
+async fn kill_during_a_snapshot_leaves_no_partial_snapshot() {
+    let env = TestEnv::new().await;
     for number in 0..3000 {
-        fs::write(place.volume().join(number.to_string()), "content").unwrap();
+        fs::write(env.volume().join(number.to_string()), "content").unwrap();
     }
-    let before = listing::of(&place.volume());
-    let hosted = Hosted::start(true).await;
-    let plugin = hosted.plugin(&place).await;
+    let before = listing::of(&env.volume());
+    let hosted = HostedPlugin::start(true).await;
+    let plugin = hosted.plugin(&env).await;
     // The process runs, and nothing of the start is in the way.
-    plugin.get_volume_info(&id_of(&place.volume()), "").await.unwrap();
+    plugin.get_volume_info(&id_of(&env.volume()), "").await.unwrap();
     let call = tokio::spawn({
         let plugin = Arc::clone(&plugin);
-        let volume = id_of(&place.volume());
+        let volume = id_of(&env.volume());
         let tags = [("bowline.io/request-id".to_owned(), "r-1".to_owned())].into();
         async move { plugin.create_snapshot(&volume, "", &tags).await }
     });
-    until(|| names(&place.state()).iter().any(|name| name.starts_with(".new-"))).await;
+    wait_until(|| names(&env.state()).iter().any(|name| name.starts_with(".new-"))).await;
     hosted.kill();
     assert!(call.await.unwrap().is_err(), "it was too fast for the test");
     let is_half = |name: &String| name.starts_with(".new-");
-    assert!(names(&place.state()).iter().all(is_half), "{:?}", names(&place.state()));
+    assert!(names(&env.state()).iter().all(is_half), "{:?}", names(&env.state()));
 
-    let snapshot = create(&*plugin, &place).await.unwrap();
-    assert_same(&listing::of(&place.clone_of(&snapshot)), &before);
-    until(|| names(&place.state()) == [snapshot.as_str()]).await;
+    let snapshot = create(&*plugin, &env).await.unwrap();
+    assert_same(&listing::of(&env.clone_of(&snapshot)), &before);
+    wait_until(|| names(&env.state()) == [snapshot.as_str()]).await;
     hosted.host.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn for_servers_that_know_only_version_1_it_uploads_while_it_creates() {
-    let place = Place::new().await;
-    fs::write(place.volume().join("file"), "content").unwrap();
-    let hosted = Hosted::start(false).await;
+async fn for_version_1_servers_the_upload_happens_during_creation() {
+    let env = TestEnv::new().await;
+    fs::write(env.volume().join("file"), "content").unwrap();
+    let hosted = HostedPlugin::start(false).await;
     let plugins = hosted.host.registry().plugins();
     let kinds: Vec<Kind> = plugins.iter().map(|plugin| plugin.kind).collect();
     assert_eq!(kinds, [Kind::VolumeSnapshotter]);
-    let plugin = hosted.plugin(&place).await;
-    let snapshot = create(&*plugin, &place).await.unwrap();
-    assert_eq!(names(&place.path("repository/snapshots")).len(), 1);
-    assert!(!place.clone_of(&snapshot).exists());
-    let made = restore(&*plugin, &snapshot).await;
-    assert_eq!(fs::read_to_string(made.join("file")).unwrap(), "content");
+    let plugin = hosted.plugin(&env).await;
+    let snapshot = create(&*plugin, &env).await.unwrap();
+    assert_eq!(names(&env.path("repository/snapshots")).len(), 1);
+    assert!(!env.clone_of(&snapshot).exists());
+    let restored = restore(&*plugin, &snapshot).await;
+    assert_eq!(fs::read_to_string(restored.join("file")).unwrap(), "content");
 
     // What cannot be uploaded is no snapshot.
-    fs::remove_dir_all(place.path("repository")).unwrap();
-    fs::write(place.path("repository"), "in the way").unwrap();
+    fs::remove_dir_all(env.path("repository")).unwrap();
+    fs::write(env.path("repository"), "in the way").unwrap();
     plugin.delete_snapshot(&snapshot).await.unwrap_err();
     let tags = [].into();
-    let error = plugin.create_snapshot(&id_of(&place.volume()), "", &tags).await.unwrap_err();
+    let error = plugin.create_snapshot(&id_of(&env.volume()), "", &tags).await.unwrap_err();
     assert!(error.message().contains("the folder of the repository"), "{error}");
     hosted.host.shut_down().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_reach_neither_errors_nor_the_log() {
-    let place = Place::new().await;
-    let mut hosted = Hosted::start(true).await;
-    let plugin = hosted.plugin(&place).await;
-    fs::write(place.volume().join("file"), "content").unwrap();
-    let snapshot = create(&*plugin, &place).await.unwrap();
+    let env = TestEnv::new().await;
+    let mut hosted = HostedPlugin::start(true).await;
+    let plugin = hosted.plugin(&env).await;
+    fs::write(env.volume().join("file"), "content").unwrap();
+    let snapshot = create(&*plugin, &env).await.unwrap();
     plugin.upload_snapshot(&snapshot).await.unwrap();
     let mut log = hosted.log();
     hosted.host.shut_down().await;
 
-    fs::write(place.path("password"), "hunter3-wrong").unwrap();
-    hosted = Hosted::start(true).await;
-    let plugin = hosted.plugin(&place).await;
+    fs::write(env.path("password"), "hunter3-wrong").unwrap();
+    hosted = HostedPlugin::start(true).await;
+    let plugin = hosted.plugin(&env).await;
     let error = plugin.delete_snapshot(&snapshot).await.unwrap_err();
     assert!(error.message().contains("the password does not open"), "{error}");
     log += &hosted.log();
     hosted.host.shut_down().await;
     assert!(log.contains("made the repository") && log.contains("7 bytes"), "{log}");
-    for text in [&log, error.message(), &place.record_of(&snapshot).to_string()] {
+    for text in [&log, error.message(), &env.record_of(&snapshot).to_string()] {
         assert!(!text.contains("hunter"), "{text}");
     }
 }

@@ -23,7 +23,7 @@ const ACL: [u8; 44] = [
 const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Makes the folder and all that is in it.
-pub(crate) fn make(volume: &Path) {
+pub(crate) fn fill_volume(volume: &Path) {
     let path = |name: &str| volume.join(name);
     fs::create_dir_all(path("folder/with/folders")).unwrap();
     for empty in ["empty", "folder/empty", "locked", "shared"] {
@@ -31,7 +31,7 @@ pub(crate) fn make(volume: &Path) {
     }
     fs::write(path("file"), "content").unwrap();
     fs::write(path("no content"), "").unwrap();
-    fs::write(path("folder/with/folders/large"), noise(3_000_000, 1)).unwrap();
+    fs::write(path("folder/with/folders/large"), pseudo_random_bytes(3_000_000, 1)).unwrap();
     for name in [
         "\u{1f4a9} ünï\u{301}".as_bytes(),
         b"new\nline and \\ and \" and '",
@@ -55,15 +55,15 @@ pub(crate) fn make(volume: &Path) {
     }
     let sparse = File::create(path(SPARSE)).unwrap();
     sparse.write_all_at(b"begin", 0).unwrap();
-    sparse.write_all_at(&noise(10_000, 2), SPARSE_SIZE / 2).unwrap();
+    sparse.write_all_at(&pseudo_random_bytes(10_000, 2), SPARSE_SIZE / 2).unwrap();
     sparse.set_len(SPARSE_SIZE).unwrap();
 
     mknodat(CWD, path("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     let device = makedev(1, 3);
     mknodat(CWD, path("device"), FileType::CharacterDevice, Mode::from_raw_mode(0o600), device)
         .unwrap();
-    let here = volume.join("folder");
-    let socket = here.join("socket");
+    let folder = volume.join("folder");
+    let socket = folder.join("socket");
     UnixListener::bind(&socket).unwrap();
 
     let set = |name: &str, key: &str, value: &[u8]| {
@@ -71,7 +71,7 @@ pub(crate) fn make(volume: &Path) {
     };
     set("file", "user.text", b"value");
     set("file", "user.empty", b"");
-    set("no content", "user.bytes", &noise(3000, 3));
+    set("no content", "user.bytes", &pseudo_random_bytes(3000, 3));
     set("folder", "user.folder", b"yes");
     set("folder/with", "system.posix_acl_default", &ACL);
     set("to file", "trusted.link", b"of a link");
@@ -118,7 +118,7 @@ pub(crate) fn make(volume: &Path) {
 }
 
 /// Bytes that cannot be compressed, always the same.
-pub(crate) fn noise(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pseudo_random_bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {

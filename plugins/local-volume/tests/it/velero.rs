@@ -11,17 +11,17 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::listing::{self, assert_same, names};
-use crate::place::Place;
 use crate::process::BINARY;
 use crate::sample;
+use crate::test_env::TestEnv;
 
-const LIMIT: Duration = Duration::from_mins(2);
+const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn velero_backs_a_volume_up_and_restores_it() {
-    let place = Place::new().await;
-    sample::make(&place.volume());
-    let before = listing::of(&place.volume());
+    let env = TestEnv::new().await;
+    sample::fill_volume(&env.volume());
+    let before = listing::of(&env.volume());
     let bed = Bed::new().unwrap();
     let cluster = ControlPlane::start(&bed, Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
@@ -31,18 +31,18 @@ async fn velero_backs_a_volume_up_and_restores_it() {
     }
     let options = velero::Options { plugins: vec![BINARY.into()], ..velero::Options::default() };
     let velero = Velero::start(&cluster, &s3, options).await.unwrap();
-    for object in objects(&place) {
+    for object in objects(&env) {
         apply::apply(&client, object).await.unwrap();
     }
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    wait("the volume is bound", async || is_bound(&volumes).await).await;
+    wait_until("the volume is bound", async || is_bound(&volumes).await).await;
 
     let run = async |arguments: &[&str]| {
         let output = velero.command().args(arguments).output().await.unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let said = run(&[
+    let output = run(&[
         "backup",
         "create",
         "one",
@@ -52,23 +52,23 @@ async fn velero_backs_a_volume_up_and_restores_it() {
         "--wait",
     ])
     .await;
-    assert!(said.contains("with status: Completed"), "{said}");
-    assert_eq!(names(&place.path("repository/snapshots")).len(), 1);
+    assert!(output.contains("with status: Completed"), "{output}");
+    assert_eq!(names(&env.path("repository/snapshots")).len(), 1);
 
     remove(&client).await;
-    fs::remove_dir_all(place.volume()).unwrap();
-    let said = run(&["restore", "create", "two", "--from-backup=one", "--wait"]).await;
-    assert!(said.contains("with status: Completed"), "{said}");
+    fs::remove_dir_all(env.volume()).unwrap();
+    let output = run(&["restore", "create", "two", "--from-backup=one", "--wait"]).await;
+    assert!(output.contains("with status: Completed"), "{output}");
     let restored = volumes.get("volume").await.unwrap().spec.unwrap();
     let path = PathBuf::from(restored.host_path.unwrap().path);
-    assert!(path.starts_with(place.path("root")), "{path:?}");
-    assert_ne!(path, place.volume());
+    assert!(path.starts_with(env.path("root")), "{path:?}");
+    assert_ne!(path, env.volume());
     assert_same(&listing::of(&path), &before);
 }
 
-fn objects(place: &Place) -> [Value; 4] {
+fn objects(env: &TestEnv) -> [Value; 4] {
     let volume = json!({
-        "hostPath": {"path": place.volume()},
+        "hostPath": {"path": env.volume()},
         "capacity": {"storage": "1Gi"},
         "accessModes": ["ReadWriteOnce"],
         "persistentVolumeReclaimPolicy": "Retain",
@@ -85,7 +85,7 @@ fn objects(place: &Place) -> [Value; 4] {
             "apiVersion": "velero.io/v1",
             "kind": "VolumeSnapshotLocation",
             "metadata": {"name": "local", "namespace": velero::NAMESPACE},
-            "spec": {"provider": bowline_plugin_local_volume::NAME, "config": place.config},
+            "spec": {"provider": bowline_plugin_local_volume::NAME, "config": env.config},
         }),
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "app"}}),
         json!({
@@ -119,20 +119,24 @@ async fn remove(client: &Client) {
     namespaces.delete("app", &now).await.unwrap();
     // The controllers that would let it go may not all run here.
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    wait("the volume is gone", async || {
+    wait_until("the volume is gone", async || {
         let _ = volumes.patch("volume", &PatchParams::default(), &free).await;
         volumes.get_opt("volume").await.unwrap().is_none()
     })
     .await;
-    wait("the namespace is gone", async || namespaces.get_opt("app").await.unwrap().is_none())
-        .await;
+    wait_until("the namespace is gone", async || {
+        namespaces.get_opt("app").await.unwrap().is_none()
+    })
+    .await;
 }
 
-async fn wait(what: &str, is_so: impl AsyncFn() -> bool) {
+async fn wait_until(description: &str, condition: impl AsyncFn() -> bool) {
     let wait = async {
-        while !is_so().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
+    tokio::time::timeout(WAIT_TIMEOUT, wait)
+        .await
+        .unwrap_or_else(|_| panic!("{description}: not in time"));
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Run;
-use super::volumes::Notices;
+use super::RunEvidence;
+use super::volumes::WarningMatcher;
 
 /// A snapshot that the driver has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct CsiSnapshot {
     pub(crate) handle: String,
     /// The claim that it is of, without its namespace.
     pub(crate) claim: String,
@@ -19,7 +19,7 @@ pub(crate) struct Taken {
 
 /// A snapshot that the files of a backup name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct CsiSnapshotRecord {
     /// The claim that it is of.
     pub(crate) claim: String,
     pub(crate) handle: String,
@@ -31,78 +31,84 @@ pub(crate) struct Record {
 
 /// A volume that the driver has made for a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Made {
+pub(crate) struct CsiRestoredResource {
     /// What it is, in words.
-    pub(crate) what: String,
+    pub(crate) description: String,
     /// How many there are of it, or point to it.
     pub(crate) count: usize,
 }
 
 /// What a run has to do with the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Csi {
+pub(crate) struct CsiEvidence {
     /// The claims that a backup should have snapshots of.
-    pub(crate) wanted: Vec<String>,
+    pub(crate) expected_claims: Vec<String>,
     /// What a backup has at the driver.
-    pub(crate) taken: Vec<Taken>,
-    pub(crate) records: Vec<Record>,
+    pub(crate) snapshots: Vec<CsiSnapshot>,
+    pub(crate) records: Vec<CsiSnapshotRecord>,
     /// What it had there when all of it was recorded and the server dead.
-    pub(crate) settled: Option<BTreeSet<String>>,
+    pub(crate) recorded_handles: Option<BTreeSet<String>>,
     /// What stands for its snapshots in the cluster, though the backup is over.
     pub(crate) objects: Vec<String>,
     /// What was made for a restore, of each of which there must be one.
-    pub(crate) made: Vec<Made>,
+    pub(crate) restored: Vec<CsiRestoredResource>,
 }
 
 /// Snapshots that no file names, and volumes that nothing points to, unless a warning does.
-pub(super) fn lost(run: &Run) -> Vec<String> {
-    let mut notices = Notices::new(&run.notices);
+pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
+    let mut notices = WarningMatcher::new(&run.volume_warnings);
     let mut lost = Vec::new();
-    for Taken { handle, claim, object, .. } in &run.csi.taken {
+    for CsiSnapshot { handle, claim, object, .. } in &run.csi.snapshots {
         let is_recorded = run.csi.records.iter().any(|one| one.handle == *handle);
-        if !is_recorded && !notices.explain(&[object]) {
+        if !is_recorded && !notices.take_matching(&[object]) {
             lost.push(format!("{}: the CSI snapshot {handle} of {claim} is lost", run.name));
         }
     }
-    for Made { what, .. } in run.csi.made.iter().filter(|made| made.count == 0) {
+    for CsiRestoredResource { description: what, .. } in
+        run.csi.restored.iter().filter(|made| made.count == 0)
+    {
         lost.push(format!("{}: {what} is lost", run.name));
     }
     lost
 }
 
 /// Claims that have several snapshots on record or others than before, and what was made more than once.
-pub(super) fn doubled(run: &Run) -> Vec<String> {
+pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let (name, csi) = (&run.name, &run.csi);
     let mut doubled = Vec::new();
     let mut recorded: BTreeMap<&str, usize> = BTreeMap::new();
-    for Record { claim, handle, .. } in &csi.records {
+    for CsiSnapshotRecord { claim, handle, .. } in &csi.records {
         *recorded.entry(claim).or_default() += 1;
-        if csi.settled.as_ref().is_some_and(|settled| !settled.contains(handle)) {
-            let why = "though one was recorded";
-            doubled.push(format!("{name}: {claim} has another CSI snapshot {why}"));
+        if csi.recorded_handles.as_ref().is_some_and(|settled| !settled.contains(handle)) {
+            let reason = "though one was recorded";
+            doubled.push(format!("{name}: {claim} has another CSI snapshot {reason}"));
         }
     }
     for (claim, times) in recorded.into_iter().filter(|(_, times)| *times > 1) {
         doubled.push(format!("{name}: {claim} has {times} CSI snapshots on record"));
     }
-    for Made { what, count } in csi.made.iter().filter(|made| made.count > 1) {
+    for CsiRestoredResource { description: what, count } in
+        csi.restored.iter().filter(|made| made.count > 1)
+    {
         doubled.push(format!("{name}: {what} is there {count} times"));
     }
     doubled
 }
 
 /// Which snapshots a backup should have and has not, and what it has left in the cluster.
-pub(super) fn unfinished(csi: &Csi) -> Vec<String> {
+pub(super) fn unfinished_reasons(csi: &CsiEvidence) -> Vec<String> {
     let mut reasons = Vec::new();
-    for claim in &csi.wanted {
-        let is_it = |one: &&Record| one.claim == *claim && one.is_succeeded;
-        let Some(Record { handle, archived, .. }) = csi.records.iter().find(is_it) else {
+    for claim in &csi.expected_claims {
+        let is_of_claim =
+            |record: &&CsiSnapshotRecord| record.claim == *claim && record.is_succeeded;
+        let Some(CsiSnapshotRecord { handle, archived, .. }) = csi.records.iter().find(is_of_claim)
+        else {
             reasons.push(format!("has no CSI snapshot of {claim} on record"));
             continue;
         };
-        match csi.taken.iter().find(|one| one.handle == *handle && one.claim == *claim) {
+        match csi.snapshots.iter().find(|one| one.handle == *handle && one.claim == *claim) {
             None => reasons.push(format!("lacks the CSI snapshot {handle} of {claim}")),
-            Some(Taken { has_data: false, .. }) => {
+            Some(CsiSnapshot { has_data: false, .. }) => {
                 reasons.push(format!("lacks what was in {claim} in its CSI snapshot {handle}"));
             }
             Some(_) => {}
@@ -119,33 +125,36 @@ pub(super) fn unfinished(csi: &Csi) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn taken(handle: &str, object: &str) -> Taken {
+    fn snapshot(handle: &str, object: &str) -> CsiSnapshot {
         let (handle, object) = (handle.into(), object.into());
-        Taken { handle, claim: "c".into(), object, has_data: true }
+        CsiSnapshot { handle, claim: "c".into(), object, has_data: true }
     }
 
-    fn record(handle: &str) -> Record {
+    fn record(handle: &str) -> CsiSnapshotRecord {
         let (handle, archived) = (handle.to_owned(), handle.to_owned());
-        Record { claim: "c".into(), handle, is_succeeded: true, archived }
+        CsiSnapshotRecord { claim: "c".into(), handle, is_succeeded: true, archived }
     }
 
     /// A backup of the claim `c`.
-    fn backup(at_driver: &[(&str, &str)], records: &[&str], notices: &[&str]) -> Run {
-        Run {
+    fn backup(at_driver: &[(&str, &str)], records: &[&str], notices: &[&str]) -> RunEvidence {
+        RunEvidence {
             name: "b".into(),
-            csi: Csi {
-                wanted: vec!["c".into()],
-                taken: at_driver.iter().map(|(handle, object)| taken(handle, object)).collect(),
+            csi: CsiEvidence {
+                expected_claims: vec!["c".into()],
+                snapshots: at_driver
+                    .iter()
+                    .map(|(handle, object)| snapshot(handle, object))
+                    .collect(),
                 records: records.iter().map(|handle| record(handle)).collect(),
-                ..Csi::default()
+                ..CsiEvidence::default()
             },
-            notices: notices.iter().map(|&text| text.to_owned()).collect(),
-            ..Run::default()
+            volume_warnings: notices.iter().map(|&text| text.to_owned()).collect(),
+            ..RunEvidence::default()
         }
     }
 
     #[test]
-    fn a_snapshot_is_lost_if_neither_a_file_nor_a_warning_names_it() {
+    fn snapshot_is_lost_if_no_file_or_warning_names_it() {
         let notice = "persistentvolumeclaims/c: the VolumeSnapshot n/v1 that was made for it may be \
                       left over: why";
         let both = [("s1", "n/v1"), ("s2", "n/v2")];
@@ -157,45 +166,52 @@ mod tests {
             (backup(&both, &["s1"], &[notice]), 1),
             (backup(&both, &[], &[notice]), 1),
         ] {
-            assert_eq!(lost(&run).len(), expected, "{run:?}");
+            assert_eq!(lost_resources(&run).len(), expected, "{run:?}");
         }
     }
 
     #[test]
-    fn a_claim_is_doubled_if_it_has_two_records_or_another_than_before() {
-        let fine = backup(&[("s1", "n/v1")], &["s1"], &[]);
-        assert_eq!(doubled(&fine), Vec::<String>::new());
+    fn claim_with_two_records_or_a_new_one_is_repeated_work() {
+        let clean = backup(&[("s1", "n/v1")], &["s1"], &[]);
+        assert_eq!(repeated_work(&clean), Vec::<String>::new());
         let twice = backup(&[("s1", "n/v1")], &["s1", "s2"], &[]);
-        assert_eq!(doubled(&twice), ["b: c has 2 CSI snapshots on record"]);
-        let mut again = fine;
-        again.csi.settled = Some(BTreeSet::from(["s1".to_owned(), "s0".to_owned()]));
-        assert_eq!(doubled(&again), Vec::<String>::new());
-        again.csi.settled = Some(BTreeSet::from(["s0".to_owned()]));
-        assert_eq!(doubled(&again), ["b: c has another CSI snapshot though one was recorded"]);
+        assert_eq!(repeated_work(&twice), ["b: c has 2 CSI snapshots on record"]);
+        let mut again = clean;
+        again.csi.recorded_handles = Some(BTreeSet::from(["s1".to_owned(), "s0".to_owned()]));
+        assert_eq!(repeated_work(&again), Vec::<String>::new());
+        again.csi.recorded_handles = Some(BTreeSet::from(["s0".to_owned()]));
+        assert_eq!(
+            repeated_work(&again),
+            ["b: c has another CSI snapshot though one was recorded"]
+        );
     }
 
     #[test]
-    fn there_is_one_of_what_was_made_for_a_restore() {
+    fn each_restored_resource_exists_exactly_once() {
         let run = |count| {
-            let made = vec![Made { what: "the volume v".into(), count }];
-            Run { name: "r".into(), csi: Csi { made, ..Csi::default() }, ..Run::default() }
+            let restored = vec![CsiRestoredResource { description: "the volume v".into(), count }];
+            RunEvidence {
+                name: "r".into(),
+                csi: CsiEvidence { restored, ..CsiEvidence::default() },
+                ..RunEvidence::default()
+            }
         };
-        assert_eq!([lost(&run(1)).len(), doubled(&run(1)).len()], [0, 0]);
-        assert_eq!(lost(&run(0)), ["r: the volume v is lost"]);
-        assert_eq!(doubled(&run(2)), ["r: the volume v is there 2 times"]);
+        assert_eq!([lost_resources(&run(1)).len(), repeated_work(&run(1)).len()], [0, 0]);
+        assert_eq!(lost_resources(&run(0)), ["r: the volume v is lost"]);
+        assert_eq!(repeated_work(&run(2)), ["r: the volume v is there 2 times"]);
     }
 
     #[test]
-    fn a_backup_is_unfinished_without_its_snapshots_or_with_objects_left() {
-        let fine = backup(&[("s1", "n/v1")], &["s1"], &[]).csi;
-        assert_eq!(unfinished(&fine), Vec::<String>::new());
-        let mut empty = fine.clone();
-        empty.taken[0].has_data = false;
-        let mut failed = fine.clone();
+    fn backup_is_unfinished_without_snapshots_or_with_leftover_objects() {
+        let complete = backup(&[("s1", "n/v1")], &["s1"], &[]).csi;
+        assert_eq!(unfinished_reasons(&complete), Vec::<String>::new());
+        let mut empty = complete.clone();
+        empty.snapshots[0].has_data = false;
+        let mut failed = complete.clone();
         failed.records[0].is_succeeded = false;
-        let mut wrong = fine.clone();
+        let mut wrong = complete.clone();
         wrong.records[0].archived = "s9".into();
-        let untidy = Csi { objects: vec!["VolumeSnapshot n/v1".into()], ..fine };
+        let untidy = CsiEvidence { objects: vec!["VolumeSnapshot n/v1".into()], ..complete };
         for (csi, expected) in [
             (backup(&[("s1", "n/v1")], &[], &[]).csi, "has no CSI snapshot of c on record"),
             (failed, "has no CSI snapshot of c on record"),
@@ -204,7 +220,7 @@ mod tests {
             (wrong, "has \"s9\" in its archive for s1 of c"),
             (untidy, "has left the VolumeSnapshot n/v1"),
         ] {
-            assert_eq!(unfinished(&csi), [expected]);
+            assert_eq!(unfinished_reasons(&csi), [expected]);
         }
     }
 }

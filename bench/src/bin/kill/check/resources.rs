@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase};
 
-use super::Run;
+use super::RunEvidence;
 
 /// A VolumePluginBackup or VolumePluginRestore.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,23 +21,24 @@ pub(crate) struct VolumeResource {
 
 impl VolumeResource {
     /// Whether it says that the snapshot or the volume is there, or will be.
-    fn is_good(&self) -> bool {
+    fn is_not_failed(&self) -> bool {
         self.phase.outcome().is_none_or(|outcome| outcome == VolumePluginOutcome::Completed)
     }
 }
 
 /// What the resources of a run are about.
-fn snapshots(run: &Run) -> BTreeSet<&str> {
-    let taken = run.records.iter().filter(|one| one.is_completed).map(|one| one.id.as_str());
-    let restored = run.made.iter().filter(|one| one.uses > 0).map(|one| one.snapshot.as_str());
-    taken.chain(restored).collect()
+fn expected_snapshots(run: &RunEvidence) -> BTreeSet<&str> {
+    let backed_up = run.records.iter().filter(|one| one.is_completed).map(|one| one.id.as_str());
+    let restored =
+        run.restored_volumes.iter().filter(|one| one.uses > 0).map(|one| one.snapshot.as_str());
+    backed_up.chain(restored).collect()
 }
 
 /// Snapshots that several resources say are there, and resources that say so of a snapshot that the backup does not
 /// have, nor the plugin.
-pub(super) fn doubled(run: &Run) -> Vec<String> {
+pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let mut good: BTreeMap<&str, Vec<&VolumeResource>> = BTreeMap::new();
-    for resource in run.resources.iter().filter(|resource| resource.is_good()) {
+    for resource in run.resources.iter().filter(|resource| resource.is_not_failed()) {
         good.entry(&resource.snapshot).or_default().push(resource);
     }
     let mut doubled = Vec::new();
@@ -55,16 +56,16 @@ pub(super) fn doubled(run: &Run) -> Vec<String> {
     // A restore has only resources of snapshots that exist.
     for resource in run.resources.iter().filter(|one| one.kind == "VolumePluginBackup") {
         let VolumeResource { name, snapshot, phase, .. } = resource;
-        if resource.is_good() && !is_known(snapshot) {
-            let what = format!("the VolumePluginBackup {name} is {phase}");
-            doubled.push(format!("{}: {what}, and there is no {snapshot}", run.name));
+        if resource.is_not_failed() && !is_known(snapshot) {
+            let problem = format!("the VolumePluginBackup {name} is {phase}");
+            doubled.push(format!("{}: {problem}, and there is no {snapshot}", run.name));
         }
     }
     doubled
 }
 
 /// Resources that have not ended or do not belong to the run, and snapshots and volumes without one.
-pub(super) fn unfinished(run: &Run) -> Vec<String> {
+pub(super) fn unfinished_reasons(run: &RunEvidence) -> Vec<String> {
     let mut reasons = Vec::new();
     for VolumeResource { kind, name, phase, is_owned, .. } in &run.resources {
         if !phase.is_terminal() {
@@ -74,9 +75,10 @@ pub(super) fn unfinished(run: &Run) -> Vec<String> {
             reasons.push(format!("does not own the {kind} {name}"));
         }
     }
-    for snapshot in snapshots(run) {
-        let of_snapshot = |one: &&VolumeResource| {
-            one.snapshot == snapshot && one.phase.outcome() == Some(VolumePluginOutcome::Completed)
+    for snapshot in expected_snapshots(run) {
+        let of_snapshot = |resource: &&VolumeResource| {
+            resource.snapshot == snapshot
+                && resource.phase.outcome() == Some(VolumePluginOutcome::Completed)
         };
         match run.resources.iter().find(of_snapshot) {
             None => reasons.push(format!("has no completed resource of {snapshot}")),
@@ -93,9 +95,9 @@ pub(super) fn unfinished(run: &Run) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Made, Recorded};
+    use super::super::{RestoredVolume, SnapshotRecord};
     use super::*;
-    use crate::plan::Snapshotter;
+    use crate::plan::SnapshotterMode;
 
     fn resource(name: &str, snapshot: &str, phase: &str) -> VolumeResource {
         VolumeResource {
@@ -109,54 +111,64 @@ mod tests {
     }
 
     /// A backup with the snapshot `s`.
-    fn backup(resources: &[VolumeResource]) -> Run {
-        Run {
+    fn backup(resources: &[VolumeResource]) -> RunEvidence {
+        RunEvidence {
             name: "b".into(),
-            records: vec![Recorded { id: "s".into(), volume: "v".into(), is_completed: true }],
+            records: vec![SnapshotRecord {
+                id: "s".into(),
+                volume: "v".into(),
+                is_completed: true,
+            }],
             resources: resources.to_vec(),
-            snapshotter: Snapshotter::PluginWrites,
-            ..Run::default()
+            snapshotter: SnapshotterMode::PluginWrites,
+            ..RunEvidence::default()
         }
     }
 
     #[test]
-    fn a_snapshot_on_record_has_one_resource_and_others_have_none_that_is_good() {
+    fn recorded_snapshot_has_one_resource_and_others_none_that_succeeded() {
         let (fine, failed) = (resource("a", "s", "Completed"), resource("b", "s", "Failed"));
-        assert_eq!(doubled(&backup(&[fine.clone(), failed])), [""; 0]);
+        assert_eq!(repeated_work(&backup(&[fine.clone(), failed])), [""; 0]);
         for phase in ["completed", "InProgress"] {
             let second = backup(&[fine.clone(), resource("b", "s", phase)]);
-            assert_eq!(doubled(&second), ["b: s has 2 VolumePluginBackups"]);
+            assert_eq!(repeated_work(&second), ["b: s has 2 VolumePluginBackups"]);
         }
-        assert_eq!(doubled(&backup(&[fine.clone(), resource("b", "t", "Failed")])), [""; 0]);
+        assert_eq!(repeated_work(&backup(&[fine.clone(), resource("b", "t", "Failed")])), [""; 0]);
         let unknown = backup(&[fine.clone(), resource("b", "t", "Completed")]);
         let expected = "b: the VolumePluginBackup b is Completed, and there is no t";
-        assert_eq!(doubled(&unknown), [expected]);
+        assert_eq!(repeated_work(&unknown), [expected]);
         let of_restore = VolumeResource { kind: "VolumePluginRestore".into(), ..fine };
-        assert_eq!(doubled(&Run { records: Vec::new(), ..backup(&[of_restore]) }), [""; 0]);
+        assert_eq!(
+            repeated_work(&RunEvidence { records: Vec::new(), ..backup(&[of_restore]) }),
+            [""; 0]
+        );
     }
 
     #[test]
-    fn a_run_is_unfinished_without_resources_that_have_ended_and_are_its() {
-        let fine = resource("a", "s", "Completed");
-        assert_eq!(unfinished(&backup(std::slice::from_ref(&fine))), [""; 0]);
+    fn run_is_unfinished_without_its_own_terminal_resources() {
+        let complete = resource("a", "s", "Completed");
+        assert_eq!(unfinished_reasons(&backup(std::slice::from_ref(&complete))), [""; 0]);
         let open = resource("b", "s", "InProgress");
-        let unowned = VolumeResource { is_owned: false, ..fine.clone() };
-        let managed = VolumeResource { is_managed: true, ..fine.clone() };
+        let unowned = VolumeResource { is_owned: false, ..complete.clone() };
+        let managed = VolumeResource { is_managed: true, ..complete.clone() };
         for (resources, expected) in [
-            (vec![fine.clone(), open], "has left the VolumePluginBackup b InProgress"),
+            (vec![complete.clone(), open], "has left the VolumePluginBackup b InProgress"),
             (vec![unowned], "does not own the VolumePluginBackup a"),
             (vec![resource("a", "s", "Failed")], "has no completed resource of s"),
             (vec![managed.clone()], "has a VolumePluginBackup a that its plugin has not written"),
         ] {
-            assert_eq!(unfinished(&backup(&resources)), [expected]);
+            assert_eq!(unfinished_reasons(&backup(&resources)), [expected]);
         }
-        let by_server = Snapshotter::ServerWrites;
-        assert_eq!(unfinished(&Run { snapshotter: by_server, ..backup(&[managed]) }), [""; 0]);
-        let restore = |uses| Run {
-            made: vec![Made { id: "vol".into(), snapshot: "s".into(), uses }],
-            ..Run::default()
+        let by_server = SnapshotterMode::ServerWrites;
+        assert_eq!(
+            unfinished_reasons(&RunEvidence { snapshotter: by_server, ..backup(&[managed]) }),
+            [""; 0]
+        );
+        let restore = |uses| RunEvidence {
+            restored_volumes: vec![RestoredVolume { id: "vol".into(), snapshot: "s".into(), uses }],
+            ..RunEvidence::default()
         };
-        assert_eq!(unfinished(&restore(1)), ["has no completed resource of s"]);
-        assert_eq!(unfinished(&restore(0)), [""; 0]);
+        assert_eq!(unfinished_reasons(&restore(1)), ["has no completed resource of s"]);
+        assert_eq!(unfinished_reasons(&restore(0)), [""; 0]);
     }
 }

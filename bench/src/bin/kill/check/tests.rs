@@ -1,31 +1,31 @@
 use super::*;
 
-fn key(plugin: &str, item: &str) -> Key {
-    Key { plugin: plugin.into(), item: item.into() }
+fn key(plugin: &str, item: &str) -> ActionOnItem {
+    ActionOnItem { plugin: plugin.into(), item: item.into() }
 }
 
-fn executed(item: &str, operation: &str) -> Executed {
+fn executed(item: &str, operation: &str) -> ExecutedAction {
     let operation = Some(operation.to_owned()).filter(|id| !id.is_empty());
-    Executed { key: key("p", item), operation }
+    ExecutedAction { key: key("p", item), operation }
 }
 
 fn operation(item: &str, id: &str) -> Operation {
     Operation { key: key("p", item), id: id.into(), is_completed: true }
 }
 
-fn run(shown: &[(&str, &str)], known: &[(&str, &str)], leftovers: &[&str]) -> Run {
-    Run {
+fn run(shown: &[(&str, &str)], known: &[(&str, &str)], leftovers: &[&str]) -> RunEvidence {
+    RunEvidence {
         name: "r".into(),
         phase: "Completed".into(),
         executed: shown.iter().map(|(item, id)| executed(item, id)).collect(),
         operations: known.iter().map(|(item, id)| operation(item, id)).collect(),
-        leftovers: leftovers.iter().map(|item| key("p", item)).collect(),
-        ..Run::default()
+        leftover_warnings: leftovers.iter().map(|item| key("p", item)).collect(),
+        ..RunEvidence::default()
     }
 }
 
 #[test]
-fn an_operation_is_lost_if_neither_the_bucket_nor_a_warning_knows_it() {
+fn operation_is_lost_if_no_file_or_warning_names_it() {
     let cases = [
         (run(&[("a", "1")], &[("a", "1")], &[]), 0),
         (run(&[("a", "")], &[], &[]), 0),
@@ -38,12 +38,12 @@ fn an_operation_is_lost_if_neither_the_bucket_nor_a_warning_knows_it() {
         (run(&[("a", "1"), ("a", "2"), ("a", "3")], &[("a", "3")], &["a"]), 1),
     ];
     for (run, expected) in cases {
-        assert_eq!(lost(&run).len(), expected, "{run:?}");
+        assert_eq!(lost_resources(&run).len(), expected, "{run:?}");
     }
 }
 
 #[test]
-fn an_item_is_doubled_if_it_is_shown_again_without_a_warning() {
+fn item_executed_again_without_a_warning_is_repeated_work() {
     let cases = [
         (run(&[("a", "1"), ("b", "1")], &[], &[]), 0),
         (run(&[("a", "1"), ("a", "2")], &[], &[]), 1),
@@ -53,24 +53,24 @@ fn an_item_is_doubled_if_it_is_shown_again_without_a_warning() {
         (run(&[("a", "1")], &[], &["a", "a"]), 0),
     ];
     for (run, expected) in cases {
-        assert_eq!(doubled(&run).len(), expected, "{run:?}");
+        assert_eq!(repeated_work(&run).len(), expected, "{run:?}");
     }
     let mut two = run(&[("a", "1"), ("a", "2")], &[], &[]);
     two.executed[1].key.plugin = "other".into();
-    assert_eq!(doubled(&two), Vec::<String>::new());
+    assert_eq!(repeated_work(&two), Vec::<String>::new());
 }
 
 #[test]
-fn what_was_recorded_is_doubled_even_with_a_warning() {
+fn recorded_item_executed_again_is_repeated_work_despite_a_warning() {
     let mut again = run(&[("a", "1"), ("a", "2")], &[], &["a"]);
-    again.recorded = Some(2);
-    assert_eq!(doubled(&again).len(), 0);
-    again.recorded = Some(1);
-    assert_eq!(doubled(&again).len(), 1);
+    again.executed_when_recorded = Some(2);
+    assert_eq!(repeated_work(&again).len(), 0);
+    again.executed_when_recorded = Some(1);
+    assert_eq!(repeated_work(&again).len(), 1);
 }
 
 #[test]
-fn a_pod_is_frozen_unless_every_freeze_was_followed_by_a_thaw() {
+fn pod_is_frozen_unless_every_freeze_was_thawed() {
     let cases: [(&[&str], usize); 7] = [
         (&[], 0),
         (&["freeze", "thaw"], 0),
@@ -82,23 +82,23 @@ fn a_pod_is_frozen_unless_every_freeze_was_followed_by_a_thaw() {
     ];
     for (lines, expected) in cases {
         let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
-        assert_eq!(frozen([("p", lines.as_slice())]).len(), expected, "{lines:?}");
+        assert_eq!(frozen_pods([("p", lines.as_slice())]).len(), expected, "{lines:?}");
     }
 }
 
 #[test]
-fn a_run_is_finished_if_it_and_its_operations_are_completed_and_nothing_is_missing() {
-    let fine = run(&[], &[("a", "1")], &[]);
-    assert_eq!(unfinished(&fine), Vec::<String>::new());
-    let mut open = fine.clone();
+fn run_is_finished_if_completed_with_its_operations_and_nothing_missing() {
+    let complete = run(&[], &[("a", "1")], &[]);
+    assert_eq!(unfinished_reasons(&complete), Vec::<String>::new());
+    let mut open = complete.clone();
     open.operations[0].is_completed = false;
-    let missing = Run { missing: vec!["pods/a".into()], ..fine.clone() };
-    let failed = Run { phase: "Failed".into(), reason: "no luck".into(), ..fine };
+    let missing = RunEvidence { missing: vec!["pods/a".into()], ..complete.clone() };
+    let failed = RunEvidence { phase: "Failed".into(), reason: "no luck".into(), ..complete };
     for (run, expected) in [
         (open, "r has 1 operations that are not completed"),
         (missing, "r lacks pods/a"),
         (failed, "r is Failed no luck"),
     ] {
-        assert_eq!(unfinished(&run), [expected]);
+        assert_eq!(unfinished_reasons(&run), [expected]);
     }
 }

@@ -16,24 +16,24 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::volumes::Behind;
-use crate::check::{CsiMade, CsiRecord, Taken};
-use crate::world::{BASE, LOOK, World, csi_claims_of};
+use super::volumes::ClaimVolume;
+use crate::check::{CsiMade, CsiRecord, CsiSnapshot};
+use crate::world::{BASE, POLL_INTERVAL, World, csi_claims_of};
 
 /// How long the controllers may take to do what they were asked for.
-const QUIET_LIMIT: Duration = Duration::from_secs(30);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(30);
 const SNAPSHOT: &str = "VolumeSnapshot";
 const CONTENT: &str = "VolumeSnapshotContent";
 
 /// What the driver had before a run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Before {
+pub(crate) struct CsiInventory {
     pub(crate) snapshots: BTreeSet<String>,
     pub(crate) volumes: BTreeSet<String>,
 }
 
-impl Before {
-    pub(crate) fn now(world: &World) -> anyhow::Result<Self> {
+impl CsiInventory {
+    pub(crate) fn read(world: &World) -> anyhow::Result<Self> {
         Ok(Self {
             snapshots: world.csi.snapshots()?.into_iter().collect(),
             volumes: world.csi.volumes()?.into_iter().collect(),
@@ -49,45 +49,48 @@ async fn list(world: &World, kind: &str) -> anyhow::Result<Vec<DynamicObject>> {
 
 /// Waits until the controllers are through with what is to be deleted, though not without end: what is
 /// not gone by then counts.
-pub(crate) async fn until_quiet(world: &World) -> anyhow::Result<()> {
-    let deadline = Instant::now() + QUIET_LIMIT;
+pub(crate) async fn wait_until_quiet(world: &World) -> anyhow::Result<()> {
+    let deadline = Instant::now() + QUIET_TIMEOUT;
     while Instant::now() < deadline {
         let mut all = list(world, SNAPSHOT).await?;
         all.extend(list(world, CONTENT).await?);
         if !all.iter().any(|one| one.metadata.deletion_timestamp.is_some()) {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     Ok(())
 }
 
 /// The snapshots of the claims of an application that the driver has, but for those before.
-pub(crate) fn taken(
+pub(crate) fn csi_snapshots(
     world: &World,
     app: &str,
     before: &BTreeSet<String>,
-) -> anyhow::Result<Vec<Taken>> {
+) -> anyhow::Result<Vec<CsiSnapshot>> {
     // In this order: the driver notes a call before it does anything.
     let handles = world.csi.snapshots()?;
     let calls = world.csi.calls()?;
-    let mut taken = Vec::new();
+    let mut snapshots = Vec::new();
     for handle in handles {
-        let is_it = |call: &&csi::Call| call.method == "CreateSnapshot" && call.id == handle;
-        let call = calls.iter().find(is_it);
+        let created_it = |call: &&csi::Call| call.method == "CreateSnapshot" && call.id == handle;
+        let call = calls.iter().find(created_it);
         let call = call.with_context(|| format!("nobody has asked for the snapshot {handle}"))?;
-        let of_app = call.names.iter().filter(|name| is_in(name, app) && !before.contains(&handle));
+        let of_app = call
+            .names
+            .iter()
+            .filter(|name| is_in_namespace(name, app) && !before.contains(&handle));
         for object in of_app.cloned() {
             let claim = csi_claims_of(app).into_iter().find(|claim| is_of_claim(&object, claim));
             let claim = claim.with_context(|| format!("{object} is of no claim"))?;
             let has_data = World::has_data_of_claim(&world.csi.snapshot(&handle), &claim);
-            taken.push(Taken { handle: handle.clone(), claim, object, has_data });
+            snapshots.push(CsiSnapshot { handle: handle.clone(), claim, object, has_data });
         }
     }
-    Ok(taken)
+    Ok(snapshots)
 }
 
-fn is_in(object: &str, namespace: &str) -> bool {
+fn is_in_namespace(object: &str, namespace: &str) -> bool {
     object.split_once('/').is_some_and(|(of, _)| of == namespace)
 }
 
@@ -100,7 +103,7 @@ fn is_of_claim(object: &str, claim: &str) -> bool {
 }
 
 /// What the archive of a backup says of its VolumeSnapshots: the handles, by claim.
-pub(super) fn archived(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
+pub(super) fn archived_handles(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
     for entry in archive.entries()? {
@@ -122,7 +125,7 @@ fn handle_in(snapshot: &Value) -> Option<(String, String)> {
 }
 
 /// The snapshots that the files of a backup name.
-pub(super) fn records(infos: &Value, archived: &BTreeMap<String, String>) -> Vec<CsiRecord> {
+pub(super) fn csi_records(infos: &Value, archived: &BTreeMap<String, String>) -> Vec<CsiRecord> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of_csi =
         infos.as_array().into_iter().flatten().filter(|info| info["backupMethod"] == "CSISnapshot");
@@ -153,10 +156,10 @@ pub(super) async fn objects_of(world: &World, backup: &str) -> anyhow::Result<Ve
 }
 
 /// Claims of the first application whose data is not behind a restored claim.
-pub(super) fn without_data(world: &World, behind: &[Behind]) -> Vec<String> {
+pub(super) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<String> {
     let mut claims = csi_claims_of(BASE);
     claims.retain(|claim| {
-        let mut of_claim = behind.iter().filter(|one| one.claim == *claim);
+        let mut of_claim = claim_volumes.iter().filter(|one| one.claim == *claim);
         !of_claim.any(|one| World::has_data_of_claim(&world.csi.volume(&one.volume), claim))
     });
     claims.into_iter().map(|claim| format!("the data of {claim}")).collect()
@@ -164,7 +167,7 @@ pub(super) fn without_data(world: &World, behind: &[Behind]) -> Vec<String> {
 
 /// What was made for a restore into a namespace since the driver had these volumes: a volume is behind
 /// one PersistentVolume, and each snapshot has one content.
-pub(super) async fn made(
+pub(super) async fn restored_resources(
     world: &World,
     before: &BTreeSet<String>,
     namespace: &str,
@@ -173,10 +176,10 @@ pub(super) async fn made(
     let volumes = api.list(&ListParams::default()).await?.items.into_iter();
     let used: Vec<String> =
         volumes.filter_map(|volume| Some(volume.spec?.csi?.volume_handle)).collect();
-    let mut made = Vec::new();
+    let mut restored = Vec::new();
     for handle in world.csi.volumes()?.into_iter().filter(|handle| !before.contains(handle)) {
         let count = used.iter().filter(|one| **one == handle).count();
-        made.push(CsiMade { what: format!("the CSI volume {handle}"), count });
+        restored.push(CsiMade { description: format!("the CSI volume {handle}"), count });
     }
     let mut contents: BTreeMap<String, usize> = BTreeMap::new();
     for content in list(world, CONTENT).await? {
@@ -187,9 +190,12 @@ pub(super) async fn made(
         }
     }
     for (handle, count) in contents {
-        made.push(CsiMade { what: format!("a content of the CSI snapshot {handle}"), count });
+        restored.push(CsiMade {
+            description: format!("a content of the CSI snapshot {handle}"),
+            count,
+        });
     }
-    Ok(made)
+    Ok(restored)
 }
 
 #[cfg(test)]
@@ -199,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_say_which_snapshots_there_are() {
+    fn snapshot_records_are_read_from_files() {
         let info = |claim: &str, method: &str, result: &str| {
             json!({
                 "pvcName": claim, "backupMethod": method, "result": result,
@@ -218,19 +224,24 @@ mod tests {
             is_succeeded,
             archived: archived.into(),
         };
-        assert_eq!(records(&infos, &archived), [record("a", true, "s-a"), record("c", false, "")]);
-        assert_eq!(records(&Value::Null, &archived), []);
+        assert_eq!(
+            csi_records(&infos, &archived),
+            [record("a", true, "s-a"), record("c", false, "")]
+        );
+        assert_eq!(csi_records(&Value::Null, &archived), []);
     }
 
     #[test]
     fn snapshots_are_named_after_their_claims() {
         assert!(is_of_claim("app/velero-app-claim-3-7c28e8de11", "app-claim-3"));
         assert!(!is_of_claim("app/velero-app-claim-31-7c28e8de11", "app-claim-3"));
-        assert!(is_in("app/velero-x", "app") && !is_in("app-2/velero-x", "app"));
+        assert!(
+            is_in_namespace("app/velero-x", "app") && !is_in_namespace("app-2/velero-x", "app")
+        );
     }
 
     #[test]
-    fn the_handle_is_where_a_restore_reads_it() {
+    fn handle_is_read_from_the_annotation_a_restore_uses() {
         let snapshot = json!({
             "metadata": {"annotations": {"velero.io/csi-volumesnapshot-handle": "s"}},
             "spec": {"source": {"persistentVolumeClaimName": "c"}},

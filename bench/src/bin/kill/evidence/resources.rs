@@ -7,36 +7,36 @@ use bowline_api::{VolumePluginBackup, VolumePluginRestore, label};
 use kube::api::ListParams;
 use kube::{Resource, ResourceExt};
 
-use super::Subject;
+use super::RunUnderTest;
 use crate::check::VolumeResource;
 use crate::world::World;
 
 /// The names of all VolumePluginRestores.
-pub(crate) async fn names(world: &World) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn restore_resource_names(world: &World) -> anyhow::Result<BTreeSet<String>> {
     let found = world.api::<VolumePluginRestore>().list(&ListParams::default()).await?;
     Ok(found.items.iter().map(ResourceExt::name_any).collect())
 }
 
 /// Those of a backup, by its name.
-pub(super) async fn of_backup(
+pub(super) async fn resources_of_backup(
     world: &World,
-    subject: &Subject,
+    subject: &RunUnderTest,
 ) -> anyhow::Result<Vec<VolumeResource>> {
     let found = world.api::<VolumePluginBackup>().list(&ListParams::default()).await?.items;
-    let of_it = found.into_iter().filter(|one| one.spec.backup == subject.name);
+    let of_backup = found.into_iter().filter(|one| one.spec.backup == subject.name);
     let labels = [label::BACKUP_NAME, label::BACKUP_UID];
-    Ok(of_it
+    Ok(of_backup
         .map(|one| {
             let status = one.status.clone().unwrap_or_default();
-            resource(subject, &one, labels, status.snapshot_id, status.phase)
+            to_volume_resource(subject, &one, labels, status.snapshot_id, status.phase)
         })
         .collect())
 }
 
 /// Those of a restore: in a round there is one, and these are new.
-pub(super) async fn of_restore(
+pub(super) async fn resources_of_restore(
     world: &World,
-    subject: &Subject,
+    subject: &RunUnderTest,
 ) -> anyhow::Result<Vec<VolumeResource>> {
     let found = world.api::<VolumePluginRestore>().list(&ListParams::default()).await?.items;
     let new = found.into_iter().filter(|one| !subject.resources_before.contains(&one.name_any()));
@@ -44,13 +44,13 @@ pub(super) async fn of_restore(
     Ok(new
         .map(|one| {
             let phase = one.status.clone().unwrap_or_default().phase;
-            resource(subject, &one, labels, one.spec.snapshot_id.clone(), phase)
+            to_volume_resource(subject, &one, labels, one.spec.snapshot_id.clone(), phase)
         })
         .collect())
 }
 
-fn resource<K: Resource<DynamicType = ()>>(
-    subject: &Subject,
+fn to_volume_resource<K: Resource<DynamicType = ()>>(
+    subject: &RunUnderTest,
     object: &K,
     [name, uid]: [&str; 2],
     snapshot: String,

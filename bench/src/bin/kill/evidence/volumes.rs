@@ -12,21 +12,21 @@ use kube::{Api, ResourceExt as _};
 use serde_json::Value;
 
 use super::csi;
-use crate::check::{Deletion, Made, Recorded, Snapshot};
+use crate::check::{DeletionEvidence, PluginSnapshot, RestoredVolume, SnapshotRecord};
 use crate::world::{BASE, World, volumes_of};
 
 /// What the plugin calls a volume that it has made from a snapshot: this, the snapshot and a number.
-const MADE: &str = "vol-";
+const RESTORED_VOLUME_PREFIX: &str = "vol-";
 
 /// A claim of a restored application, and the volume behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Behind {
+pub(crate) struct ClaimVolume {
     pub(super) claim: String,
     pub(super) volume: String,
 }
 
 /// The names in a folder. There are none in one that is not there.
-fn names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
+fn file_names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
@@ -38,10 +38,10 @@ fn names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
 }
 
 /// The snapshots that the plugin has of a backup. One exists when its tags do.
-pub(crate) fn snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<Snapshot>> {
+pub(crate) fn plugin_snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<PluginSnapshot>> {
     let folder = disks.join("snapshots");
     let mut found = Vec::new();
-    for id in names(&folder)? {
+    for id in file_names(&folder)? {
         let tags = match std::fs::read(folder.join(&id).join("tags.json")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             tags => tags.context("cannot read the tags of a snapshot")?,
@@ -51,42 +51,45 @@ pub(crate) fn snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<Snapsh
         if tag("velero.io/backup") == backup {
             let is_uploaded = disks.join("uploaded").join(&id).exists();
             let (volume, request) = (tag("velero.io/pv"), tag("bowline.io/request-id"));
-            found.push(Snapshot { id, volume, request, is_uploaded });
+            found.push(PluginSnapshot { id, volume, request, is_uploaded });
         }
     }
     Ok(found)
 }
 
 /// The volumes that the plugin has made from snapshots.
-pub(crate) fn all_made(disks: &Path) -> anyhow::Result<BTreeSet<String>> {
-    let mut names = names(&disks.join("volumes"))?;
+pub(crate) fn restored_volume_ids(disks: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let mut names = file_names(&disks.join("volumes"))?;
     // Beside each of them is a file about it.
-    names.retain(|name| name.starts_with(MADE) && !name.contains('.'));
+    names.retain(|name| name.starts_with(RESTORED_VOLUME_PREFIX) && !name.contains('.'));
     Ok(names)
 }
 
 /// The volumes that were made since there were these, and how often they are used.
-pub(crate) fn made(
+pub(crate) fn restored_volumes(
     disks: &Path,
     before: &BTreeSet<String>,
-    behind: &[Behind],
-) -> anyhow::Result<Vec<Made>> {
-    let made = |id: &String| Made {
+    claim_volumes: &[ClaimVolume],
+) -> anyhow::Result<Vec<RestoredVolume>> {
+    let restored_volume = |id: &String| RestoredVolume {
         id: id.clone(),
-        snapshot: source(id).to_owned(),
-        uses: behind.iter().filter(|one| one.volume == *id).count(),
+        snapshot: source_snapshot(id).to_owned(),
+        uses: claim_volumes.iter().filter(|one| one.volume == *id).count(),
     };
-    Ok(all_made(disks)?.difference(before).map(made).collect())
+    Ok(restored_volume_ids(disks)?.difference(before).map(restored_volume).collect())
 }
 
 /// The snapshot that a volume was made from, by its name.
-fn source(id: &str) -> &str {
-    let name = id.strip_prefix(MADE).unwrap_or(id);
+fn source_snapshot(id: &str) -> &str {
+    let name = id.strip_prefix(RESTORED_VOLUME_PREFIX).unwrap_or(id);
     name.rsplit_once('-').map_or(name, |(snapshot, _)| snapshot)
 }
 
 /// What is behind the claims of a namespace, as the PersistentVolumes say.
-pub(crate) async fn behind(world: &World, namespace: &str) -> anyhow::Result<Vec<Behind>> {
+pub(crate) async fn claim_volumes(
+    world: &World,
+    namespace: &str,
+) -> anyhow::Result<Vec<ClaimVolume>> {
     let api: Api<PersistentVolume> = Api::all(world.client.clone());
     let mut found = Vec::new();
     for volume in api.list(&ListParams::default()).await?.items {
@@ -95,27 +98,29 @@ pub(crate) async fn behind(world: &World, namespace: &str) -> anyhow::Result<Vec
             && claim.namespace.as_deref() == Some(namespace)
         {
             let volume = spec.csi.map(|csi| csi.volume_handle).unwrap_or_default();
-            found.push(Behind { claim: claim.name.unwrap_or_default(), volume });
+            found.push(ClaimVolume { claim: claim.name.unwrap_or_default(), volume });
         }
     }
     Ok(found)
 }
 
 /// Volumes of the first application whose data is not behind a restored claim.
-pub(crate) fn without_data(world: &World, behind: &[Behind]) -> Vec<String> {
+pub(crate) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<String> {
     let mut volumes = volumes_of(BASE, false);
     volumes.retain(|volume| {
-        let is_claim = |one: &&Behind| Some(&one.claim) == volume.claim.as_ref();
-        let mut of_claim = behind.iter().filter(is_claim);
-        !of_claim.any(|one| one.volume.starts_with(MADE) && world.has_data_of(&one.volume, volume))
+        let is_claim = |one: &&ClaimVolume| Some(&one.claim) == volume.claim.as_ref();
+        let mut of_claim = claim_volumes.iter().filter(is_claim);
+        !of_claim.any(|one| {
+            one.volume.starts_with(RESTORED_VOLUME_PREFIX) && world.has_data_of(&one.volume, volume)
+        })
     });
     volumes.into_iter().map(|volume| format!("the data of {}", volume.name)).collect()
 }
 
 /// The snapshots that a file of a backup names. What was never taken has no id.
-pub(crate) fn recorded(records: &Value) -> Vec<Recorded> {
+pub(crate) fn snapshot_records(records: &Value) -> Vec<SnapshotRecord> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let recorded = |record: &Value| Recorded {
+    let recorded = |record: &Value| SnapshotRecord {
         id: text(&record["status"]["providerSnapshotID"]),
         volume: text(&record["spec"]["persistentVolumeName"]),
         is_completed: record["status"]["phase"] == "Completed",
@@ -124,7 +129,7 @@ pub(crate) fn recorded(records: &Value) -> Vec<Recorded> {
 }
 
 /// The warnings that a snapshot or a volume may be left over.
-pub(crate) fn notices<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(crate) fn volume_leftover_warnings<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_about_volume = |text: &&str| {
         let is_of_volume = text.starts_with("persistentvolumes/");
         let is_of_csi =
@@ -136,13 +141,13 @@ pub(crate) fn notices<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String
 
 /// What is left of a backup of an application that should be deleted, given the CSI snapshots before it
 /// and what it warned of.
-pub(crate) async fn deletion(
+pub(crate) async fn collect_deletion_evidence(
     world: &World,
     backup: &str,
     app: &str,
     before: &BTreeSet<String>,
-    notices: &[String],
-) -> anyhow::Result<Deletion> {
+    volume_warnings: &[String],
+) -> anyhow::Result<DeletionEvidence> {
     let request = world.api::<DeleteBackupRequest>().get_opt(backup).await?;
     let answer = request.map(|request| {
         let status = request.status.unwrap_or_default();
@@ -150,32 +155,36 @@ pub(crate) async fn deletion(
         format!("{phase:?} {}", status.errors.join(", ")).trim_end().to_owned()
     });
     let reports = world.api::<VolumePluginBackup>().list(&ListParams::default()).await?;
-    let of_it = reports.items.into_iter().filter(|report| report.spec.backup == backup);
+    let of_backup = reports.items.into_iter().filter(|report| report.spec.backup == backup);
     // The plugin calls them after their volumes, which are called after their application.
-    let mut uploads = names(&world.disks.join("uploaded"))?;
+    let mut uploads = file_names(&world.disks.join("uploaded"))?;
     uploads.retain(|id| id.starts_with(&format!("snap-{app}-")));
-    let taken = names(&world.disks.join("snapshots"))?;
+    let existing = file_names(&world.disks.join("snapshots"))?;
     let log = std::fs::read(world.log()).context("cannot read the log of the server")?;
     let log = String::from_utf8_lossy(&log);
     let mut files = Vec::new();
-    walk(&world.bucket.join("backups").join(backup), &mut files)?;
-    Ok(Deletion {
+    list_files(&world.bucket.join("backups").join(backup), &mut files)?;
+    Ok(DeletionEvidence {
         backup: backup.to_owned(),
-        answer,
-        is_there: world.api::<Backup>().get_opt(backup).await?.is_some(),
-        snapshots: snapshots(&world.disks, backup)?,
-        uploads: uploads.difference(&taken).cloned().collect(),
-        csi: csi::taken(world, app, before)?,
+        request_status: answer,
+        backup_exists: world.api::<Backup>().get_opt(backup).await?.is_some(),
+        snapshots: plugin_snapshots(&world.disks, backup)?,
+        uploads: uploads.difference(&existing).cloned().collect(),
+        csi: csi::csi_snapshots(world, app, before)?,
         csi_objects: csi::objects_of(world, backup).await?,
         files,
-        reports: of_it.map(|report| report.name_any()).collect(),
-        notices: notices.iter().cloned().chain(log_notices(&log)).collect(),
+        reports: of_backup.map(|report| report.name_any()).collect(),
+        volume_warnings: volume_warnings
+            .iter()
+            .cloned()
+            .chain(log_leftover_warnings(&log))
+            .collect(),
     })
 }
 
 /// What the log of the server says to be left over at plugins of version 1, which cannot be asked. A backup that is
 /// deleted while it runs has no results that could say so.
-fn log_notices(log: &str) -> impl Iterator<Item = String> {
+fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
     let is_notice = |line: &&str| {
         line.contains("level=error") && line.contains("plugins of version 1 cannot be asked for it")
     };
@@ -183,11 +192,11 @@ fn log_notices(log: &str) -> impl Iterator<Item = String> {
 }
 
 /// The files below a folder.
-fn walk(folder: &Path, files: &mut Vec<String>) -> anyhow::Result<()> {
-    for name in names(folder)? {
+fn list_files(folder: &Path, files: &mut Vec<String>) -> anyhow::Result<()> {
+    for name in file_names(folder)? {
         let path = folder.join(&name);
         if path.is_dir() {
-            walk(&path, files)?;
+            list_files(&path, files)?;
         } else {
             files.push(name);
         }
@@ -203,30 +212,36 @@ mod tests {
 
     #[test]
     fn volumes_are_named_after_their_snapshots() {
-        assert_eq!(source("vol-snap-app-volume-1-2-13"), "snap-app-volume-1-2");
+        assert_eq!(source_snapshot("vol-snap-app-volume-1-2-13"), "snap-app-volume-1-2");
     }
 
     #[test]
-    fn records_say_what_was_taken() {
+    fn snapshot_records_are_parsed() {
         let record = |id: &str, phase: &str| {
             json!({
                 "spec": {"persistentVolumeName": "v"},
                 "status": {"providerSnapshotID": id, "phase": phase},
             })
         };
-        let expected =
-            |id: &str, is_completed| Recorded { id: id.into(), volume: "v".into(), is_completed };
+        let expected = |id: &str, is_completed| SnapshotRecord {
+            id: id.into(),
+            volume: "v".into(),
+            is_completed,
+        };
         let file = json!([record("s", "Completed"), record("", "Failed")]);
-        assert_eq!(recorded(&file), [expected("s", true), expected("", false)]);
-        assert_eq!(recorded(&Value::Null), []);
+        assert_eq!(snapshot_records(&file), [expected("s", true), expected("", false)]);
+        assert_eq!(snapshot_records(&Value::Null), []);
     }
 
     #[test]
-    fn the_log_names_what_plugins_of_version_1_may_have_left() {
+    fn log_names_possible_leftovers_of_version_1_plugins() {
         let text = "msg=\"the snapshot of v with the tag t=r may be left over: plugins of version 1 \
                     cannot be asked for it\"";
         let log = format!("level=info {text}\nlevel=error {text}\nlevel=error msg=\"no\"");
-        assert_eq!(log_notices(&log).collect::<Vec<_>>(), [format!("level=error {text}")]);
+        assert_eq!(
+            log_leftover_warnings(&log).collect::<Vec<_>>(),
+            [format!("level=error {text}")]
+        );
     }
 
     #[test]
@@ -237,6 +252,6 @@ mod tests {
                    over: why";
         let claim = "persistentvolumeclaims/c: what it had begun, if anything, may be left over";
         let all = [volume, item, "persistentvolumes/v: it is old", csi, claim];
-        assert_eq!(notices(all.into_iter()), [volume, csi]);
+        assert_eq!(volume_leftover_warnings(all.into_iter()), [volume, csi]);
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::APPS;
 
 /// How long an operation takes at least, in milliseconds.
-const OPERATION: usize = 700;
+const OPERATION_MS: usize = 700;
 /// The class of claims whose volumes are there before them.
 const CLASS: &str = "disks";
 /// The file in a volume, with the name of the volume that it was written to.
@@ -24,9 +24,9 @@ pub(crate) struct Volume {
 
 /// What the plugin does with items of an application. The ids of operations are made of when they begin
 /// and how long they take, so that they take different times where they could be mistaken.
-fn operation(app: &str) -> String {
+fn operation_verb(app: &str) -> String {
     let number = APPS.iter().position(|one| *one == app).unwrap_or(APPS.len());
-    format!("operation={}", OPERATION + number)
+    format!("operation={}", OPERATION_MS + number)
 }
 
 /// The volumes of an application: of its first claims, and of the first pod that can be frozen.
@@ -42,7 +42,7 @@ pub(crate) fn volumes_of(app: &str, with_hooked: bool) -> Vec<Volume> {
 }
 
 /// The pods of an application that can be frozen. Their names are unique, as those of their notes.
-pub(super) fn hooked(app: &str) -> Vec<String> {
+pub(super) fn hooked_pods(app: &str) -> Vec<String> {
     (1..=2).map(|number| format!("{app}-db-{number}")).collect()
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn contents(app: &str, with_hooked: bool) -> Vec<String> {
     all.extend(of("configmaps", maps_of(app)));
     all.push(format!("pods/{app}-idle"));
     if with_hooked {
-        all.extend(of("pods", hooked(app)));
+        all.extend(of("pods", hooked_pods(app)));
     }
     all
 }
@@ -98,7 +98,7 @@ pub(super) fn claim(app: &str, name: &str) -> Value {
     let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
     let mut claim = json!({
         "metadata": {"name": name, "annotations": {
-            "fixture.bowline.io/do": operation(app),
+            "fixture.bowline.io/do": operation_verb(app),
             "fixture.bowline.io/post-operation": changed,
         }},
         "spec": {
@@ -121,7 +121,7 @@ pub(super) fn idle_pod(app: &str) -> Value {
     json!({
         "metadata": {
             "name": format!("{app}-idle"),
-            "annotations": {"fixture.bowline.io/do": operation(app)},
+            "annotations": {"fixture.bowline.io/do": operation_verb(app)},
         },
         "spec": {
             "schedulerName": "nobody",
@@ -139,22 +139,22 @@ pub(super) fn idle_pod(app: &str) -> Value {
 
 /// A pod whose hooks note that it is frozen and thawed. The first one has a volume of the plugin in its
 /// block, and the second one of the CSI driver.
-pub(super) fn hooked_pod(app: &str, name: &str, notes: &Path) -> Value {
-    let hook = |word: &str| json!(["/bin/sh", "-c", format!("echo {word} >> /notes/{name}")]);
+pub(super) fn hooked_pod(app: &str, name: &str, hook_log_dir: &Path) -> Value {
+    let hook = |event: &str| json!(["/bin/sh", "-c", format!("echo {event} >> /notes/{name}")]);
     let mut annotations = json!({
-        "fixture.bowline.io/do": format!("sleep=50,{}", operation(app)),
+        "fixture.bowline.io/do": format!("sleep=50,{}", operation_verb(app)),
         "pre.hook.backup.velero.io/command": hook("freeze").to_string(),
         "post.hook.backup.velero.io/command": hook("thaw").to_string(),
     });
-    if hooked(app).first().is_some_and(|first| first == name) {
-        let own = volumes_of(app, true).into_iter().filter(|volume| volume.claim.is_none());
+    if hooked_pods(app).first().is_some_and(|first| first == name) {
+        let unclaimed = volumes_of(app, true).into_iter().filter(|volume| volume.claim.is_none());
         let related: Vec<String> =
-            own.map(|volume| format!("persistentvolumes//{}", volume.name)).collect();
+            unclaimed.map(|volume| format!("persistentvolumes//{}", volume.name)).collect();
         annotations["fixture.bowline.io/additional"] = json!(related.join(","));
     }
-    let mut volumes = vec![json!({"name": "notes", "hostPath": {"path": notes}})];
+    let mut volumes = vec![json!({"name": "notes", "hostPath": {"path": hook_log_dir}})];
     let mut mounts = vec![json!({"name": "notes", "mountPath": "/notes"})];
-    if hooked(app).last().is_some_and(|last| last == name) {
+    if hooked_pods(app).last().is_some_and(|last| last == name) {
         let claim = json!({"claimName": csi_claims_of(app)[0]});
         volumes.push(json!({"name": "disk", "persistentVolumeClaim": claim}));
         mounts.push(json!({"name": "disk", "mountPath": "/disk"}));

@@ -10,14 +10,14 @@ use bowline_engine::schedule;
 use bowline_store::BackupName;
 use jiff::Timestamp;
 
-use self::spec::{How, What, spec};
+use self::spec::{BackupFilterArgs, BackupOptionArgs, spec};
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::output;
-use crate::run::{self, Named};
+use crate::run::{self, NameOrigin};
 
 /// Create a backup
 ///
@@ -27,8 +27,9 @@ pub(crate) struct Args {
     /// Name of the backup; optional with --from-schedule
     name: Option<String>,
 
-    /// Use the template of this schedule; flags that contradict it are ignored. Unless NAME is
-    /// given, the backup is named after the schedule and the current time
+    /// Use the template of this schedule; the other flags are ignored, except --labels,
+    /// --annotations and --snapshot-type. Unless NAME is given, the backup is named after the
+    /// schedule and the current time
     #[arg(long, value_name = "NAME")]
     from_schedule: Option<String>,
 
@@ -50,38 +51,38 @@ pub(crate) struct Args {
 
     // Last, since their headings hold for all that follows.
     #[command(flatten)]
-    what: What,
+    filter: BackupFilterArgs,
 
     #[command(flatten)]
-    how: How,
+    options: BackupOptionArgs,
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let now = Timestamp::now();
     // First what is wrong with the command line, which needs no cluster.
-    let asked = spec(&args.what, &args.how)?;
+    let requested = spec(&args.filter, &args.options)?;
     let Some(schedule) = &args.from_schedule else {
         let Some(name) = &args.name else {
             bail!("a backup name is required unless --from-schedule is given");
         };
-        let mut backup = Backup::new(BackupName::new(name)?.as_str(), asked);
-        decorate(&mut backup, &args);
+        let mut backup = Backup::new(BackupName::new(name)?.as_str(), requested);
+        add_flag_metadata(&mut backup, &args);
         if let Some(format) = args.output {
-            return listing::print_instead(backup, installation, format);
+            return listing::print_without_creating(backup, installation, format);
         }
         let installation = Installation::connect(installation).await?;
         check_locations(&installation, &backup.spec).await?;
         let has_location = !backup.spec.storage_location.is_empty();
-        let exit = run::submit(&installation, backup, args.wait, Named::ByUser).await?;
+        let exit = run::submit(&installation, backup, args.wait, NameOrigin::User).await?;
         // Who waits is told in another way.
         if !args.wait && !has_location {
-            hint_if_nobody_is_there(&installation).await;
+            hint_if_no_location(&installation).await;
         }
         return Ok(exit);
     };
     // As Velero does, which says nothing.
-    if asked != spec(&What::default(), &How::default())? {
-        output::say(
+    if requested != spec(&BackupFilterArgs::default(), &BackupOptionArgs::default())? {
+        output::print_message(
             "warning: --from-schedule uses the schedule's template; the other flags are ignored, \
              except --labels, --annotations and --snapshot-type",
         );
@@ -90,9 +91,9 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let connected = Installation::connect(installation).await?;
     let schedule: Schedule = listing::get(&connected, schedule).await?;
     let mut backup = from_schedule(&schedule, name.as_ref(), now)?;
-    decorate(&mut backup, &args);
+    add_flag_metadata(&mut backup, &args);
     match args.output {
-        Some(format) => listing::print_instead(backup, installation, format),
+        Some(format) => listing::print_without_creating(backup, installation, format),
         None => run::submit(&connected, backup, args.wait, name.is_some().into()).await,
     }
 }
@@ -113,10 +114,10 @@ pub(crate) async fn check_locations(
 
 /// In a namespace without a storage location no server can do anything, and probably there is none.
 /// Who may not look is told nothing.
-async fn hint_if_nobody_is_there(installation: &Installation) {
+async fn hint_if_no_location(installation: &Installation) {
     let locations = listing::find::<BackupStorageLocation>(installation, &[], None).await;
     if locations.is_ok_and(|locations| locations.is_empty()) {
-        output::say(format_args!(
+        output::print_message(format_args!(
             "hint: namespace `{}` has no backup location, so probably no server runs in it; name \
              the server's namespace with -n",
             installation.namespace()
@@ -125,9 +126,9 @@ async fn hint_if_nobody_is_there(installation: &Installation) {
 }
 
 /// Adds the labels and annotations of the command line.
-fn decorate(backup: &mut Backup, args: &Args) {
-    let annotations = args.how.annotations(&args.annotations);
-    run::decorate(&mut backup.metadata, flags::merged(&args.labels), annotations);
+fn add_flag_metadata(backup: &mut Backup, args: &Args) {
+    let annotations = args.options.annotations(&args.annotations);
+    run::add_metadata(&mut backup.metadata, flags::merged(&args.labels), annotations);
 }
 
 /// The backup that a schedule would make now.

@@ -1,31 +1,34 @@
 //! `bowline backup delete`
 
-mod forget;
+mod remove_resource;
 
 use std::time::Duration;
 
 use anyhow::bail;
 use bowline_api::delete_backup_request::{DeleteBackupRequestPhase, DeleteBackupRequestStatus};
-use bowline_api::{Backup, DeleteBackupRequest, DeleteBackupRequestSpec, label};
+use bowline_api::location::LocationPhase;
+use bowline_api::{
+    Backup, BackupStorageLocation, DeleteBackupRequest, DeleteBackupRequestSpec, label,
+};
 use kube::ResourceExt as _;
 use kube::api::PostParams;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::args::InstallationArgs;
-use crate::exit::{Exit, until_asked_to_end};
-use crate::installation::{ANSWER_LIMIT, Installation, brief, is_not_found, is_transient};
+use crate::exit::{Exit, shutdown_signal};
+use crate::installation::{API_TIMEOUT, Installation, is_not_found, is_transient, short_message};
 use crate::listing;
-use crate::output::{self, harmless};
+use crate::output::{self, strip_control_chars};
 use crate::selection::Deletion;
 
 /// How often a request is looked at.
-const PAUSE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A server that runs has begun by then.
-const SERVER_LIMIT: Duration = Duration::from_secs(10);
+const NO_SERVER_HINT_DELAY: Duration = Duration::from_secs(10);
 /// How often it is said that the wait goes on.
-const REMINDER: Duration = Duration::from_secs(30);
+const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the cluster may be away.
-const OUTAGE_LIMIT: Duration = Duration::from_mins(2);
+const MAX_OUTAGE: Duration = Duration::from_mins(2);
 
 /// Delete backups
 ///
@@ -60,7 +63,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
                  left behind."
             )
         } else {
-            format!("Backup(s) {names} will be deleted with their snapshots and restores.")
+            format!(
+                "Backup(s) {names} will be deleted with their files in the bucket, snapshots and \
+                 restores."
+            )
         })
     };
     let backups: Vec<Backup> = args.deletion.choose(&installation, question).await?;
@@ -68,29 +74,29 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         return Ok(Exit::Success);
     }
     if args.forget {
-        forget::forget(&installation, &backups).await?;
+        remove_resource::remove_backup_resources(&installation, &backups).await?;
         return Ok(Exit::Success);
     }
     let mut requests = Vec::new();
     for backup in &backups {
         let name = backup.name_any();
         let api = installation.api::<DeleteBackupRequest>();
-        let (params, request) = (PostParams::default(), request(backup));
+        let (params, request) = (PostParams::default(), deletion_request(backup));
         let creating = api.create(&params, &request);
         let doing = format!("request the deletion of backup `{name}`");
-        requests.push(installation.ask(&doing, creating).await?);
-        output::say(format_args!("backup `{name}`: deletion requested"));
+        requests.push(installation.call_api(&doing, creating).await?);
+        output::print_message(format_args!("backup `{name}`: deletion requested"));
     }
     if args.wait {
-        return wait(&installation, &requests).await;
+        return wait_for_requests(&installation, &backups, &requests).await;
     }
     let hint = installation.hint("backup get");
-    output::say(format_args!("{hint} lists a backup until it is deleted"));
+    output::print_message(format_args!("{hint} lists a backup until it is deleted"));
     Ok(Exit::Success)
 }
 
 /// What is asked of the server, as Velero's command asks it.
-fn request(backup: &Backup) -> DeleteBackupRequest {
+fn deletion_request(backup: &Backup) -> DeleteBackupRequest {
     let name = backup.name_any();
     let spec =
         DeleteBackupRequestSpec { backup_name: name.clone(), ..DeleteBackupRequestSpec::default() };
@@ -104,92 +110,133 @@ fn request(backup: &Backup) -> DeleteBackupRequest {
 }
 
 /// Waits until the server has answered all requests. Success only if all backups are gone.
-async fn wait(
+async fn wait_for_requests(
     installation: &Installation,
+    backups: &[Backup],
     requests: &[DeleteBackupRequest],
 ) -> anyhow::Result<Exit> {
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     tokio::pin!(asked_to_end);
     let mut exit = Exit::Success;
-    output::say("waiting for the server to complete the deletion");
-    for request in requests {
+    output::print_message("waiting for the server to complete the deletion");
+    for (backup, request) in backups.iter().zip(requests) {
         let name = &request.spec.backup_name;
         let errors = tokio::select! {
-            errors = errors(installation, request) => errors?,
+            errors = wait_for_errors(installation, request) => errors?,
             ended = &mut asked_to_end => {
-                output::say("the server continues without this command");
+                output::print_message("the server continues without this command");
                 return Ok(ended);
             }
         };
         if errors.is_empty() {
-            output::say(format_args!("backup `{name}` deleted"));
+            output::print_message(format_args!("backup `{name}` deleted"));
             continue;
         }
         exit = Exit::Failed;
-        output::say(format_args!("backup `{name}` was not deleted, or not completely:"));
+        output::print_message(format_args!("backup `{name}` was not deleted, or not completely:"));
         for error in &errors {
-            output::say(format_args!("  {}", harmless(error)));
+            output::print_message(format_args!("  {}", strip_control_chars(error)));
+        }
+        // Who may not read the location is told nothing.
+        if let Ok(location) = storage_location(installation, backup).await {
+            let command = installation.hint(&format!("backup delete {name} --forget"));
+            let hint = location_hint(backup, location.as_ref(), &command);
+            hint.iter().for_each(output::print_message);
         }
     }
     Ok(exit)
 }
 
+/// The storage location of a backup, if the backup names one that exists.
+async fn storage_location(
+    installation: &Installation,
+    backup: &Backup,
+) -> anyhow::Result<Option<BackupStorageLocation>> {
+    match backup.spec.storage_location.as_str() {
+        "" => Ok(None),
+        name => listing::get_opt(installation, name).await,
+    }
+}
+
+/// Whether the last validation of a location succeeded.
+fn is_available(location: &BackupStorageLocation) -> bool {
+    let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
+    phase == Some(&LocationPhase::Available)
+}
+
+/// The fix for a deletion that failed, if the location of the backup cannot be used.
+fn location_hint(
+    backup: &Backup,
+    location: Option<&BackupStorageLocation>,
+    forget_command: &str,
+) -> Option<String> {
+    let name = &backup.spec.storage_location;
+    if name.is_empty() || location.is_some_and(is_available) {
+        return None;
+    }
+    Some(format!(
+        "hint: fix storage location `{name}`, or, if its bucket is gone for good, run \
+         {forget_command}"
+    ))
+}
+
 /// What kept the server from fulfilling a request; nothing if the backup is gone.
-async fn errors(
+async fn wait_for_errors(
     installation: &Installation,
     request: &DeleteBackupRequest,
 ) -> anyhow::Result<Vec<String>> {
     let api = installation.api::<DeleteBackupRequest>();
     let name = &request.spec.backup_name;
-    let (mut away_since, mut speak_at) = (None, Instant::now() + SERVER_LIMIT);
+    let (mut unreachable_since, mut next_message_at) =
+        (None, Instant::now() + NO_SERVER_HINT_DELAY);
     loop {
-        let error = match timeout(ANSWER_LIMIT, api.get(&request.name_any())).await {
+        let error = match timeout(API_TIMEOUT, api.get(&request.name_any())).await {
             Ok(Ok(found)) if found.uid() == request.uid() => {
-                away_since = None;
+                unreachable_since = None;
                 // One that was answered without errors goes in a moment.
-                if let Some(errors) = answer(&found).filter(|errors| !errors.is_empty()) {
+                if let Some(errors) = answered_errors(&found).filter(|errors| !errors.is_empty()) {
                     return Ok(errors);
                 }
-                if Instant::now() >= speak_at {
-                    speak_at = Instant::now() + REMINDER;
-                    output::say(waits_for(&found, installation.namespace()));
+                if Instant::now() >= next_message_at {
+                    next_message_at = Instant::now() + REMINDER_INTERVAL;
+                    output::print_message(wait_message(&found, installation.namespace()));
                 }
                 None
             }
-            Ok(Ok(_)) => return without_request(installation, request).await,
+            Ok(Ok(_)) => return errors_without_request(installation, request).await,
             Ok(Err(error)) if is_not_found(&error) => {
-                return without_request(installation, request).await;
+                return errors_without_request(installation, request).await;
             }
             Ok(Err(error)) if !is_transient(&error) => {
                 let doing = format!("wait for the deletion of backup `{name}`");
-                return Err(installation.explain(&doing, error));
+                return Err(installation.explain_error(&doing, error));
             }
-            Ok(Err(error)) => Some(brief(&error)),
+            Ok(Err(error)) => Some(short_message(&error)),
             Err(_) => Some("no response".to_owned()),
         };
         if let Some(error) = error {
-            let since = *away_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > OUTAGE_LIMIT {
+            let since = *unreachable_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > MAX_OUTAGE {
                 bail!(
                     "the cluster has been unreachable for {} s: {error}; the server may continue \
                      without this command",
-                    OUTAGE_LIMIT.as_secs()
+                    MAX_OUTAGE.as_secs()
                 );
             }
         }
-        sleep(PAUSE).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 
 /// A request that is gone was fulfilled, or another took its place.
-async fn without_request(
+async fn errors_without_request(
     installation: &Installation,
     request: &DeleteBackupRequest,
 ) -> anyhow::Result<Vec<String>> {
     let name = &request.spec.backup_name;
-    let wanted = request.labels().get(label::BACKUP_UID);
+    let requested_uid = request.labels().get(label::BACKUP_UID);
     match listing::get_opt::<Backup>(installation, name).await? {
-        Some(backup) if backup.uid().as_ref() == wanted => Ok(vec![
+        Some(backup) if backup.uid().as_ref() == requested_uid => Ok(vec![
             "the request was removed before it was completed; there may be a newer one".to_owned(),
         ]),
         _ => Ok(Vec::new()),
@@ -197,13 +244,13 @@ async fn without_request(
 }
 
 /// What the server says to a request, if it has answered.
-fn answer(request: &DeleteBackupRequest) -> Option<Vec<String>> {
+fn answered_errors(request: &DeleteBackupRequest) -> Option<Vec<String>> {
     let DeleteBackupRequestStatus { phase, errors, .. } = request.status.clone()?;
     phase.is_some_and(|phase| phase.is_terminal()).then_some(errors)
 }
 
 /// What is being waited for.
-fn waits_for(request: &DeleteBackupRequest, namespace: &str) -> String {
+fn wait_message(request: &DeleteBackupRequest, namespace: &str) -> String {
     let name = &request.spec.backup_name;
     if is_new(request) {
         format!(
@@ -223,14 +270,39 @@ fn is_new(request: &DeleteBackupRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn a_request_is_made_as_veleros_command_makes_it() {
+    fn forget_is_named_only_if_the_location_cannot_be_used() {
+        let backup = |location: &str| -> Backup {
+            let spec = json!({"storageLocation": location});
+            serde_json::from_value(json!({"metadata": {"name": "b"}, "spec": spec})).unwrap()
+        };
+        let location = |phase: &str| -> BackupStorageLocation {
+            serde_json::from_value(json!({
+                "metadata": {"name": "l"}, "spec": {"provider": "aws"}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let hint = |location: Option<&BackupStorageLocation>| {
+            location_hint(&backup("l"), location, "`bowline backup delete b --forget`")
+        };
+        assert_eq!(hint(Some(&location("Available"))), None);
+        let expected = "hint: fix storage location `l`, or, if its bucket is gone for good, run \
+                        `bowline backup delete b --forget`";
+        assert_eq!(hint(Some(&location("Unavailable"))).as_deref(), Some(expected));
+        assert_eq!(hint(None).as_deref(), Some(expected), "the location is deleted");
+        assert_eq!(location_hint(&backup(""), None, "x"), None);
+    }
+
+    #[test]
+    fn deletion_request_equals_that_of_velero() {
         let long = "b".repeat(100);
         let mut backup = Backup::new(&long, bowline_api::BackupSpec::default());
         backup.metadata.uid = Some("u".to_owned());
-        let request = request(&backup);
+        let request = deletion_request(&backup);
         assert_eq!(request.spec.backup_name, long);
         assert_eq!((request.metadata.name.as_ref(), request.namespace()), (None, None));
         assert_eq!(request.metadata.generate_name.as_deref(), Some(&*format!("{long}-")));

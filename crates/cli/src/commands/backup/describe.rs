@@ -13,7 +13,7 @@ use bowline_store::file::{BackupOperation, BackupVolumeInfo, ResourceList, Resul
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::describe::{DescribedRun, Fetched, Transfers, file};
+use crate::describe::{DescribableRun, Fetched, FetchedVolumeProgress, file};
 use crate::download::Downloads;
 use crate::installation::Installation;
 
@@ -28,7 +28,7 @@ pub(crate) struct Files {
     deletions: Option<Fetched<Vec<DeleteBackupRequest>>>,
 }
 
-impl DescribedRun for Backup {
+impl DescribableRun for Backup {
     type Files = Files;
 
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Files {
@@ -45,15 +45,15 @@ impl DescribedRun for Backup {
         Files { results, volumes, operations, resources, deletions: None }
     }
 
-    async fn look_up(&self, installation: &Installation, files: &mut Files) {
+    async fn fetch_related(&self, installation: &Installation, files: &mut Files) {
         files.deletions = Some(deletion::find(installation, self).await);
     }
 
-    fn text(&self, files: &Files, transfers: &Transfers, details: bool) -> String {
+    fn text(&self, files: &Files, transfers: &FetchedVolumeProgress, details: bool) -> String {
         text::render(self, files, transfers, details)
     }
 
-    fn json(&self, files: &Files, transfers: &Transfers, details: bool) -> Value {
+    fn json(&self, files: &Files, transfers: &FetchedVolumeProgress, details: bool) -> Value {
         json::render(self, files, transfers, details)
     }
 }

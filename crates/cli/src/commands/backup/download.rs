@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::args::{InstallationArgs, TrustArgs};
 use crate::download::{Body, Downloads};
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::Installation;
 use crate::run::Run as _;
 use crate::{flags, listing, output};
@@ -22,7 +22,7 @@ use crate::{flags, listing, output};
 /// What stands for standard output.
 const STDOUT: &str = "-";
 /// How often a line about progress is worth it, where there is no bar.
-const PROGRESS_PAUSE: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Download the object archive of a backup
 ///
@@ -64,11 +64,11 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         bail!("refusing to write an archive to a terminal; redirect it to a file or a program");
     }
     if !to_stdout {
-        check(&target, args.force)?;
+        check_target(&target, args.force)?;
     }
     let location = &backup.spec.storage_location;
     let downloads = Downloads::new(&installation, location, &args.trust, args.timeout).await?;
-    let asked_to_end = until_asked_to_end()?;
+    let asked_to_end = shutdown_signal()?;
     let downloaded = async {
         let limit = Limits::ARCHIVE.packed;
         let body = downloads.open(DownloadTargetKind::BackupContents, name, limit).await?;
@@ -79,19 +79,19 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
             let size = downloaded.with_context(|| format!("cannot download backup `{name}`"))?;
             if !to_stdout {
                 let path = target.display();
-                output::say(format_args!("backup `{name}` saved to {path}, {}", BinaryBytes(size)));
+                output::print_message(format_args!("backup `{name}` saved to {path}, {}", BinaryBytes(size)));
             }
             Ok(Exit::Success)
         }
         exit = asked_to_end => {
-            downloads.abandon().await;
+            downloads.delete_open_requests().await;
             Ok(exit)
         }
     }
 }
 
 /// Whether the file may be written, before anything is downloaded.
-fn check(target: &Path, force: bool) -> anyhow::Result<()> {
+fn check_target(target: &Path, force: bool) -> anyhow::Result<()> {
     let path = target.display();
     let Ok(metadata) = target.symlink_metadata() else { return Ok(()) };
     if !force {
@@ -105,7 +105,7 @@ fn check(target: &Path, force: bool) -> anyhow::Result<()> {
 
 /// Writes to standard output, and returns how much. Somebody who does not want more is no error.
 async fn print(body: Body) -> anyhow::Result<u64> {
-    let printed = body.read_on_the_side("print the archive", |mut reader| {
+    let printed = body.read_in_thread("print the archive", |mut reader| {
         let mut stdout = io::stdout().lock();
         match io::copy(&mut reader, &mut stdout).and_then(|size| stdout.flush().map(|()| size)) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
@@ -132,7 +132,7 @@ async fn save(mut body: Body, target: &Path, force: bool) -> anyhow::Result<u64>
     while let Some(piece) = body.next().await? {
         writer.write_all(&piece).await.with_context(cannot)?;
         size += piece.len() as u64;
-        progress.at(size);
+        progress.set_position(size);
     }
     writer.sync_all().await.with_context(cannot)?;
     let renamed = if force { file.persist(target) } else { file.persist_noclobber(target) };
@@ -144,7 +144,7 @@ async fn save(mut body: Body, target: &Path, force: bool) -> anyhow::Result<u64>
 struct Progress {
     length: Option<u64>,
     bar: Option<ProgressBar>,
-    spoke: Instant,
+    last_message: Instant,
 }
 
 impl Progress {
@@ -162,16 +162,20 @@ impl Progress {
             }
             bar
         });
-        Self { length, bar, spoke: Instant::now() }
+        Self { length, bar, last_message: Instant::now() }
     }
 
-    fn at(&mut self, size: u64) {
+    fn set_position(&mut self, size: u64) {
         if let Some(bar) = &self.bar {
             bar.set_position(size);
-        } else if self.spoke.elapsed() >= PROGRESS_PAUSE {
-            self.spoke = Instant::now();
-            let of = self.length.map(|length| format!(" of {}", BinaryBytes(length)));
-            output::say(format_args!("{}{}", BinaryBytes(size), of.unwrap_or_default()));
+        } else if self.last_message.elapsed() >= PROGRESS_INTERVAL {
+            self.last_message = Instant::now();
+            let total = self.length.map(|length| format!(" of {}", BinaryBytes(length)));
+            output::print_message(format_args!(
+                "{}{}",
+                BinaryBytes(size),
+                total.unwrap_or_default()
+            ));
         }
     }
 }
@@ -189,14 +193,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_only_when_told_and_nothing_else_ever() {
+    fn only_a_file_is_replaced_and_only_with_force() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("f");
-        assert!(check(&file, false).is_ok());
+        assert!(check_target(&file, false).is_ok());
         std::fs::write(&file, "mine").unwrap();
-        assert!(check(&file, false).unwrap_err().to_string().contains("--force"));
-        assert!(check(&file, true).is_ok());
-        assert!(check(folder.path(), true).unwrap_err().to_string().contains("not a regular file"));
-        assert!(check(Path::new("/dev/null"), true).is_err());
+        assert!(check_target(&file, false).unwrap_err().to_string().contains("--force"));
+        assert!(check_target(&file, true).is_ok());
+        assert!(
+            check_target(folder.path(), true)
+                .unwrap_err()
+                .to_string()
+                .contains("not a regular file")
+        );
+        assert!(check_target(Path::new("/dev/null"), true).is_err());
     }
 }

@@ -5,12 +5,12 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use crate::describe::section::selector_text;
-use crate::moment;
+use crate::key_value_page::NONE;
+use crate::relative_time;
 use crate::run::Run as _;
-use crate::sheet::NONE;
-use crate::table::Listed;
+use crate::table::Tabular;
 
-impl Listed for Backup {
+impl Tabular for Backup {
     const HEADER: &'static [&'static str] = &[
         "NAME",
         "STATUS",
@@ -25,9 +25,13 @@ impl Listed for Backup {
 
     fn row(&self, now: Timestamp) -> Vec<String> {
         let status = self.status.clone().unwrap_or_default();
-        let created = status.start_timestamp.as_ref().map_or_else(|| NONE.to_owned(), moment::text);
+        let created = status
+            .start_timestamp
+            .as_ref()
+            .map_or_else(|| NONE.to_owned(), relative_time::go_format);
         let expires = expiration(self);
-        let expires = expires.map_or_else(|| "n/a".to_owned(), |then| moment::distance(then, now));
+        let expires =
+            expires.map_or_else(|| "n/a".to_owned(), |time| relative_time::relative_to(time, now));
         let position = match status.queue_position {
             0 => String::new(),
             position => position.to_string(),
@@ -48,8 +52,8 @@ impl Listed for Backup {
 
 /// When it may be deleted, as far as one can know.
 fn expiration(backup: &Backup) -> Option<Timestamp> {
-    let known = backup.status.as_ref().and_then(|status| status.expiration.as_ref());
-    if let Some(time) = known {
+    let expiration = backup.status.as_ref().and_then(|status| status.expiration.as_ref());
+    if let Some(time) = expiration {
         return Some(time.0);
     }
     let ttl = backup.spec.ttl;
@@ -63,7 +67,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::table::{self, LabelColumns, table, watched};
+    use crate::table::{self, LabelColumns, table, table_with_volumes};
 
     fn backup(name: &str, spec: &Value, status: &Value) -> Backup {
         serde_json::from_value(json!({
@@ -105,12 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_sees_how_far_volumes_are() {
+    fn watch_table_has_a_volume_progress_column() {
         let volumes = |backup: &Backup| match backup.name_any().as_str() {
             "by-hand" => "1/3 40%".to_owned(),
             _ => String::new(),
         };
-        let table = watched(&backups(), &LabelColumns::default(), Timestamp::UNIX_EPOCH, volumes);
+        let table = table_with_volumes(
+            &backups(),
+            &LabelColumns::default(),
+            Timestamp::UNIX_EPOCH,
+            volumes,
+        );
         let ends: Vec<&str> =
             table.lines().map(|line| line.rsplit("   ").next().unwrap().trim()).collect();
         assert_eq!(ends, ["VOLUMES", "<none>", "<none>", "1/3 40%", "<none>"], "{table}");
@@ -119,12 +128,12 @@ mod tests {
     #[test]
     fn labels_become_columns() {
         #[derive(clap::Parser)]
-        struct Line {
+        struct TestCommand {
             #[command(flatten)]
             labels: LabelColumns,
         }
         let words = ["get", "-L", "velero.io/storage-location,app", "--show-labels"];
-        let line = Line::try_parse_from(words).unwrap();
+        let line = TestCommand::try_parse_from(words).unwrap();
         let table = table(&backups()[..1], &line.labels, Timestamp::UNIX_EPOCH);
         let [header, row] = table.lines().collect::<Vec<_>>().try_into().unwrap();
         assert!(header.ends_with("SELECTOR   STORAGE-LOCATION   APP      LABELS"), "{header}");

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
-use crate::trust;
+use crate::tls_trust;
 
 /// Create a backup storage location
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Name of the location
     name: String,
 
-    /// Provider: the name of an object store plugin, such as aws
+    /// Provider: aws, filesystem, or the name of an object store plugin
     #[arg(long, value_name = "NAME")]
     provider: String,
 
@@ -48,7 +48,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     backup_sync_period: Option<Duration>,
 
-    /// Interval at which the location is validated; 0s for never [default: the server's, 1m]
+    /// Interval at which the location is validated; 0s to validate it only when a server starts and
+    /// when the location changes [default: the server's, 1m]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     validation_frequency: Option<Duration>,
 
@@ -66,7 +67,7 @@ pub(crate) struct Args {
 
     /// Access mode of the location
     #[arg(long, value_name = "MODE", default_value = "ReadWrite")]
-    access_mode: Mode,
+    access_mode: AccessModeArg,
 
     /// Print the location instead of creating it
     #[arg(short, long, value_name = "FORMAT")]
@@ -75,7 +76,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 #[value(rename_all = "PascalCase")]
-enum Mode {
+enum AccessModeArg {
     /// Backups can be created, restored and deleted
     ReadWrite,
     /// Backups can only be restored
@@ -83,16 +84,16 @@ enum Mode {
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
+    let certificates = args.cacert.as_deref().map(tls_trust::read_file).transpose()?;
     let location = location(&args, certificates)?;
     if let Some(format) = args.output {
-        return listing::print_instead(location, installation, format);
+        return listing::print_without_creating(location, installation, format);
     }
     let installation = Installation::connect(installation).await?;
     if args.default {
         check_no_other_default(&installation, &location.name_any()).await?;
     }
-    listing::add(&installation, &location).await
+    listing::create_new(&installation, &location).await
 }
 
 /// The location that the command line asks for.
@@ -112,8 +113,8 @@ fn location(args: &Args, certificates: Option<Vec<u8>>) -> anyhow::Result<Backup
         }),
         default: args.default,
         access_mode: Some(match args.access_mode {
-            Mode::ReadWrite => AccessMode::ReadWrite,
-            Mode::ReadOnly => AccessMode::ReadOnly,
+            AccessModeArg::ReadWrite => AccessMode::ReadWrite,
+            AccessModeArg::ReadOnly => AccessMode::ReadOnly,
         }),
         backup_sync_period: args.backup_sync_period,
         validation_frequency: args.validation_frequency,
@@ -143,20 +144,20 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
-    fn made(line: &[&str]) -> anyhow::Result<Value> {
+    fn parse_location(line: &[&str]) -> anyhow::Result<Value> {
         let words = ["create", "l", "--provider", "aws", "--bucket", "b"].iter().chain(line);
-        let args = Line::try_parse_from(words)?.args;
+        let args = TestCommand::try_parse_from(words)?.args;
         Ok(serde_json::to_value(location(&args, Some(b"PEM".to_vec()))?)?)
     }
 
     #[test]
     fn each_flag_sets_its_field() {
-        let location = made(&[
+        let location = parse_location(&[
             "--prefix=p/q",
             "--credential=cloud=key",
             "--default",
@@ -185,8 +186,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_left_to_the_server() {
-        let location = made(&[]).unwrap();
+    fn unset_flags_are_left_to_the_server() {
+        let location = parse_location(&[]).unwrap();
         let spec = json!({
             "provider": "aws", "accessMode": "ReadWrite",
             "objectStorage": {"bucket": "b", "caCert": "UEVN"},
@@ -196,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_flags_are_refused() {
         for line in [
             &["--prefix=../up"][..],
             &["--credential=cloud"],
@@ -204,9 +205,9 @@ mod tests {
             &["--config=region"],
             &["--access-mode=WriteOnly"],
         ] {
-            assert!(made(line).is_err(), "{line:?}");
+            assert!(parse_location(line).is_err(), "{line:?}");
         }
         let words = ["create", "l", "--provider=aws", "--bucket=b/p"];
-        assert!(Line::try_parse_from(words).unwrap_err().to_string().contains("--prefix"));
+        assert!(TestCommand::try_parse_from(words).unwrap_err().to_string().contains("--prefix"));
     }
 }

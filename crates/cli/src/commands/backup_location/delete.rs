@@ -7,7 +7,7 @@ use super::super::backup::phase;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Kind};
+use crate::listing::{self, ResourceKind};
 use crate::output;
 use crate::selection::{self, Deletion};
 
@@ -33,8 +33,8 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     for location in args.deletion.choose::<BackupStorageLocation>(&installation, question).await? {
         selection::delete(&installation, &location).await?;
         let name = location.name_any();
-        forget_backups(&installation, &name).await?;
-        for repository in of_location::<BackupRepository>(&installation, &name).await? {
+        remove_backup_resources(&installation, &name).await?;
+        for repository in objects_of_location::<BackupRepository>(&installation, &name).await? {
             listing::delete::<BackupRepository>(&installation, &repository.name_any()).await?;
         }
     }
@@ -42,23 +42,26 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
 }
 
 /// Deletes the Backups of a location from the cluster; without the location nobody can use them.
-async fn forget_backups(installation: &Installation, location: &str) -> anyhow::Result<()> {
-    let (over, running): (Vec<Backup>, Vec<Backup>) = of_location(installation, location)
+async fn remove_backup_resources(
+    installation: &Installation,
+    location: &str,
+) -> anyhow::Result<()> {
+    let (ended, running): (Vec<Backup>, Vec<Backup>) = objects_of_location(installation, location)
         .await?
         .into_iter()
         .partition(|backup| phase(backup).is_terminal());
-    for backup in &over {
+    for backup in &ended {
         listing::delete::<Backup>(installation, &backup.name_any()).await?;
     }
-    if !over.is_empty() {
-        output::say(format_args!(
+    if !ended.is_empty() {
+        output::print_message(format_args!(
             "backups of the location removed from the cluster: {}",
-            over.len()
+            ended.len()
         ));
     }
     for backup in running {
         let (name, phase) = (backup.name_any(), phase(&backup));
-        output::say(format_args!(
+        output::print_message(format_args!(
             "warning: backup `{name}` of the location is {phase} and was kept"
         ));
     }
@@ -66,7 +69,7 @@ async fn forget_backups(installation: &Installation, location: &str) -> anyhow::
 }
 
 /// The objects that belong to a location.
-async fn of_location<K: Kind>(
+async fn objects_of_location<K: ResourceKind>(
     installation: &Installation,
     location: &str,
 ) -> anyhow::Result<Vec<K>> {

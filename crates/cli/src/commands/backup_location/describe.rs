@@ -4,44 +4,44 @@ use bowline_api::backup_storage_location::ObjectStorageLocation;
 use bowline_api::{BackupStorageLocation, BackupStorageLocationStatus};
 use serde_json::{Value, json};
 
-use super::get::{access_mode, bucket, concerns, phase};
+use super::get::{access_mode, bucket, failing_conditions, phase};
 use crate::describe::section::{self, pairs, time};
-use crate::describe::{Described, document};
+use crate::describe::{Describable, document};
+use crate::key_value_page::KeyValuePage;
 use crate::redact;
-use crate::sheet::Sheet;
 
-impl Described for BackupStorageLocation {
+impl Describable for BackupStorageLocation {
     fn text(&self) -> String {
         let shown = without_secrets(self);
         let Self { spec, .. } = &shown;
         let status = self.status.clone().unwrap_or_default();
-        let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, &shown);
-        sheet.gap();
-        sheet.field(0, "Phase", phase(self));
+        let mut page = KeyValuePage::default();
+        section::metadata(&mut page, &shown);
+        page.blank_line();
+        page.field(0, "Phase", phase(self));
         if !status.message.is_empty() {
-            sheet.field(0, "Message", &status.message);
+            page.field(0, "Message", &status.message);
         }
-        for condition in concerns(self) {
-            let told = format!("{}: {}", condition.status, condition.message);
-            sheet.field(0, &condition.type_, told);
+        for condition in failing_conditions(self) {
+            let text = format!("{}: {}", condition.status, condition.message);
+            page.field(0, &condition.type_, text);
         }
-        sheet.gap();
-        sheet.field(0, "Provider", &spec.provider);
-        sheet.field(0, "Bucket", bucket(self));
-        sheet.list(0, "Config", pairs(&spec.config));
-        sheet.field(0, "Credential", section::credential(spec.credential.as_ref()));
-        sheet.field(0, "Certificates", certificates(spec.object_storage.as_ref()));
-        sheet.gap();
-        sheet.field(0, "Default", spec.default);
-        sheet.field(0, "Access Mode", access_mode(self));
+        page.blank_line();
+        page.field(0, "Provider", &spec.provider);
+        page.field(0, "Bucket", bucket(self));
+        page.list(0, "Config", pairs(&spec.config));
+        page.field(0, "Credential", section::credential(spec.credential.as_ref()));
+        page.field(0, "Certificates", certificates(spec.object_storage.as_ref()));
+        page.blank_line();
+        page.field(0, "Default", spec.default);
+        page.field(0, "Access Mode", access_mode(self));
         let (sync, check) = (spec.backup_sync_period, spec.validation_frequency);
-        sheet.field(0, "Backup Sync Period", section::or_servers(sync));
-        sheet.field(0, "Validation Frequency", section::or_servers(check));
-        sheet.gap();
-        sheet.field(0, "Last Validated", time(status.last_validation_time.as_ref()));
-        sheet.field(0, "Last Synced", time(status.last_synced_time.as_ref()));
-        sheet.finish()
+        page.field(0, "Backup Sync Period", section::or_server_default(sync));
+        page.field(0, "Validation Frequency", section::or_server_default(check));
+        page.blank_line();
+        page.field(0, "Last Validated", time(status.last_validation_time.as_ref()));
+        page.field(0, "Last Synced", time(status.last_synced_time.as_ref()));
+        page.finish()
     }
 
     fn json(&self) -> Value {
@@ -54,7 +54,7 @@ impl Described for BackupStorageLocation {
             conditions,
             ..
         } = self.status.clone().unwrap_or_default();
-        let mut document = document::of(&shown);
+        let mut document = document::object_document(&shown);
         document["phase"] = phase(self).into();
         if !message.is_empty() {
             document["message"] = message.into();

@@ -11,9 +11,9 @@ use kube::ResourceExt as _;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::Kind as _;
-use crate::moment;
-use crate::table::{self, Listed};
+use crate::listing::ResourceKind as _;
+use crate::relative_time;
+use crate::table::{self, Tabular};
 
 /// List backup storage locations
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     table::show(&installation, locations, &args.list)
 }
 
-impl Listed for BackupStorageLocation {
+impl Tabular for BackupStorageLocation {
     const HEADER: &'static [&'static str] =
         &["NAME", "PROVIDER", "BUCKET/PREFIX", "PHASE", "LAST VALIDATED", "ACCESS MODE", "DEFAULT"];
 
@@ -45,35 +45,35 @@ impl Listed for BackupStorageLocation {
             self.spec.provider.clone(),
             bucket(self),
             phase(self),
-            last.map_or_else(unknown, moment::text),
+            last.map_or_else(unknown, relative_time::go_format),
             access_mode(self),
             if self.spec.default { "true".to_owned() } else { String::new() },
         ]
     }
 
     /// Why it cannot be used, or why its backups are not all in the cluster.
-    fn remark(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         let status = self.status.as_ref()?;
         let name = self.name_any();
         if status.phase == Some(LocationPhase::Unavailable) {
-            let why = Some(&status.message).filter(|message| !message.is_empty())?;
-            return Some(format!("{} `{name}` is Unavailable: {why}", Self::NOUN));
+            let message = Some(&status.message).filter(|message| !message.is_empty())?;
+            return Some(format!("{} `{name}` is Unavailable: {message}", Self::NOUN));
         }
-        let remarks = concerns(self).into_iter().map(|condition| {
-            let what = match condition.type_.as_str() {
+        let warnings = failing_conditions(self).into_iter().map(|condition| {
+            let problem = match condition.type_.as_str() {
                 SYNCED => "is not synced",
                 DEGRADED => "is degraded",
                 _ => "is not secure",
             };
-            format!("{} `{name}` {what}: {}", Self::NOUN, condition.message)
+            format!("{} `{name}` {problem}: {}", Self::NOUN, condition.message)
         });
-        let remarks: Vec<String> = remarks.collect();
-        (!remarks.is_empty()).then(|| remarks.join("; "))
+        let warnings: Vec<String> = warnings.collect();
+        (!warnings.is_empty()).then(|| warnings.join("; "))
     }
 }
 
 /// The conditions of a location that say that something is wrong.
-pub(super) fn concerns(location: &BackupStorageLocation) -> Vec<&Condition> {
+pub(super) fn failing_conditions(location: &BackupStorageLocation) -> Vec<&Condition> {
     let conditions = location.status.iter().flat_map(|status| &status.conditions);
     let is_wrong = |condition: &&Condition| {
         let bad = if condition.type_ == DEGRADED { "True" } else { "False" };
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_whose_sync_fails_says_so_though_it_is_available() {
+    fn available_location_with_failing_sync_has_a_warning() {
         let condition = |type_: &str, status: &str, message: &str| {
             json!({"type": type_, "status": status, "reason": "R", "message": message,
                    "lastTransitionTime": "2026-01-02T03:04:05Z"})
@@ -154,10 +154,10 @@ mod tests {
             condition("Synced", "False", "access denied"),
             condition("Degraded", "True", "1 backup is left out"),
         ]);
-        let remark = failing.remark().unwrap();
-        assert!(remark.contains("`l` is not synced: access denied"), "{remark}");
-        assert!(remark.contains("`l` is degraded: 1 backup is left out"), "{remark}");
+        let warning = failing.warning().unwrap();
+        assert!(warning.contains("`l` is not synced: access denied"), "{warning}");
+        assert!(warning.contains("`l` is degraded: 1 backup is left out"), "{warning}");
         let well = [condition("Synced", "True", ""), condition("Degraded", "False", "")];
-        assert_eq!(location(&well).remark(), None);
+        assert_eq!(location(&well).warning(), None);
     }
 }

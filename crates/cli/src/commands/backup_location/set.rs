@@ -12,8 +12,8 @@ use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Kind as _};
-use crate::{flags, output, trust};
+use crate::listing::{self, ResourceKind as _};
+use crate::{flags, output, tls_trust};
 
 /// Change a backup storage location
 #[derive(Debug, clap::Args)]
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    let certificates = args.cacert.as_deref().map(trust::read_file).transpose()?;
+    let certificates = args.cacert.as_deref().map(tls_trust::read_file).transpose()?;
     let Some(patch) = patch(&args, certificates) else {
         bail!("nothing to change; add --cacert, --credential or --default");
     };
@@ -46,8 +46,8 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     if args.default == Some(true) {
         check_no_other_default(&installation, &args.name).await?;
     }
-    listing::change::<BackupStorageLocation>(&installation, &args.name, &patch).await?;
-    output::say(format_args!("{} `{}` changed", BackupStorageLocation::NOUN, args.name));
+    listing::patch::<BackupStorageLocation>(&installation, &args.name, &patch).await?;
+    output::print_message(format_args!("{} `{}` changed", BackupStorageLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 
@@ -73,13 +73,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
     #[test]
-    fn only_what_is_said_is_changed() {
+    fn only_given_flags_are_changed() {
         for (line, expected) in [
             (&[][..], None),
             (&["--default"], Some(json!({"default": true}))),
@@ -87,10 +87,10 @@ mod tests {
             (&["--credential=s=k"], Some(json!({"credential": {"name": "s", "key": "k"}}))),
         ] {
             let words = ["set", "l"].iter().chain(line);
-            let args = Line::try_parse_from(words).unwrap().args;
+            let args = TestCommand::try_parse_from(words).unwrap().args;
             assert_eq!(patch(&args, None), expected.map(|spec| json!({"spec": spec})), "{line:?}");
         }
-        let args = Line::try_parse_from(["set", "l", "--cacert=f"]).unwrap().args;
+        let args = TestCommand::try_parse_from(["set", "l", "--cacert=f"]).unwrap().args;
         let expected = json!({"spec": {"objectStorage": {"caCert": "UEVN"}}});
         assert_eq!(patch(&args, Some(b"PEM".to_vec())), Some(expected));
     }

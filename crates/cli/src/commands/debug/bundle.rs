@@ -15,7 +15,7 @@ use crate::{output, redact};
 /// What all files are below.
 const FOLDER: &str = "bundle";
 /// What could not be collected, and why.
-const PROBLEMS: &str = "problems.txt";
+const PROBLEMS_FILE: &str = "problems.txt";
 
 /// An archive that is being written. Until its end there is no file of its name.
 pub(super) struct Bundle {
@@ -52,8 +52,8 @@ impl Bundle {
     }
 
     /// Notes why a file is not in it, or not whole.
-    pub(super) fn lacks(&mut self, file: &str, error: &anyhow::Error) {
-        self.problems.push(format!("{file}: {}", output::one_line(error)));
+    pub(super) fn record_problem(&mut self, file: &str, error: &anyhow::Error) {
+        self.problems.push(format!("{file}: {}", output::error_chain(error)));
     }
 
     /// Closes the archive and gives it its name. Returns what could not be collected, and why.
@@ -61,7 +61,7 @@ impl Bundle {
         let problems = std::mem::take(&mut self.problems);
         let problems: Vec<String> = problems.iter().map(|problem| redact::text(problem)).collect();
         if !problems.is_empty() {
-            self.add_text(PROBLEMS, &format!("{}\n", problems.join("\n")))?;
+            self.add_text(PROBLEMS_FILE, &format!("{}\n", problems.join("\n")))?;
         }
         let cannot = || format!("cannot write {}", self.target.display());
         let file = self.archive.into_inner().with_context(cannot)?.finish().with_context(cannot)?;
@@ -71,19 +71,19 @@ impl Bundle {
 
     fn add(&mut self, file: &str, content: &[u8]) -> anyhow::Result<()> {
         if self.is_verbose {
-            output::say(output::harmless(file));
+            output::print_message(output::strip_control_chars(file));
         }
         let mut header = tar::Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(0o600);
         header.set_mtime(self.now.as_second().unsigned_abs());
-        let added = self.archive.append_data(&mut header, path(file), content);
+        let added = self.archive.append_data(&mut header, archive_path(file), content);
         added.with_context(|| format!("cannot write {}", self.target.display()))
     }
 }
 
 /// Where a file lies in the archive. Names come from outside, so none leads out of it.
-fn path(file: &str) -> PathBuf {
+fn archive_path(file: &str) -> PathBuf {
     let parts = file.split('/').filter(|part| !part.is_empty() && !part.starts_with('.'));
     [FOLDER].into_iter().chain(parts).collect()
 }
@@ -93,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_name_leads_out_of_the_bundle() {
+    fn no_file_name_escapes_the_bundle_folder() {
         for (file, expected) in [
             ("objects/backups.json", "bundle/objects/backups.json"),
             ("logs/../../etc/passwd", "bundle/logs/etc/passwd"),
             ("/etc/passwd", "bundle/etc/passwd"),
         ] {
-            assert_eq!(path(file), Path::new(expected));
+            assert_eq!(archive_path(file), Path::new(expected));
         }
     }
 }

@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 /// What asks it to hold still, and its answer.
-const HOLD: &str = "hold";
-const HELD: &str = "held";
+const HOLD_REQUEST_FILE: &str = "hold";
+const HOLD_ANSWER_FILE: &str = "held";
 /// The length of an order, with the end of its line.
-pub(super) const ORDER: usize = 64;
+pub(super) const ORDER_BYTES: usize = 64;
 /// How often it writes, and looks whether it is asked for something.
-const PAUSE: Duration = Duration::from_millis(1);
+const WRITE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The database while it runs. Dropping it ends it.
-pub(super) struct Orders {
+pub(super) struct OrderDatabase {
     stop: Arc<AtomicBool>,
     last_hold: Arc<Mutex<Option<Hold>>>,
     thread: Option<JoinHandle<io::Result<()>>>,
@@ -36,22 +36,22 @@ pub(super) struct Orders {
 pub(super) struct Hold {
     /// The length of the file meanwhile.
     pub(super) bytes: u64,
-    pub(super) lasted: Duration,
+    pub(super) duration: Duration,
 }
 
 impl Hold {
     /// How many orders there were.
-    pub(super) fn orders(self) -> u64 {
-        orders(self.bytes)
+    pub(super) fn order_count(self) -> u64 {
+        order_count(self.bytes)
     }
 }
 
 /// How many orders so many bytes are.
-pub(super) fn orders(bytes: u64) -> u64 {
-    bytes / ORDER as u64
+pub(super) fn order_count(bytes: u64) -> u64 {
+    bytes / ORDER_BYTES as u64
 }
 
-impl Orders {
+impl OrderDatabase {
     /// Goes on with the file `journal`. Requests are files in the folder `requests`.
     pub(super) fn start(journal: &Path, requests: &Path) -> anyhow::Result<Self> {
         let file = File::options().append(true).open(journal);
@@ -86,7 +86,7 @@ impl Orders {
     }
 }
 
-impl Drop for Orders {
+impl Drop for OrderDatabase {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -106,7 +106,7 @@ struct Writer {
 impl Writer {
     fn run(&mut self) -> io::Result<()> {
         while !self.stop.load(Relaxed) {
-            if self.is_asked_to_hold() {
+            if self.is_hold_requested() {
                 self.hold()?;
             } else {
                 self.write()?;
@@ -115,17 +115,17 @@ impl Writer {
         Ok(())
     }
 
-    fn is_asked_to_hold(&self) -> bool {
-        self.requests.join(HOLD).exists()
+    fn is_hold_requested(&self) -> bool {
+        self.requests.join(HOLD_REQUEST_FILE).exists()
     }
 
     fn write(&mut self) -> io::Result<()> {
-        let number = orders(self.bytes);
-        let order = format!("{:<1$}\n", format!("order {number}: a coil of rope"), ORDER - 1);
-        let (begin, rest) = order.as_bytes().split_at(ORDER / 2);
+        let number = order_count(self.bytes);
+        let order = format!("{:<1$}\n", format!("order {number}: a coil of rope"), ORDER_BYTES - 1);
+        let (begin, rest) = order.as_bytes().split_at(ORDER_BYTES / 2);
         for part in [begin, rest] {
             self.file.write_all(part)?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(WRITE_INTERVAL);
         }
         self.bytes += order.len() as u64;
         Ok(())
@@ -134,13 +134,13 @@ impl Writer {
     /// Holds still for as long as it is asked to.
     fn hold(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
-        let began = Instant::now();
-        let answer = self.requests.join(HELD);
+        let started = Instant::now();
+        let answer = self.requests.join(HOLD_ANSWER_FILE);
         fs::write(&answer, "")?;
-        while self.is_asked_to_hold() && !self.stop.load(Relaxed) {
-            std::thread::sleep(PAUSE);
+        while self.is_hold_requested() && !self.stop.load(Relaxed) {
+            std::thread::sleep(WRITE_INTERVAL);
         }
-        let hold = Hold { bytes: self.bytes, lasted: began.elapsed() };
+        let hold = Hold { bytes: self.bytes, duration: started.elapsed() };
         *self.last_hold.lock().unwrap_or_else(PoisonError::into_inner) = Some(hold);
         fs::remove_file(answer)
     }
@@ -150,45 +150,47 @@ impl Writer {
 mod tests {
     use super::*;
 
-    fn until(what: &str, is_so: impl Fn() -> bool) {
+    fn wait_until(what: &str, condition: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_mins(1);
-        while !is_so() {
+        while !condition() {
             assert!(Instant::now() < deadline, "waited in vain: {what}");
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(WRITE_INTERVAL);
         }
     }
 
     #[test]
-    fn while_it_is_held_nothing_is_written_and_no_order_is_half() {
+    fn nothing_is_written_during_a_hold_and_no_order_is_partial() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let journal = path("journal");
         fs::write(&journal, "").unwrap();
         let length = || fs::metadata(&journal).unwrap().len();
-        let orders = Orders::start(&journal, folder.path()).unwrap();
-        until("orders come in", || length() > 1000);
+        let orders = OrderDatabase::start(&journal, folder.path()).unwrap();
+        wait_until("orders come in", || length() > 1000);
         assert_eq!(orders.last_hold(), None);
 
-        fs::write(path(HOLD), "").unwrap();
-        until("it holds still", || path(HELD).exists());
+        fs::write(path(HOLD_REQUEST_FILE), "").unwrap();
+        wait_until("it holds still", || path(HOLD_ANSWER_FILE).exists());
         let content = fs::read(&journal).unwrap();
-        assert_eq!(content.len() % ORDER, 0);
-        std::thread::sleep(20 * PAUSE);
+        assert_eq!(content.len() % ORDER_BYTES, 0);
+        std::thread::sleep(20 * WRITE_INTERVAL);
         assert_eq!(fs::read(&journal).unwrap(), content);
 
-        fs::remove_file(path(HOLD)).unwrap();
-        until("it goes on", || !path(HELD).exists() && length() > content.len() as u64);
+        fs::remove_file(path(HOLD_REQUEST_FILE)).unwrap();
+        wait_until("it goes on", || {
+            !path(HOLD_ANSWER_FILE).exists() && length() > content.len() as u64
+        });
         let hold = orders.last_hold().unwrap();
         assert_eq!(hold.bytes, content.len() as u64);
-        assert_eq!(hold.orders(), String::from_utf8(content).unwrap().lines().count() as u64);
-        assert!(hold.lasted >= 20 * PAUSE);
+        assert_eq!(hold.order_count(), String::from_utf8(content).unwrap().lines().count() as u64);
+        assert!(hold.duration >= 20 * WRITE_INTERVAL);
         orders.end().unwrap();
-        assert_eq!(length() % ORDER as u64, 0);
+        assert_eq!(length() % ORDER_BYTES as u64, 0);
 
         // Where one ends, the next goes on.
         let last = orders_in(&journal);
-        let orders = Orders::start(&journal, folder.path()).unwrap();
-        until("orders come in again", || orders_in(&journal) > last);
+        let orders = OrderDatabase::start(&journal, folder.path()).unwrap();
+        wait_until("orders come in again", || orders_in(&journal) > last);
         orders.end().unwrap();
         let text = fs::read_to_string(&journal).unwrap();
         for (number, line) in text.lines().enumerate() {
@@ -197,6 +199,6 @@ mod tests {
     }
 
     fn orders_in(journal: &Path) -> u64 {
-        orders(fs::metadata(journal).unwrap().len())
+        order_count(fs::metadata(journal).unwrap().len())
     }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 /// What came of the demo. Times are in milliseconds.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Outcome {
+pub(super) struct DemoOutcome {
     /// Whether all files of the volume are what they were.
     pub(super) files_equal: bool,
     /// Whether all objects are.
@@ -29,7 +29,7 @@ pub(super) struct Outcome {
     pub(super) server_kills: u32,
 }
 
-impl Outcome {
+impl DemoOutcome {
     pub(super) fn is_equal(&self) -> bool {
         self.files_equal && self.objects_equal
     }
@@ -41,15 +41,15 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
 
 /// The file that the outcome is written to. It is empty until then, so that nobody takes an old one for
 /// that of a demo that has failed.
-pub(super) struct Target(File);
+pub(super) struct OutcomeFile(File);
 
-impl Target {
+impl OutcomeFile {
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let file = File::create(path);
         Ok(Self(file.with_context(|| format!("cannot write to {}", path.display()))?))
     }
 
-    pub(super) fn write(mut self, outcome: &Outcome) -> anyhow::Result<()> {
+    pub(super) fn write(mut self, outcome: &DemoOutcome) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(outcome)? + "\n";
         self.0.write_all(text.as_bytes()).context("cannot write the results")
     }
@@ -60,13 +60,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_outcome_is_gone_before_there_is_a_new_one() {
+    fn old_outcome_is_truncated_before_the_new_one_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("outcome.json");
         std::fs::write(&path, "{\"files_equal\": true}").unwrap();
-        let target = Target::open(&path).unwrap();
+        let target = OutcomeFile::open(&path).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "");
-        let outcome = Outcome { files_equal: true, freeze_window_ms: 42, ..Outcome::default() };
+        let outcome =
+            DemoOutcome { files_equal: true, freeze_window_ms: 42, ..DemoOutcome::default() };
         assert!(!outcome.is_equal());
         target.write(&outcome).unwrap();
         let written = std::fs::read_to_string(&path).unwrap();
@@ -74,6 +75,6 @@ mod tests {
         for line in ["  \"files_equal\": true,\n", "  \"freeze_window_ms\": 42,\n"] {
             assert!(written.contains(line), "{written}");
         }
-        assert!(Target::open(&folder.path().join("none/outcome.json")).is_err());
+        assert!(OutcomeFile::open(&folder.path().join("none/outcome.json")).is_err());
     }
 }

@@ -13,58 +13,65 @@ const BINARY: &str = "bowline-plugin-local-volume";
 
 /// Where the plugin is to come from.
 #[derive(Debug, PartialEq, Eq)]
-enum Origin {
-    Ready(PathBuf),
+enum PluginOrigin {
+    Binary(PathBuf),
     Sources,
-    Nowhere,
+    Missing,
 }
 
 /// Finds the plugin, or builds it. May take minutes the first time.
 pub(super) async fn locate() -> anyhow::Result<PathBuf> {
-    let ours = std::env::current_exe().context("cannot find the path of this program")?;
-    let folder = ours.parent().unwrap_or(Path::new("/"));
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let folder = program.parent().unwrap_or(Path::new("/"));
     let is_run_by_cargo = std::env::var_os("CARGO").is_some();
-    let how_to = || {
+    let missing_plugin_message = || {
         format!(
             "the demo needs the plugin {BINARY}: put it into {}, next to this program; build it \
              with `cargo build --release --package {BINARY}` in Bowline's sources",
             folder.display()
         )
     };
-    let sources = fixture::sources().filter(|sources| is_trusted(sources, &ours, is_run_by_cargo));
-    match (origin(&folder.join(BINARY), is_run_by_cargo, sources.is_some()), sources) {
-        (Origin::Ready(path), _) => Ok(path),
-        (Origin::Sources, Some(sources)) => {
+    let sources =
+        fixture::sources().filter(|sources| is_trusted(sources, &program, is_run_by_cargo));
+    match (find_origin(&folder.join(BINARY), is_run_by_cargo, sources.is_some()), sources) {
+        (PluginOrigin::Binary(path), _) => Ok(path),
+        (PluginOrigin::Sources, Some(sources)) => {
             let started = Instant::now();
-            output::say(format_args!(
+            output::print_message(format_args!(
                 "building the plugin for local volumes with `cargo build` in {}; this takes minutes the \
                  first time …",
                 sources.display()
             ));
             // Cargo says by itself how far it is, and what it waits for.
-            let path = fixture::local_volume_in_sight().await.with_context(how_to)?;
-            let took = started.elapsed().as_secs_f64();
-            output::say(format_args!("building the plugin for local volumes: done in {took:.1} s"));
+            let path = fixture::local_volume_with_build_output()
+                .await
+                .with_context(missing_plugin_message)?;
+            let seconds = started.elapsed().as_secs_f64();
+            output::print_message(format_args!(
+                "building the plugin for local volumes: done in {seconds:.1} s"
+            ));
             Ok(path)
         }
-        (Origin::Sources | Origin::Nowhere, _) => Err(anyhow::anyhow!(how_to())),
+        (PluginOrigin::Sources | PluginOrigin::Missing, _) => {
+            Err(anyhow::anyhow!(missing_plugin_message()))
+        }
     }
 }
 
 /// Whether what lies where our sources were may be run: Cargo runs it anyway, or our own program lies
 /// in it. Elsewhere that path means nothing, and anybody may have made it.
-fn is_trusted(sources: &Path, ours: &Path, is_run_by_cargo: bool) -> bool {
-    is_run_by_cargo || ours.starts_with(sources)
+fn is_trusted(sources: &Path, program: &Path, is_run_by_cargo: bool) -> bool {
+    is_run_by_cargo || program.starts_with(sources)
 }
 
 /// A binary beside ours is the one that belongs to us, unless we were just built by Cargo, who builds
 /// only what it is told to: then it may be an old one.
-fn origin(beside: &Path, is_run_by_cargo: bool, has_sources: bool) -> Origin {
+fn find_origin(adjacent: &Path, is_run_by_cargo: bool, has_sources: bool) -> PluginOrigin {
     match (is_run_by_cargo, has_sources) {
-        (true, true) => Origin::Sources,
-        _ if beside.is_file() => Origin::Ready(beside.to_owned()),
-        (_, true) => Origin::Sources,
-        (_, false) => Origin::Nowhere,
+        (true, true) => PluginOrigin::Sources,
+        _ if adjacent.is_file() => PluginOrigin::Binary(adjacent.to_owned()),
+        (_, true) => PluginOrigin::Sources,
+        (_, false) => PluginOrigin::Missing,
     }
 }
 
@@ -73,32 +80,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_built_where_others_may_have_put_something() {
+    fn untrusted_sources_are_not_built() {
         let sources = Path::new("/home/somebody/bowline");
         let built = sources.join("target/release/bowline");
-        for (ours, is_run_by_cargo, expected) in [
+        for (program, is_run_by_cargo, expected) in [
             (built.as_path(), false, true),
             (Path::new("/usr/local/bin/bowline"), false, false),
             (Path::new("/home/somebody/bowline-elsewhere/bowline"), false, false),
             (Path::new("/target/elsewhere/bowline"), true, true),
         ] {
-            assert_eq!(is_trusted(sources, ours, is_run_by_cargo), expected, "{}", ours.display());
+            assert_eq!(
+                is_trusted(sources, program, is_run_by_cargo),
+                expected,
+                "{}",
+                program.display()
+            );
         }
     }
 
     #[test]
-    fn the_plugin_beside_us_is_ours_unless_cargo_may_have_left_an_old_one() {
+    fn adjacent_plugin_is_used_unless_cargo_may_have_left_a_stale_one() {
         let folder = tempfile::tempdir().unwrap();
-        let beside = folder.path().join(BINARY);
+        let adjacent = folder.path().join(BINARY);
         for is_run_by_cargo in [true, false] {
-            assert_eq!(origin(&beside, is_run_by_cargo, true), Origin::Sources);
-            assert_eq!(origin(&beside, is_run_by_cargo, false), Origin::Nowhere);
+            assert_eq!(find_origin(&adjacent, is_run_by_cargo, true), PluginOrigin::Sources);
+            assert_eq!(find_origin(&adjacent, is_run_by_cargo, false), PluginOrigin::Missing);
         }
-        std::fs::write(&beside, "").unwrap();
-        let ready = || Origin::Ready(beside.clone());
-        assert_eq!(origin(&beside, true, true), Origin::Sources);
-        assert_eq!(origin(&beside, true, false), ready());
-        assert_eq!(origin(&beside, false, true), ready());
-        assert_eq!(origin(&beside, false, false), ready());
+        std::fs::write(&adjacent, "").unwrap();
+        let ready = || PluginOrigin::Binary(adjacent.clone());
+        assert_eq!(find_origin(&adjacent, true, true), PluginOrigin::Sources);
+        assert_eq!(find_origin(&adjacent, true, false), ready());
+        assert_eq!(find_origin(&adjacent, false, true), ready());
+        assert_eq!(find_origin(&adjacent, false, false), ready());
     }
 }

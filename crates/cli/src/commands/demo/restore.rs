@@ -14,21 +14,21 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::orders::{self, Hold};
-use super::sample::{self, Id, Objects};
+use super::sample::{self, ObjectId, Objects};
 use super::server::{NAME, Server};
 use super::volume::{Files, JOURNAL};
-use super::{Director, ask};
-use crate::output::{self, Step, harmless};
+use super::{DemoContext, run_command};
+use crate::output::{self, Step, strip_control_chars};
 use crate::{listing, wait};
 
 /// How often it is looked whether the server still runs.
-const PAUSE: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How many differences of files are told.
-const TOLD: usize = 20;
+const MAX_SHOWN_DIFFERENCES: usize = 20;
 
 /// What has become of an object.
 #[derive(Debug, PartialEq, Eq)]
-enum Fate {
+enum ObjectComparison {
     Equal,
     Missing,
     /// It is there, with other values in these fields.
@@ -36,7 +36,7 @@ enum Fate {
 }
 
 /// What the application was: its objects, and its files at the time of the backup.
-pub(super) struct Before {
+pub(super) struct OriginalApplication {
     pub(super) objects: Objects,
     pub(super) files: Files,
     pub(super) hold: Hold,
@@ -44,84 +44,87 @@ pub(super) struct Before {
 
 /// Whether what came back is what there was.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(super) struct RestoreComparison {
     pub(super) objects_equal: bool,
     pub(super) files_equal: bool,
 }
 
 /// Destroys the application, restores it, and shows what has become of its objects and files.
-pub(super) async fn perform(
-    director: &Director<'_>,
+pub(super) async fn restore_and_compare(
+    context: &DemoContext<'_>,
     server: &mut Server,
-    before: &Before,
-) -> anyhow::Result<Verdict> {
-    let client = director.client;
+    original: &OriginalApplication,
+) -> anyhow::Result<RestoreComparison> {
+    let client = context.client;
     let step = Step::start("destroying the sample application");
-    director.sample.destroy(client).await?;
+    context.sample.destroy(client).await?;
     step.done();
-    output::data(gone(before))?;
+    output::print_data(destroyed_text(original))?;
 
-    ask(director, &["restore", "create", NAME, "--from-backup", NAME]).await?;
-    let restored = until_over(director, server).await?;
+    run_command(context, &["restore", "create", NAME, "--from-backup", NAME]).await?;
+    let restored = wait_for_end(context, server).await?;
     let status = restored.status.unwrap_or_default();
     if status.phase != Some(RestorePhase::Completed) {
         let status = serde_json::to_string(&status)?;
-        output::error(&format!("the restore is not complete: {status}"));
-        return Ok(Verdict::default());
+        output::print_error(&format!("the restore is not complete: {status}"));
+        return Ok(RestoreComparison::default());
     }
 
     let step = Step::start("comparing objects and files with the originals");
-    let runs = sample::until_it_runs(client).await;
-    let after = director.sample.read(client).await?;
-    let volume = sample::where_volume_is(client).await?;
-    let files = super::look_at(&volume, None).await?;
+    let pods_running = sample::wait_until_running(client).await;
+    let after = context.sample.read(client).await?;
+    let volume = sample::volume_path(client).await?;
+    let files = super::read_files(&volume, None).await?;
     step.done();
-    let fates = compare(&before.objects, &after);
+    let comparisons = compare(&original.objects, &after);
     let items = status.progress.map_or(0, |progress| progress.items_restored);
-    output::data(show(items, &fates))?;
-    let differences = before.files.differences(&files);
-    output::data(show_files(&volume, before, &files, &differences))?;
-    let objects_equal = fates.iter().all(|(_, fate)| *fate == Fate::Equal);
+    output::print_data(objects_text(items, &comparisons))?;
+    let differences = original.files.differences(&files);
+    output::print_data(files_text(&volume, original, &files, &differences))?;
+    let objects_equal =
+        comparisons.iter().all(|(_, comparison)| *comparison == ObjectComparison::Equal);
     if objects_equal {
         // Pods that do not run are told only if the table has not said what they lack.
-        runs?;
+        pods_running?;
     }
-    Ok(Verdict { objects_equal, files_equal: differences.is_empty() })
+    Ok(RestoreComparison { objects_equal, files_equal: differences.is_empty() })
 }
 
 /// Waits for the end of the restore. Not with `--wait`, which listens for Ctrl-C itself and would say
 /// that the restore goes on, while all of the demo ends.
-async fn until_over(director: &Director<'_>, server: &mut Server) -> anyhow::Result<Restore> {
-    let created: Restore = listing::get(&director.installation, NAME).await?;
-    let (_, mut no_asides) = mpsc::channel(1);
+async fn wait_for_end(context: &DemoContext<'_>, server: &mut Server) -> anyhow::Result<Restore> {
+    let created: Restore = listing::get(&context.installation, NAME).await?;
+    let (_, mut no_extra_lines) = mpsc::channel(1);
     // Boxed, since what it asks for is large.
-    let mut over = Box::pin(wait::until_over(&director.installation, &created, &mut no_asides));
+    let mut over =
+        Box::pin(wait::until_ended(&context.installation, &created, &mut no_extra_lines));
     loop {
         tokio::select! {
             over = &mut over => return over,
-            () = tokio::time::sleep(PAUSE) => server.check()?,
+            () = tokio::time::sleep(CHECK_INTERVAL) => server.check()?,
         }
     }
 }
 
 /// What has become of each object.
-fn compare<'a>(before: &'a Objects, after: &Objects) -> Vec<(&'a Id, Fate)> {
-    before.iter().map(|(id, original)| (id, fate(original, after.get(id)))).collect()
+fn compare<'a>(originals: &'a Objects, after: &Objects) -> Vec<(&'a ObjectId, ObjectComparison)> {
+    originals.iter().map(|(id, original)| (id, compare_object(original, after.get(id)))).collect()
 }
 
-fn fate(original: &Value, restored: Option<&Value>) -> Fate {
-    let Some(restored) = restored else { return Fate::Missing };
-    let (original, restored) = (lasting(original), lasting(restored));
+fn compare_object(original: &Value, restored: Option<&Value>) -> ObjectComparison {
+    let Some(restored) = restored else { return ObjectComparison::Missing };
+    let (original, restored) =
+        (without_reassigned_fields(original), without_reassigned_fields(restored));
     // Both ways: one way excuses fields that a cluster fills in, and both have lived in one.
-    let there = difference::differs(&original, &restored);
-    let back = difference::differs(&restored, &original);
-    let paths: BTreeSet<String> = [there, back].into_iter().flatten().flatten().collect();
-    if paths.is_empty() { Fate::Equal } else { Fate::Differs(paths) }
+    let forward = difference::differs(&original, &restored);
+    let backward = difference::differs(&restored, &original);
+    let paths: BTreeSet<String> = [forward, backward].into_iter().flatten().flatten().collect();
+    if paths.is_empty() { ObjectComparison::Equal } else { ObjectComparison::Differs(paths) }
 }
 
 /// An object without what is handed out anew and the engine's comparison takes for chosen: the
 /// addresses of a service, the folder of a volume, and the uid of its claim.
-fn lasting(object: &Value) -> Value {
+fn without_reassigned_fields(object: &Value) -> Value {
     let mut object = object.clone();
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
     let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return object };
@@ -132,8 +135,9 @@ fn lasting(object: &Value) -> Value {
             spec.remove("clusterIPs");
         }
         "PersistentVolume" => {
-            let anew = [("local", "path"), ("claimRef", "uid"), ("claimRef", "resourceVersion")];
-            for (part, field) in anew {
+            let reassigned =
+                [("local", "path"), ("claimRef", "uid"), ("claimRef", "resourceVersion")];
+            for (part, field) in reassigned {
                 if let Some(part) = spec.get_mut(part).and_then(Value::as_object_mut) {
                     part.remove(field);
                 }
@@ -144,61 +148,73 @@ fn lasting(object: &Value) -> Value {
     object
 }
 
-fn gone(before: &Before) -> String {
+fn destroyed_text(original: &OriginalApplication) -> String {
     format!(
         "\nThe application is gone: none of its {} objects, pods included, and none of its {} files \
          is left.\n",
-        before.objects.len(),
-        before.files.count(),
+        original.objects.len(),
+        original.files.count(),
     )
 }
 
 /// What has become of the files.
-fn show_files(volume: &Path, before: &Before, after: &Files, differences: &[String]) -> String {
-    let verdict = if differences.is_empty() {
+fn files_text(
+    volume: &Path,
+    original: &OriginalApplication,
+    after: &Files,
+    differences: &[String],
+) -> String {
+    let conclusion = if differences.is_empty() {
         format!(
             "All {} files, directories and links are restored in {},\n\
              with their original checksums, modes, times and targets.\n",
-            before.files.count(),
+            original.files.count(),
             volume.display(),
         )
     } else {
-        let told = differences.iter().take(TOLD).map(|line| format!("  {}\n", harmless(line)));
+        let lines = differences
+            .iter()
+            .take(MAX_SHOWN_DIFFERENCES)
+            .map(|line| format!("  {}\n", strip_control_chars(line)));
         format!(
             "{} files, directories or links in {}\ndiffer from the originals:\n{}",
             differences.len(),
             volume.display(),
-            told.collect::<String>(),
+            lines.collect::<String>(),
         )
     };
-    let restored = after.bytes_of(JOURNAL).map_or(0, orders::orders);
+    let restored = after.bytes_of(JOURNAL).map_or(0, orders::order_count);
     format!(
-        "\n{verdict}The journal has {restored} orders; it had {} when the database was frozen.\n",
-        before.hold.orders(),
+        "\n{conclusion}The order log has {restored} orders; it had {} when the database was frozen.\n",
+        original.hold.order_count(),
     )
 }
 
 /// A table of what has become of each object.
-fn show(items: i64, fates: &[(&Id, Fate)]) -> String {
-    let total = fates.len();
-    let rows = fates.iter().map(|(id, fate)| {
-        let fate = match fate {
-            Fate::Equal => "equal".to_owned(),
-            Fate::Missing => "missing".to_owned(),
-            Fate::Differs(paths) => {
+fn objects_text(items: i64, comparisons: &[(&ObjectId, ObjectComparison)]) -> String {
+    let total = comparisons.len();
+    let rows = comparisons.iter().map(|(id, comparison)| {
+        let text = match comparison {
+            ObjectComparison::Equal => "equal".to_owned(),
+            ObjectComparison::Missing => "missing".to_owned(),
+            ObjectComparison::Differs(paths) => {
                 let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
                 format!("differs in {}", paths.join(", "))
             }
         };
-        [&id.namespace, &id.kind, &id.name, &fate].map(|cell| harmless(cell))
+        [&id.namespace, &id.kind, &id.name, &text].map(|cell| strip_control_chars(cell))
     });
     let table = output::table(["NAMESPACE", "KIND", "NAME", "RESTORED"], rows.collect());
-    let verdict = match fates.iter().filter(|(_, fate)| *fate != Fate::Equal).count() {
+    let conclusion = match comparisons
+        .iter()
+        .filter(|(_, comparison)| *comparison != ObjectComparison::Equal)
+        .count()
+    {
         0 => format!("All {total} objects are restored and equal to the originals"),
         bad => format!("{bad} of {total} objects differ from the originals"),
     };
     format!(
-        "\nThe restore is complete, with {items} items. {verdict}:\n\n{table}\n\
+        "\nThe restore is complete, with {items} items. {conclusion}:\n\n{table}\n\
          Fields that servers and controllers set, such as uids, times, status and the addresses of services,\n\
          are not compared; neither are the directory of the volume, which is a new one, and the labels that\n\
          a restore adds to objects.\n"
@@ -212,7 +228,7 @@ mod tests {
     use super::*;
 
     fn objects(objects: &[Value]) -> Objects {
-        objects.iter().map(|object| (Id::of(object), object.clone())).collect()
+        objects.iter().map(|object| (ObjectId::from_object(object), object.clone())).collect()
     }
 
     fn config_map() -> Value {
@@ -238,19 +254,19 @@ mod tests {
     }
 
     /// What has become of an object that was changed at one place.
-    fn changed(original: &Value, pointer: &str, value: Value) -> Fate {
+    fn compare_changed(original: &Value, pointer: &str, value: Value) -> ObjectComparison {
         let mut restored = original.clone();
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         restored.pointer_mut(parent).unwrap()[field] = value;
-        fate(original, Some(&restored))
+        compare_object(original, Some(&restored))
     }
 
-    fn differs_in(path: &str) -> Fate {
-        Fate::Differs([path.to_owned()].into())
+    fn differs_in(path: &str) -> ObjectComparison {
+        ObjectComparison::Differs([path.to_owned()].into())
     }
 
     #[test]
-    fn what_every_restore_changes_is_no_difference() {
+    fn fields_changed_by_every_restore_are_no_difference() {
         for (pointer, value) in [
             ("/metadata/uid", json!("9")),
             ("/metadata/resourceVersion", json!("9")),
@@ -259,12 +275,16 @@ mod tests {
             ("/metadata/labels", json!({"team": "a", "velero.io/restore-name": "demo"})),
             ("/status", json!({"ready": true})),
         ] {
-            assert_eq!(changed(&config_map(), pointer, value), Fate::Equal, "{pointer}");
+            assert_eq!(
+                compare_changed(&config_map(), pointer, value),
+                ObjectComparison::Equal,
+                "{pointer}"
+            );
         }
     }
 
     #[test]
-    fn what_somebody_wrote_must_be_there_again() {
+    fn user_written_fields_must_be_restored() {
         for (pointer, value, path) in [
             ("/data/currency", json!("USD"), "data.currency"),
             ("/data/currency", Value::Null, "data.currency"),
@@ -274,12 +294,16 @@ mod tests {
             ("/metadata/labels", Value::Null, "metadata.labels.team"),
             ("/metadata/annotations", json!({"a": "b"}), "metadata.annotations.a"),
         ] {
-            assert_eq!(changed(&config_map(), pointer, value), differs_in(path), "{pointer}");
+            assert_eq!(
+                compare_changed(&config_map(), pointer, value),
+                differs_in(path),
+                "{pointer}"
+            );
         }
     }
 
     #[test]
-    fn a_service_may_get_another_address_but_neither_lose_nor_gain_one() {
+    fn service_may_get_another_address_but_not_lose_or_gain_one() {
         let mut elsewhere = service();
         elsewhere["spec"]["clusterIP"] = json!("10.0.0.2");
         elsewhere["spec"]["clusterIPs"] = json!(["10.0.0.2"]);
@@ -287,15 +311,21 @@ mod tests {
         headless["spec"]["clusterIP"] = json!("None");
         headless["spec"]["clusterIPs"] = json!(["None"]);
 
-        assert_eq!(fate(&service(), Some(&elsewhere)), Fate::Equal);
-        assert_eq!(fate(&headless, Some(&headless)), Fate::Equal);
+        assert_eq!(compare_object(&service(), Some(&elsewhere)), ObjectComparison::Equal);
+        assert_eq!(compare_object(&headless, Some(&headless)), ObjectComparison::Equal);
         let lost = ["spec.clusterIP", "spec.clusterIPs"].map(str::to_owned);
-        assert_eq!(fate(&service(), Some(&headless)), Fate::Differs(lost.clone().into()));
-        assert_eq!(fate(&headless, Some(&service())), Fate::Differs(lost.into()));
+        assert_eq!(
+            compare_object(&service(), Some(&headless)),
+            ObjectComparison::Differs(lost.clone().into())
+        );
+        assert_eq!(
+            compare_object(&headless, Some(&service())),
+            ObjectComparison::Differs(lost.into())
+        );
     }
 
     #[test]
-    fn a_volume_may_be_another_folder_and_of_another_claim_of_that_name() {
+    fn volume_may_have_another_path_and_claim_uid() {
         let volume = json!({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"},
             "spec": {
@@ -304,61 +334,64 @@ mod tests {
             },
         });
         for (pointer, value, expected) in [
-            ("/spec/local/path", json!("/b"), Fate::Equal),
-            ("/spec/claimRef/uid", json!("9"), Fate::Equal),
-            ("/spec/claimRef/resourceVersion", json!("9"), Fate::Equal),
+            ("/spec/local/path", json!("/b"), ObjectComparison::Equal),
+            ("/spec/claimRef/uid", json!("9"), ObjectComparison::Equal),
+            ("/spec/claimRef/resourceVersion", json!("9"), ObjectComparison::Equal),
             ("/spec/local/fsType", json!("ext4"), differs_in("spec.local.fsType")),
             ("/spec/claimRef/name", json!("other"), differs_in("spec.claimRef.name")),
         ] {
-            assert_eq!(changed(&volume, pointer, value), expected, "{pointer}");
+            assert_eq!(compare_changed(&volume, pointer, value), expected, "{pointer}");
         }
     }
 
     #[test]
-    fn files_that_are_not_what_they_were_are_told_without_steering_the_terminal() {
-        let before = Before {
+    fn changed_files_are_listed_with_control_characters_replaced() {
+        let original = OriginalApplication {
             objects: Objects::new(),
             files: Files::default(),
-            hold: Hold { bytes: 640, lasted: Duration::from_millis(5) },
+            hold: Hold { bytes: 640, duration: Duration::from_millis(5) },
         };
-        let told = |differences: &[String]| {
-            show_files(Path::new("/v"), &before, &Files::default(), differences)
+        let text = |differences: &[String]| {
+            files_text(Path::new("/v"), &original, &Files::default(), differences)
         };
-        assert!(told(&[]).contains("with their original checksums, modes, times and targets.\n"));
+        assert!(text(&[]).contains("with their original checksums, modes, times and targets.\n"));
         let many: Vec<String> =
             (0..50).map(|number| format!("{number}\u{1b} is missing")).collect();
-        let shown = told(&many);
+        let shown = text(&many);
         assert!(shown.contains("50 files, directories or links in /v\ndiffer from the originals:"));
-        assert_eq!(shown.matches("is missing").count(), TOLD);
+        assert_eq!(shown.matches("is missing").count(), MAX_SHOWN_DIFFERENCES);
         assert!(!shown.contains('\u{1b}'), "{shown:?}");
         assert!(shown.contains("has 0 orders; it had 10 when"), "{shown}");
     }
 
     #[test]
-    fn what_a_cluster_fills_in_must_be_on_both_sides() {
+    fn defaulted_fields_must_be_on_both_sides() {
         let (without, with) = (Value::Null, json!(31_000));
         let port = "/spec/ports/0/nodePort";
-        assert_eq!(changed(&service(), port, with), differs_in("spec.ports[0]"));
-        assert_eq!(changed(&service(), port, without), Fate::Equal);
+        assert_eq!(compare_changed(&service(), port, with), differs_in("spec.ports[0]"));
+        assert_eq!(compare_changed(&service(), port, without), ObjectComparison::Equal);
     }
 
     #[test]
-    fn each_object_of_before_has_a_fate_whatever_else_is_there_now() {
+    fn each_original_object_is_compared_and_others_are_ignored() {
         let mut other = service();
         other["metadata"]["namespace"] = json!("elsewhere");
         let before = objects(&[config_map(), service()]);
         let after = objects(&[config_map(), other]);
-        let fates: Vec<(&str, Fate)> = compare(&before, &after)
+        let comparisons: Vec<(&str, ObjectComparison)> = compare(&before, &after)
             .into_iter()
-            .map(|(id, fate)| (id.kind.as_str(), fate))
+            .map(|(id, comparison)| (id.kind.as_str(), comparison))
             .collect();
-        assert_eq!(fates, [("ConfigMap", Fate::Equal), ("Service", Fate::Missing)]);
+        assert_eq!(
+            comparisons,
+            [("ConfigMap", ObjectComparison::Equal), ("Service", ObjectComparison::Missing)]
+        );
     }
 
     #[test]
-    fn success_is_shown_for_all_and_failure_with_its_place() {
+    fn success_is_shown_once_and_differences_with_their_fields() {
         let before = objects(&[config_map(), service()]);
-        let shown = show(28, &compare(&before, &before));
+        let shown = objects_text(28, &compare(&before, &before));
         assert_eq!(
             shown,
             "\nThe restore is complete, with 28 items. All 2 objects are restored and equal to the originals:\n\n\
@@ -371,7 +404,7 @@ mod tests {
         );
         let mut changed = config_map();
         changed["data"] = json!({"currency": "USD", "a\u{1b}": "b"});
-        let shown = show(28, &compare(&before, &objects(&[changed])));
+        let shown = objects_text(28, &compare(&before, &objects(&[changed])));
         for line in [
             " 2 of 2 objects differ from the originals:\n",
             "\nn           Service     s      missing\n",

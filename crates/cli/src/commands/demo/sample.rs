@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use bowline_testbed::Bed;
 use bowline_testbed::apply::apply;
-use bowline_testbed::kwok::Executing;
+use bowline_testbed::kwok::ExecutingPod;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
 use kube::core::{GroupVersionKind, TypeMeta};
@@ -30,12 +30,12 @@ const POD: &str = "orders-0";
 /// Its pods: three of the storefront, one of the database.
 const PODS: usize = 4;
 
-const RUN_LIMIT: Duration = Duration::from_mins(1);
-const END_LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(1);
+const DELETE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// What an object is called. Sorted as tables show them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Id {
+pub(super) struct ObjectId {
     /// Empty for what lives in none.
     pub(super) namespace: String,
     pub(super) kind: String,
@@ -43,10 +43,10 @@ pub(super) struct Id {
 }
 
 /// Objects as the API server shows them.
-pub(super) type Objects = BTreeMap<Id, Value>;
+pub(super) type Objects = BTreeMap<ObjectId, Value>;
 
-impl Id {
-    pub(super) fn of(object: &Value) -> Self {
+impl ObjectId {
+    pub(super) fn from_object(object: &Value) -> Self {
         let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
         let [namespace, kind, name] =
             ["/metadata/namespace", "/kind", "/metadata/name"].map(|at| field(at).to_owned());
@@ -55,15 +55,15 @@ impl Id {
 }
 
 /// The application on this machine.
-pub(super) struct Sample {
+pub(super) struct SampleApplication {
     objects: Vec<Value>,
     /// The folder that volumes are in.
     volumes: PathBuf,
     /// The pod with the volume, whose hooks are executed.
-    pod: Executing,
+    pod: ExecutingPod,
 }
 
-impl Sample {
+impl SampleApplication {
     /// An application whose files are in the bed. There is nothing of it yet.
     pub(super) fn new(bed: &Bed) -> anyhow::Result<Self> {
         let folder = |name: &str| {
@@ -72,7 +72,7 @@ impl Sample {
         };
         let (volumes, requests) = (folder("volumes")?, folder(POD)?);
         let [_, namespace] = NAMESPACES;
-        let pod = Executing::new(namespace, POD, &requests)?;
+        let pod = ExecutingPod::new(namespace, POD, &requests)?;
         let mut objects: Vec<Value> =
             serde_saphyr::from_multiple(MANIFESTS).context("cannot read the sample application")?;
         for object in &mut objects {
@@ -91,7 +91,7 @@ impl Sample {
     }
 
     /// The pod whose hooks are executed.
-    pub(super) fn pod(&self) -> &Executing {
+    pub(super) fn pod(&self) -> &ExecutingPod {
         &self.pod
     }
 
@@ -112,17 +112,17 @@ impl Sample {
 
     /// Creates the application and waits until its pods run.
     pub(super) async fn create(&self, client: &Client) -> anyhow::Result<()> {
-        volume::make(&self.volume())
+        volume::create_files(&self.volume())
             .context("cannot create the files of the sample application")?;
         for object in &self.objects {
             apply(client, object.clone()).await?;
         }
-        until_it_runs(client).await
+        wait_until_running(client).await
     }
 
     /// A table of what is there.
-    pub(super) async fn show(&self, client: &Client) -> anyhow::Result<String> {
-        let mut ids: Vec<Id> = self.objects.iter().map(Id::of).collect();
+    pub(super) async fn summary(&self, client: &Client) -> anyhow::Result<String> {
+        let mut ids: Vec<ObjectId> = self.objects.iter().map(ObjectId::from_object).collect();
         ids.sort();
         let rows = ids.into_iter().map(|id| [id.namespace, id.kind, id.name]).collect();
         let table = output::table(["NAMESPACE", "KIND", "NAME"], rows);
@@ -139,8 +139,8 @@ impl Sample {
     pub(super) async fn read(&self, client: &Client) -> anyhow::Result<Objects> {
         let mut found = Vec::new();
         for object in &self.objects {
-            let Id { kind, name, .. } = Id::of(object);
-            match api_of(client, object)?.get(&name).await {
+            let ObjectId { kind, name, .. } = ObjectId::from_object(object);
+            match api_for(client, object)?.get(&name).await {
                 Ok(object) => found.push(serde_json::to_value(object)?),
                 // The object is not there, or not even its kind.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -152,26 +152,28 @@ impl Sample {
         for pod in pods(client).await? {
             found.push(serde_json::to_value(pod)?);
         }
-        Ok(found.into_iter().map(|object| (Id::of(&object), object)).collect())
+        Ok(found.into_iter().map(|object| (ObjectId::from_object(&object), object)).collect())
     }
 
     /// Deletes the objects of the application, and waits until nothing is left of them; then its files.
     pub(super) async fn destroy(&self, client: &Client) -> anyhow::Result<()> {
         // With its namespace goes all that lives in it.
-        for object in self.objects.iter().filter(|object| Id::of(object).namespace.is_empty()) {
-            let Id { kind, name, .. } = Id::of(object);
-            let deleted = api_of(client, object)?.delete(&name, &DeleteParams::background()).await;
+        for object in
+            self.objects.iter().filter(|object| ObjectId::from_object(object).namespace.is_empty())
+        {
+            let ObjectId { kind, name, .. } = ObjectId::from_object(object);
+            let deleted = api_for(client, object)?.delete(&name, &DeleteParams::background()).await;
             deleted.with_context(|| format!("cannot delete {kind} {name}"))?;
         }
-        let deadline = Instant::now() + END_LIMIT;
+        let deadline = Instant::now() + DELETE_TIMEOUT;
         loop {
-            let left = self.read(client).await?;
-            let Some(first) = left.keys().next() else { break };
+            let remaining = self.read(client).await?;
+            let Some(first) = remaining.keys().next() else { break };
             if Instant::now() >= deadline {
                 bail!(
                     "{} objects of the sample application still exist after {} s, among them {} {}",
-                    left.len(),
-                    END_LIMIT.as_secs(),
+                    remaining.len(),
+                    DELETE_TIMEOUT.as_secs(),
                     first.kind,
                     first.name
                 );
@@ -183,7 +185,7 @@ impl Sample {
 }
 
 /// Where the cluster says that the volume of the application is.
-pub(super) async fn where_volume_is(client: &Client) -> anyhow::Result<PathBuf> {
+pub(super) async fn volume_path(client: &Client) -> anyhow::Result<PathBuf> {
     let api: Api<PersistentVolume> = Api::all(client.clone());
     let volume = api.get(VOLUME).await.context("cannot read the volume")?;
     let local = volume.spec.and_then(|spec| spec.local);
@@ -191,8 +193,8 @@ pub(super) async fn where_volume_is(client: &Client) -> anyhow::Result<PathBuf> 
 }
 
 /// Waits until the pods of the application run.
-pub(super) async fn until_it_runs(client: &Client) -> anyhow::Result<()> {
-    let deadline = Instant::now() + RUN_LIMIT;
+pub(super) async fn wait_until_running(client: &Client) -> anyhow::Result<()> {
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         let running = running_pods(client).await?;
         if running == PODS {
@@ -209,10 +211,10 @@ pub(super) async fn until_it_runs(client: &Client) -> anyhow::Result<()> {
 
 /// Where an object of the application is read and written. It asks nobody, since the kind may be gone
 /// with its definition.
-fn api_of(client: &Client, object: &Value) -> anyhow::Result<Api<DynamicObject>> {
+fn api_for(client: &Client, object: &Value) -> anyhow::Result<Api<DynamicObject>> {
     let types: TypeMeta = serde_json::from_value(object.clone())?;
     let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
-    let namespace = Id::of(object).namespace;
+    let namespace = ObjectId::from_object(object).namespace;
     Ok(if namespace.is_empty() {
         Api::all_with(client.clone(), &resource)
     } else {
@@ -231,8 +233,8 @@ async fn pods(client: &Client) -> anyhow::Result<Vec<Pod>> {
 }
 
 async fn running_pods(client: &Client) -> anyhow::Result<usize> {
-    let runs = |pod: &&Pod| {
+    let is_running = |pod: &&Pod| {
         pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Running")
     };
-    Ok(pods(client).await?.iter().filter(runs).count())
+    Ok(pods(client).await?.iter().filter(is_running).count())
 }

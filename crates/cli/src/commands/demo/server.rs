@@ -16,16 +16,16 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::sample::Sample;
+use super::sample::SampleApplication;
 
 /// The name of the locations, of the folder, of the backup and of the restore.
 pub(super) const NAME: &str = "demo";
 /// How long the server may take until it has a location.
-const LIMIT: Duration = Duration::from_mins(2);
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// How often it is looked at.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Plugins have sockets in the folder for temporary files. The path of a socket has at most 107 bytes.
-const LONGEST_FOLDER_OF_SOCKETS: usize = 80;
+const MAX_SOCKET_DIR_LENGTH: usize = 80;
 /// How much of a volume is uploaded in a second: little, so that there is something to see.
 const UPLOAD_LIMIT: u32 = 8 * 1024 * 1024;
 
@@ -42,7 +42,7 @@ impl Server {
     pub(super) async fn start(
         plane: &ControlPlane,
         client: &Client,
-        sample: &Sample,
+        sample: &SampleApplication,
         plugin: PathBuf,
     ) -> anyhow::Result<Self> {
         let bed = plane.bed().clone();
@@ -51,22 +51,22 @@ impl Server {
                 .with_context(|| format!("cannot create a directory for {folder}"))?;
         }
         symlink(plugin, bed.dir().join("plugins/local-volume")).context("cannot add a plugin")?;
-        for object in objects(&bed, sample) {
+        for object in config_objects(&bed, sample) {
             apply(client, object).await?;
         }
         let kubeconfig = plane.kubeconfig().to_owned();
-        let process = process(&bed, &kubeconfig, "server")?;
+        let process = start_process(&bed, &kubeconfig, "server")?;
         let mut server = Self { process, bed, kubeconfig };
-        server.until_located(client).await?;
+        server.wait_for_location(client).await?;
         Ok(server)
     }
 
     /// Kills it, as nothing in it can notice, and starts another one.
-    pub(super) fn kill(&mut self) -> anyhow::Result<()> {
+    pub(super) fn kill_and_restart(&mut self) -> anyhow::Result<()> {
         self.check()?;
         // Dead before the next one is born. The plugin goes with it.
         self.process.kill();
-        self.process = process(&self.bed, &self.kubeconfig, "server-again")?;
+        self.process = start_process(&self.bed, &self.kubeconfig, "server-again")?;
         Ok(())
     }
 
@@ -76,13 +76,13 @@ impl Server {
     }
 
     /// The folder with the files of the backup.
-    pub(super) fn files(&self) -> PathBuf {
+    pub(super) fn backup_dir(&self) -> PathBuf {
         self.bed.dir().join("buckets").join(NAME).join("backups").join(NAME)
     }
 
-    async fn until_located(&mut self, client: &Client) -> anyhow::Result<()> {
+    async fn wait_for_location(&mut self, client: &Client) -> anyhow::Result<()> {
         let api: Api<BackupStorageLocation> = Api::namespaced(client.clone(), DEFAULT_NAMESPACE);
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let found = api.get(NAME).await.context("cannot read the storage location")?;
             let phase = found.status.and_then(|status| status.phase);
@@ -93,13 +93,13 @@ impl Server {
             if Instant::now() >= deadline {
                 bail!("timed out waiting for the storage location to become available");
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 }
 
 /// What the server is configured with: where backups are, who takes snapshots, and its secret.
-fn objects(bed: &Bed, sample: &Sample) -> [serde_json::Value; 4] {
+fn config_objects(bed: &Bed, sample: &SampleApplication) -> [serde_json::Value; 4] {
     let metadata = json!({"name": NAME, "namespace": DEFAULT_NAMESPACE});
     [
         json!({
@@ -138,9 +138,9 @@ fn objects(bed: &Bed, sample: &Sample) -> [serde_json::Value; 4] {
 }
 
 /// A process of our own program. `name` is that of its log.
-fn process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Result<Process> {
-    let ours = std::env::current_exe().context("cannot find the path of this program")?;
-    let mut command = Command::new(ours);
+fn start_process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Result<Process> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let mut command = Command::new(program);
     command.args(["server", "--namespace", DEFAULT_NAMESPACE, "--metrics-address=0"]);
     // What ends a bed finds its processes by their environment, which is not to be seen otherwise.
     command.arg("--core-dumps");
@@ -156,7 +156,7 @@ fn process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Resul
     command.arg("--kubeconfig").arg(kubeconfig);
     // What the server and its plugins leave behind when they are killed goes with the bed.
     let temporary = bed.dir().join("scratch");
-    if temporary.as_os_str().len() <= LONGEST_FOLDER_OF_SOCKETS {
+    if temporary.as_os_str().len() <= MAX_SOCKET_DIR_LENGTH {
         command.env("TMPDIR", temporary);
     }
     Ok(Process::start(bed, name, command)?)

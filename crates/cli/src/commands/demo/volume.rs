@@ -20,18 +20,21 @@ const CATALOGUE_BYTES: usize = 16 * 1024 * 1024;
 /// A file that is mostly a hole.
 const INDEX_BYTES: u64 = 8 * 1024 * 1024;
 /// How much of a file is read at once.
-const PART: usize = 256 * 1024;
+const BUFFER_BYTES: usize = 256 * 1024;
 
 /// Makes the volume and all that is in it.
-pub(super) fn make(volume: &Path) -> io::Result<()> {
+pub(super) fn create_files(volume: &Path) -> io::Result<()> {
     let path = |name: &str| volume.join(name);
     fs::create_dir_all(path("config/empty"))?;
     for photo in 0..PHOTOS {
         let folder = path(&format!("photos/{:02}", photo / PHOTOS_IN_FOLDER));
         fs::create_dir_all(&folder)?;
-        fs::write(folder.join(format!("{photo:03}.jpg")), noise(PHOTO_BYTES, photo + 1))?;
+        fs::write(
+            folder.join(format!("{photo:03}.jpg")),
+            incompressible_bytes(PHOTO_BYTES, photo + 1),
+        )?;
     }
-    fs::write(path("catalogue.db"), noise(CATALOGUE_BYTES, PHOTOS + 1))?;
+    fs::write(path("catalogue.db"), incompressible_bytes(CATALOGUE_BYTES, PHOTOS + 1))?;
     let index = File::create(path("search.idx"))?;
     index.write_all_at(b"first word", 0)?;
     index.write_all_at(b"last word", INDEX_BYTES / 2)?;
@@ -57,7 +60,7 @@ pub(super) fn make(volume: &Path) -> io::Result<()> {
 }
 
 /// Bytes that cannot be compressed, always the same.
-fn noise(length: usize, seed: u64) -> Vec<u8> {
+fn incompressible_bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -72,7 +75,7 @@ fn noise(length: usize, seed: u64) -> Vec<u8> {
 
 /// What an entry of a volume looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Look {
+pub(super) struct FileState {
     mode: u32,
     /// When it was changed. Not of the journal, which goes on while others are looked at.
     modified: Option<(i64, i64)>,
@@ -88,28 +91,28 @@ enum Content {
 
 /// The entries of a volume by their paths. The volume itself has an empty one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Files(BTreeMap<PathBuf, Look>);
+pub(super) struct Files(BTreeMap<PathBuf, FileState>);
 
 impl Files {
     /// Looks at a volume. Only so many bytes of its journal count, if a number is given.
-    pub(super) fn of(volume: &Path, journal: Option<u64>) -> anyhow::Result<Self> {
+    pub(super) fn read(volume: &Path, journal: Option<u64>) -> anyhow::Result<Self> {
         let mut files = BTreeMap::new();
-        let mut waiting = vec![PathBuf::new()];
-        while let Some(path) = waiting.pop() {
+        let mut queue = vec![PathBuf::new()];
+        while let Some(path) = queue.pop() {
             let full = volume.join(&path);
-            let looked = || format!("cannot read {}", full.display());
-            let found = fs::symlink_metadata(&full).with_context(looked)?;
+            let context = || format!("cannot read {}", full.display());
+            let found = fs::symlink_metadata(&full).with_context(context)?;
             let is_journal = path == Path::new(JOURNAL);
             let content = if found.is_dir() {
-                for entry in fs::read_dir(&full).with_context(looked)? {
-                    waiting.push(path.join(entry.with_context(looked)?.file_name()));
+                for entry in fs::read_dir(&full).with_context(context)? {
+                    queue.push(path.join(entry.with_context(context)?.file_name()));
                 }
                 Content::Folder
             } else if found.is_symlink() {
-                Content::Link(fs::read_link(&full).with_context(looked)?)
+                Content::Link(fs::read_link(&full).with_context(context)?)
             } else if found.is_file() {
                 let limit = journal.filter(|_| is_journal);
-                let (bytes, checksum) = checksum(&full, limit).with_context(looked)?;
+                let (bytes, checksum) = checksum(&full, limit).with_context(context)?;
                 if limit.is_some_and(|limit| bytes < limit) {
                     bail!("{} has become shorter", full.display());
                 }
@@ -118,7 +121,7 @@ impl Files {
                 bail!("{} is not a file, directory or link", full.display());
             };
             let modified = (!is_journal).then_some((found.mtime(), found.mtime_nsec()));
-            files.insert(path, Look { mode: found.mode(), modified, content });
+            files.insert(path, FileState { mode: found.mode(), modified, content });
         }
         Ok(Self(files))
     }
@@ -130,7 +133,7 @@ impl Files {
 
     /// The bytes in all files.
     pub(super) fn bytes(&self) -> u64 {
-        let bytes = |look: &Look| match look.content {
+        let bytes = |state: &FileState| match state.content {
             Content::File { bytes, .. } => bytes,
             Content::Folder | Content::Link(_) => 0,
         };
@@ -147,27 +150,27 @@ impl Files {
 
     /// In what another volume differs from this one, path by path.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
-        let mut told = Vec::new();
-        for (path, before) in &self.0 {
-            let what = match other.0.get(path) {
+        let mut differences = Vec::new();
+        for (path, original) in &self.0 {
+            let difference = match other.0.get(path) {
                 None => "is missing",
-                Some(after) if after.content != before.content => "has different content",
-                Some(after) if after.mode != before.mode => "has a different mode",
-                Some(after) if after.modified != before.modified => {
+                Some(after) if after.content != original.content => "has different content",
+                Some(after) if after.mode != original.mode => "has a different mode",
+                Some(after) if after.modified != original.modified => {
                     "has a different modification \
                                                                      time"
                 }
                 Some(_) => continue,
             };
-            told.push(format!("{} {what}", shown(path)));
+            differences.push(format!("{} {difference}", display_path(path)));
         }
         let more = other.0.keys().filter(|path| !self.0.contains_key(*path));
-        told.extend(more.map(|path| format!("{} did not exist before", shown(path))));
-        told
+        differences.extend(more.map(|path| format!("{} did not exist before", display_path(path))));
+        differences
     }
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { "the volume".to_owned() } else { path.display().to_string() }
 }
 
@@ -175,7 +178,7 @@ fn shown(path: &Path) -> String {
 fn checksum(path: &Path, limit: Option<u64>) -> io::Result<(u64, Vec<u8>)> {
     let mut file = File::open(path)?.take(limit.unwrap_or(u64::MAX));
     let (mut bytes, mut hash) = (0, Sha256::new());
-    let mut part = vec![0; PART];
+    let mut part = vec![0; BUFFER_BYTES];
     loop {
         let length = file.read(&mut part)?;
         let Some(read) = part.get(..length).filter(|read| !read.is_empty()) else {
@@ -199,20 +202,24 @@ mod tests {
         folder
     }
 
-    fn changed(change: impl FnOnce(&Path)) -> Vec<String> {
+    fn differences_after(change: impl FnOnce(&Path)) -> Vec<String> {
         let folder = volume();
-        let before = Files::of(folder.path(), None).unwrap();
+        let before = Files::read(folder.path(), None).unwrap();
         change(folder.path());
-        before.differences(&Files::of(folder.path(), None).unwrap())
+        before.differences(&Files::read(folder.path(), None).unwrap())
     }
 
     #[test]
-    fn what_was_changed_is_told() {
-        assert_eq!(changed(|_| {}), [""; 0]);
+    fn every_kind_of_change_is_reported() {
+        assert_eq!(differences_after(|_| {}), [""; 0]);
         // Nobody sees the time at which the journal was written.
-        assert_eq!(changed(|at| fs::write(at.join(JOURNAL), "one two").unwrap()), [""; 0]);
-        let first = |change: fn(&Path)| changed(change).into_iter().next().unwrap_or_default();
-        for (change, told) in [
+        assert_eq!(
+            differences_after(|at| fs::write(at.join(JOURNAL), "one two").unwrap()),
+            [""; 0]
+        );
+        let first =
+            |change: fn(&Path)| differences_after(change).into_iter().next().unwrap_or_default();
+        for (change, expected) in [
             (
                 (|at| fs::write(at.join("folder/file"), "Content").unwrap()) as fn(&Path),
                 "folder/file has different content",
@@ -233,42 +240,42 @@ mod tests {
                 "folder/file has a different modification time",
             ),
         ] {
-            assert_eq!(first(change), told);
+            assert_eq!(first(change), expected);
         }
-        let moved = changed(|at| {
+        let moved = differences_after(|at| {
             fs::remove_file(at.join("link")).unwrap();
             symlink("other", at.join("link")).unwrap();
         });
         assert!(moved.contains(&"link has different content".to_owned()), "{moved:?}");
-        let gone = changed(|at| fs::rename(at.join("link"), at.join("knot")).unwrap());
-        for told in ["link is missing", "knot did not exist before"] {
-            assert!(gone.contains(&told.to_owned()), "{gone:?}");
+        let gone = differences_after(|at| fs::rename(at.join("link"), at.join("knot")).unwrap());
+        for expected in ["link is missing", "knot did not exist before"] {
+            assert!(gone.contains(&expected.to_owned()), "{gone:?}");
         }
     }
 
     #[test]
-    fn a_journal_is_compared_as_it_was_at_an_instant() {
+    fn journal_is_compared_up_to_its_length_at_the_backup() {
         let folder = volume();
-        let early = Files::of(folder.path(), None).unwrap();
+        let early = Files::read(folder.path(), None).unwrap();
         fs::write(folder.path().join(JOURNAL), "one two three").unwrap();
-        let cut = Files::of(folder.path(), Some(7)).unwrap();
+        let cut = Files::read(folder.path(), Some(7)).unwrap();
         assert_eq!(cut.differences(&early), [""; 0]);
         assert_eq!(cut.bytes_of(JOURNAL), Some(7));
-        assert_ne!(Files::of(folder.path(), Some(6)).unwrap().differences(&early), [""; 0]);
-        Files::of(folder.path(), Some(14)).unwrap_err();
+        assert_ne!(Files::read(folder.path(), Some(6)).unwrap().differences(&early), [""; 0]);
+        Files::read(folder.path(), Some(14)).unwrap_err();
     }
 
     #[test]
-    fn the_sample_has_some_hundred_files_and_some_tens_of_megabytes() {
+    fn sample_has_hundreds_of_files_and_tens_of_megabytes() {
         let folder = tempfile::tempdir().unwrap();
         let volume = folder.path().join("volume");
-        make(&volume).unwrap();
-        let files = Files::of(&volume, None).unwrap();
+        create_files(&volume).unwrap();
+        let files = Files::read(&volume, None).unwrap();
         assert!(files.count() > 250, "{}", files.count());
         assert!((40_000_000..50_000_000).contains(&files.bytes()), "{}", files.bytes());
         let index = fs::metadata(volume.join("search.idx")).unwrap();
         assert!(index.blocks() * 512 < INDEX_BYTES, "it has no hole");
         // Nothing is the same by chance.
-        assert_ne!(noise(100, 1), noise(100, 2));
+        assert_ne!(incompressible_bytes(100, 1), incompressible_bytes(100, 2));
     }
 }

@@ -8,16 +8,16 @@ use kube::{Api, Discovery, ResourceExt as _};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::objects::{self, MANAGED_BY, NAME};
-use crate::installation::{ANSWER_LIMIT, Installation};
-use crate::{open_runs, output};
+use super::objects::{self, MANAGED_BY_LABEL, NAME};
+use crate::installation::{API_TIMEOUT, Installation};
+use crate::{active_runs, output};
 
 /// The groups of the objects that are installed.
 const GROUPS: [&str; 5] = ["", "apps", "policy", "rbac.authorization.k8s.io", bowline_api::GROUP];
 
 /// What becomes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Outcome {
+enum ApplyOutcome {
     Created,
     Updated,
     UpToDate,
@@ -25,7 +25,7 @@ enum Outcome {
     Kept(String),
 }
 
-impl Outcome {
+impl ApplyOutcome {
     /// In words: what was done, or would be.
     fn text(&self, is_done: bool) -> String {
         match (self, is_done) {
@@ -34,7 +34,7 @@ impl Outcome {
             (Self::Updated, true) => "updated".to_owned(),
             (Self::Updated, false) => "would be updated".to_owned(),
             (Self::UpToDate, _) => "up to date".to_owned(),
-            (Self::Kept(why), _) => why.clone(),
+            (Self::Kept(reason), _) => reason.clone(),
         }
     }
 }
@@ -45,14 +45,14 @@ pub(super) async fn check(
     installation: &Installation,
     objects: &[Value],
 ) -> anyhow::Result<Vec<String>> {
-    let kinds = Kinds::discover(installation).await?;
+    let kinds = KnownKinds::discover(installation).await?;
     let (mut lines, mut refusals) = (Vec::new(), Vec::new());
     for object in objects {
-        match put(installation, &kinds, object, Mode::Check).await {
+        match apply_object(installation, &kinds, object, ApplyMode::Check).await {
             Ok(outcome) => {
                 lines.push(format!("{}: {}", objects::title(object), outcome.text(false)));
             }
-            Err(error) => refusals.push(output::one_line(&error)),
+            Err(error) => refusals.push(output::error_chain(&error)),
         }
     }
     if !refusals.is_empty() {
@@ -63,41 +63,46 @@ pub(super) async fn check(
 
 /// Brings the objects into the cluster and says what became of each. `before` is what has been done
 /// already.
-pub(super) async fn run(
+pub(super) async fn apply_all(
     installation: &Installation,
     objects: &[Value],
-    before: &str,
+    already_done: &str,
 ) -> anyhow::Result<()> {
-    let kinds = Kinds::discover(installation).await.map_err(|error| halfway(&error, &[before]))?;
-    let mut done = vec![before.to_owned()];
+    let kinds = KnownKinds::discover(installation)
+        .await
+        .map_err(|error| partial_install_error(&error, &[already_done]))?;
+    let mut done = vec![already_done.to_owned()];
     for object in objects {
         let title = objects::title(object);
-        let outcome = put(installation, &kinds, object, Mode::Apply).await;
-        let outcome = outcome.map_err(|error| halfway(&error, &done))?;
-        output::say(format_args!("{title}: {}", outcome.text(true)));
+        let outcome = apply_object(installation, &kinds, object, ApplyMode::Apply).await;
+        let outcome = outcome.map_err(|error| partial_install_error(&error, &done))?;
+        output::print_message(format_args!("{title}: {}", outcome.text(true)));
         done.push(title);
     }
     Ok(())
 }
 
 /// An error after which a part is there and the rest is not.
-pub(super) fn halfway(error: &anyhow::Error, done: &[impl AsRef<str>]) -> anyhow::Error {
+pub(super) fn partial_install_error(
+    error: &anyhow::Error,
+    done: &[impl AsRef<str>],
+) -> anyhow::Error {
     let done: Vec<String> = done.iter().map(|one| one.as_ref().to_owned()).collect();
     anyhow!(
         "{}; the installation is incomplete, with {} in place; fix the cause and run the same \
          command again to continue",
-        output::one_line(error),
-        open_runs::named(&done),
+        output::error_chain(error),
+        active_runs::first_names(&done),
     )
 }
 
 /// The kinds that the cluster knows.
-struct Kinds(Discovery);
+struct KnownKinds(Discovery);
 
-impl Kinds {
+impl KnownKinds {
     async fn discover(installation: &Installation) -> anyhow::Result<Self> {
         let discovery = Discovery::new(installation.client()).filter(&GROUPS);
-        let found = installation.ask("discover the API resources", discovery.run()).await?;
+        let found = installation.call_api("discover the API resources", discovery.run()).await?;
         Ok(Self(found))
     }
 
@@ -107,41 +112,41 @@ impl Kinds {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum ApplyMode {
     /// The API server says what it would do.
     Check,
     Apply,
 }
 
-async fn put(
+async fn apply_object(
     installation: &Installation,
-    kinds: &Kinds,
+    kinds: &KnownKinds,
     object: &Value,
-    mode: Mode,
-) -> anyhow::Result<Outcome> {
+    mode: ApplyMode,
+) -> anyhow::Result<ApplyOutcome> {
     let title = objects::title(object);
-    timeout(ANSWER_LIMIT, put_without_limit(installation, kinds, object, mode))
+    timeout(API_TIMEOUT, apply_without_timeout(installation, kinds, object, mode))
         .await
         .unwrap_or_else(|_| {
-            let limit = ANSWER_LIMIT.as_secs();
+            let limit = API_TIMEOUT.as_secs();
             Err(anyhow!("cannot install {title}: no response from the cluster within {limit} s"))
         })
 }
 
-async fn put_without_limit(
+async fn apply_without_timeout(
     installation: &Installation,
-    kinds: &Kinds,
+    kinds: &KnownKinds,
     object: &Value,
-    mode: Mode,
-) -> anyhow::Result<Outcome> {
+    mode: ApplyMode,
+) -> anyhow::Result<ApplyOutcome> {
     let title = || format!("cannot install {}", objects::title(object));
     let object: DynamicObject = serde_json::from_value(object.clone())?;
     let kind = GroupVersionKind::try_from(&object.types.clone().unwrap_or_default())?;
-    let is_check = mode == Mode::Check;
+    let is_check = mode == ApplyMode::Check;
     let Some(resource) = kinds.find(&kind) else {
         // One whose definition is installed only later cannot be there, nor be in anybody's way.
         if is_check {
-            return Ok(Outcome::Created);
+            return Ok(ApplyOutcome::Created);
         }
         bail!("{}: the cluster does not serve {}.{}", title(), kind.kind, kind.group);
     };
@@ -150,14 +155,14 @@ async fn put_without_limit(
         None => Api::all_with(installation.client(), &resource),
     };
     let name = object.name_any();
-    let before = api.get_opt(&name).await.with_context(title)?;
-    let is_of_user = objects::is_of_user(&kind.kind);
-    if let Some(before) = &before {
+    let existing = api.get_opt(&name).await.with_context(title)?;
+    let is_user_managed = objects::is_user_managed(&kind.kind);
+    if let Some(existing) = &existing {
         // Others may run pods in it that our labels would keep out, Velero's among them.
         if kind.kind == "Namespace" {
-            return Ok(Outcome::Kept(objects::kept_namespace(before.labels())));
+            return Ok(ApplyOutcome::Kept(objects::kept_namespace_message(existing.labels())));
         }
-        if let (false, Some(owner)) = (is_of_user, other_owner(before)) {
+        if let (false, Some(owner)) = (is_user_managed, other_owner(existing)) {
             bail!(
                 "{} {name} exists but was not created by `bowline install` ({owner}); delete or \
                  rename it, or install into another namespace with --namespace",
@@ -169,19 +174,19 @@ async fn put_without_limit(
     // a conflict for what belongs to the user.
     let params = PatchParams {
         dry_run: is_check,
-        force: !is_of_user,
+        force: !is_user_managed,
         field_manager: Some(NAME.to_owned()),
         ..PatchParams::default()
     };
     match api.patch(&name, &params, &Patch::Apply(&object)).await {
-        Ok(after) => Ok(match before {
-            None => Outcome::Created,
-            Some(before) if is_same(&before, &after) => Outcome::UpToDate,
-            Some(_) => Outcome::Updated,
+        Ok(after) => Ok(match existing {
+            None => ApplyOutcome::Created,
+            Some(existing) if is_same(&existing, &after) => ApplyOutcome::UpToDate,
+            Some(_) => ApplyOutcome::Updated,
         }),
         // What it stands on is only created before it: the namespace, a role.
-        Err(kube::Error::Api(status)) if status.code == 404 && is_check && before.is_none() => {
-            Ok(Outcome::Created)
+        Err(kube::Error::Api(status)) if status.code == 404 && is_check && existing.is_none() => {
+            Ok(ApplyOutcome::Created)
         }
         Err(kube::Error::Api(status)) if status.code == 409 => Err(anyhow!(
             "{0} {name} exists with different contents ({1}); change it with `kubectl edit {0} \
@@ -200,10 +205,10 @@ fn other_owner(object: &DynamicObject) -> Option<String> {
     if let Some(owner) = owners.find(|owner| owner.controller == Some(true)) {
         return Some(format!("managed by {} {}", owner.kind, owner.name));
     }
-    match object.labels().get(MANAGED_BY).map(String::as_str) {
+    match object.labels().get(MANAGED_BY_LABEL).map(String::as_str) {
         Some(NAME) => None,
         Some(other) => Some(format!("managed by `{other}`")),
-        None => Some(format!("no label {MANAGED_BY}={NAME}")),
+        None => Some(format!("no label {MANAGED_BY_LABEL}={NAME}")),
     }
 }
 
@@ -229,16 +234,19 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_ours_by_its_label_unless_something_controls_it() {
-        let ours = json!({MANAGED_BY: NAME});
-        assert_eq!(other_owner(&object(&json!({"name": "x", "labels": ours}))), None);
+    fn object_with_our_label_is_ours_unless_controlled() {
+        let our_labels = json!({MANAGED_BY_LABEL: NAME});
+        assert_eq!(other_owner(&object(&json!({"name": "x", "labels": our_labels}))), None);
         let controller = json!([{
             "apiVersion": "v1", "kind": "Operator", "name": "o", "uid": "1", "controller": true,
         }]);
         for (metadata, expected) in [
             (json!({"name": "x"}), "no label"),
-            (json!({"name": "x", "labels": {MANAGED_BY: "Helm"}}), "`Helm`"),
-            (json!({"name": "x", "labels": ours, "ownerReferences": controller}), "Operator o"),
+            (json!({"name": "x", "labels": {MANAGED_BY_LABEL: "Helm"}}), "`Helm`"),
+            (
+                json!({"name": "x", "labels": our_labels, "ownerReferences": controller}),
+                "Operator o",
+            ),
         ] {
             let owner = other_owner(&object(&metadata)).unwrap();
             assert!(owner.contains(expected), "{owner}");
@@ -246,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_managers_are_no_change() {
+    fn resource_version_and_managed_fields_are_no_change() {
         let one = object(&json!({"name": "x", "resourceVersion": "1"}));
         assert!(is_same(&one, &object(&json!({"name": "x", "resourceVersion": "2"}))));
         assert!(!is_same(&one, &object(&json!({"name": "x", "labels": {"a": "b"}}))));

@@ -10,22 +10,22 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt as _};
 use tokio::time::Instant;
 
-use crate::installation::unreachable;
+use crate::installation::connection_hint;
 use crate::output;
 
 /// How long the API server may take to serve the definitions.
-const ESTABLISH_LIMIT: Duration = Duration::from_secs(30);
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What would become of the definitions, one line for each. The API server is asked, and nothing is changed.
 pub(super) async fn check(client: &Client) -> anyhow::Result<Vec<String>> {
     let plans = apply(client, &crds::all(), true).await?;
-    Ok(plans.iter().map(|(name, plan)| format!("{name}: {}", describe(plan, true))).collect())
+    Ok(plans.iter().map(|(name, plan)| format!("{name}: {}", describe_plan(plan, true))).collect())
 }
 
 /// Installs the definitions, and says what was done for each.
 pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
     for (name, plan) in apply(client, &crds::all(), false).await? {
-        output::say(format_args!("{name}: {}", describe(&plan, false)));
+        output::print_message(format_args!("{name}: {}", describe_plan(&plan, false)));
     }
     Ok(())
 }
@@ -34,54 +34,54 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
 /// was done for each, or what would be if `dry_run`: then the API server only says whether it would.
 pub(crate) async fn apply(
     client: &Client,
-    ours: &[CustomResourceDefinition],
+    definitions: &[CustomResourceDefinition],
     dry_run: bool,
 ) -> anyhow::Result<Vec<(String, Plan)>> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut done = Vec::new();
-    for crd in ours {
+    for crd in definitions {
         let name = crd.name_any();
-        let installed = api.get_opt(&name).await.map_err(|error| cannot_read(&name, error))?;
+        let installed = api.get_opt(&name).await.map_err(|error| read_error(&name, error))?;
         let plan = crds::plan(installed.as_ref(), crd);
-        carry_out(&api, &plan, installed, crd, dry_run)
+        apply_plan(&api, &plan, installed, crd, dry_run)
             .await
             .with_context(|| format!("cannot install {name}"))?;
         done.push((name, plan));
     }
     if !dry_run {
-        for crd in ours {
+        for crd in definitions {
             wait_until_served(&api, &crd.name_any()).await?;
         }
     }
     Ok(done)
 }
 
-async fn carry_out(
+async fn apply_plan(
     api: &Api<CustomResourceDefinition>,
     plan: &Plan,
     installed: Option<CustomResourceDefinition>,
-    ours: &CustomResourceDefinition,
+    definition: &CustomResourceDefinition,
     dry_run: bool,
 ) -> kube::Result<()> {
     let params = PostParams { dry_run, field_manager: Some("bowline".to_owned()) };
     match (plan, installed) {
         (Plan::UpToDate | Plan::KeepNewer { .. }, _) => Ok(()),
-        (Plan::Create | Plan::Update, None) => api.create(&params, ours).await.map(drop),
+        (Plan::Create | Plan::Update, None) => api.create(&params, definition).await.map(drop),
         (Plan::Create | Plan::Update, Some(mut installed)) => {
             // Labels and annotations of others stay; the resource version makes a concurrent
             // change a conflict instead of a loss.
-            installed.labels_mut().extend(ours.labels().clone());
-            installed.annotations_mut().extend(ours.annotations().clone());
-            installed.spec = ours.spec.clone();
+            installed.labels_mut().extend(definition.labels().clone());
+            installed.annotations_mut().extend(definition.annotations().clone());
+            installed.spec = definition.spec.clone();
             api.replace(&installed.name_any(), &params, &installed).await.map(drop)
         }
     }
 }
 
 async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> anyhow::Result<()> {
-    let deadline = Instant::now() + ESTABLISH_LIMIT;
+    let deadline = Instant::now() + ESTABLISH_TIMEOUT;
     loop {
-        let crd = api.get(name).await.map_err(|error| cannot_read(name, error))?;
+        let crd = api.get(name).await.map_err(|error| read_error(name, error))?;
         let conditions = crd.status.and_then(|status| status.conditions).unwrap_or_default();
         if conditions.iter().any(|c| c.type_ == "Established" && c.status == "True") {
             return Ok(());
@@ -93,7 +93,7 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
                 .unwrap_or_else(|| "the API server gives no reason".to_owned());
             bail!(
                 "{name} is installed but not served after {} s: {reason}",
-                ESTABLISH_LIMIT.as_secs()
+                ESTABLISH_TIMEOUT.as_secs()
             );
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -101,17 +101,17 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
 }
 
 /// A cluster that does not answer is the usual reason; say what to look at.
-fn cannot_read(name: &str, error: kube::Error) -> anyhow::Error {
+fn read_error(name: &str, error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),
         error => {
-            let why = unreachable(&error);
-            anyhow::Error::new(error).context(why)
+            let hint = connection_hint(&error);
+            anyhow::Error::new(error).context(hint)
         }
     }
 }
 
-fn describe(plan: &Plan, dry_run: bool) -> impl Display {
+fn describe_plan(plan: &Plan, dry_run: bool) -> impl Display {
     match (plan, dry_run) {
         (Plan::Create, false) => "created".to_owned(),
         (Plan::Create, true) => "would be created".to_owned(),
@@ -119,7 +119,8 @@ fn describe(plan: &Plan, dry_run: bool) -> impl Display {
         (Plan::Update, true) => "would be updated".to_owned(),
         (Plan::UpToDate, _) => "up to date".to_owned(),
         (Plan::KeepNewer { unknown_to_us }, _) => {
-            format!("kept, because it is newer than ours, which lacks {}", unknown_to_us.join(", "))
+            let fields = unknown_to_us.join(", ");
+            format!("kept, because it is newer than this program's, which lacks {fields}")
         }
     }
 }

@@ -15,16 +15,16 @@ pub(crate) const NAME: &str = "bowline";
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
 /// The label that says who looks after an object.
-pub(crate) const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+pub(crate) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 
 /// What says which pods a namespace lets in.
-const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
 /// Those that ask for the least.
 const RESTRICTED: &str = "restricted";
 
 /// What is to be installed.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct InstallPlan {
     pub(super) namespace: String,
     pub(super) profile: Profile,
     /// The credentials for the provider.
@@ -37,7 +37,7 @@ pub(super) struct Wish {
     pub(super) service_account_annotations: BTreeMap<String, String>,
     pub(super) pod: ServerPod,
     /// What is to be said of flags that change nothing.
-    pub(super) notes: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Where backups go.
@@ -59,22 +59,22 @@ pub(crate) fn cluster_name(namespace: &str) -> String {
 }
 
 /// All objects, in the order in which they can be created.
-pub(super) fn all(wish: &Wish) -> Vec<Value> {
-    let mut objects = vec![namespace(wish)];
-    if wish.service_account.is_none() {
-        objects.push(service_account(wish));
+pub(super) fn all(plan: &InstallPlan) -> Vec<Value> {
+    let mut objects = vec![namespace(plan)];
+    if plan.service_account.is_none() {
+        objects.push(service_account(plan));
     }
-    objects.extend(roles(wish));
-    objects.extend(secret(wish));
-    objects.extend(backup_location(wish));
-    objects.extend(snapshot_location(wish));
-    let account = wish.service_account.as_deref().unwrap_or(NAME);
-    objects.push(server_pod::disruption_budget(&wish.namespace));
-    objects.push(server_pod::deployment(&wish.pod, &wish.namespace, account));
+    objects.extend(roles(plan));
+    objects.extend(secret(plan));
+    objects.extend(backup_location(plan));
+    objects.extend(snapshot_location(plan));
+    let account = plan.service_account.as_deref().unwrap_or(NAME);
+    objects.push(server_pod::disruption_budget(&plan.namespace));
+    objects.push(server_pod::deployment(&plan.pod, &plan.namespace, account));
     for object in &mut objects {
         let labels = &mut object["metadata"]["labels"];
         labels[NAME_LABEL] = json!(NAME);
-        labels[MANAGED_BY] = json!(NAME);
+        labels[MANAGED_BY_LABEL] = json!(NAME);
     }
     objects
 }
@@ -86,13 +86,13 @@ pub(super) fn title(object: &Value) -> String {
 }
 
 /// Whether objects of a kind are the user's to change once they are there.
-pub(super) fn is_of_user(kind: &str) -> bool {
+pub(super) fn is_user_managed(kind: &str) -> bool {
     matches!(kind, "Namespace" | "Secret" | "BackupStorageLocation" | "VolumeSnapshotLocation")
 }
 
 /// What becomes of a namespace that is there already: nothing. Only one that we create gets labels.
-pub(super) fn kept_namespace(labels: &BTreeMap<String, String>) -> String {
-    if labels.get(ENFORCE).is_some_and(|level| level == RESTRICTED) {
+pub(super) fn kept_namespace_message(labels: &BTreeMap<String, String>) -> String {
+    if labels.get(POD_SECURITY_LABEL).is_some_and(|level| level == RESTRICTED) {
         return "up to date".to_owned();
     }
     format!(
@@ -101,33 +101,34 @@ pub(super) fn kept_namespace(labels: &BTreeMap<String, String>) -> String {
     )
 }
 
-fn namespace(wish: &Wish) -> Value {
-    let mut labels = json!({ENFORCE: RESTRICTED, format!("{ENFORCE}-version"): "latest"});
+fn namespace(plan: &InstallPlan) -> Value {
+    let mut labels =
+        json!({POD_SECURITY_LABEL: RESTRICTED, format!("{POD_SECURITY_LABEL}-version"): "latest"});
     for mode in ["audit", "warn"] {
         labels[format!("pod-security.kubernetes.io/{mode}")] = json!(RESTRICTED);
         labels[format!("pod-security.kubernetes.io/{mode}-version")] = json!("latest");
     }
     json!({
         "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": wish.namespace, "labels": labels},
+        "metadata": {"name": plan.namespace, "labels": labels},
     })
 }
 
-fn service_account(wish: &Wish) -> Value {
+fn service_account(plan: &InstallPlan) -> Value {
     let mut account = json!({
         "apiVersion": "v1", "kind": "ServiceAccount",
-        "metadata": {"name": NAME, "namespace": wish.namespace},
+        "metadata": {"name": NAME, "namespace": plan.namespace},
     });
-    if !wish.service_account_annotations.is_empty() {
-        account["metadata"]["annotations"] = json!(wish.service_account_annotations);
+    if !plan.service_account_annotations.is_empty() {
+        account["metadata"]["annotations"] = json!(plan.service_account_annotations);
     }
     account
 }
 
 /// The roles, and who has them.
-fn roles(wish: &Wish) -> [Value; 4] {
+fn roles(wish: &InstallPlan) -> [Value; 4] {
     const API: &str = "rbac.authorization.k8s.io/v1";
-    let (namespace, outside) = (&wish.namespace, cluster_name(&wish.namespace));
+    let (namespace, cluster_role) = (&wish.namespace, cluster_name(&wish.namespace));
     let account = wish.service_account.as_deref().unwrap_or(NAME);
     let subjects = json!([{"kind": "ServiceAccount", "name": account, "namespace": namespace}]);
     let reference = |kind: &str, name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name});
@@ -135,15 +136,15 @@ fn roles(wish: &Wish) -> [Value; 4] {
         json!({
             "apiVersion": API, "kind": "ClusterRole",
             "metadata": {
-                "name": outside,
+                "name": cluster_role,
                 "labels": {PROFILE_LABEL: wish.profile.as_str()},
             },
             "rules": access::cluster_rules(wish.profile),
         }),
         json!({
             "apiVersion": API, "kind": "ClusterRoleBinding",
-            "metadata": {"name": outside},
-            "roleRef": reference("ClusterRole", &outside),
+            "metadata": {"name": cluster_role},
+            "roleRef": reference("ClusterRole", &cluster_role),
             "subjects": subjects,
         }),
         json!({
@@ -160,12 +161,12 @@ fn roles(wish: &Wish) -> [Value; 4] {
     ]
 }
 
-fn secret(wish: &Wish) -> Option<Value> {
-    let credentials = wish.secret.clone()?;
+fn secret(plan: &InstallPlan) -> Option<Value> {
+    let credentials = plan.secret.clone()?;
     Some(json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {
-            "name": server_pod::SECRET, "namespace": wish.namespace,
+            "name": server_pod::SECRET, "namespace": plan.namespace,
             // A bucket must not hold its own keys; `bowline recovery export` keeps them elsewhere.
             "labels": {label::EXCLUDE_FROM_BACKUP: "true"},
         },
@@ -174,8 +175,8 @@ fn secret(wish: &Wish) -> Option<Value> {
     }))
 }
 
-fn backup_location(wish: &Wish) -> Option<Value> {
-    let Location { provider, bucket, prefix, certificates, config } = wish.backups.as_ref()?;
+fn backup_location(plan: &InstallPlan) -> Option<Value> {
+    let Location { provider, bucket, prefix, certificates, config } = plan.backups.as_ref()?;
     let mut storage = json!({"bucket": bucket});
     if !prefix.is_empty() {
         storage["prefix"] = json!(prefix);
@@ -189,20 +190,20 @@ fn backup_location(wish: &Wish) -> Option<Value> {
     }
     Some(json!({
         "apiVersion": "velero.io/v1", "kind": "BackupStorageLocation",
-        "metadata": {"name": "default", "namespace": wish.namespace},
+        "metadata": {"name": "default", "namespace": plan.namespace},
         "spec": spec,
     }))
 }
 
-fn snapshot_location(wish: &Wish) -> Option<Value> {
-    let (provider, config) = wish.snapshots.as_ref()?;
+fn snapshot_location(plan: &InstallPlan) -> Option<Value> {
+    let (provider, config) = plan.snapshots.as_ref()?;
     let mut spec = json!({"provider": provider});
     if !config.is_empty() {
         spec["config"] = json!(config);
     }
     Some(json!({
         "apiVersion": "velero.io/v1", "kind": "VolumeSnapshotLocation",
-        "metadata": {"name": "default", "namespace": wish.namespace},
+        "metadata": {"name": "default", "namespace": plan.namespace},
         "spec": spec,
     }))
 }

@@ -14,7 +14,10 @@ pub(super) struct Plugin {
 
 /// The plugins of these images. One that is there already, as after `plugin add`, keeps its container and gets
 /// the version that is said now.
-pub(super) fn containers(images: &[String], there: &[Container]) -> anyhow::Result<Vec<Plugin>> {
+pub(super) fn plugin_containers(
+    images: &[String],
+    existing: &[Container],
+) -> anyhow::Result<Vec<Plugin>> {
     let mut plugins: Vec<Plugin> = Vec::new();
     for image in images {
         let is_new = |name: &str| plugins.iter().all(|plugin| plugin.container != name);
@@ -25,8 +28,8 @@ pub(super) fn containers(images: &[String], there: &[Container]) -> anyhow::Resu
             is_new(&one.name)
                 && one.image.as_deref().is_some_and(|other| is_same_plugin(other, image))
         };
-        let is_taken = |name: &str| !is_new(name) || there.iter().any(|one| one.name == name);
-        let container = match there.iter().find(is_same) {
+        let is_taken = |name: &str| !is_new(name) || existing.iter().any(|one| one.name == name);
+        let container = match existing.iter().find(is_same) {
             Some(same) => same.name.clone(),
             None => container_name(image, is_taken)?,
         };
@@ -40,8 +43,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_keeps_its_container() {
-        let there =
+    fn existing_plugin_keeps_its_container() {
+        let existing =
             [("a-aws", "x.io/a/aws:1"), ("gcp", "strange")].map(|(name, image)| Container {
                 name: name.to_owned(),
                 image: Some(image.to_owned()),
@@ -49,11 +52,11 @@ mod tests {
             });
         let images =
             ["x.io/gcp:1", "x.io/a/aws:2", "y.io/a/aws:1", "x.io/gcp:1"].map(str::to_owned);
-        let made = containers(&images, &there).unwrap();
-        let made: Vec<_> =
-            made.iter().map(|one| (one.container.as_str(), one.image.as_str())).collect();
+        let plugins = plugin_containers(&images, &existing).unwrap();
+        let plugins: Vec<_> =
+            plugins.iter().map(|one| (one.container.as_str(), one.image.as_str())).collect();
         assert_eq!(
-            made,
+            plugins,
             [("gcp-2", "x.io/gcp:1"), ("a-aws", "x.io/a/aws:2"), ("a-aws-2", "y.io/a/aws:1")]
         );
     }

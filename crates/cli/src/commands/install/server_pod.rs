@@ -153,7 +153,7 @@ fn server(pod: &ServerPod) -> Value {
         "livenessProbe": probe("/healthz"),
         "readinessProbe": probe("/readyz"),
         "resources": resources(&pod.resources, pod.scratch_gib),
-        "securityContext": confined(),
+        "securityContext": restricted_security_context(),
         "volumeMounts": mounts,
     })
 }
@@ -164,7 +164,7 @@ fn plugins(plugins: &[Plugin]) -> Vec<Value> {
         json!({
             "name": plugin.container,
             "image": plugin.image,
-            "securityContext": confined(),
+            "securityContext": restricted_security_context(),
             "volumeMounts": [{"name": "plugins", "mountPath": "/target"}],
         })
     };
@@ -205,27 +205,27 @@ pub(super) fn disruption_budget(namespace: &str) -> Value {
 }
 
 fn resources(wanted: &Resources, scratch_gib: u32) -> Value {
-    let said = |place: usize| {
-        let each = [("cpu", &wanted.cpu[place]), ("memory", &wanted.memory[place])];
-        let said = each.into_iter().filter(|(_, quantity)| *quantity != "0");
-        said.map(|(name, quantity)| (name.to_owned(), json!(quantity))).collect::<Map<_, _>>()
+    let quantities = |index: usize| {
+        let each = [("cpu", &wanted.cpu[index]), ("memory", &wanted.memory[index])];
+        let given = each.into_iter().filter(|(_, quantity)| *quantity != "0");
+        given.map(|(name, quantity)| (name.to_owned(), json!(quantity))).collect::<Map<_, _>>()
     };
-    let (mut requests, mut limits) = (said(0), said(1));
+    let (mut requests, mut limits) = (quantities(0), quantities(1));
     if scratch_gib > 0 {
-        let most = format!("{}Gi", scratch_gib + PLUGINS_GIB + LOG_GIB);
+        let limit = format!("{}Gi", scratch_gib + PLUGINS_GIB + LOG_GIB);
         requests.insert("ephemeral-storage".to_owned(), json!(EPHEMERAL_REQUEST));
-        limits.insert("ephemeral-storage".to_owned(), json!(most));
+        limits.insert("ephemeral-storage".to_owned(), json!(limit));
     }
     let mut resources = json!({});
-    for (name, said) in [("requests", requests), ("limits", limits)] {
-        if !said.is_empty() {
-            resources[name] = json!(said);
+    for (name, quantities) in [("requests", requests), ("limits", limits)] {
+        if !quantities.is_empty() {
+            resources[name] = json!(quantities);
         }
     }
     resources
 }
 
-fn confined() -> Value {
+fn restricted_security_context() -> Value {
     json!({
         "allowPrivilegeEscalation": false,
         "readOnlyRootFilesystem": true,

@@ -4,26 +4,26 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Debug, clap::Parser)]
-struct Line {
+struct TestCommand {
     #[command(flatten)]
     args: Args,
 }
 
-fn made(line: &[&str]) -> anyhow::Result<Vec<Value>> {
+fn install_objects(line: &[&str]) -> anyhow::Result<Vec<Value>> {
     let words = ["install", "-n", "velero"].iter().chain(line);
-    let args = Line::try_parse_from(words)?.args;
-    Ok(objects::all(&wish(&args)?))
+    let args = TestCommand::try_parse_from(words)?.args;
+    Ok(objects::all(&install_plan(&args)?))
 }
 
-fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+fn find_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
     objects.iter().find(|object| object["kind"] == kind).unwrap_or(&Value::Null)
 }
 
-const LEAST: &[&str] = &["--no-secret", "--no-default-backup-location"];
+const MINIMAL_FLAGS: &[&str] = &["--no-secret", "--no-default-backup-location"];
 
 #[test]
-fn the_least_that_is_installed_is_a_server_with_its_roles() {
-    let objects = made(LEAST).unwrap();
+fn minimal_installation_is_a_server_with_its_roles() {
+    let objects = install_objects(MINIMAL_FLAGS).unwrap();
     let titles: Vec<String> = objects.iter().map(objects::title).collect();
     assert_eq!(
         titles,
@@ -43,11 +43,11 @@ fn the_least_that_is_installed_is_a_server_with_its_roles() {
 }
 
 #[test]
-fn the_flags_of_velero_say_where_backups_go() {
+fn velero_flags_set_the_backup_location() {
     let file = std::env::temp_dir().join(format!("bowline-credentials-{}", std::process::id()));
     std::fs::write(&file, "key").unwrap();
     let secret = format!("--secret-file={}", file.display());
-    let objects = made(&[
+    let objects = install_objects(&[
         &secret,
         "--provider=aws",
         "--bucket=b",
@@ -66,19 +66,19 @@ fn the_flags_of_velero_say_where_backups_go() {
     ]);
     std::fs::remove_file(&file).unwrap();
     let objects = objects.unwrap();
-    assert_eq!(of_kind(&objects, "Secret")["data"], json!({"cloud": "a2V5"}));
+    assert_eq!(find_kind(&objects, "Secret")["data"], json!({"cloud": "a2V5"}));
     assert_eq!(
-        of_kind(&objects, "BackupStorageLocation")["spec"],
+        find_kind(&objects, "BackupStorageLocation")["spec"],
         json!({
             "provider": "aws", "default": true, "config": {"region": "x"},
             "objectStorage": {"bucket": "b", "prefix": "p"},
         })
     );
     let spec = json!({"provider": "aws", "config": {"region": "y"}});
-    assert_eq!(of_kind(&objects, "VolumeSnapshotLocation")["spec"], spec);
-    let annotations = &of_kind(&objects, "ServiceAccount")["metadata"]["annotations"];
+    assert_eq!(find_kind(&objects, "VolumeSnapshotLocation")["spec"], spec);
+    let annotations = &find_kind(&objects, "ServiceAccount")["metadata"]["annotations"];
     assert_eq!(annotations, &json!({"role": "r"}));
-    let template = &of_kind(&objects, "Deployment")["spec"]["template"];
+    let template = &find_kind(&objects, "Deployment")["spec"]["template"];
     assert_eq!(template["metadata"]["labels"]["a"], "b");
     let pod = &template["spec"];
     let names: Vec<_> = pod["initContainers"].as_array().unwrap().iter().collect();
@@ -94,7 +94,7 @@ fn the_flags_of_velero_say_where_backups_go() {
 }
 
 #[test]
-fn what_cannot_work_is_told_before_anything_is_done() {
+fn invalid_installation_is_refused_before_any_change() {
     for (line, reason) in [
         (&[][..], "provider credentials are missing; add --secret-file, or --no-secret"),
         (&["--no-secret"], "backup storage is missing; add --provider and --bucket"),
@@ -138,24 +138,24 @@ fn what_cannot_work_is_told_before_anything_is_done() {
         (&["--no-secret", "--provider=azure", "--bucket=b"], "velero-plugin-for-microsoft-azure;"),
         (&["--no-secret", "--provider=filesystem", "--bucket=b"], "`-- --filesystem-root=DIR`"),
     ] {
-        let error = format!("{:#}", made(line).unwrap_err());
+        let error = format!("{:#}", install_objects(line).unwrap_err());
         assert!(error.contains(reason), "{line:?}: {error}");
     }
 }
 
 #[test]
-fn a_provider_is_served_by_what_is_built_in_or_by_a_plugin() {
+fn provider_must_be_built_in_or_have_a_plugin() {
     for line in [
         &["--provider=velero.io/aws"][..],
         &["--provider=gcp", "--plugins=velero/velero-plugin-for-gcp:v1"],
         &["--provider=filesystem", "--", "--filesystem-root=/backups"],
     ] {
-        made(&[&["--no-secret", "--bucket=b"], line].concat()).unwrap();
+        install_objects(&[&["--no-secret", "--bucket=b"], line].concat()).unwrap();
     }
 }
 
 /// Every flag of `velero install` of Velero 1.18 that ours does not have as its own, with a value.
-const OTHERS: &[&str] = &[
+const OTHER_VELERO_FLAGS: &[&str] = &[
     "--apply",
     "--node-agent-pod-cpu-request=1",
     "--node-agent-pod-mem-request=1",
@@ -191,44 +191,44 @@ const OTHERS: &[&str] = &[
 ];
 
 #[test]
-fn every_flag_of_velero_is_known() {
-    for &flag in OTHERS {
+fn every_velero_install_flag_is_known() {
+    for &flag in OTHER_VELERO_FLAGS {
         let line = ["install", "--no-secret", "--no-default-backup-location", flag];
-        let is_of_agent = flag.contains("node-agent") || flag.contains("kubelet");
-        match Line::try_parse_from(line) {
-            Ok(Line { args }) => {
+        let is_node_agent_flag = flag.contains("node-agent") || flag.contains("kubelet");
+        match TestCommand::try_parse_from(line) {
+            Ok(TestCommand { args }) => {
                 let name = flag.split('=').next().unwrap();
-                let is_handed_on = args.for_server.0.iter().any(|one| one.starts_with(name));
-                let is_noted = args.unused.notes().iter().any(|one| one.contains(name));
+                let is_forwarded = args.for_server.0.iter().any(|one| one.starts_with(name));
+                let is_ignored = args.ignored.warnings().iter().any(|one| one.contains(name));
                 let is_done = ["--apply", "--features", "--uploader-type"].contains(&name);
-                assert!(is_handed_on ^ is_noted ^ is_done, "{flag}");
-                assert!(!is_of_agent, "{flag}");
+                assert!(is_forwarded ^ is_ignored ^ is_done, "{flag}");
+                assert!(!is_node_agent_flag, "{flag}");
             }
             Err(error) => {
-                let refusal = Refusal::behind(&error).map(ToString::to_string);
+                let refusal = UnsupportedFlag::find_in(&error).map(ToString::to_string);
                 assert!(refusal.is_some(), "{error}");
-                assert!(is_of_agent || flag == "--restore-only", "{flag}");
+                assert!(is_node_agent_flag || flag == "--restore-only", "{flag}");
             }
         }
     }
 }
 
 #[test]
-fn a_secret_with_credentials_is_left_out_of_backups() {
+fn credentials_secret_is_excluded_from_backups() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("credentials");
     std::fs::write(&file, "key").unwrap();
     let secret = format!("--secret-file={}", file.display());
-    let objects = made(&[&secret, "--no-default-backup-location"]).unwrap();
-    let labels = &of_kind(&objects, "Secret")["metadata"]["labels"];
+    let objects = install_objects(&[&secret, "--no-default-backup-location"]).unwrap();
+    let labels = &find_kind(&objects, "Secret")["metadata"]["labels"];
     assert_eq!(labels["velero.io/exclude-from-backup"], "true");
 }
 
 /// Init containers have images of others; the token of an account that may do everything is not for them.
 #[test]
-fn the_token_is_for_the_server_alone() {
-    let objects = made(&[LEAST, &["--plugins=x.io/a/aws:1"]].concat()).unwrap();
-    let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
+fn token_is_mounted_only_into_the_server_container() {
+    let objects = install_objects(&[MINIMAL_FLAGS, &["--plugins=x.io/a/aws:1"]].concat()).unwrap();
+    let pod = &find_kind(&objects, "Deployment")["spec"]["template"]["spec"];
     assert_eq!(pod["automountServiceAccountToken"], false);
     assert_eq!(pod["enableServiceLinks"], false);
     let mounts = |container: &Value| -> Vec<(String, bool)> {
@@ -253,10 +253,10 @@ fn the_token_is_for_the_server_alone() {
 }
 
 #[test]
-fn every_empty_folder_has_a_limit_unless_none_is_wanted() {
+fn every_empty_dir_has_a_size_limit_unless_disabled() {
     let folders = |line: &[&str]| -> Vec<Value> {
-        let objects = made(&[LEAST, line].concat()).unwrap();
-        let pod = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"];
+        let objects = install_objects(&[MINIMAL_FLAGS, line].concat()).unwrap();
+        let pod = &find_kind(&objects, "Deployment")["spec"]["template"]["spec"];
         let volumes = pod["volumes"].as_array().unwrap().iter();
         let limits = pod["containers"][0]["resources"]["limits"]["ephemeral-storage"].clone();
         let sizes = volumes.filter_map(|one| one.get("emptyDir"));
@@ -267,17 +267,17 @@ fn every_empty_folder_has_a_limit_unless_none_is_wanted() {
     assert_eq!(folders(&["--scratch-size-limit=0"])[1..], [Value::Null, Value::Null]);
     for wrong in ["10", "1.5Gi", "10G", "-1Gi", ""] {
         let flag = format!("--scratch-size-limit={wrong}");
-        made(&[LEAST, &[&flag]].concat()).unwrap_err();
+        install_objects(&[MINIMAL_FLAGS, &[&flag]].concat()).unwrap_err();
     }
 }
 
 /// A drain of nodes must leave one of two servers, and not be blocked by one alone.
 #[test]
-fn a_drain_takes_one_server_at_a_time() {
-    let objects = made(LEAST).unwrap();
-    let budget = &of_kind(&objects, "PodDisruptionBudget")["spec"];
+fn disruption_budget_evicts_one_server_at_a_time() {
+    let objects = install_objects(MINIMAL_FLAGS).unwrap();
+    let budget = &find_kind(&objects, "PodDisruptionBudget")["spec"];
     assert_eq!(budget["maxUnavailable"], 1);
-    let pods = &of_kind(&objects, "Deployment")["spec"]["template"]["metadata"]["labels"];
+    let pods = &find_kind(&objects, "Deployment")["spec"]["template"]["metadata"]["labels"];
     let selected = budget["selector"]["matchLabels"].as_object().unwrap();
     assert!(!selected.is_empty() && selected.iter().all(|(key, value)| pods[key] == *value));
 }
@@ -290,8 +290,8 @@ fn the_network_policy_selects_the_server_and_its_metrics() {
     let policies = include_str!("../../../../../deploy/network-policy.yaml");
     let policies: Vec<NetworkPolicy> =
         policies.split("\n---\n").map(|policy| serde_saphyr::from_str(policy).unwrap()).collect();
-    let objects = made(LEAST).unwrap();
-    let template = &of_kind(&objects, "Deployment")["spec"]["template"];
+    let objects = install_objects(MINIMAL_FLAGS).unwrap();
+    let template = &find_kind(&objects, "Deployment")["spec"]["template"];
     for policy in &policies {
         let selector = policy.spec.as_ref().unwrap().pod_selector.clone().unwrap_or_default();
         let labels = selector.match_labels.unwrap();

@@ -4,10 +4,10 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 
 use crate::commands::server;
-use crate::velero_flags::{Fate, Flag, NO_FILE_BACKUP, Unneeded};
+use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, NO_FILE_BACKUP};
 
 /// Those that are the server's, which say the same there.
-const OF_SERVER: [&str; 6] = [
+const SERVER_FLAG_IDS: [&str; 6] = [
     "concurrent_backups",
     "item_block_worker_count",
     "default_volumes_to_fs_backup",
@@ -22,10 +22,10 @@ pub(super) struct ServerFlags(pub(super) Vec<String>);
 
 impl clap::Args for ServerFlags {
     fn augment_args(command: Command) -> Command {
-        let theirs = <server::Args as clap::Args>::augment_args(Command::new("server"));
-        let is_ours = |arg: &&Arg| OF_SERVER.contains(&arg.get_id().as_str());
+        let server_command = <server::Args as clap::Args>::augment_args(Command::new("server"));
+        let is_shared = |arg: &&Arg| SERVER_FLAG_IDS.contains(&arg.get_id().as_str());
         let arg = |arg: &Arg| arg.clone().help_heading("Server flags");
-        command.args(theirs.get_arguments().filter(is_ours).map(arg))
+        command.args(server_command.get_arguments().filter(is_shared).map(arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -42,38 +42,38 @@ impl FromArgMatches for ServerFlags {
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         // The server knows its defaults by itself.
-        let is_said = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
-        let said = OF_SERVER.iter().filter(is_said).filter_map(|id| {
+        let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let given = SERVER_FLAG_IDS.iter().filter(is_given).filter_map(|id| {
             let value = matches.try_get_raw(id).ok()??.next()?.to_str()?;
             Some(format!("--{}={value}", id.replace('_', "-")))
         });
-        self.0 = said.collect();
+        self.0 = given.collect();
         Ok(())
     }
 }
 
 /// The flags of `velero install` that we have no use for.
 #[derive(Debug)]
-pub(super) struct OfInstall;
+pub(super) struct IgnoredInstallFlags;
 
-impl Unneeded for OfInstall {
+impl IgnoredFlagSet for IgnoredInstallFlags {
     fn flags() -> Vec<Flag> {
-        const NO_AGENT: Fate = Fate::Refused(
+        const NO_AGENT: FlagEffect = FlagEffect::Unsupported(
             "this version has no node agent, because it has neither file-system backup nor a data \
              mover; omit the flag, and use CSI snapshots or a snapshotter plugin for volumes",
         );
         let mut flags = vec![
             // Objects that are there are changed in any case.
-            Flag::switch("apply", Fate::Done),
+            Flag::switch("apply", FlagEffect::Implied),
             Flag::RESTORE_ONLY,
             Flag::UPLOADER,
             Flag::FEATURES,
             Flag::CACHE,
             Flag::switch(
                 "csi-snapshot-early-frequent-polling",
-                Fate::Idle("snapshots are watched, not polled"),
+                FlagEffect::NoEffect("snapshots are watched, not polled"),
             ),
-            Flag::value("pod-volume-operation-timeout", Fate::Idle(NO_FILE_BACKUP)),
+            Flag::value("pod-volume-operation-timeout", FlagEffect::NoEffect(NO_FILE_BACKUP)),
             Flag::switch("use-node-agent", NO_AGENT),
             Flag::switch("use-node-agent-windows", NO_AGENT),
             Flag::switch("privileged-node-agent", NO_AGENT),

@@ -5,7 +5,7 @@ use bowline_api::{
     Backup, BackupRepository, BackupStorageLocation, DataUpload, PodVolumeBackup, Schedule,
     VolumePluginBackup, VolumeSnapshotLocation, label,
 };
-use bowline_server::check::is_velero_server;
+use bowline_server::preflight::is_velero_server;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Container;
 use kube::ResourceExt as _;
@@ -18,9 +18,9 @@ use crate::installation::{Installation, is_unknown_kind};
 use crate::{listing, server_deployment};
 
 /// How many objects are asked for at once.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// How many pages of a kind are read at most.
-const MOST_PAGES: usize = 400;
+const MAX_PAGES: usize = 400;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ pub(super) struct Facts {
 
 impl Facts {
     /// Whether nobody has ever asked for a backup here, or said where to.
-    pub(super) fn has_nothing(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.backups.is_empty()
             && self.schedules.is_empty()
             && self.locations.is_empty()
@@ -70,43 +70,45 @@ pub(super) struct Server {
 pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts> {
     let daemon_sets: Api<DaemonSet> = installation.api();
     let params = ListParams::default();
-    let daemon_sets = installation.ask("list the DaemonSets", daemon_sets.list(&params)).await?;
+    let daemon_sets =
+        installation.call_api("list the DaemonSets", daemon_sets.list(&params)).await?;
     Ok(Facts {
-        velero: velero(installation).await?,
-        bowline: bowline(installation).await?,
+        velero: find_velero_server(installation).await?,
+        bowline: find_bowline_server(installation).await?,
         has_node_agent: daemon_sets.items.iter().any(|set| set.name_any().contains("node-agent")),
         backups: listing::find(installation, &[], None).await?,
         schedules: listing::find(installation, &[], None).await?,
         locations: listing::find(installation, &[], None).await?,
         snapshot_locations: listing::find(installation, &[], None).await?,
-        pod_volume_backups: each(installation, backup_of::<PodVolumeBackup>).await?,
-        data_uploads: each(installation, backup_of::<DataUpload>).await?,
-        repositories: each(installation, |_: &BackupRepository| ()).await?.len(),
-        snapshotters: each(installation, |one: &VolumePluginBackup| one.spec.plugin.clone())
+        pod_volume_backups: list_all(installation, backup_label::<PodVolumeBackup>).await?,
+        data_uploads: list_all(installation, backup_label::<DataUpload>).await?,
+        repositories: list_all(installation, |_: &BackupRepository| ()).await?.len(),
+        snapshotters: list_all(installation, |one: &VolumePluginBackup| one.spec.plugin.clone())
             .await?,
     })
 }
 
 /// Velero's server, whatever its Deployment is called; of several, one that has pods.
-async fn velero(installation: &Installation) -> anyhow::Result<Option<Server>> {
-    let found = server_deployment::veleros(installation, &installation.api(), "").await?;
-    let servers = found.into_iter().filter_map(server);
+async fn find_velero_server(installation: &Installation) -> anyhow::Result<Option<Server>> {
+    let found =
+        server_deployment::velero_deployments(installation, &installation.api(), "").await?;
+    let servers = found.into_iter().filter_map(read_server);
     Ok(servers.max_by_key(|server| server.replicas))
 }
 
-async fn bowline(installation: &Installation) -> anyhow::Result<Option<Server>> {
+async fn find_bowline_server(installation: &Installation) -> anyhow::Result<Option<Server>> {
     let (api, name): (Api<Deployment>, _) = (installation.api(), install::NAME);
     let doing = format!("read Deployment {name}");
-    Ok(installation.ask(&doing, api.get_opt(name)).await?.and_then(server))
+    Ok(installation.call_api(&doing, api.get_opt(name)).await?.and_then(read_server))
 }
 
 /// What a Deployment says of the server in it: the container with Velero's, or the first one.
-fn server(deployment: Deployment) -> Option<Server> {
+fn read_server(deployment: Deployment) -> Option<Server> {
     let name = deployment.name_any();
     let spec = deployment.spec?;
     let pod = spec.template.spec.unwrap_or_default();
-    let place = pod.containers.iter().position(is_velero_server).unwrap_or_default();
-    let main = pod.containers.into_iter().nth(place).unwrap_or_default();
+    let index = pod.containers.iter().position(is_velero_server).unwrap_or_default();
+    let main = pod.containers.into_iter().nth(index).unwrap_or_default();
     // The first word of a command is the program.
     let words = main.command.unwrap_or_default().into_iter().skip(1);
     let words = words.chain(main.args.unwrap_or_default());
@@ -121,12 +123,15 @@ fn server(deployment: Deployment) -> Option<Server> {
 }
 
 /// The backup that an object belongs to.
-fn backup_of<K: kube::Resource>(object: &K) -> String {
+fn backup_label<K: kube::Resource>(object: &K) -> String {
     object.labels().get(label::BACKUP_NAME).cloned().unwrap_or_default()
 }
 
 /// Something of each object of a kind; none are there of one that is not installed.
-async fn each<K, T>(installation: &Installation, of: impl Fn(&K) -> T) -> anyhow::Result<Vec<T>>
+async fn list_all<K, T>(
+    installation: &Installation,
+    extract: impl Fn(&K) -> T,
+) -> anyhow::Result<Vec<T>>
 where
     K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -136,30 +141,30 @@ where
     let api: Api<K> = installation.api();
     let doing = format!("list the {}s", K::kind(&()));
     let page = async |token: Option<String>| {
-        let params = ListParams { continue_token: token, ..ListParams::default().limit(PAGE) };
+        let params = ListParams { continue_token: token, ..ListParams::default().limit(PAGE_SIZE) };
         let request = async {
             match api.list(&params).await {
                 Err(error) if is_unknown_kind(&error) => Ok((Vec::new(), None)),
                 listed => listed.map(|listed| {
-                    (listed.items.iter().map(&of).collect(), listed.metadata.continue_)
+                    (listed.items.iter().map(&extract).collect(), listed.metadata.continue_)
                 }),
             }
         };
-        installation.ask(&doing, request).await
+        installation.call_api(&doing, request).await
     };
-    let all = pages(page).await?;
+    let all = read_pages(page).await?;
     all.ok_or_else(|| {
-        let most = MOST_PAGES * PAGE as usize;
-        anyhow!("cannot {doing}: more than {most} exist, so they cannot all be checked")
+        let limit = MAX_PAGES * PAGE_SIZE as usize;
+        anyhow!("cannot {doing}: more than {limit} exist, so they cannot all be checked")
     })
 }
 
 /// All pages of a list, each asked for with what the one before says. None if there are too many.
-async fn pages<T>(
+async fn read_pages<T>(
     mut page: impl AsyncFnMut(Option<String>) -> anyhow::Result<(Vec<T>, Option<String>)>,
 ) -> anyhow::Result<Option<Vec<T>>> {
     let (mut all, mut token) = (Vec::new(), None);
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let (more, next) = page(token).await?;
         all.extend(more);
         token = next.filter(|token| !token.is_empty());
@@ -177,24 +182,24 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_list_is_read_page_by_page_and_one_that_does_not_end_is_none() {
-        let mut asked = Vec::new();
+    async fn list_is_read_page_by_page_up_to_the_limit() {
+        let mut tokens = Vec::new();
         let three = async |token: Option<String>| {
-            asked.push(token.clone());
+            tokens.push(token.clone());
             Ok(match token.as_deref() {
                 None => (vec![1, 2], Some("a".to_owned())),
                 Some("a") => (vec![3], Some("b".to_owned())),
                 _ => (vec![4], Some(String::new())),
             })
         };
-        assert_eq!(pages(three).await.unwrap(), Some(vec![1, 2, 3, 4]));
-        assert_eq!(asked, [None, Some("a".to_owned()), Some("b".to_owned())]);
+        assert_eq!(read_pages(three).await.unwrap(), Some(vec![1, 2, 3, 4]));
+        assert_eq!(tokens, [None, Some("a".to_owned()), Some("b".to_owned())]);
         let endless = async |_| Ok((vec![1], Some("on".to_owned())));
-        assert_eq!(pages(endless).await.unwrap(), None);
+        assert_eq!(read_pages(endless).await.unwrap(), None);
     }
 
     #[test]
-    fn a_server_is_read_from_its_container_whatever_stands_beside_it() {
+    fn server_is_read_from_its_container_among_sidecars() {
         let deployment = json!({
             "metadata": {"name": "backups-velero"},
             "spec": {"selector": {}, "template": {"spec": {
@@ -208,7 +213,7 @@ mod tests {
                 ],
             }}},
         });
-        let server = server(serde_json::from_value(deployment).unwrap()).unwrap();
+        let server = read_server(serde_json::from_value(deployment).unwrap()).unwrap();
         assert_eq!((server.name.as_str(), server.replicas), ("backups-velero", 1));
         assert_eq!(server.flags, ["--log-level=debug", "--features="]);
         assert_eq!(server.plugins, ["x/plugin:v1"]);

@@ -3,43 +3,49 @@
 
 /// Who serves a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Served<'a> {
+pub(super) enum ProviderSupport<'a> {
     /// The server itself.
     BuiltIn,
     /// A plugin of this image.
-    By(&'a str),
+    Plugin(&'a str),
     /// Maybe one of the plugins: no image is named after it.
-    Unclear,
+    Unknown,
     /// Nobody.
-    Not,
+    Unsupported,
 }
 
 /// Providers whose plugins are Velero's own: their images are named after them.
-const VELEROS: [&str; 3] = ["aws", "azure", "gcp"];
+const VELERO_PROVIDERS: [&str; 3] = ["aws", "azure", "gcp"];
 
 /// Words in names of providers that say nothing of whose they are.
-const COMMON: [&str; 7] = ["velero", "plugin", "bowline", "com", "org", "net", "io"];
+const COMMON_WORDS: [&str; 7] = ["velero", "plugin", "bowline", "com", "org", "net", "io"];
 
 /// Who serves a provider, with plugins of these images.
-pub(super) fn served<'a>(provider: &str, built_in: &[&str], images: &'a [String]) -> Served<'a> {
-    let name = short(provider);
+pub(super) fn provider_support<'a>(
+    provider: &str,
+    built_in: &[&str],
+    images: &'a [String],
+) -> ProviderSupport<'a> {
+    let name = short_name(provider);
     if built_in.contains(&name) {
-        return Served::BuiltIn;
+        return ProviderSupport::BuiltIn;
     }
     let words: Vec<&str> = name
         .split(|letter: char| !letter.is_ascii_alphanumeric())
-        .filter(|word| word.len() > 1 && !COMMON.contains(word))
+        .filter(|word| word.len() > 1 && !COMMON_WORDS.contains(word))
         .collect();
     let is_named_after = |image: &&String| words.iter().any(|word| has_word(image, word));
     match images.iter().find(is_named_after) {
-        Some(image) => Served::By(image),
-        None if images.is_empty() || VELEROS.contains(&name) => Served::Not,
-        None => Served::Unclear,
+        Some(image) => ProviderSupport::Plugin(image),
+        None if images.is_empty() || VELERO_PROVIDERS.contains(&name) => {
+            ProviderSupport::Unsupported
+        }
+        None => ProviderSupport::Unknown,
     }
 }
 
 /// `aws` for `velero.io/aws`, which is the same in full.
-pub(super) fn short(provider: &str) -> &str {
+pub(super) fn short_name(provider: &str) -> &str {
     provider.strip_prefix("velero.io/").unwrap_or(provider)
 }
 
@@ -62,24 +68,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_is_served_by_what_is_built_in_or_by_an_image_that_is_named_after_it() {
+    fn provider_is_built_in_or_served_by_an_image_named_after_it() {
         let images = ["gcr.io/x/velero-plugin-for-aws:azure", "example/fixture-plugins@sha256:00"]
             .map(str::to_owned);
         let built_in = ["aws", "filesystem"];
         for (provider, expected) in [
-            ("aws", Served::BuiltIn),
-            ("velero.io/aws", Served::BuiltIn),
-            ("filesystem", Served::BuiltIn),
-            ("azure", Served::Not),
-            ("velero.io/gcp", Served::Not),
-            ("fixture.bowline.io/vs-v1", Served::By(&images[1])),
-            ("acme.com/store", Served::Unclear),
+            ("aws", ProviderSupport::BuiltIn),
+            ("velero.io/aws", ProviderSupport::BuiltIn),
+            ("filesystem", ProviderSupport::BuiltIn),
+            ("azure", ProviderSupport::Unsupported),
+            ("velero.io/gcp", ProviderSupport::Unsupported),
+            ("fixture.bowline.io/vs-v1", ProviderSupport::Plugin(&images[1])),
+            ("acme.com/store", ProviderSupport::Unknown),
         ] {
-            assert_eq!(served(provider, &built_in, &images), expected, "{provider}");
+            assert_eq!(provider_support(provider, &built_in, &images), expected, "{provider}");
         }
-        assert_eq!(served("aws", &[], &images), Served::By(&images[0]));
-        assert_eq!(served("acme.com/store", &built_in, &[]), Served::Not);
+        assert_eq!(provider_support("aws", &[], &images), ProviderSupport::Plugin(&images[0]));
+        assert_eq!(
+            provider_support("acme.com/store", &built_in, &[]),
+            ProviderSupport::Unsupported
+        );
         let mirrored = ["registry.example:5000/azure".to_owned()];
-        assert_eq!(served("velero.io/azure", &[], &mirrored), Served::By(&mirrored[0]));
+        assert_eq!(
+            provider_support("velero.io/azure", &[], &mirrored),
+            ProviderSupport::Plugin(&mirrored[0])
+        );
     }
 }

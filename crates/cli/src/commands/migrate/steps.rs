@@ -1,11 +1,12 @@
 //! How to switch, step by step, with the commands to type.
 
+use super::compatibility::supported_flags;
 use super::facts::{Facts, Server};
-use super::judge::taken_flags;
 
 /// How to switch to Bowline.
-pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
-    let (install, name) = (install(facts.velero.as_ref(), namespace), name(facts));
+pub(super) fn steps_to_bowline(facts: &Facts, namespace: &str) -> Vec<String> {
+    let (install, name) =
+        (install_command(facts.velero.as_ref(), namespace), velero_deployment_name(facts));
     vec![
         "wait for open backups and restores, and pause schedules if no missed backup may go \
          unnoticed"
@@ -26,8 +27,8 @@ pub(super) fn forth(facts: &Facts, namespace: &str) -> Vec<String> {
 }
 
 /// How to switch back to Velero.
-pub(super) fn back(facts: &Facts, namespace: &str) -> Vec<String> {
-    let name = name(facts);
+pub(super) fn steps_to_velero(facts: &Facts, namespace: &str) -> Vec<String> {
+    let name = velero_deployment_name(facts);
     vec![
         format!("`bowline uninstall -n {namespace}`, which keeps backups, schedules and locations"),
         format!(
@@ -37,12 +38,12 @@ pub(super) fn back(facts: &Facts, namespace: &str) -> Vec<String> {
 }
 
 /// What Velero's Deployment is called.
-fn name(facts: &Facts) -> &str {
+fn velero_deployment_name(facts: &Facts) -> &str {
     facts.velero.as_ref().map_or("velero", |server| &server.name)
 }
 
 /// The command that installs our server in the place of Velero's.
-fn install(velero: Option<&Server>, namespace: &str) -> String {
+fn install_command(velero: Option<&Server>, namespace: &str) -> String {
     let image = concat!("--image=REGISTRY/bowline:v", env!("CARGO_PKG_VERSION"));
     let mut words = vec![
         format!("bowline install -n {namespace} {image} --profile=full --no-secret"),
@@ -55,18 +56,18 @@ fn install(velero: Option<&Server>, namespace: &str) -> String {
         );
     };
     if !server.plugins.is_empty() {
-        words.push(quoted(&format!("--plugins={}", server.plugins.join(","))));
+        words.push(shell_quoted(&format!("--plugins={}", server.plugins.join(","))));
     }
-    let flags = taken_flags(server);
+    let flags = supported_flags(server);
     if !flags.is_empty() {
         words.push("--".to_owned());
-        words.extend(flags.into_iter().map(quoted));
+        words.extend(flags.into_iter().map(shell_quoted));
     }
     format!("`{}`", words.join(" "))
 }
 
 /// A word as a shell reads it.
-fn quoted(word: &str) -> String {
+fn shell_quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -79,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_to_install_with_has_plugins_and_the_flags_that_carry_over() {
+    fn install_command_has_plugins_and_supported_flags() {
         let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
         let velero = Server {
             name: "nightly-velero".to_owned(),
@@ -95,9 +96,9 @@ mod tests {
             plugins: texts(&["x/a:v1", "x/b:v1"]),
         };
         let facts = Facts { velero: Some(velero), ..Facts::default() };
-        let steps = forth(&facts, "backups");
+        let steps = steps_to_bowline(&facts, "backups");
         assert!(steps[1].contains("scale deployment nightly-velero -n backups"), "{steps:?}");
-        assert!(back(&facts, "backups")[1].contains("scale deployment nightly-velero "));
+        assert!(steps_to_velero(&facts, "backups")[1].contains("scale deployment nightly-velero "));
         let step = &steps[2];
         assert!(
             step.starts_with("`bowline install -n backups --image=REGISTRY/bowline:v"),
@@ -106,14 +107,14 @@ mod tests {
         let end = "--plugins=x/a:v1,x/b:v1 -- --features=EnableCSI --concurrent-backups 4 \
                    '--restore-resource-priorities=a,b,-,c d'`;";
         assert!(step.contains(end), "{step}");
-        assert!(forth(&Facts::default(), "velero")[2].contains("with --plugins and"));
+        assert!(steps_to_bowline(&Facts::default(), "velero")[2].contains("with --plugins and"));
     }
 
     #[test]
     fn words_are_quoted_where_a_shell_would_split_or_change_them() {
         for (word, expected) in [("--a=b,c", "--a=b,c"), ("a b", "'a b'"), ("", "''")] {
-            assert_eq!(quoted(word), expected);
+            assert_eq!(shell_quoted(word), expected);
         }
-        assert_eq!(quoted("it's $x"), r"'it'\''s $x'");
+        assert_eq!(shell_quoted("it's $x"), r"'it'\''s $x'");
     }
 }

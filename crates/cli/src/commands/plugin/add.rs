@@ -57,43 +57,43 @@ impl PullPolicy {
 pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let deployment = ServerDeployment::find(&installation).await?;
-    let change = addition(&deployment, &args.image, args.image_pull_policy)?;
+    let change = plugin_patch(&deployment, &args.image, args.image_pull_policy)?;
     let name = &deployment.name;
     let question = format!("Deployment {name} gets the plugin, and the server is restarted.");
     if !confirm(args.confirm, &question)? {
-        output::say("nothing was changed");
+        output::print_message("nothing was changed");
         return Ok(Exit::Success);
     }
-    deployment.change(&installation, change).await?;
+    deployment.patch_pod(&installation, change).await?;
     let hint = installation.hint("plugin get");
-    output::say(format_args!(
+    output::print_message(format_args!(
         "plugin added to Deployment `{name}`; {hint} lists it once the server has started"
     ));
     Ok(Exit::Success)
 }
 
 /// What is changed in the server's pod.
-fn addition(
+fn plugin_patch(
     deployment: &ServerDeployment,
     image: &str,
     policy: PullPolicy,
 ) -> anyhow::Result<Value> {
     let ServerDeployment { pod, server, .. } = deployment;
-    let there: &[Container] = pod.init_containers.as_deref().unwrap_or_default();
-    if let Some(same) = there.iter().find(|one| one.image.as_deref() == Some(image)) {
+    let init_containers: &[Container] = pod.init_containers.as_deref().unwrap_or_default();
+    if let Some(same) = init_containers.iter().find(|one| one.image.as_deref() == Some(image)) {
         bail!("the image is already present, as init container `{}`", same.name);
     }
     let same = |one: &&Container| {
         one.image.as_deref().is_some_and(|other| plugin_image::is_same_plugin(other, image))
     };
     // Two versions would copy the same files, and the last one would win.
-    if let Some(other) = there.iter().find(same) {
+    if let Some(other) = init_containers.iter().find(same) {
         let changed = json!({
             "name": other.name, "image": image, "imagePullPolicy": policy.as_str(),
         });
         return Ok(json!({"initContainers": [changed]}));
     }
-    let is_taken = |name: &str| there.iter().any(|one| one.name == name);
+    let is_taken = |name: &str| init_containers.iter().any(|one| one.name == name);
     let name = plugin_image::container_name(image, is_taken)?;
     let mut plugin = json!({
         "name": name,
@@ -106,7 +106,8 @@ fn addition(
         plugin["securityContext"] = json!(context);
     }
     // After those that are there, whatever order the API server would choose.
-    let order = there.iter().map(|one| json!({"name": one.name})).chain([json!({"name": name})]);
+    let order =
+        init_containers.iter().map(|one| json!({"name": one.name})).chain([json!({"name": name})]);
     let mut change = json!({
         "initContainers": [plugin],
         "$setElementOrder/initContainers": order.collect::<Vec<_>>(),
@@ -131,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_confined_as_the_server_is() {
+    fn plugin_gets_the_security_context_of_the_server() {
         let bare = deployment(json!({"containers": [{"name": "velero"}]}));
         let image = "docker.io/velero/velero-plugin-for-aws:v1.14.0";
-        let change = addition(&bare, image, PullPolicy::Always).unwrap();
+        let change = plugin_patch(&bare, image, PullPolicy::Always).unwrap();
         let mount = json!({"name": "plugins", "mountPath": "/plugins"});
         assert_eq!(
             change,
@@ -157,21 +158,21 @@ mod tests {
             "volumes": [{"name": "plugins", "emptyDir": {}}],
             "initContainers": [{"name": "velero-velero-plugin-for-aws", "image": "other"}],
         }));
-        let change = addition(&full, image, PullPolicy::IfNotPresent).unwrap();
+        let change = plugin_patch(&full, image, PullPolicy::IfNotPresent).unwrap();
         assert_eq!(change.as_object().unwrap().len(), 2, "{change}");
         assert_eq!(change["initContainers"][0]["name"], "velero-velero-plugin-for-aws-2");
         assert_eq!(change["initContainers"][0]["securityContext"], context);
-        let error = addition(&full, "other", PullPolicy::Never).unwrap_err();
+        let error = plugin_patch(&full, "other", PullPolicy::Never).unwrap_err();
         assert!(error.to_string().contains("already present"), "{error}");
     }
 
     #[test]
-    fn another_version_takes_the_place_of_the_one_that_is_there() {
-        let there = deployment(json!({
+    fn new_version_replaces_the_installed_one() {
+        let existing = deployment(json!({
             "containers": [{"name": "bowline"}],
             "initContainers": [{"name": "plugin", "image": "x.io/aws:v1"}],
         }));
-        let change = addition(&there, "x.io/aws:v2", PullPolicy::Always).unwrap();
+        let change = plugin_patch(&existing, "x.io/aws:v2", PullPolicy::Always).unwrap();
         let changed =
             json!({"name": "plugin", "image": "x.io/aws:v2", "imagePullPolicy": "Always"});
         assert_eq!(change, json!({"initContainers": [changed]}));

@@ -6,13 +6,13 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, bail};
 use bowline_plugin::{Item, Kind, VolumeId};
-use bowline_plugin_host::check::{self, Finding, Input, Verdict};
+use bowline_plugin_host::check::{self, Finding, Input, RuleVerdict};
 use bowline_plugin_host::inspect::trait_and_version;
 use bowline_plugin_host::{InheritedEnvironment, Options, Plugin};
 use serde_json::{Value, json};
 
-use super::{Format, identity, plain};
-use crate::exit::{Exit, until_asked_to_end};
+use super::{Format, identity, single_line};
+use crate::exit::{Exit, shutdown_signal};
 use crate::output;
 
 /// Check that the plugins of a binary follow the rules of their kinds
@@ -81,13 +81,17 @@ const KINDS: [&str; 6] = [
 ];
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let command = super::command(&args.path)?;
-    let input = input(&args)?;
+    let command = super::absolute_path(&args.path)?;
+    let input = check_input(&args)?;
     let asked_to_end = OnceLock::new();
-    let signal = until_asked_to_end()?;
+    let signal = shutdown_signal()?;
     let interrupt = async { asked_to_end.set(signal.await).unwrap_or_default() };
-    let mut printer =
-        Printer { command: &command, format: args.output, heading: String::new(), full: None };
+    let mut printer = Printer {
+        command: &command,
+        format: args.output,
+        heading: String::new(),
+        output_error: None,
+    };
     // Who tries a plugin out on his own machine may set it up by any variable.
     let inherited_environment = InheritedEnvironment::All;
     let options = Options { inherited_environment, ..Options::default() };
@@ -99,11 +103,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if let Some(exit) = asked_to_end.into_inner() {
         return Ok(exit);
     }
-    let is_broken = |finding: &Finding| matches!(finding.verdict, Verdict::Broken(_));
+    let is_broken = |finding: &Finding| matches!(finding.verdict, RuleVerdict::Broken(_));
     Ok(if findings.iter().any(is_broken) { Exit::Failed } else { Exit::Success })
 }
 
-fn input(args: &Args) -> anyhow::Result<Input> {
+fn check_input(args: &Args) -> anyhow::Result<Input> {
     // Random enough to tell one check from another.
     let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let mut input = Input::new(id)?;
@@ -124,13 +128,13 @@ fn input(args: &Args) -> anyhow::Result<Input> {
 
 /// Reads a Kubernetes object from a file.
 fn object(path: &Path) -> anyhow::Result<Item> {
-    let what = || format!("cannot use {}", path.display());
-    let text = std::fs::read_to_string(path).with_context(what)?;
+    let context = || format!("cannot use {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(context)?;
     if text.trim_start().starts_with('{') {
-        return Item::from_json(text).with_context(what);
+        return Item::from_json(text).with_context(context);
     }
-    let value: Value = serde_saphyr::from_str(&text).with_context(what)?;
-    Item::from_object(&value).with_context(what)
+    let value: Value = serde_saphyr::from_str(&text).with_context(context)?;
+    Item::from_object(&value).with_context(context)
 }
 
 fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
@@ -138,7 +142,11 @@ fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
     let value: Value = item.parse().with_context(|| format!("cannot use {}", path.display()))?;
     let kind = value["kind"].as_str().unwrap_or_default();
     if kind != "PersistentVolume" {
-        bail!("cannot use {}: expected a PersistentVolume, not a {}", path.display(), plain(kind));
+        bail!(
+            "cannot use {}: expected a PersistentVolume, not a {}",
+            path.display(),
+            single_line(kind)
+        );
     }
     Ok(item)
 }
@@ -172,12 +180,12 @@ struct Printer<'a> {
     /// What the last findings were printed under; empty at first.
     heading: String,
     /// Why standard output takes no more.
-    full: Option<anyhow::Error>,
+    output_error: Option<anyhow::Error>,
 }
 
 impl Printer<'_> {
     fn print(&mut self, finding: &Finding) {
-        if matches!(self.format, Format::Json) || self.full.is_some() {
+        if matches!(self.format, Format::Json) || self.output_error.is_some() {
             return;
         }
         let mut text = String::new();
@@ -188,16 +196,21 @@ impl Printer<'_> {
             self.heading = heading;
         }
         text += &lines(finding);
-        self.full = output::data(text).err();
+        self.output_error = output::print_data(text).err();
     }
 
     fn finish(self, findings: &[Finding]) -> anyhow::Result<()> {
-        if let Some(error) = self.full {
+        if let Some(error) = self.output_error {
             return Err(error);
         }
         match self.format {
-            Format::Table => output::data(format_args!("\n{}\n", Count::of(findings).in_words())),
-            Format::Json => output::data(format_args!("{:#}\n", document(self.command, findings))),
+            Format::Table => output::print_data(format_args!(
+                "\n{}\n",
+                VerdictCounts::from_findings(findings).summary()
+            )),
+            Format::Json => {
+                output::print_data(format_args!("{:#}\n", document(self.command, findings)))
+            }
         }
     }
 }
@@ -207,67 +220,69 @@ fn heading(command: &Path, plugin: Option<&Plugin>) -> String {
         || command.display().to_string(),
         |plugin| {
             let (kind, version) = trait_and_version(plugin.kind);
-            format!("{kind} {version} {}", plain(plugin.name.as_str()))
+            format!("{kind} {version} {}", single_line(plugin.name.as_str()))
         },
     )
 }
 
 /// A line for the rule, and one for each thing that is left.
 fn lines(finding: &Finding) -> String {
-    let (word, more) = match &finding.verdict {
-        Verdict::Holds(note) => ("ok", note.as_ref()),
-        Verdict::Broken(reason) => ("FAILED", Some(reason)),
-        Verdict::Skipped(reason) => ("skipped", Some(reason)),
+    let (label, detail) = match &finding.verdict {
+        RuleVerdict::Holds(detail) => ("ok", detail.as_ref()),
+        RuleVerdict::Broken(reason) => ("FAILED", Some(reason)),
+        RuleVerdict::Skipped(reason) => ("skipped", Some(reason)),
     };
-    let more = more.map(|more| format!(": {}", plain(more))).unwrap_or_default();
-    let mut lines = vec![format!("  {word:7}  {}{more}\n", finding.rule)];
-    lines.extend(finding.left.iter().map(|left| format!("           left: {}\n", plain(left))));
+    let more = detail.map(|more| format!(": {}", single_line(more))).unwrap_or_default();
+    let mut lines = vec![format!("  {label:7}  {}{more}\n", finding.rule)];
+    lines.extend(
+        finding.leftovers.iter().map(|left| format!("           left: {}\n", single_line(left))),
+    );
     lines.concat()
 }
 
 /// How many rules there were of each verdict.
 #[derive(Default)]
-struct Count {
+struct VerdictCounts {
     hold: usize,
     broken: usize,
     skipped: usize,
 }
 
-impl Count {
-    fn of(findings: &[Finding]) -> Self {
+impl VerdictCounts {
+    fn from_findings(findings: &[Finding]) -> Self {
         let mut count = Self::default();
         for finding in findings {
             match finding.verdict {
-                Verdict::Holds(_) => count.hold += 1,
-                Verdict::Broken(_) => count.broken += 1,
-                Verdict::Skipped(_) => count.skipped += 1,
+                RuleVerdict::Holds(_) => count.hold += 1,
+                RuleVerdict::Broken(_) => count.broken += 1,
+                RuleVerdict::Skipped(_) => count.skipped += 1,
             }
         }
         count
     }
 
-    fn in_words(&self) -> String {
+    fn summary(&self) -> String {
         let hold = if self.hold == 1 { "rule holds" } else { "rules hold" };
         format!("{} {hold}, {} broken, {} skipped", self.hold, self.broken, self.skipped)
     }
 }
 
 fn document(command: &Path, findings: &[Finding]) -> Value {
-    let count = Count::of(findings);
+    let count = VerdictCounts::from_findings(findings);
     let finding = |finding: &Finding| {
         let plugin =
             finding.plugin.as_ref().map(|plugin| identity(plugin.kind, plugin.name.as_str()));
         let (verdict, reason) = match &finding.verdict {
-            Verdict::Holds(note) => ("holds", note.as_ref()),
-            Verdict::Broken(reason) => ("broken", Some(reason)),
-            Verdict::Skipped(reason) => ("skipped", Some(reason)),
+            RuleVerdict::Holds(detail) => ("holds", detail.as_ref()),
+            RuleVerdict::Broken(reason) => ("broken", Some(reason)),
+            RuleVerdict::Skipped(reason) => ("skipped", Some(reason)),
         };
         json!({
             "plugin": plugin,
             "rule": finding.rule,
             "verdict": verdict,
             "reason": reason,
-            "left": finding.left,
+            "left": finding.leftovers,
         })
     };
     json!({
@@ -282,48 +297,55 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_finding_is_one_line_with_its_reason() {
+    fn finding_is_one_line_with_its_reason() {
         let finding =
-            |verdict| Finding { plugin: None, rule: "answers", verdict, left: Vec::new() };
+            |verdict| Finding { plugin: None, rule: "answers", verdict, leftovers: Vec::new() };
         for (verdict, expected) in [
-            (Verdict::Holds(None), "  ok       answers\n"),
-            (Verdict::Holds(Some("slowly".into())), "  ok       answers: slowly\n"),
-            (Verdict::Broken("it\npanicked".into()), "  FAILED   answers: it panicked\n"),
-            (Verdict::Skipped("no item".into()), "  skipped  answers: no item\n"),
+            (RuleVerdict::Holds(None), "  ok       answers\n"),
+            (RuleVerdict::Holds(Some("slowly".into())), "  ok       answers: slowly\n"),
+            (RuleVerdict::Broken("it\npanicked".into()), "  FAILED   answers: it panicked\n"),
+            (RuleVerdict::Skipped("no item".into()), "  skipped  answers: no item\n"),
         ] {
             assert_eq!(lines(&finding(verdict)), expected);
         }
     }
 
     #[test]
-    fn each_thing_that_is_left_has_a_line_and_is_listed_for_programs() {
-        let left: Vec<String> = (0..40).map(|n| format!("operation {n:032}")).collect();
-        let verdict = Verdict::Broken("it hangs".into());
-        let finding = Finding { plugin: None, rule: "cancels", verdict, left: left.clone() };
+    fn each_leftover_has_a_line_and_is_in_the_json() {
+        let leftovers: Vec<String> = (0..40).map(|n| format!("operation {n:032}")).collect();
+        let verdict = RuleVerdict::Broken("it hangs".into());
+        let finding =
+            Finding { plugin: None, rule: "cancels", verdict, leftovers: leftovers.clone() };
         let text = lines(&finding);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "  FAILED   cancels: it hangs");
-        assert_eq!(lines.len(), 1 + left.len());
+        assert_eq!(lines.len(), 1 + leftovers.len());
         assert_eq!(lines[40], format!("           left: operation {:032}", 39));
         let document = document(Path::new("/p"), &[finding]);
-        assert_eq!(document["findings"][0]["left"], json!(left));
+        assert_eq!(document["findings"][0]["left"], json!(leftovers));
     }
 
     #[test]
     fn the_summary_counts_each_verdict() {
         let finding =
-            |verdict| Finding { plugin: None, rule: "answers", verdict, left: Vec::new() };
+            |verdict| Finding { plugin: None, rule: "answers", verdict, leftovers: Vec::new() };
         let all = [
-            finding(Verdict::Holds(None)),
-            finding(Verdict::Skipped("x".into())),
-            finding(Verdict::Skipped("x".into())),
+            finding(RuleVerdict::Holds(None)),
+            finding(RuleVerdict::Skipped("x".into())),
+            finding(RuleVerdict::Skipped("x".into())),
         ];
-        assert_eq!(Count::of(&all).in_words(), "1 rule holds, 0 broken, 2 skipped");
-        assert_eq!(Count::of(&all[1..]).in_words(), "0 rules hold, 0 broken, 2 skipped");
+        assert_eq!(
+            VerdictCounts::from_findings(&all).summary(),
+            "1 rule holds, 0 broken, 2 skipped"
+        );
+        assert_eq!(
+            VerdictCounts::from_findings(&all[1..]).summary(),
+            "0 rules hold, 0 broken, 2 skipped"
+        );
     }
 
     #[test]
-    fn a_timeout_is_some_time() {
+    fn timeout_must_be_positive() {
         assert_eq!(timeout("1m30s"), Ok(std::time::Duration::from_secs(90)));
         for wrong in ["", "30", "-1s", "0s", "soon"] {
             assert!(timeout(wrong).is_err(), "{wrong}");

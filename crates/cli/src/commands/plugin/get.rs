@@ -25,21 +25,21 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
-    let mut answer = server_status::ask(&installation, args.timeout).await?;
-    sort(&mut answer);
-    match args.output.for_programs() {
-        Some(format) => output::data(listing::print(&answer, format)?)?,
+    let mut answer = server_status::request_status(&installation, args.timeout).await?;
+    sort_plugins(&mut answer);
+    match args.output.object_format() {
+        Some(format) => output::print_data(listing::format_value(&answer, format)?)?,
         None if args.output == Format::Name => {
             let plugins = answer.status.unwrap_or_default().plugins;
-            let line = |plugin: &PluginInfo| output::harmless(&plugin.name) + "\n";
-            output::data(plugins.iter().map(line).collect::<String>())?;
+            let line = |plugin: &PluginInfo| output::strip_control_chars(&plugin.name) + "\n";
+            output::print_data(plugins.iter().map(line).collect::<String>())?;
         }
-        None => output::data(table(&answer.status.unwrap_or_default().plugins))?,
+        None => output::print_data(table(&answer.status.unwrap_or_default().plugins))?,
     }
     Ok(Exit::Success)
 }
 
-fn sort(answer: &mut ServerStatusRequest) {
+fn sort_plugins(answer: &mut ServerStatusRequest) {
     // Of the object itself nothing is of interest but the answer.
     answer.metadata.managed_fields = None;
     if let Some(status) = &mut answer.status {
@@ -48,7 +48,9 @@ fn sort(answer: &mut ServerStatusRequest) {
 }
 
 fn table(plugins: &[PluginInfo]) -> String {
-    let row = |plugin: &PluginInfo| [&plugin.name, &plugin.kind].map(|text| output::harmless(text));
+    let row = |plugin: &PluginInfo| {
+        [&plugin.name, &plugin.kind].map(|text| output::strip_control_chars(text))
+    };
     output::table(["NAME", "KIND"], plugins.iter().map(row).collect())
 }
 
@@ -69,7 +71,7 @@ mod tests {
             ]},
         }))
         .unwrap();
-        sort(&mut answer);
+        sort_plugins(&mut answer);
         insta::assert_snapshot!(table(&answer.status.unwrap().plugins));
     }
 }

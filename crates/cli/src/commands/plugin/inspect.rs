@@ -4,16 +4,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bowline_plugin::ResourceSelector;
-use bowline_plugin_host::inspect::{AppliesTo, Inspected, Inspection, inspect, trait_and_version};
+use bowline_plugin_host::inspect::{
+    AppliesTo, InspectedPlugin, Inspection, inspect, trait_and_version,
+};
 use bowline_plugin_host::{InheritedEnvironment, Limits, Options};
 use serde_json::{Value, json};
 
-use super::{Format, identity, plain};
+use super::{Format, identity, single_line};
 use crate::exit::Exit;
 use crate::output;
 
 /// How long the binary may take for each thing that it is asked.
-const LIMIT: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Start a plugin binary and list its plugins
 ///
@@ -29,22 +31,27 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
-    let command = super::command(&args.path)?;
-    let limits = Limits { start: LIMIT, metadata: LIMIT, applies_to: LIMIT, ..Limits::default() };
+    let command = super::absolute_path(&args.path)?;
+    let limits = Limits {
+        start: CALL_TIMEOUT,
+        metadata: CALL_TIMEOUT,
+        applies_to: CALL_TIMEOUT,
+        ..Limits::default()
+    };
     let inherited_environment = InheritedEnvironment::All;
     let options = Options { limits, inherited_environment, ..Options::default() };
     let inspection = inspect(&command, &options).await?;
     for warning in warnings(&inspection) {
-        output::say(format_args!("warning: {warning}"));
+        output::print_message(format_args!("warning: {warning}"));
     }
     match args.output {
         Format::Table => {
             let rows = inspection.plugins.iter().map(row).collect();
-            output::data(output::table(["KIND", "NAME", "VERSION", "APPLIES TO"], rows))?;
+            output::print_data(output::table(["KIND", "NAME", "VERSION", "APPLIES TO"], rows))?;
         }
         Format::Json => {
             let plugins: Vec<Value> = inspection.plugins.iter().map(document).collect();
-            output::data(format_args!("{:#}\n", Value::from(plugins)))?;
+            output::print_data(format_args!("{:#}\n", Value::from(plugins)))?;
         }
     }
     Ok(Exit::Success)
@@ -52,28 +59,28 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 
 /// What is wrong with the binary, a line each.
 fn warnings(inspection: &Inspection) -> Vec<String> {
-    let problems = inspection.problems.iter().map(|problem| plain(&problem.reason));
+    let problems = inspection.problems.iter().map(|problem| single_line(&problem.reason));
     let unknown = inspection.plugins.iter().filter_map(|inspected| {
-        let Inspected { plugin, applies_to } = inspected;
+        let InspectedPlugin { plugin, applies_to } = inspected;
         let AppliesTo::Unknown(error) = applies_to else { return None };
         let text =
             format!("{} {} does not report what it applies to: {error}", plugin.kind, plugin.name);
-        Some(plain(&text))
+        Some(single_line(&text))
     });
     problems.chain(unknown).collect()
 }
 
-fn row(Inspected { plugin, applies_to }: &Inspected) -> [String; 4] {
+fn row(InspectedPlugin { plugin, applies_to }: &InspectedPlugin) -> [String; 4] {
     let (kind, version) = trait_and_version(plugin.kind);
     let applies_to = match applies_to {
         AppliesTo::Nothing => "-".to_owned(),
-        AppliesTo::Items(selector) => plain(&in_words(selector)),
+        AppliesTo::Items(selector) => single_line(&selector_text(selector)),
         AppliesTo::Unknown(_) => "unknown".to_owned(),
     };
-    [kind.to_owned(), plain(plugin.name.as_str()), version.to_owned(), applies_to]
+    [kind.to_owned(), single_line(plugin.name.as_str()), version.to_owned(), applies_to]
 }
 
-fn document(Inspected { plugin, applies_to }: &Inspected) -> Value {
+fn document(InspectedPlugin { plugin, applies_to }: &InspectedPlugin) -> Value {
     let mut document = identity(plugin.kind, plugin.name.as_str());
     document["command"] = plugin.command.display().to_string().into();
     document["appliesTo"] = match applies_to {
@@ -90,7 +97,7 @@ fn document(Inspected { plugin, applies_to }: &Inspected) -> Value {
 }
 
 /// A selector in a few words: `pods; namespaces app-*; labels app=web`.
-fn in_words(selector: &ResourceSelector) -> String {
+fn selector_text(selector: &ResourceSelector) -> String {
     let is_all = |words: &[String]| words.is_empty() || words.iter().any(|word| word == "*");
     let mut parts = vec![if is_all(&selector.included_resources) {
         "everything".to_owned()
@@ -121,8 +128,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_told_in_a_line_each() {
-        let plugin = |kind, name: &str, applies_to| Inspected {
+    fn each_problem_is_one_warning_line() {
+        let plugin = |kind, name: &str, applies_to| InspectedPlugin {
             plugin: Plugin { kind, name: name.parse().unwrap(), command: "/p".into() },
             applies_to,
         };
@@ -147,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_is_told_in_a_few_words() {
+    fn selector_is_printed_in_short_form() {
         let list = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         let everything = ResourceSelector::default();
         let cases = [
@@ -178,7 +185,7 @@ mod tests {
             ),
         ];
         for (words, selector) in cases {
-            assert_eq!(in_words(&selector), words);
+            assert_eq!(selector_text(&selector), words);
         }
     }
 }

@@ -22,22 +22,24 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let deployment = ServerDeployment::find(&installation).await?;
-    let there: &[Container] = deployment.pod.init_containers.as_deref().unwrap_or_default();
+    let init_containers: &[Container] =
+        deployment.pod.init_containers.as_deref().unwrap_or_default();
     let is_meant = |one: &&Container| {
         one.name == args.plugin || one.image.as_deref() == Some(args.plugin.as_str())
     };
-    let Some(container) = there.iter().find(is_meant) else {
-        let known: Vec<&str> = there.iter().filter_map(|one| one.image.as_deref()).collect();
-        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let Some(container) = init_containers.iter().find(is_meant) else {
+        let images: Vec<&str> =
+            init_containers.iter().filter_map(|one| one.image.as_deref()).collect();
+        let images = if images.is_empty() { "none".to_owned() } else { images.join(", ") };
         bail!(
-            "Deployment `{}` has no plugin `{}`; installed plugins: {known}",
+            "Deployment `{}` has no plugin `{}`; installed plugins: {images}",
             deployment.name,
             args.plugin
         );
     };
     let change = json!({"initContainers": [{"name": container.name, "$patch": "delete"}]});
-    deployment.change(&installation, change).await?;
+    deployment.patch_pod(&installation, change).await?;
     let name = &deployment.name;
-    output::say(format_args!("`{}` removed from Deployment `{name}`", args.plugin));
+    output::print_message(format_args!("`{}` removed from Deployment `{name}`", args.plugin));
     Ok(Exit::Success)
 }

@@ -10,16 +10,16 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 /// The version of the contents that is written, and the newest that is read.
-const VERSION: u32 = 1;
+const CONTENTS_VERSION: u32 = 1;
 /// More objects than any installation has Secrets and locations.
-const MOST_ITEMS: usize = 10_000;
+const MAX_ITEMS: usize = 10_000;
 /// Holds all of an object once more, values of Secrets included.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The objects of a recovery file.
 #[derive(Debug)]
 pub(super) struct Contents {
-    pub(super) about: About,
+    pub(super) about: ExportInfo,
     pub(super) secrets: Vec<Secret>,
     pub(super) backup_locations: Vec<BackupStorageLocation>,
     pub(super) snapshot_locations: Vec<VolumeSnapshotLocation>,
@@ -28,7 +28,7 @@ pub(super) struct Contents {
 /// Where the objects come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct About {
+pub(super) struct ExportInfo {
     version: u32,
     /// When they were exported.
     pub(super) exported: String,
@@ -36,9 +36,9 @@ pub(super) struct About {
     pub(super) namespace: String,
 }
 
-impl About {
+impl ExportInfo {
     pub(super) fn new(exported: String, namespace: String) -> Self {
-        Self { version: VERSION, exported, namespace }
+        Self { version: CONTENTS_VERSION, exported, namespace }
     }
 }
 
@@ -48,7 +48,7 @@ impl About {
 struct List {
     api_version: String,
     kind: String,
-    bowline_recovery: Option<About>,
+    bowline_recovery: Option<ExportInfo>,
     items: Vec<Value>,
 }
 
@@ -88,16 +88,16 @@ impl Contents {
         let Some(about) = list.bowline_recovery.filter(|_| list.kind == "List") else {
             bail!("the contents are not those of a recovery file");
         };
-        if about.version > VERSION {
+        if about.version > CONTENTS_VERSION {
             bail!(
                 "the recovery file has content version {}, and this program supports up to \
-                 {VERSION}; use a newer one",
+                 {CONTENTS_VERSION}; use a newer one",
                 about.version
             );
         }
-        if list.items.len() > MOST_ITEMS {
+        if list.items.len() > MAX_ITEMS {
             bail!(
-                "the recovery file has {} objects, but at most {MOST_ITEMS} are supported",
+                "the recovery file has {} objects, but at most {MAX_ITEMS} are supported",
                 list.items.len()
             );
         }
@@ -172,18 +172,18 @@ pub(super) fn portable_secret(secret: &Secret) -> Secret {
 
 /// A location as it goes into a file.
 pub(super) fn portable_backup_location(location: &BackupStorageLocation) -> BackupStorageLocation {
-    let mut portable_one = BackupStorageLocation::new(&location.name_any(), location.spec.clone());
-    portable_one.metadata = portable(&location.metadata);
-    portable_one
+    let mut copy = BackupStorageLocation::new(&location.name_any(), location.spec.clone());
+    copy.metadata = portable(&location.metadata);
+    copy
 }
 
 /// A location as it goes into a file.
 pub(super) fn portable_snapshot_location(
     location: &VolumeSnapshotLocation,
 ) -> VolumeSnapshotLocation {
-    let mut portable_one = VolumeSnapshotLocation::new(&location.name_any(), location.spec.clone());
-    portable_one.metadata = portable(&location.metadata);
-    portable_one
+    let mut copy = VolumeSnapshotLocation::new(&location.name_any(), location.spec.clone());
+    copy.metadata = portable(&location.metadata);
+    copy
 }
 
 #[cfg(test)]
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_come_back_without_what_belongs_to_their_cluster() {
+    fn contents_round_trip_without_cluster_specific_metadata() {
         let text = list(&json!([
             {
                 "apiVersion": "v1", "kind": "Secret", "type": "Opaque", "data": {"cloud": "a2V5"},
@@ -223,8 +223,8 @@ mod tests {
             },
         ]));
         let contents = Contents::decode(&text).unwrap();
-        let again = Contents::decode(&contents.encode().unwrap()).unwrap();
-        assert_eq!(again.about, contents.about);
+        let decoded = Contents::decode(&contents.encode().unwrap()).unwrap();
+        assert_eq!(decoded.about, contents.about);
         assert_eq!(contents.count(), 3);
         let encoded: Value = serde_json::from_slice(&contents.encode().unwrap()).unwrap();
         assert_eq!(
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn other_contents_are_refused_without_quoting_them() {
+    fn foreign_contents_are_refused_without_quoting_them() {
         let pod = json!([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hunter2"}}]);
         let broken =
             json!([{"apiVersion": "v1", "kind": "Secret", "data": {"a": "hunter2 is no base64"}}]);

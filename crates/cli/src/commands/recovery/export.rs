@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 use super::{key, record, source};
-use crate::age::{self, Lock, Recipient};
+use crate::age::{self, EncryptionKey, Recipient};
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
@@ -63,9 +63,9 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let written = tokio::task::spawn_blocking(move || {
         let sealed = if args.recipient.is_empty() {
             let passphrase = key::new_passphrase(args.passphrase_file.as_deref())?;
-            age::encrypt(&text, &Lock::Passphrase(&passphrase, age::WORK_FACTOR))
+            age::encrypt(&text, &EncryptionKey::Passphrase(&passphrase, age::WORK_FACTOR))
         } else {
-            age::encrypt(&text, &Lock::Recipients(&args.recipient))
+            age::encrypt(&text, &EncryptionKey::Recipients(&args.recipient))
         };
         let sealed = sealed.context("cannot encrypt the recovery file")?;
         write(&args.file, &sealed, args.force)
@@ -73,29 +73,38 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     });
     written.await.context("the recovery file was not written")??;
     for secret in &contents.secrets {
-        output::say(format_args!(
+        output::print_message(format_args!(
             "Secret {}: exported",
             secret.metadata.name.as_deref().unwrap_or_default()
         ));
     }
     let locations = contents.backup_locations.len() + contents.snapshot_locations.len();
-    output::say(format_args!(
-        "{}: {} Secrets and {locations} locations; keep the file, and the passphrase or identity \
-         for it, outside of the cluster and the bucket",
+    output::print_message(format_args!(
+        "{}: {}, {}; keep the file, and the passphrase or identity for it, outside of the cluster \
+         and the bucket",
         file.display(),
-        contents.secrets.len(),
+        counted(contents.secrets.len(), "Secret"),
+        counted(locations, "location"),
     ));
-    if let Err(error) = record::put(&installation, &found).await {
-        let error = output::one_line(&error);
-        output::say(format_args!(
+    if let Err(error) = record::write_record(&installation, &found).await {
+        let error = output::error_chain(&error);
+        output::print_message(format_args!(
             "hint: the export could not be recorded, so `bowline install` will remind you again: \
              {error}"
         ));
     }
-    for gap in &found.gaps {
-        output::say(format_args!("warning: {}", output::harmless(gap)));
+    for gap in &found.missing {
+        output::print_message(format_args!("warning: {}", output::strip_control_chars(gap)));
     }
-    Ok(if found.gaps.is_empty() { Exit::Success } else { Exit::Failed })
+    Ok(if found.missing.is_empty() { Exit::Success } else { Exit::Failed })
+}
+
+/// A number with its noun.
+fn counted(count: usize, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
 }
 
 /// Writes a file for its owner alone. Whoever finds it finds all of it.
@@ -129,7 +138,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_for_its_owner_alone_and_replaced_only_if_that_is_meant() {
+    fn only_one_is_singular() {
+        let texts = [0, 1, 2].map(|count| counted(count, "Secret"));
+        assert_eq!(texts, ["0 Secrets", "1 Secret", "2 Secrets"]);
+    }
+
+    #[test]
+    fn file_is_private_and_replaced_only_with_force() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("recovery.age");
         write(&path, b"one", false).unwrap();

@@ -20,7 +20,7 @@ use crate::confirm::confirm;
 use crate::exit::Exit;
 use crate::installation::{Installation, is_not_found};
 use crate::server_deployment::ServerDeployment;
-use crate::{listing, open_runs, output};
+use crate::{active_runs, listing, output};
 
 /// Import the credentials and locations of a recovery file into a cluster
 ///
@@ -57,7 +57,7 @@ pub(crate) struct Args {
 
 /// What is to become of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ImportAction {
     Create,
     Replace,
     Keep,
@@ -66,10 +66,10 @@ enum Step {
     UpToDate,
 }
 
-impl Step {
+impl ImportAction {
     /// For an object that is there or not, and differs or not.
-    fn of(is_there: bool, differs: bool, args: &Args) -> Self {
-        match (is_there, differs) {
+    fn decide(exists: bool, differs: bool, args: &Args) -> Self {
+        match (exists, differs) {
             (false, _) => Self::Create,
             (true, false) => Self::UpToDate,
             (true, true) if args.force => Self::Replace,
@@ -78,7 +78,7 @@ impl Step {
         }
     }
 
-    fn plan(self) -> &'static str {
+    fn planned_text(self) -> &'static str {
         match self {
             Self::Create => "would be created",
             Self::Replace => "exists and differs; would be replaced",
@@ -88,7 +88,7 @@ impl Step {
         }
     }
 
-    fn done(self) -> &'static str {
+    fn done_text(self) -> &'static str {
         match self {
             Self::Create => "created",
             Self::Replace => "replaced",
@@ -103,13 +103,13 @@ impl Step {
 }
 
 /// An object on its way into the cluster.
-struct Planned<K> {
-    step: Step,
+struct PlannedImport<K> {
+    step: ImportAction,
     object: K,
 }
 
 /// A kind that recovery files have.
-trait Recovered:
+trait RecoverableKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
     + Debug
@@ -120,7 +120,7 @@ trait Recovered:
     fn is_same(&self, other: &Self) -> bool;
 }
 
-impl Recovered for Secret {
+impl RecoverableKind for Secret {
     fn is_same(&self, other: &Self) -> bool {
         let kind = |secret: &Self| secret.type_.clone().unwrap_or_else(|| "Opaque".to_owned());
         let empty = |secret: &Self| secret.data.clone().unwrap_or_default();
@@ -128,13 +128,13 @@ impl Recovered for Secret {
     }
 }
 
-impl Recovered for BackupStorageLocation {
+impl RecoverableKind for BackupStorageLocation {
     fn is_same(&self, other: &Self) -> bool {
         self.spec == other.spec
     }
 }
 
-impl Recovered for VolumeSnapshotLocation {
+impl RecoverableKind for VolumeSnapshotLocation {
     fn is_same(&self, other: &Self) -> bool {
         self.spec == other.spec
     }
@@ -142,7 +142,7 @@ impl Recovered for VolumeSnapshotLocation {
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let mut contents = args.open.open().await?;
-    prepare(&mut contents, &args);
+    prepare_contents(&mut contents, &args);
     let installation = Installation::connect(installation).await?;
     check_namespace(&installation).await?;
     // Tells whether the cluster knows the kinds at all.
@@ -150,26 +150,26 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let secrets = plan(&installation, contents.secrets, &args).await?;
     let backups = plan(&installation, contents.backup_locations, &args).await?;
     let snapshots = plan(&installation, contents.snapshot_locations, &args).await?;
-    let steps: Vec<(String, Step)> =
-        [titled(&secrets), titled(&backups), titled(&snapshots)].concat();
+    let steps: Vec<(String, ImportAction)> =
+        [titled_actions(&secrets), titled_actions(&backups), titled_actions(&snapshots)].concat();
     for (title, step) in &steps {
-        output::say(format_args!("{title}: {}", step.plan()));
+        output::print_message(format_args!("{title}: {}", step.planned_text()));
     }
     let refused: Vec<String> = steps
         .iter()
-        .filter(|(_, step)| *step == Step::Refuse)
+        .filter(|(_, step)| *step == ImportAction::Refuse)
         .map(|(title, _)| title.clone())
         .collect();
     if !refused.is_empty() {
         bail!(
             "{} in namespace `{}` differ from the recovery file; nothing was changed; replace them \
              with --force, or keep them with --keep-existing",
-            open_runs::named(&refused),
+            active_runs::first_names(&refused),
             installation.namespace()
         );
     }
-    if let Some(words) = two_defaults(&existing, &backups) {
-        output::say(words);
+    if let Some(words) = duplicate_default_warning(&existing, &backups) {
+        output::print_message(words);
     }
     let changes = steps.iter().filter(|(_, step)| step.changes()).count();
     if args.dry_run || changes == 0 {
@@ -178,22 +178,22 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let question =
         format!("{changes} objects in namespace `{}` will be changed.", installation.namespace());
     if !confirm(args.confirm, &question)? {
-        output::say("nothing was changed");
+        output::print_message("nothing was changed");
         return Ok(Exit::Success);
     }
     let mut done = Vec::new();
     // Locations come after the Secrets that they name.
-    put(&installation, &secrets, &mut done).await?;
-    put(&installation, &backups, &mut done).await?;
-    put(&installation, &snapshots, &mut done).await?;
-    for hint in advice(&installation, &secrets).await {
-        output::say(hint);
+    apply_planned(&installation, &secrets, &mut done).await?;
+    apply_planned(&installation, &backups, &mut done).await?;
+    apply_planned(&installation, &snapshots, &mut done).await?;
+    for hint in next_steps(&installation, &secrets).await {
+        output::print_message(hint);
     }
     Ok(Exit::Success)
 }
 
 /// Makes of what is in the file what is to be in the cluster.
-fn prepare(contents: &mut Contents, args: &Args) {
+fn prepare_contents(contents: &mut Contents, args: &Args) {
     for secret in &mut contents.secrets {
         secret.metadata.namespace = None;
         secret.labels_mut().insert(label::EXCLUDE_FROM_BACKUP.to_owned(), "true".to_owned());
@@ -221,7 +221,7 @@ async fn check_namespace(installation: &Installation) -> anyhow::Result<()> {
             Err(error) => Err(error),
         }
     };
-    if !installation.ask("read the namespace", request).await? {
+    if !installation.call_api("read the namespace", request).await? {
         bail!(
             "namespace `{name}` does not exist: run `bowline install` first, or name the server's \
              namespace with --namespace"
@@ -230,59 +230,59 @@ async fn check_namespace(installation: &Installation) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn plan<K: Recovered>(
+async fn plan<K: RecoverableKind>(
     installation: &Installation,
     objects: Vec<K>,
     args: &Args,
-) -> anyhow::Result<Vec<Planned<K>>> {
+) -> anyhow::Result<Vec<PlannedImport<K>>> {
     let api = installation.api::<K>();
     let mut planned = Vec::with_capacity(objects.len());
     for mut object in objects {
         let name = object.name_any();
         let request = async {
             match api.get(&name).await {
-                Ok(there) => Ok(Some(there)),
+                Ok(existing) => Ok(Some(existing)),
                 Err(error) if is_not_found(&error) => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        let there = installation.ask(&format!("read {}", title(&object)), request).await?;
-        let differs = there.as_ref().is_some_and(|there| !there.is_same(&object));
-        let step = Step::of(there.is_some(), differs, args);
-        if let Some(there) = there {
+        let existing = installation.call_api(&format!("read {}", title(&object)), request).await?;
+        let differs = existing.as_ref().is_some_and(|existing| !existing.is_same(&object));
+        let action = ImportAction::decide(existing.is_some(), differs, args);
+        if let Some(there) = existing {
             // What was changed meanwhile by somebody else is not replaced unseen.
             object.meta_mut().resource_version = there.resource_version();
         }
-        planned.push(Planned { step, object });
+        planned.push(PlannedImport { step: action, object });
     }
     Ok(planned)
 }
 
-async fn put<K: Recovered>(
+async fn apply_planned<K: RecoverableKind>(
     installation: &Installation,
-    planned: &[Planned<K>],
+    planned: &[PlannedImport<K>],
     done: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let (api, params) = (installation.api::<K>(), PostParams::default());
-    for Planned { step, object } in planned {
+    for PlannedImport { step, object } in planned {
         let (title, name) = (title(object), object.name_any());
         let request = async {
             match step {
-                Step::Create => api.create(&params, object).await.map(|_| ()),
-                Step::Replace => api.replace(&name, &params, object).await.map(|_| ()),
-                Step::Keep | Step::Refuse | Step::UpToDate => Ok(()),
+                ImportAction::Create => api.create(&params, object).await.map(|_| ()),
+                ImportAction::Replace => api.replace(&name, &params, object).await.map(|_| ()),
+                ImportAction::Keep | ImportAction::Refuse | ImportAction::UpToDate => Ok(()),
             }
         };
-        let put = installation.ask(&format!("write {title}"), request).await;
-        put.map_err(|error| {
-            let error = output::one_line(&error);
+        let written = installation.call_api(&format!("write {title}"), request).await;
+        written.map_err(|error| {
+            let error = output::error_chain(&error);
             if done.is_empty() {
                 return anyhow!("{error}; nothing was changed");
             }
-            let done = open_runs::named(done);
+            let done = active_runs::first_names(done);
             anyhow!("{error}; already imported: {done}; run the same command again to continue")
         })?;
-        output::say(format_args!("{title}: {}", step.done()));
+        output::print_message(format_args!("{title}: {}", step.done_text()));
         if step.changes() {
             done.push(title);
         }
@@ -290,52 +290,52 @@ async fn put<K: Recovered>(
     Ok(())
 }
 
-fn title<K: Recovered>(object: &K) -> String {
-    format!("{} {}", K::kind(&()), output::harmless(&object.name_any()))
+fn title<K: RecoverableKind>(object: &K) -> String {
+    format!("{} {}", K::kind(&()), output::strip_control_chars(&object.name_any()))
 }
 
-fn titled<K: Recovered>(planned: &[Planned<K>]) -> Vec<(String, Step)> {
+fn titled_actions<K: RecoverableKind>(planned: &[PlannedImport<K>]) -> Vec<(String, ImportAction)> {
     planned.iter().map(|one| (title(&one.object), one.step)).collect()
 }
 
 /// Two locations that are both the default.
-fn two_defaults(
+fn duplicate_default_warning(
     existing: &[BackupStorageLocation],
-    planned: &[Planned<BackupStorageLocation>],
+    planned: &[PlannedImport<BackupStorageLocation>],
 ) -> Option<String> {
-    let theirs = planned.iter().find(|one| one.step.changes() && one.object.spec.default)?;
-    let ours = existing.iter().find(|one| {
-        let is_replaced = planned
-            .iter()
-            .any(|new| new.step == Step::Replace && new.object.name_any() == one.name_any());
+    let imported = planned.iter().find(|one| one.step.changes() && one.object.spec.default)?;
+    let existing_default = existing.iter().find(|one| {
+        let is_replaced = planned.iter().any(|new| {
+            new.step == ImportAction::Replace && new.object.name_any() == one.name_any()
+        });
         one.spec.default && !is_replaced
     })?;
     Some(format!(
         "warning: BackupStorageLocation {} and {} are both the default; change one with \
          `bowline backup-location set NAME --default=false`",
-        ours.name_any(),
-        theirs.object.name_any()
+        existing_default.name_any(),
+        imported.object.name_any()
     ))
 }
 
 /// What is left to do.
-async fn advice(installation: &Installation, secrets: &[Planned<Secret>]) -> Vec<String> {
-    let mut words = vec![format!(
+async fn next_steps(installation: &Installation, secrets: &[PlannedImport<Secret>]) -> Vec<String> {
+    let mut warning = vec![format!(
         "the server syncs the backups of the locations into the cluster within about a minute: {} \
          lists them",
         installation.hint("backup get")
     )];
-    let brings = secrets.iter().any(|one| one.object.name_any() == CREDENTIALS_SECRET);
-    let Ok(deployment) = ServerDeployment::find(installation).await else { return words };
+    let imports_credentials = secrets.iter().any(|one| one.object.name_any() == CREDENTIALS_SECRET);
+    let Ok(deployment) = ServerDeployment::find(installation).await else { return warning };
     let volumes = deployment.pod.volumes.iter().flatten();
     let mut mounted = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.as_deref());
-    if brings && !mounted.any(|name| name == CREDENTIALS_SECRET) {
-        words.push(format!(
+    if imports_credentials && !mounted.any(|name| name == CREDENTIALS_SECRET) {
+        warning.push(format!(
             "hint: the server does not use Secret {CREDENTIALS_SECRET} yet: run `bowline install` \
              again with the same flags"
         ));
     }
-    words
+    warning
 }
 
 #[cfg(test)]
@@ -346,32 +346,40 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
     fn args(words: &[&str]) -> Args {
-        Line::try_parse_from(["import", "file"].iter().chain(words)).unwrap().args
+        TestCommand::try_parse_from(["import", "file"].iter().chain(words)).unwrap().args
     }
 
     #[test]
-    fn what_differs_is_replaced_only_if_that_is_said() {
+    fn differing_object_is_replaced_only_with_force() {
         for (words, expected) in [
-            (&[][..], Step::Refuse),
-            (&["--force"], Step::Replace),
-            (&["--keep-existing"], Step::Keep),
+            (&[][..], ImportAction::Refuse),
+            (&["--force"], ImportAction::Replace),
+            (&["--keep-existing"], ImportAction::Keep),
         ] {
             let args = args(words);
-            assert_eq!(Step::of(true, true, &args), expected, "{words:?}");
-            assert_eq!(Step::of(true, false, &args), Step::UpToDate, "{words:?}");
-            assert_eq!(Step::of(false, false, &args), Step::Create, "{words:?}");
+            assert_eq!(ImportAction::decide(true, true, &args), expected, "{words:?}");
+            assert_eq!(
+                ImportAction::decide(true, false, &args),
+                ImportAction::UpToDate,
+                "{words:?}"
+            );
+            assert_eq!(
+                ImportAction::decide(false, false, &args),
+                ImportAction::Create,
+                "{words:?}"
+            );
         }
-        Line::try_parse_from(["import", "file", "--force", "--keep-existing"]).unwrap_err();
+        TestCommand::try_parse_from(["import", "file", "--force", "--keep-existing"]).unwrap_err();
     }
 
     #[test]
-    fn objects_are_the_same_by_what_they_say() {
+    fn objects_are_compared_by_content_not_metadata() {
         let secret = |metadata: serde_json::Value, value: &str| -> Secret {
             serde_json::from_value(json!({"metadata": metadata, "data": {"k": value}})).unwrap()
         };
@@ -383,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_imported_is_left_out_of_backups_and_may_be_read_only() {
+    fn imported_objects_are_excluded_from_backups_and_may_be_read_only() {
         let about = json!({"version": 1, "exported": "", "namespace": "old"});
         let items = json!([
             {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "old"}},
@@ -395,7 +403,7 @@ mod tests {
         let list =
             json!({"apiVersion": "v1", "kind": "List", "bowlineRecovery": about, "items": items});
         let mut contents = Contents::decode(list.to_string().as_bytes()).unwrap();
-        prepare(&mut contents, &args(&["--read-only"]));
+        prepare_contents(&mut contents, &args(&["--read-only"]));
         assert_eq!(contents.secrets[0].labels()[label::EXCLUDE_FROM_BACKUP], "true");
         assert_eq!(contents.secrets[0].namespace(), None);
         assert_eq!(contents.backup_locations[0].spec.access_mode, Some(AccessMode::ReadOnly));

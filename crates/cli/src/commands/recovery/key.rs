@@ -9,16 +9,16 @@ use console::Term;
 use zeroize::Zeroizing;
 
 use super::contents::Contents;
-use crate::age::{self, Identity, Kind, Unlock};
+use crate::age::{self, DecryptionKey, EncryptionKind, Identity};
 
 /// Longer than any passphrase.
-const LONGEST_PASSPHRASE: u64 = 4096;
+const MAX_PASSPHRASE_BYTES: u64 = 4096;
 /// The least that a new passphrase may have.
-const SHORTEST_PASSPHRASE: usize = 8;
+const MIN_PASSPHRASE_CHARS: usize = 8;
 /// Larger than any file with identities.
-const LARGEST_IDENTITIES: u64 = 1 << 20;
+const MAX_IDENTITY_FILE_BYTES: u64 = 1 << 20;
 /// Larger than any recovery file: a Secret has 1 MiB at most.
-const LARGEST_FILE: u64 = 64 << 20;
+const MAX_RECOVERY_FILE_BYTES: u64 = 64 << 20;
 
 /// A file to open, and what opens it.
 #[derive(Clone, Debug, clap::Args)]
@@ -42,11 +42,11 @@ impl OpenArgs {
     pub(super) async fn open(&self) -> anyhow::Result<Contents> {
         let args = self.clone();
         // Passphrases take a second to try, and the terminal takes as long as the user.
-        let opened = tokio::task::spawn_blocking(move || args.open_now()).await;
+        let opened = tokio::task::spawn_blocking(move || args.open_blocking()).await;
         opened.context("the recovery file was not opened")?
     }
 
-    fn open_now(&self) -> anyhow::Result<Contents> {
+    fn open_blocking(&self) -> anyhow::Result<Contents> {
         let name = if self.file.as_os_str() == "-" {
             "standard input".to_owned()
         } else {
@@ -63,32 +63,32 @@ impl OpenArgs {
 
     fn read(&self) -> anyhow::Result<Zeroizing<Vec<u8>>> {
         if self.file.as_os_str() == "-" {
-            return limited(io::stdin().lock(), LARGEST_FILE);
+            return read_limited(io::stdin().lock(), MAX_RECOVERY_FILE_BYTES);
         }
-        limited(File::open(&self.file)?, LARGEST_FILE)
+        read_limited(File::open(&self.file)?, MAX_RECOVERY_FILE_BYTES)
     }
 
     fn decrypt(&self, file: &[u8]) -> anyhow::Result<Zeroizing<Vec<u8>>> {
-        let kind = age::kind(file)?;
-        if kind == Kind::Recipients || !self.identity.is_empty() {
-            if kind == Kind::Recipients && self.identity.is_empty() {
-                bail!("{}; name yours with --identity FILE", age::Error::WantsIdentity);
+        let kind = age::encryption_kind(file)?;
+        if kind == EncryptionKind::Recipients || !self.identity.is_empty() {
+            if kind == EncryptionKind::Recipients && self.identity.is_empty() {
+                bail!("{}; name yours with --identity FILE", age::Error::NeedsIdentity);
             }
             let identities = identities(&self.identity)?;
-            return Ok(age::decrypt(file, &Unlock::Identities(&identities))?);
+            return Ok(age::decrypt(file, &DecryptionKey::Identities(&identities))?);
         }
         let passphrase = match &self.passphrase_file {
-            Some(path) => passphrase_of(path)?,
-            None => ask("Passphrase: ")?,
+            Some(path) => read_passphrase(path)?,
+            None => prompt_passphrase("Passphrase: ")?,
         };
-        Ok(age::decrypt(file, &Unlock::Passphrase(&passphrase))?)
+        Ok(age::decrypt(file, &DecryptionKey::Passphrase(&passphrase))?)
     }
 }
 
 /// The passphrase in the first line of a file.
-pub(super) fn passphrase_of(path: &Path) -> anyhow::Result<Zeroizing<String>> {
+pub(super) fn read_passphrase(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let cannot = || format!("cannot read the passphrase in {}", path.display());
-    let bytes = limited(File::open(path).with_context(cannot)?, LONGEST_PASSPHRASE);
+    let bytes = read_limited(File::open(path).with_context(cannot)?, MAX_PASSPHRASE_BYTES);
     let bytes = bytes.with_context(cannot)?;
     let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -103,21 +103,21 @@ pub(super) fn passphrase_of(path: &Path) -> anyhow::Result<Zeroizing<String>> {
 /// A new passphrase, typed twice or from a file.
 pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
     let passphrase = if let Some(path) = file {
-        passphrase_of(path)?
+        read_passphrase(path)?
     } else {
-        let passphrase = ask("Passphrase for the recovery file: ")?;
-        if *passphrase != *ask("Repeat the passphrase: ")? {
+        let passphrase = prompt_passphrase("Passphrase for the recovery file: ")?;
+        if *passphrase != *prompt_passphrase("Repeat the passphrase: ")? {
             bail!("the passphrases do not match; nothing was written");
         }
         passphrase
     };
-    if passphrase.chars().count() < SHORTEST_PASSPHRASE {
-        bail!("the passphrase is too short: use at least {SHORTEST_PASSPHRASE} characters");
+    if passphrase.chars().count() < MIN_PASSPHRASE_CHARS {
+        bail!("the passphrase is too short: use at least {MIN_PASSPHRASE_CHARS} characters");
     }
     Ok(passphrase)
 }
 
-fn ask(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
+fn prompt_passphrase(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
     let terminal = Term::stderr();
     if !io::stdin().is_terminal() || !terminal.is_term() {
         bail!("cannot prompt for the passphrase without a terminal; add --passphrase-file FILE");
@@ -129,11 +129,11 @@ fn ask(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
 
 /// The identities in files as `age-keygen` writes them.
 fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
-    let mut identities = Vec::new();
+    let mut read_identities = Vec::new();
     for path in paths {
         let cannot = || format!("cannot use the identities in {}", path.display());
         let bytes = File::open(path).with_context(cannot)?;
-        let bytes = limited(bytes, LARGEST_IDENTITIES).with_context(cannot)?;
+        let bytes = read_limited(bytes, MAX_IDENTITY_FILE_BYTES).with_context(cannot)?;
         if age::is_age(&bytes) {
             bail!("{}: the file is encrypted; decrypt it with `age --decrypt` first", cannot());
         }
@@ -141,17 +141,17 @@ fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
         let lines = text.lines().map(str::trim).enumerate();
         for (number, line) in lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')) {
             let identity = line.parse().with_context(|| format!("line {}", number + 1));
-            identities.push(identity.with_context(cannot)?);
+            read_identities.push(identity.with_context(cannot)?);
         }
     }
-    if identities.is_empty() {
+    if read_identities.is_empty() {
         bail!("no identity found in the files of --identity");
     }
-    Ok(identities)
+    Ok(read_identities)
 }
 
 /// All that there is, unless it is too much.
-fn limited(source: impl io::Read, limit: u64) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+fn read_limited(source: impl io::Read, limit: u64) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::new());
     source.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

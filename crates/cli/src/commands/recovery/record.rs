@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::source::Found;
-use crate::commands::install::{MANAGED_BY, NAME};
+use super::source::RecoverySource;
+use crate::commands::install::{MANAGED_BY_LABEL, NAME};
 use crate::installation::{Installation, is_not_found};
 
 /// The ConfigMap with the note.
-const RECORD: &str = "bowline-recovery-export";
-const EXPORTED: &str = "exported";
-const DIGEST: &str = "digest";
+const RECORD_NAME: &str = "bowline-recovery-export";
+const EXPORTED_KEY: &str = "exported";
+const DIGEST_KEY: &str = "digest";
 
 /// Whether an export is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,26 +49,26 @@ impl ExportState {
 
 pub(super) async fn state(
     installation: &Installation,
-    found: &Found,
+    found: &RecoverySource,
 ) -> anyhow::Result<ExportState> {
     let api = installation.api::<ConfigMap>();
     let request = async {
-        match api.get(RECORD).await {
+        match api.get(RECORD_NAME).await {
             Ok(record) => Ok(Some(record)),
             Err(error) if is_not_found(&error) => Ok(None),
             Err(error) => Err(error),
         }
     };
-    let record = installation.ask(&format!("read ConfigMap `{RECORD}`"), request).await?;
-    Ok(judge(found, record.and_then(|record| record.data).as_ref()))
+    let record = installation.call_api(&format!("read ConfigMap `{RECORD_NAME}`"), request).await?;
+    Ok(export_state(found, record.and_then(|record| record.data).as_ref()))
 }
 
-fn judge(found: &Found, record: Option<&BTreeMap<String, String>>) -> ExportState {
+fn export_state(found: &RecoverySource, record: Option<&BTreeMap<String, String>>) -> ExportState {
     if found.contents.secrets.is_empty() {
         return ExportState::NotNeeded;
     }
     let value = |key: &str| record.and_then(|record| record.get(key));
-    match (value(EXPORTED), value(DIGEST)) {
+    match (value(EXPORTED_KEY), value(DIGEST_KEY)) {
         (Some(_), Some(digest)) if *digest == found.digest => ExportState::Current,
         (Some(exported), _) => ExportState::Outdated(exported.clone()),
         (None, _) => {
@@ -80,21 +80,24 @@ fn judge(found: &Found, record: Option<&BTreeMap<String, String>>) -> ExportStat
 }
 
 /// Notes that all of this was exported.
-pub(super) async fn put(installation: &Installation, found: &Found) -> anyhow::Result<()> {
+pub(super) async fn write_record(
+    installation: &Installation,
+    found: &RecoverySource,
+) -> anyhow::Result<()> {
     let record = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
-            "name": RECORD,
+            "name": RECORD_NAME,
             // Restored into another cluster it would speak of a file that has nothing of that one.
-            "labels": {label::EXCLUDE_FROM_BACKUP: "true", MANAGED_BY: NAME},
+            "labels": {label::EXCLUDE_FROM_BACKUP: "true", MANAGED_BY_LABEL: NAME},
         },
-        "data": {EXPORTED: found.contents.about.exported, DIGEST: found.digest},
+        "data": {EXPORTED_KEY: found.contents.about.exported, DIGEST_KEY: found.digest},
     });
     let api = installation.api::<ConfigMap>();
     let params = PatchParams::apply(NAME).force();
     let patch = Patch::Apply(&record);
-    let request = api.patch(RECORD, &params, &patch);
-    installation.ask(&format!("write ConfigMap `{RECORD}`"), request).await?;
+    let request = api.patch(RECORD_NAME, &params, &patch);
+    installation.call_api(&format!("write ConfigMap `{RECORD_NAME}`"), request).await?;
     Ok(())
 }
 
@@ -102,34 +105,34 @@ pub(super) async fn put(installation: &Installation, found: &Found) -> anyhow::R
 mod tests {
     use k8s_openapi::api::core::v1::Secret;
 
-    use super::super::contents::{About, Contents};
+    use super::super::contents::{Contents, ExportInfo};
     use super::*;
 
-    fn found(secrets: usize, digest: &str) -> Found {
+    fn found(secrets: usize, digest: &str) -> RecoverySource {
         let secret: Secret = serde_json::from_value(json!({"metadata": {"name": "c"}})).unwrap();
         let contents = Contents {
-            about: About::new("2026-11-16T14:00:00Z".to_owned(), "velero".to_owned()),
+            about: ExportInfo::new("2026-11-16T14:00:00Z".to_owned(), "velero".to_owned()),
             secrets: vec![secret; secrets],
             backup_locations: Vec::new(),
             snapshot_locations: Vec::new(),
         };
-        Found { contents, gaps: Vec::new(), digest: digest.to_owned() }
+        RecoverySource { contents, missing: Vec::new(), digest: digest.to_owned() }
     }
 
     #[test]
-    fn an_export_is_due_until_it_is_done_and_again_when_something_has_changed() {
+    fn export_is_due_until_done_and_after_each_change() {
         let record = |digest: &str| {
             BTreeMap::from([
-                (EXPORTED.to_owned(), "yesterday".to_owned()),
-                (DIGEST.to_owned(), digest.to_owned()),
+                (EXPORTED_KEY.to_owned(), "yesterday".to_owned()),
+                (DIGEST_KEY.to_owned(), digest.to_owned()),
             ])
         };
-        assert_eq!(judge(&found(0, "a"), None), ExportState::NotNeeded);
-        let never = judge(&found(1, "a"), None);
+        assert_eq!(export_state(&found(0, "a"), None), ExportState::NotNeeded);
+        let never = export_state(&found(1, "a"), None);
         assert_eq!(never, ExportState::Never(vec!["Secret c".to_owned()]));
         assert!(never.reminder("`x`").unwrap().contains("(Secret c)"));
-        assert_eq!(judge(&found(1, "a"), Some(&record("a"))), ExportState::Current);
-        let changed = judge(&found(1, "b"), Some(&record("a")));
+        assert_eq!(export_state(&found(1, "a"), Some(&record("a"))), ExportState::Current);
+        let changed = export_state(&found(1, "b"), Some(&record("a")));
         assert!(
             changed.reminder("`x`").unwrap().contains("since the recovery export of yesterday")
         );

@@ -18,7 +18,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let contents = args.open.open().await?;
-    let harmless = |text: String| output::harmless(&text).replace(['\n', '\t'], " ");
+    let single_line = |text: String| output::strip_control_chars(&text).replace(['\n', '\t'], " ");
     let mut rows = Vec::new();
     for secret in &contents.secrets {
         let keys: Vec<&str> = secret.data.iter().flatten().map(|(key, _)| key.as_str()).collect();
@@ -34,12 +34,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         let detail = format!("provider: {}", location.spec.provider);
         rows.push(["VolumeSnapshotLocation".to_owned(), location.name_any(), detail]);
     }
-    let rows = rows.into_iter().map(|row| row.map(harmless)).collect();
+    let rows = rows.into_iter().map(|row| row.map(single_line)).collect();
     let table = output::table(["KIND", "NAME", "DETAILS"], rows);
-    output::data(format_args!(
+    output::print_data(format_args!(
         "Exported: {} from namespace {}\n\n{table}",
-        harmless(contents.about.exported.clone()),
-        harmless(contents.about.namespace.clone()),
+        single_line(contents.about.exported.clone()),
+        single_line(contents.about.namespace.clone()),
     ))?;
     Ok(Exit::Success)
 }

@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
 use super::contents::{
-    About, Contents, portable_backup_location, portable_secret, portable_snapshot_location,
+    Contents, ExportInfo, portable_backup_location, portable_secret, portable_snapshot_location,
 };
 use crate::commands::install::CREDENTIALS_SECRET;
 use crate::installation::{Installation, is_not_found};
@@ -18,29 +18,31 @@ use crate::listing;
 
 /// What backups leave out by its name, though no location may name it: the credentials of the server, the password of
 /// Velero's repositories, and that of the plugin for local volumes as its page calls it.
-const WELL_KNOWN: [&str; 3] = [CREDENTIALS_SECRET, "velero-repo-credentials", "local-volume"];
+const WELL_KNOWN_SECRETS: [&str; 3] =
+    [CREDENTIALS_SECRET, "velero-repo-credentials", "local-volume"];
 /// Settings of locations that name files of the server's pod, which nobody can export from here.
 const FILE_SETTINGS: [&str; 2] = ["passwordFile", "credentialsFile"];
 
 /// What an installation has.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct RecoverySource {
     pub(super) contents: Contents,
     /// What is named and cannot be in the file, and by whom it is named.
-    pub(super) gaps: Vec<String>,
+    pub(super) missing: Vec<String>,
     /// Changes with each Secret and location.
     pub(super) digest: String,
 }
 
 /// Looks for the locations of an installation, and for the Secrets that they and the server use.
-pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found> {
+pub(super) async fn gather(installation: &Installation) -> anyhow::Result<RecoverySource> {
     let mut backups: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
     let mut snapshots: Vec<VolumeSnapshotLocation> = listing::find(installation, &[], None).await?;
     backups.sort_by_key(ResourceExt::name_any);
     snapshots.sort_by_key(ResourceExt::name_any);
     let users = named_secrets(&backups, &snapshots);
-    let names: BTreeSet<&str> = users.keys().map(String::as_str).chain(WELL_KNOWN).collect();
-    let (mut secrets, mut gaps) = (Vec::new(), outside(&backups, &snapshots));
+    let names: BTreeSet<&str> =
+        users.keys().map(String::as_str).chain(WELL_KNOWN_SECRETS).collect();
+    let (mut secrets, mut gaps) = (Vec::new(), file_settings(&backups, &snapshots));
     for name in names {
         match (find_secret(installation, name).await?, users.get(name)) {
             (Some(secret), _) => secrets.push(secret),
@@ -53,12 +55,12 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Found>
     let digest = digest(&secrets, &backups, &snapshots)?;
     let now = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
     let contents = Contents {
-        about: About::new(now, installation.namespace().to_owned()),
+        about: ExportInfo::new(now, installation.namespace().to_owned()),
         secrets: secrets.iter().map(portable_secret).collect(),
         backup_locations: backups.iter().map(portable_backup_location).collect(),
         snapshot_locations: snapshots.iter().map(portable_snapshot_location).collect(),
     };
-    Ok(Found { contents, gaps, digest })
+    Ok(RecoverySource { contents, missing: gaps, digest })
 }
 
 async fn find_secret(installation: &Installation, name: &str) -> anyhow::Result<Option<Secret>> {
@@ -70,7 +72,7 @@ async fn find_secret(installation: &Installation, name: &str) -> anyhow::Result<
             Err(error) => Err(error),
         }
     };
-    installation.ask(&format!("read Secret `{name}`"), request).await
+    installation.call_api(&format!("read Secret `{name}`"), request).await
 }
 
 /// The Secrets that locations name, and who names each.
@@ -98,7 +100,10 @@ fn named_secrets(
 }
 
 /// Files that locations name: they are in the server's pod, or nowhere.
-fn outside(backups: &[BackupStorageLocation], snapshots: &[VolumeSnapshotLocation]) -> Vec<String> {
+fn file_settings(
+    backups: &[BackupStorageLocation],
+    snapshots: &[VolumeSnapshotLocation],
+) -> Vec<String> {
     let backups = backups.iter().map(|location| {
         (format!("backup location {}", location.name_any()), &location.spec.config)
     });
@@ -156,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_secret_that_a_location_names_is_known_with_its_users() {
+    fn every_secret_named_by_a_location_is_found_with_its_users() {
         let backups = [
             backup("a", &json!({"provider": "aws", "credential": {"name": "keys", "key": "k"}})),
             backup(
@@ -176,7 +181,7 @@ mod tests {
         let named: Vec<(&str, usize)> =
             named.iter().map(|(name, users)| (name.as_str(), users.len())).collect();
         assert_eq!(named, [("ca", 1), ("keys", 2), ("password", 1)]);
-        let outside = outside(&backups, &snapshots);
+        let outside = file_settings(&backups, &snapshots);
         assert_eq!(outside.len(), 1);
         assert!(outside[0].starts_with("snapshot location local: `passwordFile`"), "{outside:?}");
     }
@@ -188,17 +193,18 @@ mod tests {
             serde_json::from_value(json!({"metadata": metadata, "data": {"k": "dg=="}})).unwrap()
         };
         let one = backup("a", &json!({"provider": "aws"}));
-        let mut seen = one.clone();
-        seen.metadata.resource_version = Some("9".to_owned());
-        seen.status = Some(bowline_api::backup_storage_location::BackupStorageLocationStatus {
-            message: "checked".to_owned(),
-            ..Default::default()
-        });
-        let of = |version: &str, location: &BackupStorageLocation| {
+        let mut with_status = one.clone();
+        with_status.metadata.resource_version = Some("9".to_owned());
+        with_status.status =
+            Some(bowline_api::backup_storage_location::BackupStorageLocationStatus {
+                message: "checked".to_owned(),
+                ..Default::default()
+            });
+        let digest_of = |version: &str, location: &BackupStorageLocation| {
             digest(&[secret(version)], std::slice::from_ref(location), &[]).unwrap()
         };
-        assert_eq!(of("1", &one), of("1", &seen));
-        assert_ne!(of("1", &one), of("2", &one));
-        assert_ne!(of("1", &one), of("1", &backup("a", &json!({"provider": "gcp"}))));
+        assert_eq!(digest_of("1", &one), digest_of("1", &with_status));
+        assert_ne!(digest_of("1", &one), digest_of("2", &one));
+        assert_ne!(digest_of("1", &one), digest_of("1", &backup("a", &json!({"provider": "gcp"}))));
     }
 }

@@ -6,38 +6,38 @@ use serde_json::{Value, json};
 
 use super::phase;
 use crate::describe::section::{self, pairs, time};
-use crate::describe::{Described, document};
-use crate::sheet::{NONE, Sheet};
+use crate::describe::{Describable, document};
+use crate::key_value_page::{KeyValuePage, NONE};
 
-impl Described for BackupRepository {
+impl Describable for BackupRepository {
     fn text(&self) -> String {
         let Self { spec, .. } = self;
         let status = self.status.clone().unwrap_or_default();
-        let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, self);
-        sheet.gap();
-        sheet.field(0, "Phase", phase(self));
+        let mut page = KeyValuePage::default();
+        section::metadata(&mut page, self);
+        page.blank_line();
+        page.field(0, "Phase", phase(self));
         if !status.message.is_empty() {
-            sheet.field(0, "Message", &status.message);
+            page.field(0, "Message", &status.message);
         }
-        sheet.gap();
-        sheet.field(0, "Volume Namespace", &spec.volume_namespace);
-        sheet.field(0, "Backup Storage Location", &spec.backup_storage_location);
-        sheet.field(0, "Repository Type", &spec.repository_type);
-        sheet.list(0, "Config", pairs(&spec.repository_config));
-        sheet.gap();
-        sheet.field(0, "Maintenance Frequency", spec.maintenance_frequency);
-        sheet.field(0, "Last Maintenance", time(status.last_maintenance_time.as_ref()));
+        page.blank_line();
+        page.field(0, "Volume Namespace", &spec.volume_namespace);
+        page.field(0, "Backup Storage Location", &spec.backup_storage_location);
+        page.field(0, "Repository Type", &spec.repository_type);
+        page.list(0, "Config", pairs(&spec.repository_config));
+        page.blank_line();
+        page.field(0, "Maintenance Frequency", spec.maintenance_frequency);
+        page.field(0, "Last Maintenance", time(status.last_maintenance_time.as_ref()));
         if !status.recent_maintenance.is_empty() {
-            sheet.list(0, "Recent Maintenance", status.recent_maintenance.iter().map(maintenance));
+            page.list(0, "Recent Maintenance", status.recent_maintenance.iter().map(maintenance));
         }
-        sheet.finish()
+        page.finish()
     }
 
     fn json(&self) -> Value {
         let Self { spec, .. } = self;
         let status = self.status.clone().unwrap_or_default();
-        let mut document = document::of(self);
+        let mut document = document::object_document(self);
         document["phase"] = phase(self).to_string().into();
         if !status.message.is_empty() {
             document["message"] = status.message.into();

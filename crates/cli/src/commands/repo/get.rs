@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 use super::phase;
-use crate::listing::Kind as _;
-use crate::moment;
-use crate::table::Listed;
+use crate::listing::ResourceKind as _;
+use crate::relative_time;
+use crate::table::Tabular;
 
-impl Listed for BackupRepository {
+impl Tabular for BackupRepository {
     const HEADER: &'static [&'static str] = &["NAME", "STATUS", "LAST MAINTENANCE"];
 
     fn row(&self, _: Timestamp) -> Vec<String> {
@@ -18,12 +18,12 @@ impl Listed for BackupRepository {
         vec![
             self.name_any(),
             phase(self).to_string(),
-            last.map_or_else(|| "<never>".to_owned(), moment::text),
+            last.map_or_else(|| "<never>".to_owned(), relative_time::go_format),
         ]
     }
 
     /// Why it cannot be used.
-    fn remark(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         let message = &self.status.as_ref()?.message;
         let is_unusable = phase(self) == BackupRepositoryPhase::NotReady && !message.is_empty();
         is_unusable.then(|| format!("{} `{}`: {message}", Self::NOUN, self.name_any()))
@@ -52,7 +52,7 @@ mod tests {
         ];
         let now = Timestamp::UNIX_EPOCH;
         insta::assert_snapshot!(table(&repositories, &LabelColumns::default(), now));
-        let remarks: Vec<String> = repositories.iter().filter_map(Listed::remark).collect();
-        assert_eq!(remarks, ["repository `db-default-kopia`: no bucket"]);
+        let warnings: Vec<String> = repositories.iter().filter_map(Tabular::warning).collect();
+        assert_eq!(warnings, ["repository `db-default-kopia`: no bucket"]);
     }
 }

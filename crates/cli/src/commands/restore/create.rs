@@ -12,14 +12,14 @@ use bowline_engine::restore::request::{ALLOW_DAMAGED_ARCHIVE, ALLOW_EMPTY_VOLUME
 use bowline_store::RestoreName;
 use jiff::Timestamp;
 
-use self::source::Source;
-use self::spec::{How, What, spec};
+use self::source::SourceBackups;
+use self::spec::{RestoreFilterArgs, RestoreOptionArgs, spec};
 use crate::args::{InstallationArgs, TrustArgs};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
-use crate::{moment, run};
+use crate::{relative_time, run};
 
 /// Create a restore from a backup
 ///
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     name: Option<String>,
 
     #[command(flatten)]
-    from: From,
+    source: SourceArgs,
 
     /// With --from-schedule, also accept a PartiallyFailed backup if it is the newest
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
@@ -63,19 +63,19 @@ pub(crate) struct Args {
 
     // Last, since their headings hold for all that follows.
     #[command(flatten)]
-    what: What,
+    filter: RestoreFilterArgs,
 
     #[command(flatten)]
-    how: How,
+    options: RestoreOptionArgs,
 
     #[command(flatten)]
-    trust: Trust,
+    trust: DryRunTrustArgs,
 }
 
 /// What to restore from.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct From {
+struct SourceArgs {
     /// Backup to restore from
     #[arg(long, value_name = "NAME")]
     from_backup: Option<String>,
@@ -87,7 +87,7 @@ struct From {
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Download for --dry-run")]
-struct Trust {
+struct DryRunTrustArgs {
     #[command(flatten)]
     args: TrustArgs,
 }
@@ -95,18 +95,18 @@ struct Trust {
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     // First what is wrong with the command line, which needs no cluster.
     let mut restore = restore(&args, Timestamp::now())?;
-    let picks_itself =
-        args.from.from_schedule.is_some() && args.allow_partially_failed == Some(true);
+    let picks_backup =
+        args.source.from_schedule.is_some() && args.allow_partially_failed == Some(true);
     if let Some(format) = args.output
         && !args.dry_run
-        && !picks_itself
+        && !picks_backup
     {
-        return listing::print_instead(restore, installation, format);
+        return listing::print_without_creating(restore, installation, format);
     }
     let connected = Installation::connect(installation).await?;
-    let source = Source::find(&connected, &restore.spec).await?;
-    if picks_itself {
-        source.pick(&mut restore.spec);
+    let source = SourceBackups::find(&connected, &restore.spec).await?;
+    if picks_backup {
+        source.choose_newest(&mut restore.spec);
     }
     source.check(&restore.spec)?;
     match args.output {
@@ -115,36 +115,36 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
             // Boxed, since all that a restore needs goes through it.
             Box::pin(dry_run::run(&connected, restore, source, trust, output)).await
         }
-        Some(format) => listing::print_instead(restore, installation, format),
+        Some(format) => listing::print_without_creating(restore, installation, format),
         None => run::submit(&connected, restore, args.wait, args.name.is_some().into()).await,
     }
 }
 
 /// What the command line asks for.
 fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
-    let mut spec = spec(&args.what, &args.how)?;
-    spec.backup_name = args.from.from_backup.clone().unwrap_or_default();
-    spec.schedule_name = args.from.from_schedule.clone().unwrap_or_default();
+    let mut spec = spec(&args.filter, &args.options)?;
+    spec.backup_name = args.source.from_backup.clone().unwrap_or_default();
+    spec.schedule_name = args.source.from_schedule.clone().unwrap_or_default();
     let name = match &args.name {
         Some(name) => RestoreName::new(name)?,
         None => default_name(&format!("{}{}", spec.backup_name, spec.schedule_name), now)?,
     };
     let mut restore = Restore::new(name.as_str(), spec);
     let (labels, mut annotations) = (flags::merged(&args.labels), flags::merged(&args.annotations));
-    if args.how.allow_empty_volumes {
+    if args.options.allow_empty_volumes {
         annotations.insert(ALLOW_EMPTY_VOLUMES.to_owned(), "true".to_owned());
     }
-    if args.how.allow_damaged_archive {
+    if args.options.allow_damaged_archive {
         annotations.insert(ALLOW_DAMAGED_ARCHIVE.to_owned(), "true".to_owned());
     }
-    run::decorate(&mut restore.metadata, labels, annotations);
+    run::add_metadata(&mut restore.metadata, labels, annotations);
     Ok(restore)
 }
 
 /// That of the backup or schedule, and the time.
 fn default_name(source: &str, now: Timestamp) -> anyhow::Result<RestoreName> {
     RestoreName::new(source)?;
-    RestoreName::new(format!("{source}-{}", moment::digits(now))).with_context(|| {
-        format!("the name `{source}` leaves no room for the timestamp; give the restore a name")
-    })
+    RestoreName::new(format!("{source}-{}", relative_time::compact_digits(now))).with_context(
+        || format!("the name `{source}` leaves no room for the timestamp; give the restore a name"),
+    )
 }

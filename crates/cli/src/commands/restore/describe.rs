@@ -12,7 +12,7 @@ use bowline_store::file::{ResourceList, RestoreOperation, RestoreVolumeInfo, Res
 use kube::ResourceExt as _;
 use serde_json::Value;
 
-use crate::describe::{DescribedRun, Fetched, Transfers, file};
+use crate::describe::{DescribableRun, Fetched, FetchedVolumeProgress, file};
 use crate::download::Downloads;
 
 /// What the storage location holds of a restore. A file that was not asked for is nothing.
@@ -24,7 +24,7 @@ pub(crate) struct Files {
     resources: Option<Fetched<ResourceList>>,
 }
 
-impl DescribedRun for Restore {
+impl DescribableRun for Restore {
     type Files = Files;
 
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Files {
@@ -41,11 +41,11 @@ impl DescribedRun for Restore {
         Files { results, volumes, operations, resources }
     }
 
-    fn text(&self, files: &Files, transfers: &Transfers, details: bool) -> String {
+    fn text(&self, files: &Files, transfers: &FetchedVolumeProgress, details: bool) -> String {
         text::render(self, files, transfers, details)
     }
 
-    fn json(&self, files: &Files, transfers: &Transfers, details: bool) -> Value {
+    fn json(&self, files: &Files, transfers: &FetchedVolumeProgress, details: bool) -> Value {
         json::render(self, files, transfers, details)
     }
 }

@@ -6,12 +6,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 
 use crate::describe::section::selector_text;
-use crate::moment;
+use crate::key_value_page::NONE;
+use crate::relative_time;
 use crate::run::Run as _;
-use crate::sheet::NONE;
-use crate::table::Listed;
+use crate::table::Tabular;
 
-impl Listed for Restore {
+impl Tabular for Restore {
     const HEADER: &'static [&'static str] = &[
         "NAME",
         "BACKUP",
@@ -26,7 +26,7 @@ impl Listed for Restore {
 
     fn row(&self, _: Timestamp) -> Vec<String> {
         let none = || NONE.to_owned();
-        let time = |time: Option<&Time>| time.map_or_else(none, moment::text);
+        let time = |time: Option<&Time>| time.map_or_else(none, relative_time::go_format);
         let status = self.status.clone().unwrap_or_default();
         // The server fills it in when a schedule was named.
         let backup = Some(self.spec.backup_name.clone()).filter(|name| !name.is_empty());

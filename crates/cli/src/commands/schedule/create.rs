@@ -6,7 +6,7 @@ use bowline_store::BackupName;
 
 use crate::args::InstallationArgs;
 use crate::commands::backup::create::check_locations;
-use crate::commands::backup::create::spec::{How, What, spec};
+use crate::commands::backup::create::spec::{BackupFilterArgs, BackupOptionArgs, spec};
 use crate::exit::Exit;
 use crate::flags::{self, Pairs};
 use crate::installation::Installation;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     name: String,
 
     /// Cron expression, such as `0 3 * * *` or `@every 6h`
-    #[arg(long, value_name = "CRON", value_parser = times)]
+    #[arg(long, value_name = "CRON", value_parser = cron_expression)]
     schedule: String,
 
     /// Make the schedule the owner of its backups, so that they are deleted from the cluster with
@@ -42,8 +42,10 @@ pub(crate) struct Args {
           default_missing_value = "true", default_value = "false", value_parser = flags::boolean)]
     paused: bool,
 
-    #[command(flatten)]
-    skip: Skip,
+    /// Skip the backup that would be due immediately [default: the server's]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    skip_immediately: Option<bool>,
 
     /// Labels to add to the schedule and its backups
     #[arg(long, value_name = "KEY=VALUE,…", value_parser = flags::pairs)]
@@ -60,52 +62,43 @@ pub(crate) struct Args {
 
     // Last, since their headings hold for all that follows.
     #[command(flatten)]
-    what: What,
+    filter: BackupFilterArgs,
 
     #[command(flatten)]
-    how: How,
-}
-
-/// What becomes of a time that has just passed.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Skip {
-    /// Skip the backup that would be due immediately [default: the server's]
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", value_parser = flags::boolean)]
-    pub(super) skip_immediately: Option<bool>,
+    options: BackupOptionArgs,
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     // First what is wrong with the command line, which needs no cluster.
     let schedule = schedule(&args)?;
     if let Some(format) = args.output {
-        return listing::print_instead(schedule, installation, format);
+        return listing::print_without_creating(schedule, installation, format);
     }
     let installation = Installation::connect(installation).await?;
     check_locations(&installation, &schedule.spec.template).await?;
-    listing::add(&installation, &schedule).await
+    listing::create_new(&installation, &schedule).await
 }
 
 /// The schedule that the command line asks for.
 fn schedule(args: &Args) -> anyhow::Result<Schedule> {
     let spec = ScheduleSpec {
-        template: spec(&args.what, &args.how)?,
+        template: spec(&args.filter, &args.options)?,
         schedule: args.schedule.clone(),
         // Velero's command line writes it in any case.
         use_owner_references_in_backup: Some(args.use_owner_references_in_backup),
         paused: args.paused,
-        skip_immediately: args.skip.skip_immediately,
+        skip_immediately: args.skip_immediately,
         ..ScheduleSpec::default()
     };
     let mut schedule = Schedule::new(BackupName::new(&args.name)?.as_str(), spec);
     // The server puts those of the schedule on its backups.
-    let annotations = args.how.annotations(&args.annotations);
-    run::decorate(&mut schedule.metadata, flags::merged(&args.labels), annotations);
+    let annotations = args.options.annotations(&args.annotations);
+    run::add_metadata(&mut schedule.metadata, flags::merged(&args.labels), annotations);
     Ok(schedule)
 }
 
 /// Times that the server will understand, too.
-fn times(text: &str) -> Result<String, String> {
+fn cron_expression(text: &str) -> Result<String, String> {
     schedule::parse(text).map(|_| text.to_owned())
 }
 
@@ -117,19 +110,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
-    fn made(line: &[&str]) -> anyhow::Result<Value> {
+    fn parse_schedule(line: &[&str]) -> anyhow::Result<Value> {
         let words = ["create", "s"].iter().chain(line);
-        Ok(serde_json::to_value(schedule(&Line::try_parse_from(words)?.args)?)?)
+        Ok(serde_json::to_value(schedule(&TestCommand::try_parse_from(words)?.args)?)?)
     }
 
     #[test]
     fn each_flag_sets_its_field() {
-        let schedule = made(&[
+        let schedule = parse_schedule(&[
             "--schedule=CRON_TZ=Europe/Berlin 0 3 * * *",
             "--use-owner-references-in-backup",
             "--paused",
@@ -155,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_left_to_the_server() {
-        let schedule = made(&["--schedule=@daily"]).unwrap();
+    fn unset_flags_are_left_to_the_server() {
+        let schedule = parse_schedule(&["--schedule=@daily"]).unwrap();
         let spec = &schedule["spec"];
         assert_eq!(spec.get("skipImmediately"), None);
         assert_eq!(spec.get("paused"), None);
@@ -165,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_flags_are_refused() {
         for line in [
             &[][..],
             &["--schedule="],
@@ -174,7 +167,7 @@ mod tests {
             &["--schedule=@daily", "--paused=perhaps"],
             &["--schedule=@daily", "--ttl=1d"],
         ] {
-            assert!(made(line).is_err(), "{line:?}");
+            assert!(parse_schedule(line).is_err(), "{line:?}");
         }
     }
 }

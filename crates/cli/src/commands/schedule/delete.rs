@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     for schedule in args.deletion.choose::<Schedule>(&installation, question).await? {
         selection::delete(&installation, &schedule).await?;
         if schedule.spec.use_owner_references_in_backup == Some(true) {
-            output::say(format_args!(
+            output::print_message(format_args!(
                 "backups of `{}` are owned by it and disappear from the cluster; those in the \
                  storage location are synced again",
                 schedule.name_any()

@@ -5,15 +5,15 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use super::next::Next;
+use super::next::NextBackup;
 use super::phase;
 use crate::commands::backup::describe::{json as backup_json, text as backup_text};
 use crate::describe::section::{self, time};
-use crate::describe::{Described, document};
-use crate::moment;
-use crate::sheet::Sheet;
+use crate::describe::{Describable, document};
+use crate::key_value_page::KeyValuePage;
+use crate::relative_time;
 
-impl Described for Schedule {
+impl Describable for Schedule {
     fn text(&self) -> String {
         text(self, Timestamp::now())
     }
@@ -26,36 +26,36 @@ impl Described for Schedule {
 fn text(schedule: &Schedule, now: Timestamp) -> String {
     let status = schedule.status.clone().unwrap_or_default();
     let template = &schedule.spec.template;
-    let mut sheet = Sheet::default();
-    section::metadata(&mut sheet, schedule);
-    sheet.gap();
-    sheet.field(0, "Phase", phase(schedule));
-    backup_text::policies(&mut sheet, template);
-    backup_text::uploader(&mut sheet, template);
+    let mut page = KeyValuePage::default();
+    section::metadata(&mut page, schedule);
+    page.blank_line();
+    page.field(0, "Phase", phase(schedule));
+    backup_text::policies(&mut page, template);
+    backup_text::uploader(&mut page, template);
     if !status.validation_errors.is_empty() {
-        sheet.gap();
-        sheet.list(0, "Validation errors", &status.validation_errors);
+        page.blank_line();
+        page.list(0, "Validation errors", &status.validation_errors);
     }
-    sheet.gap();
-    sheet.field(0, "Paused", schedule.spec.paused);
-    sheet.gap();
-    sheet.field(0, "Schedule", &schedule.spec.schedule);
-    sheet.gap();
-    sheet.heading(0, "Backup Template");
-    sheet.deeper(1, |sheet| backup_text::spec(sheet, template));
-    sheet.gap();
-    sheet.field(0, "Last Backup", or_never(status.last_backup.as_ref()));
+    page.blank_line();
+    page.field(0, "Paused", schedule.spec.paused);
+    page.blank_line();
+    page.field(0, "Schedule", &schedule.spec.schedule);
+    page.blank_line();
+    page.heading(0, "Backup Template");
+    page.indented(1, |page| backup_text::spec(page, template));
+    page.blank_line();
+    page.field(0, "Last Backup", or_never(status.last_backup.as_ref()));
     if status.last_skipped.is_some() {
-        sheet.field(0, "Last Skipped", or_never(status.last_skipped.as_ref()));
+        page.field(0, "Last Skipped", or_never(status.last_skipped.as_ref()));
     }
-    sheet.field(0, "Next Backup", Next::of(schedule, now));
-    sheet.finish()
+    page.field(0, "Next Backup", NextBackup::for_schedule(schedule, now));
+    page.finish()
 }
 
 fn json(schedule: &Schedule, now: Timestamp) -> Value {
     let status = schedule.status.clone().unwrap_or_default();
     let spec = &schedule.spec;
-    let mut document = document::of(schedule);
+    let mut document = document::object_document(schedule);
     document["phase"] = phase(schedule).to_string().into();
     if !status.validation_errors.is_empty() {
         document["validationErrors"] = status.validation_errors.into();
@@ -70,13 +70,13 @@ fn json(schedule: &Schedule, now: Timestamp) -> Value {
     document["status"] = json!({
         "lastBackup": time(status.last_backup.as_ref()),
         "lastSkipped": time(status.last_skipped.as_ref()),
-        "nextBackup": time(Next::of(schedule, now).time().as_ref()),
+        "nextBackup": time(NextBackup::for_schedule(schedule, now).time().as_ref()),
     });
     document
 }
 
 fn or_never(time: Option<&Time>) -> String {
-    time.map_or_else(|| "<never>".to_owned(), moment::text)
+    time.map_or_else(|| "<never>".to_owned(), relative_time::go_format)
 }
 
 #[cfg(test)]

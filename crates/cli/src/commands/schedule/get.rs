@@ -4,15 +4,15 @@ use bowline_api::{Duration, Schedule};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::next::Next;
+use super::next::NextBackup;
 use super::phase;
 use crate::describe::section::selector_text;
-use crate::listing::Kind as _;
-use crate::moment;
-use crate::sheet::NONE;
-use crate::table::Listed;
+use crate::key_value_page::NONE;
+use crate::listing::ResourceKind as _;
+use crate::relative_time;
+use crate::table::Tabular;
 
-impl Listed for Schedule {
+impl Tabular for Schedule {
     const HEADER: &'static [&'static str] = &[
         "NAME",
         "STATUS",
@@ -31,19 +31,19 @@ impl Listed for Schedule {
         vec![
             self.name_any(),
             phase(self).to_string(),
-            created.map_or_else(|| NONE.to_owned(), moment::text),
+            created.map_or_else(|| NONE.to_owned(), relative_time::go_format),
             self.spec.schedule.clone(),
             ttl(self.spec.template.ttl),
-            last.map_or_else(|| "n/a".to_owned(), |last| moment::distance(last.0, now)),
+            last.map_or_else(|| "n/a".to_owned(), |last| relative_time::relative_to(last.0, now)),
             selector_text(self.spec.template.label_selector.as_ref()),
             self.spec.paused.to_string(),
             // Last, so that those that Velero has stay where they are.
-            Next::of(self, now).distance(now),
+            NextBackup::for_schedule(self, now).relative_text(now),
         ]
     }
 
     /// Why it makes no backups.
-    fn remark(&self) -> Option<String> {
+    fn warning(&self) -> Option<String> {
         let errors = &self.status.as_ref()?.validation_errors;
         (!errors.is_empty())
             .then(|| format!("{} `{}`: {}", Self::NOUN, self.name_any(), errors.join("; ")))
@@ -92,7 +92,7 @@ mod tests {
         ];
         let now = "2026-01-05T05:00:00Z".parse().unwrap();
         insta::assert_snapshot!(table(&schedules, &LabelColumns::default(), now));
-        let remarks: Vec<String> = schedules.iter().filter_map(Listed::remark).collect();
-        assert_eq!(remarks, ["schedule `wrong`: invalid schedule: x"]);
+        let warnings: Vec<String> = schedules.iter().filter_map(Tabular::warning).collect();
+        assert_eq!(warnings, ["schedule `wrong`: invalid schedule: x"]);
     }
 }

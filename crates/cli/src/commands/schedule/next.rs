@@ -3,16 +3,16 @@
 use std::fmt;
 
 use bowline_api::Schedule;
-use bowline_engine::schedule::{self, Verdict};
+use bowline_engine::schedule::{self, ScheduleDecision};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::moment;
+use crate::relative_time;
 
 /// When the next backup of a schedule is made, as far as that can be told from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextBackup {
     /// Never, as it is.
     Never,
     /// As soon as the server gets to it.
@@ -21,47 +21,49 @@ pub(super) enum Next {
     At(Timestamp),
 }
 
-impl Next {
+impl NextBackup {
     /// What the server will decide. A schedule that names no time zone means that of the server, which in a pod
     /// is UTC.
-    pub(super) fn of(schedule: &Schedule, now: Timestamp) -> Self {
-        match schedule::decide(&settled(schedule, now), &TimeZone::UTC, false, now) {
-            Verdict::Rest | Verdict::Refuse(_) | Verdict::Settle { .. } => Self::Never,
-            Verdict::Make(_) => Self::Now,
-            Verdict::Wait(then) => Self::At(then),
+    pub(super) fn for_schedule(schedule: &Schedule, now: Timestamp) -> Self {
+        match schedule::decide(&with_skip_recorded(schedule, now), &TimeZone::UTC, false, now) {
+            ScheduleDecision::Idle
+            | ScheduleDecision::Refuse(_)
+            | ScheduleDecision::RecordSkip { .. } => Self::Never,
+            ScheduleDecision::CreateBackup(_) => Self::Now,
+            ScheduleDecision::Wait(time) => Self::At(time),
         }
     }
 
     /// How far away it is.
-    pub(super) fn distance(self, now: Timestamp) -> String {
+    pub(super) fn relative_text(self, now: Timestamp) -> String {
         match self {
             Self::Never => "n/a".to_owned(),
             Self::Now => "now".to_owned(),
-            Self::At(then) => moment::distance(then, now),
+            Self::At(time) => relative_time::relative_to(time, now),
         }
     }
 
     /// For programs.
     pub(super) fn time(self) -> Option<Time> {
         match self {
-            Self::At(then) => Some(Time(then)),
+            Self::At(time) => Some(Time(time)),
             Self::Never | Self::Now => None,
         }
     }
 }
 
-impl fmt::Display for Next {
+impl fmt::Display for NextBackup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Never => f.write_str("<never>"),
             Self::Now => f.write_str("now"),
-            Self::At(then) => f.write_str(&moment::text(&Time(*then))),
+            Self::At(time) => f.write_str(&relative_time::go_format(&Time(*time))),
         }
     }
 }
 
 /// The schedule once the server has noted whether the time until now is left out, which it does first.
-fn settled(schedule: &Schedule, now: Timestamp) -> Schedule {
+fn with_skip_recorded(schedule: &Schedule, now: Timestamp) -> Schedule {
     let mut settled = schedule.clone();
     if schedule.spec.skip_immediately == Some(true) {
         settled.status.get_or_insert_default().last_skipped = Some(Time(now));
@@ -77,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_time_is_what_the_server_will_decide() {
+    fn next_time_equals_the_server_decision() {
         let now: Timestamp = "2026-01-05T05:00:00Z".parse().unwrap();
-        let at = |time: &str| Next::At(time.parse().unwrap());
+        let at = |time: &str| NextBackup::At(time.parse().unwrap());
         let nightly = "0 3 * * *";
         let last = json!({"lastBackup": "2026-01-05T03:00:00Z"});
         for (spec, status, expected) in [
@@ -91,14 +93,14 @@ mod tests {
             ),
             (json!({"schedule": "@every 6h"}), &last, at("2026-01-05T09:00:00Z")),
             // The night before was missed.
-            (json!({"schedule": nightly}), &json!({}), Next::Now),
+            (json!({"schedule": nightly}), &json!({}), NextBackup::Now),
             (
                 json!({"schedule": nightly, "skipImmediately": true}),
                 &json!({}),
                 at("2026-01-06T03:00:00Z"),
             ),
-            (json!({"schedule": nightly, "paused": true}), &last, Next::Never),
-            (json!({"schedule": "never"}), &last, Next::Never),
+            (json!({"schedule": nightly, "paused": true}), &last, NextBackup::Never),
+            (json!({"schedule": "never"}), &last, NextBackup::Never),
         ] {
             let mut object: Value = json!({
                 "metadata": {"name": "s", "creationTimestamp": "2026-01-04T00:00:00Z"},
@@ -106,15 +108,15 @@ mod tests {
             });
             object["spec"]["template"] = json!({});
             let schedule = serde_json::from_value(object).unwrap();
-            assert_eq!(Next::of(&schedule, now), expected, "{schedule:?}");
+            assert_eq!(NextBackup::for_schedule(&schedule, now), expected, "{schedule:?}");
         }
     }
 
     #[test]
-    fn it_is_told_in_few_words() {
+    fn next_backup_is_printed_in_short_form() {
         let now = Timestamp::UNIX_EPOCH;
-        let soon = Next::At(Timestamp::from_second(7200).unwrap());
-        let shown = [Next::Never, Next::Now, soon].map(|next| next.distance(now));
+        let soon = NextBackup::At(Timestamp::from_second(7200).unwrap());
+        let shown = [NextBackup::Never, NextBackup::Now, soon].map(|next| next.relative_text(now));
         assert_eq!(shown, ["n/a", "now", "2h"]);
         assert_eq!(soon.to_string(), "1970-01-01 02:00:00 +0000 UTC");
     }

@@ -4,21 +4,23 @@ use bowline_api::Schedule;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use super::create::Skip;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::selection::Selection;
-use crate::{listing, output};
+use crate::{flags, listing, output};
 
 /// Flags of both.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    which: Selection,
+    selection: Selection,
 
-    #[command(flatten)]
-    skip: Skip,
+    /// At unpause, skip the missed backup; `schedule unpause` replaces the value of `schedule pause`
+    /// [default: the server's]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", value_parser = flags::boolean)]
+    skip_immediately: Option<bool>,
 }
 
 /// Pauses schedules, or lets them go on. One that is so already stays as it is.
@@ -29,21 +31,21 @@ pub(crate) async fn run(
 ) -> anyhow::Result<Exit> {
     let installation = Installation::connect(installation).await?;
     let state = if paused { "paused" } else { "unpaused" };
-    for schedule in args.which.find::<Schedule>(&installation).await? {
+    for schedule in args.selection.find::<Schedule>(&installation).await? {
         let name = schedule.name_any();
         if schedule.spec.paused == paused {
-            output::say(format_args!("schedule `{name}` is already {state}"));
+            output::print_message(format_args!("schedule `{name}` is already {state}"));
             continue;
         }
-        let fields = change(paused, args.skip.skip_immediately);
-        listing::change::<Schedule>(&installation, &name, &fields).await?;
-        output::say(format_args!("schedule `{name}` is {state}"));
+        let fields = pause_patch(paused, args.skip_immediately);
+        listing::patch::<Schedule>(&installation, &name, &fields).await?;
+        output::print_message(format_args!("schedule `{name}` is {state}"));
     }
     Ok(Exit::Success)
 }
 
 /// As Velero does it, an earlier wish to leave a time out is forgotten.
-fn change(paused: bool, skip_immediately: Option<bool>) -> Value {
+fn pause_patch(paused: bool, skip_immediately: Option<bool>) -> Value {
     json!({"spec": {"paused": paused, "skipImmediately": skip_immediately}})
 }
 
@@ -52,9 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_earlier_wish_to_skip_is_forgotten() {
-        assert_eq!(change(true, None), json!({"spec": {"paused": true, "skipImmediately": null}}));
+    fn earlier_skip_immediately_is_cleared() {
+        assert_eq!(
+            pause_patch(true, None),
+            json!({"spec": {"paused": true, "skipImmediately": null}})
+        );
         let skipped = json!({"spec": {"paused": false, "skipImmediately": true}});
-        assert_eq!(change(false, Some(true)), skipped);
+        assert_eq!(pause_patch(false, Some(true)), skipped);
     }
 }

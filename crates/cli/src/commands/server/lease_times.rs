@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use bowline_server::lease::Terms;
+use bowline_server::lease::LeaseTimings;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, Command, FromArgMatches};
 
@@ -23,14 +23,14 @@ struct Flags {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = flags::timeout)]
     leader_elect_renew_deadline: Duration,
 
-    /// Interval between Lease renewals; shorter than that time
+    /// Interval between Lease renewals; shorter than the renew deadline
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = flags::timeout)]
     leader_elect_retry_period: Duration,
 }
 
 /// Times that a Lease can be kept with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LeaseTimes(pub(super) Terms);
+pub(super) struct LeaseTimes(pub(super) LeaseTimings);
 
 impl clap::Args for LeaseTimes {
     fn augment_args(command: Command) -> Command {
@@ -45,10 +45,10 @@ impl clap::Args for LeaseTimes {
 impl FromArgMatches for LeaseTimes {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let flags = Flags::from_arg_matches(matches)?;
-        let terms = Terms {
+        let terms = LeaseTimings {
             duration: flags.leader_elect_lease_duration,
-            renew: flags.leader_elect_retry_period,
-            give_up: flags.leader_elect_renew_deadline,
+            renew_interval: flags.leader_elect_retry_period,
+            renew_deadline: flags.leader_elect_renew_deadline,
         };
         terms.check().map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, error))?;
         Ok(Self(terms))
@@ -67,25 +67,25 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         times: LeaseTimes,
     }
 
-    fn parsed(words: &[&str]) -> Result<Terms, String> {
-        let parsed = Line::try_parse_from(["x"].iter().chain(words));
+    fn parse(words: &[&str]) -> Result<LeaseTimings, String> {
+        let parsed = TestCommand::try_parse_from(["x"].iter().chain(words));
         parsed.map(|line| line.times.0).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn times_that_contradict_each_other_are_refused_together() {
-        assert_eq!(parsed(&[]), Ok(Terms::default()));
-        let error = parsed(&["--leader-elect-renew-deadline=20s"]).unwrap_err();
+    fn contradictory_lease_times_are_refused() {
+        assert_eq!(parse(&[]), Ok(LeaseTimings::default()));
+        let error = parse(&["--leader-elect-renew-deadline=20s"]).unwrap_err();
         assert!(error.contains("given up after 20s and lasts 15s"), "{error}");
         let longer = ["--leader-elect-renew-deadline=20s", "--leader-elect-lease-duration=30s"];
-        assert_eq!(parsed(&longer).unwrap().give_up, Duration::from_secs(20));
-        let error = parsed(&["--leader-elect-lease-duration=601s"]).unwrap_err();
+        assert_eq!(parse(&longer).unwrap().renew_deadline, Duration::from_secs(20));
+        let error = parse(&["--leader-elect-lease-duration=601s"]).unwrap_err();
         assert!(error.contains("at most 600s"), "{error}");
-        parsed(&["--leader-elect-lease-duration=10m"]).unwrap();
+        parse(&["--leader-elect-lease-duration=10m"]).unwrap();
     }
 }

@@ -49,10 +49,10 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let location = location(&args)?;
     if let Some(format) = args.output {
-        return listing::print_instead(location, installation, format);
+        return listing::print_without_creating(location, installation, format);
     }
     let installation = Installation::connect(installation).await?;
-    listing::add(&installation, &location).await
+    listing::create_new(&installation, &location).await
 }
 
 /// The location that the command line asks for.
@@ -69,7 +69,7 @@ fn location(args: &Args) -> anyhow::Result<VolumeSnapshotLocation> {
     if let Some(snapshot_type) = args.snapshot_type {
         annotations.insert(annotation::SNAPSHOT_TYPE.to_owned(), snapshot_type.to_string());
     }
-    run::decorate(&mut location.metadata, flags::merged(&args.labels), annotations);
+    run::add_metadata(&mut location.metadata, flags::merged(&args.labels), annotations);
     Ok(location)
 }
 
@@ -81,19 +81,19 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
-    fn made(line: &[&str]) -> anyhow::Result<Value> {
+    fn parse_location(line: &[&str]) -> anyhow::Result<Value> {
         let words = ["create", "l"].iter().chain(line);
-        Ok(serde_json::to_value(location(&Line::try_parse_from(words)?.args)?)?)
+        Ok(serde_json::to_value(location(&TestCommand::try_parse_from(words)?.args)?)?)
     }
 
     #[test]
     fn each_flag_sets_its_field() {
-        let location = made(&[
+        let location = parse_location(&[
             "--provider=aws",
             "--config=region=x,profile=a",
             "--config=profile=y",
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_left_to_the_server() {
-        let location = made(&["--provider=x.io/a"]).unwrap();
+    fn unset_flags_are_left_to_the_server() {
+        let location = parse_location(&["--provider=x.io/a"]).unwrap();
         assert_eq!(location["spec"], json!({"provider": "x.io/a"}));
         assert_eq!(location["metadata"], json!({"name": "l"}));
     }
 
     #[test]
-    fn what_cannot_work_is_refused() {
+    fn invalid_flags_are_refused() {
         for line in [
             &[][..],
             &["--provider="],
@@ -133,7 +133,7 @@ mod tests {
             &["--provider=aws", "--config=region"],
             &["--provider=aws", "--snapshot-type=Cloud"],
         ] {
-            assert!(made(line).is_err(), "{line:?}");
+            assert!(parse_location(line).is_err(), "{line:?}");
         }
     }
 }

@@ -22,8 +22,8 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     let installation = Installation::connect(installation).await?;
     let question = async |names: &[String]| {
         let backups: Vec<Backup> = listing::find(&installation, &[], None).await?;
-        for warning in names.iter().filter_map(|name| warning(name, &backups)) {
-            output::say(format_args!("warning: {warning}"));
+        for warning in names.iter().filter_map(|name| lost_snapshots_warning(name, &backups)) {
+            output::print_message(format_args!("warning: {warning}"));
         }
         Ok(format!(
             "Snapshot location(s) {} will be deleted; the snapshots are kept.",
@@ -37,13 +37,13 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
 }
 
 /// What is lost with a location, if anything is.
-fn warning(location: &str, backups: &[Backup]) -> Option<String> {
-    let needs_it = |backup: &&Backup| {
+fn lost_snapshots_warning(location: &str, backups: &[Backup]) -> Option<String> {
+    let needs_location = |backup: &&Backup| {
         let snapshots = backup.status.as_ref().map(|status| status.volume_snapshots_attempted);
         snapshots.is_some_and(|snapshots| snapshots > 0)
             && backup.spec.volume_snapshot_locations.iter().any(|name| name == location)
     };
-    let backups = match backups.iter().filter(needs_it).count() {
+    let backups = match backups.iter().filter(needs_location).count() {
         0 => return None,
         1 => "1 backup has, or may have,".to_owned(),
         count => format!("{count} backups have, or may have,"),
@@ -75,8 +75,12 @@ mod tests {
             backup(&["other"], 0),
             backup(&[], 0),
         ];
-        assert!(warning("near", &backups).unwrap().starts_with("1 backup has, or may have, snap"));
-        assert!(warning("far", &backups).unwrap().starts_with("2 backups have"));
-        assert_eq!(warning("other", &backups), None);
+        assert!(
+            lost_snapshots_warning("near", &backups)
+                .unwrap()
+                .starts_with("1 backup has, or may have, snap")
+        );
+        assert!(lost_snapshots_warning("far", &backups).unwrap().starts_with("2 backups have"));
+        assert_eq!(lost_snapshots_warning("other", &backups), None);
     }
 }

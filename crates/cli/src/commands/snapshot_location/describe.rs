@@ -5,28 +5,28 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
 use crate::describe::section::{self, pairs};
-use crate::describe::{Described, document};
+use crate::describe::{Describable, document};
+use crate::key_value_page::{KeyValuePage, NONE};
 use crate::redact;
-use crate::sheet::{NONE, Sheet};
 
-impl Described for VolumeSnapshotLocation {
+impl Describable for VolumeSnapshotLocation {
     fn text(&self) -> String {
         let shown = without_secrets(self);
-        let mut sheet = Sheet::default();
-        section::metadata(&mut sheet, &shown);
-        sheet.gap();
-        sheet.field(0, "Provider", &self.spec.provider);
-        sheet.list(0, "Config", pairs(&shown.spec.config));
-        sheet.field(0, "Credential", section::credential(self.spec.credential.as_ref()));
-        sheet.gap();
+        let mut page = KeyValuePage::default();
+        section::metadata(&mut page, &shown);
+        page.blank_line();
+        page.field(0, "Provider", &self.spec.provider);
+        page.list(0, "Config", pairs(&shown.spec.config));
+        page.field(0, "Credential", section::credential(self.spec.credential.as_ref()));
+        page.blank_line();
         let snapshot_type = self.annotations().get(annotation::SNAPSHOT_TYPE);
-        sheet.field(0, "Snapshot Type", snapshot_type.map_or(NONE, String::as_str));
-        sheet.finish()
+        page.field(0, "Snapshot Type", snapshot_type.map_or(NONE, String::as_str));
+        page.finish()
     }
 
     fn json(&self) -> Value {
         let shown = without_secrets(self);
-        let mut document = document::of(&shown);
+        let mut document = document::object_document(&shown);
         document["spec"] = json!({
             "provider": self.spec.provider,
             "config": shown.spec.config,

@@ -4,10 +4,10 @@ use bowline_api::{VolumeSnapshotLocation, annotation};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use crate::sheet::NONE;
-use crate::table::Listed;
+use crate::key_value_page::NONE;
+use crate::table::Tabular;
 
-impl Listed for VolumeSnapshotLocation {
+impl Tabular for VolumeSnapshotLocation {
     // Velero shows the first two.
     const HEADER: &'static [&'static str] = &["NAME", "PROVIDER", "SNAPSHOT TYPE"];
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
 use crate::installation::Installation;
-use crate::listing::{self, Kind as _};
+use crate::listing::{self, ResourceKind as _};
 use crate::{flags, output};
 
 /// Change a volume snapshot location
@@ -34,8 +34,8 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     let installation = Installation::connect(installation).await?;
     // One that is not there is told with a hint.
     listing::get::<VolumeSnapshotLocation>(&installation, &args.name).await?;
-    listing::change::<VolumeSnapshotLocation>(&installation, &args.name, &patch).await?;
-    output::say(format_args!("{} `{}` changed", VolumeSnapshotLocation::NOUN, args.name));
+    listing::patch::<VolumeSnapshotLocation>(&installation, &args.name, &patch).await?;
+    output::print_message(format_args!("{} `{}` changed", VolumeSnapshotLocation::NOUN, args.name));
     Ok(Exit::Success)
 }
 
@@ -59,13 +59,13 @@ mod tests {
     use super::*;
 
     #[derive(Debug, clap::Parser)]
-    struct Line {
+    struct TestCommand {
         #[command(flatten)]
         args: Args,
     }
 
     #[test]
-    fn only_what_is_said_is_changed() {
+    fn only_given_flags_are_changed() {
         let credential = json!({"credential": {"name": "s", "key": "k"}});
         let cloud = json!({"annotations": {"bowline.io/snapshot-type": "cloud"}});
         for (line, expected) in [
@@ -78,7 +78,7 @@ mod tests {
             ),
         ] {
             let words = ["set", "l"].iter().chain(line);
-            let args = Line::try_parse_from(words).unwrap().args;
+            let args = TestCommand::try_parse_from(words).unwrap().args;
             assert_eq!(patch(&args), expected, "{line:?}");
         }
     }

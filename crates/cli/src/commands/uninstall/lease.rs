@@ -10,26 +10,26 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt as _};
 use tokio::time::Instant;
 
-use super::{LOOK, MANAGED_BY, NAME};
+use super::{MANAGED_BY_LABEL, NAME, POLL_INTERVAL};
 use crate::installation::{Installation, is_not_found};
 use crate::output;
 
 /// How long a Lease is taken to last that does not say: longer than any that a server writes without being told.
-const UNSAID: Duration = Duration::from_mins(1);
+const DEFAULT_LEASE_DURATION: Duration = Duration::from_mins(1);
 /// More pods than a server has.
-const MOST_PODS: u32 = 500;
+const MAX_PODS: u32 = 500;
 /// How often somebody may be faster than we.
-const MOST_TRIES: usize = 5;
+const MAX_ATTEMPTS: usize = 5;
 
 /// Removes the Lease unless a server keeps renewing it. Returns that server's name.
 pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = installation.api();
     let name = bowline_server::lease::NAME;
-    for _ in 0..MOST_TRIES {
-        let lease = match look(installation, &api).await? {
-            Sight::Nothing => return Ok(None),
-            Sight::Live(holder) => return Ok(Some(holder)),
-            Sight::Silent(lease) => lease,
+    for _ in 0..MAX_ATTEMPTS {
+        let lease = match observe_lease(installation, &api).await? {
+            LeaseLookup::Missing => return Ok(None),
+            LeaseLookup::Renewed(holder) => return Ok(Some(holder)),
+            LeaseLookup::Expired(lease) => lease,
         };
         let preconditions =
             Preconditions { resource_version: lease.resource_version(), uid: lease.uid() };
@@ -42,8 +42,8 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
                 deleted => deleted.map(|_| true),
             }
         };
-        if installation.ask("remove the Lease", request).await? {
-            output::say(format_args!("Lease {name}: removed"));
+        if installation.call_api("remove the Lease", request).await? {
+            output::print_message(format_args!("Lease {name}: removed"));
             return Ok(None);
         }
     }
@@ -54,41 +54,41 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
 pub(super) async fn other_holder(installation: &Installation) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = installation.api();
     let request = api.get_opt(bowline_server::lease::NAME);
-    let lease = installation.ask("read the Lease", request).await?;
+    let lease = installation.call_api("read the Lease", request).await?;
     let Some(holder) = lease.as_ref().map(holder).filter(|holder| !holder.is_empty()) else {
         return Ok(None);
     };
     let deployments: Api<Deployment> = installation.api();
     let deployment =
-        installation.ask("read the server's Deployment", deployments.get_opt(NAME)).await?;
-    if let Some(deployment) = deployment.filter(is_ours) {
+        installation.call_api("read the server's Deployment", deployments.get_opt(NAME)).await?;
+    if let Some(deployment) = deployment.filter(is_managed_by_bowline) {
         let pods: Api<Pod> = installation.api();
-        let params = ListParams::default().labels(&selector(&deployment)).limit(MOST_PODS);
-        let pods = installation.ask("list the server's pods", pods.list_metadata(&params));
+        let params = ListParams::default().labels(&pod_selector(&deployment)).limit(MAX_PODS);
+        let pods = installation.call_api("list the server's pods", pods.list_metadata(&params));
         let is_pod = pods.await?.items.iter().any(|pod| pod.name_any() == holder);
-        if is_pod || identity(&deployment) == Some(holder) {
+        if is_pod || identity_flag(&deployment) == Some(holder) {
             return Ok(None);
         }
     }
-    match look(installation, &api).await? {
-        Sight::Nothing | Sight::Silent(_) => Ok(None),
-        Sight::Live(holder) => Ok(Some(holder)),
+    match observe_lease(installation, &api).await? {
+        LeaseLookup::Missing | LeaseLookup::Expired(_) => Ok(None),
+        LeaseLookup::Renewed(holder) => Ok(Some(holder)),
     }
 }
 
-fn is_ours(deployment: &Deployment) -> bool {
-    deployment.labels().get(MANAGED_BY).is_some_and(|by| by == NAME)
+fn is_managed_by_bowline(deployment: &Deployment) -> bool {
+    deployment.labels().get(MANAGED_BY_LABEL).is_some_and(|by| by == NAME)
 }
 
 /// Which pods are a Deployment's.
-fn selector(deployment: &Deployment) -> String {
+fn pod_selector(deployment: &Deployment) -> String {
     let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.as_ref());
     let pairs = labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
 
 /// What the servers of a Deployment are told to be called, if not as their pods.
-fn identity(deployment: &Deployment) -> Option<&str> {
+fn identity_flag(deployment: &Deployment) -> Option<&str> {
     let pod = deployment.spec.as_ref()?.template.spec.as_ref()?;
     let mut words = pod.containers.iter().flat_map(|one| one.args.iter().flatten());
     let flag = words.find_map(|word| word.strip_prefix("--identity"))?;
@@ -98,41 +98,46 @@ fn identity(deployment: &Deployment) -> Option<&str> {
     }
 }
 
-enum Sight {
-    Nothing,
+enum LeaseLookup {
+    Missing,
     /// Nobody holds it, or whoever did has not renewed it in time.
-    Silent(Box<Lease>),
+    Expired(Box<Lease>),
     /// It is renewed.
-    Live(String),
+    Renewed(String),
 }
 
 /// Looks at the Lease until it is clear. Times of two machines are not compared: one that does not change for as
 /// long as it lasts is let go.
-async fn look(installation: &Installation, api: &Api<Lease>) -> anyhow::Result<Sight> {
+async fn observe_lease(
+    installation: &Installation,
+    api: &Api<Lease>,
+) -> anyhow::Result<LeaseLookup> {
     let name = bowline_server::lease::NAME;
-    let get = async || installation.ask("read the Lease", api.get_opt(name)).await;
-    let Some(first) = get().await? else { return Ok(Sight::Nothing) };
+    let get = async || installation.call_api("read the Lease", api.get_opt(name)).await;
+    let Some(first) = get().await? else { return Ok(LeaseLookup::Missing) };
     if holder(&first).is_empty() {
-        return Ok(Sight::Silent(Box::new(first)));
+        return Ok(LeaseLookup::Expired(Box::new(first)));
     }
-    let Some(lasts) = lasts(&first) else { return Ok(Sight::Live(holder(&first).to_owned())) };
-    output::say(format_args!(
+    let Some(lasts) = duration(&first) else {
+        return Ok(LeaseLookup::Renewed(holder(&first).to_owned()));
+    };
+    output::print_message(format_args!(
         "Lease {name}: waiting for up to {} s to check whether server `{}` is still active",
         lasts.as_secs(),
         holder(&first)
     ));
     let deadline = Instant::now() + lasts;
     while Instant::now() < deadline {
-        tokio::time::sleep(LOOK).await;
-        let Some(now) = get().await? else { return Ok(Sight::Nothing) };
+        tokio::time::sleep(POLL_INTERVAL).await;
+        let Some(now) = get().await? else { return Ok(LeaseLookup::Missing) };
         if holder(&now).is_empty() {
-            return Ok(Sight::Silent(Box::new(now)));
+            return Ok(LeaseLookup::Expired(Box::new(now)));
         }
         if now.resource_version() != first.resource_version() {
-            return Ok(Sight::Live(holder(&now).to_owned()));
+            return Ok(LeaseLookup::Renewed(holder(&now).to_owned()));
         }
     }
-    Ok(Sight::Silent(Box::new(first)))
+    Ok(LeaseLookup::Expired(Box::new(first)))
 }
 
 fn holder(lease: &Lease) -> &str {
@@ -142,11 +147,12 @@ fn holder(lease: &Lease) -> &str {
 
 /// How long a Lease lasts after a renewal. None if that is longer than any that a server of ours writes: it
 /// cannot be waited for, so that nobody is taken for silent.
-fn lasts(lease: &Lease) -> Option<Duration> {
+fn duration(lease: &Lease) -> Option<Duration> {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let lasts = seconds.filter(|seconds| *seconds > 0).map_or(UNSAID, Duration::from_secs);
-    (lasts <= bowline_server::lease::LONGEST).then_some(lasts)
+    let duration =
+        seconds.filter(|seconds| *seconds > 0).map_or(DEFAULT_LEASE_DURATION, Duration::from_secs);
+    (duration <= bowline_server::lease::MAX_DURATION).then_some(duration)
 }
 
 #[cfg(test)]
@@ -156,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_waited_for_as_long_as_it_says_or_not_judged() {
-        for (said, expected) in [
+    fn lease_is_observed_for_its_duration_up_to_the_maximum() {
+        for (seconds, expected) in [
             (json!(15), Some(15)),
             (json!(180), Some(180)),
             (json!(600), Some(600)),
@@ -166,32 +172,32 @@ mod tests {
             (json!(0), Some(60)),
             (json!(-1), Some(60)),
         ] {
-            let lease = json!({"metadata": {}, "spec": {"leaseDurationSeconds": said}});
+            let lease = json!({"metadata": {}, "spec": {"leaseDurationSeconds": seconds}});
             let lease: Lease = serde_json::from_value(lease).unwrap();
-            assert_eq!(lasts(&lease), expected.map(Duration::from_secs), "{said}");
+            assert_eq!(duration(&lease), expected.map(Duration::from_secs), "{seconds}");
         }
     }
 
     #[test]
-    fn a_server_of_our_deployment_is_known_by_its_pod_or_by_the_name_that_it_is_told() {
+    fn server_of_our_deployment_is_known_by_pod_name_or_identity_flag() {
         for (args, expected) in [
             (&["server"][..], None),
             (&["server", "--identity=one"], Some("one")),
             (&["server", "--identity", "one", "--log-level=debug"], Some("one")),
         ] {
             let deployment = json!({
-                "metadata": {"labels": {MANAGED_BY: NAME}},
+                "metadata": {"labels": {MANAGED_BY_LABEL: NAME}},
                 "spec": {
                     "selector": {"matchLabels": {"a": "b", "c": "d"}},
                     "template": {"spec": {"containers": [{"name": "x", "args": args}]}},
                 },
             });
             let mut deployment: Deployment = serde_json::from_value(deployment).unwrap();
-            assert_eq!(identity(&deployment), expected);
-            assert_eq!(selector(&deployment), "a=b,c=d");
-            assert!(is_ours(&deployment));
+            assert_eq!(identity_flag(&deployment), expected);
+            assert_eq!(pod_selector(&deployment), "a=b,c=d");
+            assert!(is_managed_by_bowline(&deployment));
             deployment.metadata.labels = None;
-            assert!(!is_ours(&deployment));
+            assert!(!is_managed_by_bowline(&deployment));
         }
     }
 }

@@ -14,19 +14,19 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::LOOK;
+use super::POLL_INTERVAL;
 use crate::installation::{Installation, is_not_found, is_unknown_kind};
 use crate::output;
-use crate::server_deployment::CONTAINERS;
+use crate::server_deployment::SERVER_CONTAINERS;
 
 /// How long a server has to delete the files of all restores.
-const SERVER_LIMIT: Duration = Duration::from_mins(1);
+const SERVER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Objects in one answer, and the most answers of one kind.
-const PAGE: u32 = 500;
-const MOST_PAGES: usize = 200;
+const PAGE_SIZE: u32 = 500;
+const MAX_PAGES: usize = 200;
 
 /// Deletes the restores, and sees to it that nothing of Velero's holds the namespace back.
-pub(super) async fn let_go(installation: &Installation) -> anyhow::Result<()> {
+pub(super) async fn delete_restores(installation: &Installation) -> anyhow::Result<()> {
     let api: Api<Restore> = installation.api();
     let doing = "delete the restores";
     let request = async {
@@ -35,28 +35,31 @@ pub(super) async fn let_go(installation: &Installation) -> anyhow::Result<()> {
             deleted => deleted.map(drop),
         }
     };
-    installation.ask(doing, request).await?;
-    if server_is_there(installation).await? {
-        let deadline = Instant::now() + SERVER_LIMIT;
+    installation.call_api(doing, request).await?;
+    if is_server_available(installation).await? {
+        let deadline = Instant::now() + SERVER_TIMEOUT;
         while Instant::now() < deadline
-            && !held::<Restore>(installation, finalizer::RESTORE).await?.is_empty()
+            && !objects_with_finalizer::<Restore>(installation, finalizer::RESTORE)
+                .await?
+                .is_empty()
         {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
-    release::<Restore>(installation, finalizer::RESTORE).await?;
+    remove_finalizer::<Restore>(installation, finalizer::RESTORE).await?;
     // These are of runs that nobody goes on with once the namespace is gone.
-    release::<DataUpload>(installation, finalizer::DATA_MOVE).await?;
-    release::<DataDownload>(installation, finalizer::DATA_MOVE).await?;
-    release::<PodVolumeBackup>(installation, finalizer::POD_VOLUME).await?;
-    release::<PodVolumeRestore>(installation, finalizer::POD_VOLUME).await
+    remove_finalizer::<DataUpload>(installation, finalizer::DATA_MOVE).await?;
+    remove_finalizer::<DataDownload>(installation, finalizer::DATA_MOVE).await?;
+    remove_finalizer::<PodVolumeBackup>(installation, finalizer::POD_VOLUME).await?;
+    remove_finalizer::<PodVolumeRestore>(installation, finalizer::POD_VOLUME).await
 }
 
 /// Whether a server is ready to work, ours or Velero's.
-async fn server_is_there(installation: &Installation) -> anyhow::Result<bool> {
+async fn is_server_available(installation: &Installation) -> anyhow::Result<bool> {
     let api: Api<Deployment> = installation.api();
-    for name in CONTAINERS {
-        let found = installation.ask("read the server's Deployment", api.get_opt(name)).await?;
+    for name in SERVER_CONTAINERS {
+        let found =
+            installation.call_api("read the server's Deployment", api.get_opt(name)).await?;
         let status = found.and_then(|deployment| deployment.status).unwrap_or_default();
         if status.available_replicas.unwrap_or_default() > 0 {
             return Ok(true);
@@ -66,7 +69,7 @@ async fn server_is_there(installation: &Installation) -> anyhow::Result<bool> {
 }
 
 /// Objects of a kind with a finalizer.
-async fn held<K>(
+async fn objects_with_finalizer<K>(
     installation: &Installation,
     finalizer: &str,
 ) -> anyhow::Result<Vec<PartialObjectMeta<K>>>
@@ -78,29 +81,29 @@ where
 {
     let api: Api<K> = installation.api();
     let doing = format!("list the {}s", K::kind(&()));
-    let mut params = ListParams::default().limit(PAGE);
-    let mut held = Vec::new();
-    for _ in 0..MOST_PAGES {
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    let mut objects = Vec::new();
+    for _ in 0..MAX_PAGES {
         let request = async {
             match api.list_metadata(&params).await {
                 Err(error) if is_unknown_kind(&error) => Ok(None),
                 page => page.map(Some),
             }
         };
-        let Some(page) = installation.ask(&doing, request).await? else { break };
-        let is_held =
+        let Some(page) = installation.call_api(&doing, request).await? else { break };
+        let has_finalizer =
             |object: &PartialObjectMeta<K>| object.finalizers().iter().any(|one| one == finalizer);
-        held.extend(page.items.into_iter().filter(is_held));
+        objects.extend(page.items.into_iter().filter(has_finalizer));
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
         if params.continue_token.is_none() {
             break;
         }
     }
-    Ok(held)
+    Ok(objects)
 }
 
 /// Takes a finalizer off all objects of a kind. What others hold stays held.
-async fn release<K>(installation: &Installation, finalizer: &str) -> anyhow::Result<()>
+async fn remove_finalizer<K>(installation: &Installation, finalizer: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -108,11 +111,12 @@ where
         + DeserializeOwned,
 {
     let api: Api<K> = installation.api();
-    let held = held::<K>(installation, finalizer).await?;
-    for object in &held {
+    let objects = objects_with_finalizer::<K>(installation, finalizer).await?;
+    for object in &objects {
         let name = object.name_any();
-        let kept: Vec<_> = object.finalizers().iter().filter(|one| *one != finalizer).collect();
-        let change = Patch::Merge(json!({"metadata": {"finalizers": kept}}));
+        let remaining: Vec<_> =
+            object.finalizers().iter().filter(|one| *one != finalizer).collect();
+        let change = Patch::Merge(json!({"metadata": {"finalizers": remaining}}));
         let (doing, params) =
             (format!("remove the finalizer of {} {name}", K::kind(&())), PatchParams::default());
         let request = async {
@@ -122,13 +126,13 @@ where
                 patched => patched.map(drop),
             }
         };
-        installation.ask(&doing, request).await?;
+        installation.call_api(&doing, request).await?;
     }
-    if !held.is_empty() {
-        output::say(format_args!(
+    if !objects.is_empty() {
+        output::print_message(format_args!(
             "{} {}: finalizers removed without a server; their files in the bucket, if any, are \
              kept",
-            held.len(),
+            objects.len(),
             K::plural(&()),
         ));
     }

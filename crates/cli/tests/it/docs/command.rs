@@ -1,7 +1,7 @@
 //! Commands of ours in what is typed, as far as it takes to ask whether they exist.
 
 /// What may stand before a command of ours in a line.
-const BEFORE: [&str; 6] = ["", "<(", "|", ";", "&&", "kubectl"];
+const COMMAND_PREFIXES: [&str; 6] = ["", "<(", "|", ";", "&&", "kubectl"];
 /// Ends flags.
 const END_OF_FLAGS: &str = "--";
 /// Says that something is left out.
@@ -9,7 +9,7 @@ const ELLIPSIS: char = '…';
 
 /// The words after `bowline`, for each time that it is called in `text`. Alternatives are taken apart:
 /// `backup get|describe` are two commands.
-pub(super) fn of_bowline(text: &str) -> Vec<Vec<String>> {
+pub(super) fn bowline_commands(text: &str) -> Vec<Vec<String>> {
     let text = text.replace("\\\n", " ").replace("\\|", "|");
     let mut found = Vec::new();
     let mut from = 0;
@@ -18,7 +18,7 @@ pub(super) fn of_bowline(text: &str) -> Vec<Vec<String>> {
         from += at + 1;
         let last = before.trim_end().rsplit([' ', '\n']).next().unwrap_or_default();
         let is_apart = before.is_empty() || before.ends_with([' ', '(', '\n']);
-        if !is_apart || !(BEFORE.contains(&last) || before.ends_with('\n')) {
+        if !is_apart || !(COMMAND_PREFIXES.contains(&last) || before.ends_with('\n')) {
             continue;
         }
         let words = words(rest);
@@ -56,19 +56,19 @@ fn words(text: &str) -> Vec<String> {
 
 /// A word with alternatives stands for several commands. One of a flag, such as `table|json`, does not.
 fn alternatives(words: &[String]) -> Vec<Vec<String>> {
-    let Some(place) = words.iter().position(|word| word.contains('|')) else {
+    let Some(index) = words.iter().position(|word| word.contains('|')) else {
         return vec![words.to_vec()];
     };
     let choose = |word: &str| {
-        let mut words = words[..=place].to_vec();
-        word.clone_into(&mut words[place]);
+        let mut words = words[..=index].to_vec();
+        word.clone_into(&mut words[index]);
         words
     };
-    words[place].split('|').map(choose).collect()
+    words[index].split('|').map(choose).collect()
 }
 
 /// The same with `--help` at its end, so that flags and values are read and nothing is done.
-pub(super) fn asking_for_help(words: &[String]) -> Vec<String> {
+pub(super) fn with_help_flag(words: &[String]) -> Vec<String> {
     let flags = words.iter().take_while(|word| *word != END_OF_FLAGS).cloned();
     // `--wait[=false]` says that a value may be given.
     let flags = flags.map(|word| word.split('[').next().unwrap_or_default().to_owned());
@@ -76,7 +76,7 @@ pub(super) fn asking_for_help(words: &[String]) -> Vec<String> {
 }
 
 #[test]
-fn commands_are_found_where_they_are_called() {
+fn bowline_commands_are_found_in_text() {
     for (text, expected) in [
         ("bowline backup get", &["backup get"][..]),
         ("bowline backup create x \\\n  --ttl '3 h' --wait", &["backup create x --ttl 3 h --wait"]),
@@ -91,9 +91,10 @@ fn commands_are_found_where_they_are_called() {
         ("kubectl scale deployment bowline --replicas=0", &[]),
         ("ln -s \"$(command -v bowline)\" x", &[]),
     ] {
-        let found: Vec<String> = of_bowline(text).iter().map(|words| words.join(" ")).collect();
+        let found: Vec<String> =
+            bowline_commands(text).iter().map(|words| words.join(" ")).collect();
         assert_eq!(found, expected, "{text}");
     }
     let line = ["install", "--wait[=false]", "--", "--x"].map(str::to_owned);
-    assert_eq!(asking_for_help(&line), ["install", "--wait", "--help"]);
+    assert_eq!(with_help_flag(&line), ["install", "--wait", "--help"]);
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// The language of blocks with commands.
-pub(super) const TYPED: &str = "console";
+pub(super) const CONSOLE_LANGUAGE: &str = "console";
 /// Before a command.
 const PROMPT: &str = "$ ";
 /// Before a block that no test can run, invisible to readers.
@@ -112,13 +112,13 @@ impl Block {
     /// Its commands, if it is one of those that are typed.
     pub(super) fn steps(&self) -> Vec<Step> {
         let mut steps: Vec<Step> = Vec::new();
-        if self.language != TYPED {
+        if self.language != CONSOLE_LANGUAGE {
             return steps;
         }
-        let mut goes_on = false;
+        let mut continues = false;
         for (line, text) in (self.line + 1..).zip(&self.lines) {
             match (text.strip_prefix(PROMPT), steps.last_mut()) {
-                (_, Some(step)) if goes_on => {
+                (_, Some(step)) if continues => {
                     step.command.push('\n');
                     step.command.push_str(text);
                 }
@@ -128,7 +128,7 @@ impl Block {
                 (None, Some(step)) => step.shown.push(text.clone()),
                 (None, None) => continue,
             }
-            goes_on = steps.last().is_some_and(|step| is_open(&step.command, &step.shown));
+            continues = steps.last().is_some_and(|step| is_open(&step.command, &step.shown));
         }
         steps
     }
@@ -150,8 +150,8 @@ fn spans(prose: &str) -> Vec<Span> {
     let mut line = 1;
     for paragraph in prose.split("\n\n") {
         let mut at = line;
-        for (place, text) in paragraph.split('`').enumerate() {
-            if place % 2 == 1 {
+        for (index, text) in paragraph.split('`').enumerate() {
+            if index % 2 == 1 {
                 let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
                 spans.push(Span { line: at, text });
             }
@@ -163,7 +163,7 @@ fn spans(prose: &str) -> Vec<Span> {
 }
 
 #[test]
-fn a_page_is_taken_apart() {
+fn page_is_parsed_into_blocks() {
     let text = "Say `bowline\nversion`.\n\n<!-- ends with 1 -->\n```console\n$ one \\\n  two\nshown\n\
                 $ cat <<EOF\n$ no command\nEOF\n```\n  <!-- not run: why -->\n  ```console\n  $ three\n  ```\n";
     let page = Page::read("page", text);

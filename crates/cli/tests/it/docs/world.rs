@@ -19,20 +19,20 @@ use nix::unistd::Pid;
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::page::{self, Block, Page, Step, TYPED};
-use super::shape;
-use crate::cluster::full;
+use super::output_match;
+use super::page::{self, Block, CONSOLE_LANGUAGE, Page, Step};
+use crate::cluster::full_account;
 
 /// Set on all that is started for a page, so that it can be found and ended.
-const MARK: &str = "BOWLINE_DOCS_MARK";
+const MARK_VARIABLE: &str = "BOWLINE_DOCS_MARK";
 /// How long a command may take. One of them builds a plugin.
-const LIMIT: Duration = Duration::from_mins(30);
+const TIMEOUT: Duration = Duration::from_mins(30);
 /// For how long somebody looks again until it is as the page shows.
-const PATIENCE: Duration = Duration::from_mins(2);
+const RETRY_TIMEOUT: Duration = Duration::from_mins(2);
 /// Where it is noted in which folder somebody is.
-const FOLDER: &str = ".folder";
+const FOLDER_FILE: &str = ".folder";
 /// How long what runs in the background has to end.
-const GRACE: Duration = Duration::from_mins(1);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) struct World {
     kubeconfig: PathBuf,
@@ -59,7 +59,7 @@ struct Server {
 }
 
 /// Somebody who follows a page.
-struct Reader<'a> {
+struct PageRunner<'a> {
     world: &'a World,
     page: &'a Page,
     home: tempfile::TempDir,
@@ -67,7 +67,7 @@ struct Reader<'a> {
 
 struct Ended {
     code: Option<i32>,
-    said: String,
+    output: String,
 }
 
 impl World {
@@ -100,9 +100,9 @@ impl World {
         };
         link(Path::new(env!("CARGO_BIN_EXE_bowline")), "bowline");
         link(&kubectl, "kubectl");
-        let account = full(velero::NAMESPACE);
+        let account = full_account(velero::NAMESPACE);
         let roles = bed.dir().join("roles.json");
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": account.roles()});
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": account.role_objects()});
         std::fs::write(&roles, list.to_string()).unwrap();
         let server = Server { kubeconfig: plane.kubeconfig_here(&account.user).unwrap(), roles };
         let world = Self {
@@ -118,18 +118,18 @@ impl World {
             _plane: plane,
             _runtime: runtime,
         };
-        let nobody = Page::read("none", "");
-        Reader::new(&world, &nobody).hook("once").unwrap();
+        let empty_page = Page::read("none", "");
+        PageRunner::new(&world, &empty_page).hook("once").unwrap();
         world
     }
 
     /// Does what a page says. Tells what was not as it says.
     pub(super) fn follow(&self, page: &Page) -> Result<(), String> {
-        let typed = |block: &&Block| block.language == TYPED;
+        let typed = |block: &&Block| block.language == CONSOLE_LANGUAGE;
         if page.blocks.iter().filter(typed).all(|block| block.not_run.is_some()) {
             return Ok(());
         }
-        let reader = Reader::new(self, page);
+        let reader = PageRunner::new(self, page);
         reader.hook("reset")?;
         reader.hook("begin")?;
         for block in &page.blocks {
@@ -143,7 +143,7 @@ impl World {
     }
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PageRunner<'a> {
     fn new(world: &'a World, page: &'a Page) -> Self {
         Self { world, page, home: tempfile::tempdir().unwrap() }
     }
@@ -156,32 +156,32 @@ impl<'a> Reader<'a> {
         let steps = block.steps();
         for (number, step) in (1..).zip(&steps) {
             let code = if number == steps.len() { block.code } else { 0 };
-            self.take(step, code)?;
+            self.run_step(step, code)?;
         }
         Ok(())
     }
 
     /// Types a command, and looks at how it ends and what it says.
-    fn take(&self, step: &Step, code: i32) -> Result<(), String> {
-        let deadline = Instant::now() + PATIENCE;
+    fn run_step(&self, step: &Step, code: i32) -> Result<(), String> {
+        let deadline = Instant::now() + RETRY_TIMEOUT;
         loop {
-            let ended = self.shell(&line(&step.command));
+            let ended = self.shell(&shell_text(&step.command));
             let problem = if ended.code != Some(code) {
                 Some(format!("ended with {:?} and not {code}", ended.code))
             } else if step.shown.is_empty() {
                 None
             } else {
-                shape::compare(&step.shown, &ended.said).err()
+                output_match::compare(&step.shown, &ended.output).err()
             };
             match problem {
                 None => return Ok(()),
-                Some(_) if only_looks(&step.command) && Instant::now() < deadline => {
+                Some(_) if is_read_only(&step.command) && Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(500));
                 }
                 Some(problem) => {
                     let (page, line, command) = (&self.page.name, step.line, &step.command);
-                    let (said, log) = (ended.said, self.log());
-                    return Err(format!("{page}:{line}: {command}\n{problem}\n{said}{log}"));
+                    let (output, log) = (ended.output, self.log());
+                    return Err(format!("{page}:{line}: {command}\n{problem}\n{output}{log}"));
                 }
             }
         }
@@ -196,8 +196,8 @@ impl<'a> Reader<'a> {
         let file = self.home.path().join(".object.yaml");
         std::fs::write(&file, block.lines.join("\n")).unwrap();
         let ended = self.shell(&format!("kubectl apply --dry-run=server -f {}", file.display()));
-        let place = format!("{}:{}", self.page.name, block.line);
-        (ended.code == Some(0)).then_some(()).ok_or_else(|| format!("{place}: {}", ended.said))
+        let position = format!("{}:{}", self.page.name, block.line);
+        (ended.code == Some(0)).then_some(()).ok_or_else(|| format!("{position}: {}", ended.output))
     }
 
     /// Runs a function of the scripts, if there is one of that name.
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
         ));
         let name = &self.page.name;
         let problem =
-            || format!("{name}: {function}: {:?}\n{}{}", ended.code, ended.said, self.log());
+            || format!("{name}: {function}: {:?}\n{}{}", ended.code, ended.output, self.log());
         (ended.code == Some(0)).then_some(()).ok_or_else(problem)
     }
 
@@ -227,15 +227,16 @@ impl<'a> Reader<'a> {
 
     /// The folder that somebody is in.
     fn folder(&self) -> PathBuf {
-        let noted = std::fs::read_to_string(self.home.path().join(FOLDER)).unwrap_or_default();
-        if noted.is_empty() { self.home.path().to_owned() } else { noted.trim_end().into() }
+        let recorded =
+            std::fs::read_to_string(self.home.path().join(FOLDER_FILE)).unwrap_or_default();
+        if recorded.is_empty() { self.home.path().to_owned() } else { recorded.trim_end().into() }
     }
 
     /// Has a shell run something. What it leaves in the background goes on.
     fn shell(&self, text: &str) -> Ended {
         let (world, home) = (self.world, self.home.path());
         let output = home.join(".said");
-        let said = File::create(&output).unwrap();
+        let file = File::create(&output).unwrap();
         let [aws, snapshotter, fixtures, local_volume] = &world.plugins;
         let path = std::env::var("PATH").unwrap_or_default();
         let path = format!("{}:{}/.local/bin:{path}", world.bin.path().display(), home.display());
@@ -249,7 +250,7 @@ impl<'a> Reader<'a> {
             .env("KUBECONFIG", &world.kubeconfig)
             .env("SERVER_KUBECONFIG", &world.server.kubeconfig)
             .env("SERVER_ROLES", &world.server.roles)
-            .env(MARK, home)
+            .env(MARK_VARIABLE, home)
             .env("ROOT", page::root())
             .env("S3_URL", &world.s3_url)
             .env("S3_CREDENTIALS", &world.s3_credentials)
@@ -259,14 +260,14 @@ impl<'a> Reader<'a> {
             .env("FIXTURES", fixtures)
             .env("LOCAL_VOLUME", local_volume)
             .stdin(Stdio::null())
-            .stdout(said.try_clone().unwrap())
-            .stderr(said);
+            .stdout(file.try_clone().unwrap())
+            .stderr(file);
         keep_toolchain(&mut command);
         for unwanted in ["VELERO_NAMESPACE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "BASH_ENV"] {
             command.env_remove(unwanted);
         }
         let mut shell = command.spawn().unwrap();
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + TIMEOUT;
         let code = loop {
             match shell.try_wait().unwrap() {
                 Some(status) => break status.code(),
@@ -277,33 +278,33 @@ impl<'a> Reader<'a> {
                 None => std::thread::sleep(Duration::from_millis(20)),
             }
         };
-        let said = std::fs::read(&output).unwrap();
-        Ended { code, said: String::from_utf8_lossy(&said).into_owned() }
+        let bytes = std::fs::read(&output).unwrap();
+        Ended { code, output: String::from_utf8_lossy(&bytes).into_owned() }
     }
 
     fn running(&self) -> Vec<Pid> {
-        let found = leftover::processes(MARK, self.home.path().to_str().unwrap());
+        let found = leftover::processes(MARK_VARIABLE, self.home.path().to_str().unwrap());
         let number = |text: &String| text.split(' ').nth(1)?.parse().ok().map(Pid::from_raw);
         found.iter().filter_map(number).collect()
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for PageRunner<'_> {
     /// Ends what a page has left running.
     fn drop(&mut self) {
-        let deadline = Instant::now() + GRACE;
+        let deadline = Instant::now() + SHUTDOWN_TIMEOUT;
         let mut signal = Signal::SIGTERM;
-        let mut told = Vec::new();
+        let mut signaled = Vec::new();
         loop {
             let running = self.running();
             if running.is_empty() {
                 return;
             }
             for process in running {
-                if !told.contains(&(process, signal)) {
+                if !signaled.contains(&(process, signal)) {
                     // It may be gone by now.
                     let _ = kill(process, signal);
-                    told.push((process, signal));
+                    signaled.push((process, signal));
                 }
             }
             if Instant::now() >= deadline {
@@ -319,26 +320,26 @@ impl Drop for Reader<'_> {
 
 /// What is typed, as one shell runs it. The port for metrics is one of the machine, which may be in use:
 /// a server that is started on it does without.
-fn line(command: &str) -> String {
+fn shell_text(command: &str) -> String {
     let function = "bowline() { command bowline \"$@\" --metrics-address 0; }\n";
     let function = if command.starts_with("bowline server") { function } else { "" };
-    format!("set -o pipefail\n{function}{command}\ncode=$?\npwd > ~/{FOLDER}\nexit $code")
+    format!("set -o pipefail\n{function}{command}\ncode=$?\npwd > ~/{FOLDER_FILE}\nexit $code")
 }
 
 /// Whether a command changes nothing, so that it can be repeated until it shows what is expected.
-fn only_looks(command: &str) -> bool {
+fn is_read_only(command: &str) -> bool {
     let mut words = command.split_whitespace();
     let program = words.next();
-    let looks = |word: &str| ["get", "describe", "logs"].contains(&word);
-    ["bowline", "kubectl"].map(Some).contains(&program) && words.any(looks)
+    let is_read_verb = |word: &str| ["get", "describe", "logs"].contains(&word);
+    ["bowline", "kubectl"].map(Some).contains(&program) && words.any(is_read_verb)
 }
 
 /// With another home the toolchain would not be found. What is built is kept beside what tests build.
 fn keep_toolchain(command: &mut Command) {
     let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     for (variable, folder) in [("CARGO_HOME", ".cargo"), ("RUSTUP_HOME", ".rustup")] {
-        let place = std::env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from);
-        command.env(variable, place);
+        let path = std::env::var_os(variable).map_or_else(|| home.join(folder), PathBuf::from);
+        command.env(variable, path);
     }
     for unwanted in ["CARGO", "CARGO_MANIFEST_DIR", "CARGO_TARGET_DIR", "RUSTFLAGS"] {
         command.env_remove(unwanted);

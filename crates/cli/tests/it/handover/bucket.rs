@@ -10,11 +10,11 @@ use flate2::read::MultiGzDecoder;
 use kube::ResourceExt as _;
 
 /// Where the S3 server keeps what is not yet an object.
-const UNFINISHED: &str = ".sgwtmp";
+const TEMPORARY_PREFIX: &str = ".sgwtmp";
 
 /// A file as it was written: which one, when and how long. Whoever writes it again makes another of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Written {
+pub(crate) struct FileVersion {
     inode: u64,
     at: (i64, i64),
     length: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Bucket(pub(crate) PathBuf);
 
 impl Bucket {
     /// All objects, by key.
-    pub(crate) fn objects(&self) -> BTreeMap<String, Written> {
+    pub(crate) fn objects(&self) -> BTreeMap<String, FileVersion> {
         let mut objects = BTreeMap::new();
         let mut folders = vec![self.0.clone()];
         while let Some(folder) = folders.pop() {
@@ -33,14 +33,14 @@ impl Bucket {
                 let path = entry.path();
                 let Ok(data) = std::fs::symlink_metadata(&path) else { continue };
                 let key = path.strip_prefix(&self.0).unwrap().to_str().unwrap().to_owned();
-                if key.starts_with(UNFINISHED) {
+                if key.starts_with(TEMPORARY_PREFIX) {
                     continue;
                 }
                 if data.is_dir() {
                     folders.push(path);
                 } else {
                     let at = (data.mtime(), data.mtime_nsec());
-                    objects.insert(key, Written { inode: data.ino(), at, length: data.len() });
+                    objects.insert(key, FileVersion { inode: data.ino(), at, length: data.len() });
                 }
             }
         }
@@ -48,14 +48,17 @@ impl Bucket {
     }
 
     /// The objects of some backups.
-    pub(crate) fn of(&self, backups: &BTreeMap<String, String>) -> BTreeMap<String, Written> {
+    pub(crate) fn objects_of(
+        &self,
+        backups: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, FileVersion> {
         let mut objects = self.objects();
-        objects.retain(|key, _| backup_of(key).is_some_and(|name| backups.contains_key(name)));
+        objects.retain(|key, _| backup_name_of(key).is_some_and(|name| backups.contains_key(name)));
         objects
     }
 
     /// The backup is there as a whole, and is this one.
-    pub(crate) fn has(&self, backup: &Backup, maps: &BTreeSet<String>) {
+    pub(crate) fn assert_backup_is_complete(&self, backup: &Backup, maps: &BTreeSet<String>) {
         let name = backup.name_any();
         let folder = self.0.join("backups").join(&name);
         let record = std::fs::read(folder.join("velero-backup.json")).unwrap();
@@ -63,7 +66,7 @@ impl Bucket {
         assert_eq!(record.uid(), backup.uid(), "{name}");
         let phase = record.status.unwrap().phase;
         assert_eq!(phase, Some(BackupPhase::Completed), "{name}");
-        let found = maps_in(&folder.join(format!("{name}.tar.gz")));
+        let found = config_maps_in(&folder.join(format!("{name}.tar.gz")));
         assert!(found.is_superset(maps), "{name} lacks items: {found:?}");
         for file in ["logs.gz", "results.gz", "resource-list.json.gz"] {
             let file = folder.join(format!("{name}-{file}"));
@@ -73,7 +76,7 @@ impl Bucket {
 }
 
 /// The config maps in an archive.
-fn maps_in(archive: &Path) -> BTreeSet<String> {
+fn config_maps_in(archive: &Path) -> BTreeSet<String> {
     let file = File::open(archive).unwrap();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(file));
     let name = |path: PathBuf| {
@@ -85,6 +88,6 @@ fn maps_in(archive: &Path) -> BTreeSet<String> {
 }
 
 /// The backup that a key is of.
-pub(crate) fn backup_of(key: &str) -> Option<&str> {
+pub(crate) fn backup_name_of(key: &str) -> Option<&str> {
     key.strip_prefix("backups/")?.split('/').next()
 }

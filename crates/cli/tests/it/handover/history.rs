@@ -12,7 +12,7 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use crate::cluster::{Place, cluster};
+use crate::cluster::{TestEnv, cluster};
 
 /// A second since the epoch.
 type Second = i64;
@@ -20,15 +20,15 @@ type Second = i64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
     /// A Schedule says up to when it has done its work.
-    Noted { schedule: String, until: Second },
+    ScheduleAdvanced { schedule: String, until: Second },
     /// A Backup is there.
-    Made { backup: String },
+    BackupCreated { backup: String },
     /// It says where it is.
-    Phase { backup: String, phase: BackupPhase },
+    BackupPhaseChanged { backup: String, phase: BackupPhase },
     /// It is gone.
-    Gone { backup: String },
+    BackupDeleted { backup: String },
     /// The rest is not known.
-    Broken { reason: String },
+    WatchFailed { reason: String },
 }
 
 /// All changes, by the version that each made. One API server counts them for all kinds.
@@ -37,30 +37,34 @@ pub(crate) struct History(Arc<Mutex<BTreeSet<(u64, usize)>>>, Arc<Mutex<Vec<Chan
 
 /// What became of a Schedule's times.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct ScheduleSummary {
     /// Backups that were made.
     pub(crate) backups: usize,
     /// Times that had passed when a later one was kept, and that one stands for them.
-    pub(crate) made_up_for: usize,
+    pub(crate) skipped_times: usize,
     /// Backups that were made by a server that did not come to note it.
-    pub(crate) not_noted: usize,
+    pub(crate) unrecorded: usize,
 }
 
 impl History {
     /// Begins to watch a namespace in which there is nothing yet.
-    pub(crate) fn of(place: &Place) -> Self {
+    pub(crate) fn watch_namespace(env: &TestEnv) -> Self {
         let history = Self::default();
-        history.watch(place.api::<Schedule>(), |schedule: &Schedule, _| {
-            let noted = schedule.status.as_ref().and_then(|status| status.last_backup.as_ref());
-            let since = noted.or(schedule.metadata.creation_timestamp.as_ref())?;
-            Some(Change::Noted { schedule: schedule.name_any(), until: since.0.as_second() })
+        history.watch(env.api::<Schedule>(), |schedule: &Schedule, _| {
+            let last_backup =
+                schedule.status.as_ref().and_then(|status| status.last_backup.as_ref());
+            let since = last_backup.or(schedule.metadata.creation_timestamp.as_ref())?;
+            Some(Change::ScheduleAdvanced {
+                schedule: schedule.name_any(),
+                until: since.0.as_second(),
+            })
         });
-        history.watch(place.api::<Backup>(), |backup: &Backup, is_new| {
+        history.watch(env.api::<Backup>(), |backup: &Backup, is_new| {
             let backup_name = backup.name_any();
             let phase = backup.status.as_ref().and_then(|status| status.phase.clone());
             match phase {
-                _ if is_new => Some(Change::Made { backup: backup_name }),
-                Some(phase) => Some(Change::Phase { backup: backup_name, phase }),
+                _ if is_new => Some(Change::BackupCreated { backup: backup_name }),
+                Some(phase) => Some(Change::BackupPhaseChanged { backup: backup_name, phase }),
                 None => None,
             }
         });
@@ -83,7 +87,7 @@ impl History {
                 let watch = api.watch(&WatchParams::default(), &version).await;
                 let mut events = match watch {
                     Ok(events) => events.boxed(),
-                    Err(error) => return history.breaks(error.to_string()),
+                    Err(error) => return history.record_failure(error.to_string()),
                 };
                 // The API server ends each after some minutes.
                 loop {
@@ -91,15 +95,16 @@ impl History {
                         Ok(Some(WatchEvent::Added(object))) => (object, true),
                         Ok(Some(WatchEvent::Modified(object))) => (object, false),
                         Ok(Some(WatchEvent::Deleted(object))) => {
-                            history.add(&object, Change::Gone { backup: object.name_any() });
+                            history
+                                .add(&object, Change::BackupDeleted { backup: object.name_any() });
                             (object, false)
                         }
                         Ok(Some(WatchEvent::Bookmark(_))) => continue,
                         Ok(Some(WatchEvent::Error(error))) => {
-                            return history.breaks(error.to_string());
+                            return history.record_failure(error.to_string());
                         }
                         Ok(None) => break,
-                        Err(error) => return history.breaks(error.to_string()),
+                        Err(error) => return history.record_failure(error.to_string()),
                     };
                     version = object.resource_version().unwrap();
                     if let Some(change) = change(&object, is_new) {
@@ -115,8 +120,8 @@ impl History {
         self.insert(version, change);
     }
 
-    fn breaks(&self, reason: String) {
-        self.insert(u64::MAX, Change::Broken { reason });
+    fn record_failure(&self, reason: String) {
+        self.insert(u64::MAX, Change::WatchFailed { reason });
     }
 
     fn insert(&self, version: u64, change: Change) {
@@ -132,42 +137,42 @@ impl History {
     }
 
     /// How often a Schedule has noted that it did its work.
-    pub(crate) fn notes(&self, name: &str) -> usize {
+    pub(crate) fn advance_count(&self, name: &str) -> usize {
         let changes = self.changes();
-        let notes: BTreeSet<Second> = changes
+        let advances: BTreeSet<Second> = changes
             .iter()
             .filter_map(|change| match change {
-                Change::Noted { schedule, until } if schedule == name => Some(*until),
+                Change::ScheduleAdvanced { schedule, until } if schedule == name => Some(*until),
                 _ => None,
             })
             .collect();
-        notes.len().saturating_sub(1)
+        advances.len().saturating_sub(1)
     }
 
     /// Each Backup was made once, has ended once, and was never touched again.
-    pub(crate) fn each_backup_ends_once(&self) {
+    pub(crate) fn assert_each_backup_ends_once(&self) {
         let mut phases = BTreeMap::<String, Option<BackupPhase>>::new();
         for change in self.changes() {
             match change {
-                Change::Made { backup } => {
+                Change::BackupCreated { backup } => {
                     assert_eq!(phases.insert(backup.clone(), None), None, "{backup} came twice");
                 }
-                Change::Phase { backup, phase } => {
-                    let known = phases.get_mut(&backup);
-                    let Some(known) = known else { panic!("{backup} came from nowhere") };
-                    if let Some(before) = known.as_ref().filter(|phase| phase.is_terminal()) {
+                Change::BackupPhaseChanged { backup, phase } => {
+                    let current = phases.get_mut(&backup);
+                    let Some(current) = current else { panic!("{backup} came from nowhere") };
+                    if let Some(before) = current.as_ref().filter(|phase| phase.is_terminal()) {
                         assert_eq!(*before, phase, "{backup} had ended");
                     }
-                    *known = Some(phase);
+                    *current = Some(phase);
                 }
-                Change::Gone { backup } => panic!("{backup} is gone"),
-                Change::Broken { reason } => panic!("what happened is not known: {reason}"),
-                Change::Noted { .. } => {}
+                Change::BackupDeleted { backup } => panic!("{backup} is gone"),
+                Change::WatchFailed { reason } => panic!("what happened is not known: {reason}"),
+                Change::ScheduleAdvanced { .. } => {}
             }
         }
-        let open: Vec<_> =
+        let unfinished: Vec<_> =
             phases.iter().filter(|(_, phase)| **phase != Some(BackupPhase::Completed)).collect();
-        assert!(open.is_empty(), "{open:?}");
+        assert!(unfinished.is_empty(), "{unfinished:?}");
     }
 
     /// No time of a Schedule that is due each so many seconds is missed or kept twice.
@@ -175,39 +180,41 @@ impl History {
     /// Its times follow from what it has noted, one pause after the other. When it is noted that all until some
     /// moment are done, the Backup of the last time before that moment is there: it stands for those before it
     /// that have none, because no server could make them or an earlier Backup had not got far enough.
-    pub(crate) fn keeps_its_times(&self, name: &str, pause: Second) -> Kept {
-        let mut kept = Kept::default();
-        let mut noted = None;
-        let mut made = BTreeSet::new();
+    pub(crate) fn assert_schedule_is_kept(&self, name: &str, interval: Second) -> ScheduleSummary {
+        let mut summary = ScheduleSummary::default();
+        let mut last_time = None;
+        let mut pending = BTreeSet::new();
         for change in self.changes() {
             match change {
-                Change::Made { backup } => {
+                Change::BackupCreated { backup } => {
                     let Some(time) = time_of(&backup, name) else { continue };
-                    let since: Second = noted.expect("the Schedule was there before");
-                    let is_due = time > since && (time - since) % pause == 0;
+                    let since: Second = last_time.expect("the Schedule was there before");
+                    let is_due = time > since && (time - since) % interval == 0;
                     assert!(is_due, "{backup} is for no time of {name}, which had noted {since}");
-                    assert!(made.insert(time), "{backup} came twice");
-                    kept.backups += 1;
+                    assert!(pending.insert(time), "{backup} came twice");
+                    summary.backups += 1;
                 }
-                Change::Noted { schedule, until } if schedule == name && noted != Some(until) => {
-                    if let Some(since) = noted.replace(until) {
-                        let pauses = (until - since) / pause;
-                        let last = since + pauses * pause;
+                Change::ScheduleAdvanced { schedule, until }
+                    if schedule == name && last_time != Some(until) =>
+                {
+                    if let Some(since) = last_time.replace(until) {
+                        let intervals = (until - since) / interval;
+                        let last = since + intervals * interval;
                         assert!(
-                            pauses > 0 && made.contains(&last),
-                            "{name} noted {until} after {since}, and has no backup for {last}: {made:?}"
+                            intervals > 0 && pending.contains(&last),
+                            "{name} noted {until} after {since}, and has no backup for {last}: {pending:?}"
                         );
-                        let own = made.iter().filter(|time| **time <= last).count();
-                        kept.made_up_for += usize::try_from(pauses).unwrap() - own;
-                        kept.not_noted += made.len() - 1;
-                        made.clear();
+                        let own = pending.iter().filter(|time| **time <= last).count();
+                        summary.skipped_times += usize::try_from(intervals).unwrap() - own;
+                        summary.unrecorded += pending.len() - 1;
+                        pending.clear();
                     }
                 }
                 _ => {}
             }
         }
-        kept.not_noted += made.len();
-        kept
+        summary.unrecorded += pending.len();
+        summary
     }
 }
 

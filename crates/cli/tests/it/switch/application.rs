@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use serde_json::{Value, json};
 
-use super::stage::Stage;
+use super::stage::MigrationEnv;
 
 pub(super) const NAMESPACE: &str = "shop";
 const VOLUME: &str = "ledger";
@@ -22,8 +22,8 @@ pub(super) struct Application {
 }
 
 impl Application {
-    pub(super) fn create(stage: &Stage) -> Self {
-        let ec2 = stage.runtime.block_on(Ec2::start()).unwrap();
+    pub(super) fn create(env: &MigrationEnv) -> Self {
+        let ec2 = env.runtime.block_on(Ec2::start()).unwrap();
         let disk = ec2::Volume {
             volume_type: "gp3".to_owned(),
             zone: ZONE.to_owned(),
@@ -32,8 +32,8 @@ impl Application {
         };
         ec2.put_volume(DISK, disk);
         let namespace = json!({"name": NAMESPACE});
-        stage.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}));
-        stage.apply(json!({
+        env.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": namespace}));
+        env.apply(json!({
             "apiVersion": "v1", "kind": "PersistentVolume",
             "metadata": {
                 "name": VOLUME, "labels": {"failure-domain.beta.kubernetes.io/zone": ZONE},
@@ -44,17 +44,17 @@ impl Application {
                 "awsElasticBlockStore": {"volumeID": format!("aws://{ZONE}/{DISK}")},
             },
         }));
-        for object in parts() {
-            stage.apply(object);
+        for object in namespace_objects() {
+            env.apply(object);
         }
-        is_bound(stage);
+        wait_until_bound(env);
         Self { ec2 }
     }
 
     /// The Secret with which snapshots can be taken.
-    pub(super) fn locate(&self, stage: &Stage) {
+    pub(super) fn create_snapshot_secret(&self, env: &MigrationEnv) {
         let profile = self.ec2.profile(self.ec2.credentials());
-        stage.apply(json!({
+        env.apply(json!({
             "apiVersion": "v1", "kind": "Secret",
             "metadata": {"name": "ec2", "namespace": velero::NAMESPACE},
             "stringData": {"cloud": profile},
@@ -62,16 +62,16 @@ impl Application {
     }
 
     /// Deletes it, its volume, and the disk.
-    pub(super) fn lose(&self, stage: &Stage) {
-        let disk = disk(stage);
-        stage.kubectl(&["delete", "namespace", NAMESPACE, "--wait=true", "--timeout=300s"]);
-        stage.kubectl(&["delete", "persistentvolume", VOLUME, "--wait=true", "--timeout=300s"]);
+    pub(super) fn delete_all(&self, env: &MigrationEnv) {
+        let disk = current_disk_id(env);
+        env.kubectl(&["delete", "namespace", NAMESPACE, "--wait=true", "--timeout=300s"]);
+        env.kubectl(&["delete", "persistentvolume", VOLUME, "--wait=true", "--timeout=300s"]);
         self.ec2.remove_volume(&disk);
     }
 
     /// Its volume is another disk, with the same on it.
-    pub(super) fn has_its_data(&self, stage: &Stage) {
-        let disk = disk(stage);
+    pub(super) fn assert_data_restored(&self, env: &MigrationEnv) {
+        let disk = current_disk_id(env);
         assert_ne!(disk, DISK);
         assert_eq!(self.ec2.volume(&disk).unwrap().content, DATA);
     }
@@ -83,15 +83,15 @@ impl Application {
 
     /// Waits until a backup is gone from the cluster, its files from the bucket, and its snapshot from
     /// the cloud.
-    pub(super) fn lets_go_of(&self, stage: &Stage, name: &str) {
-        let is_its = |snapshot: &ec2::Snapshot| {
+    pub(super) fn wait_until_backup_deleted(&self, env: &MigrationEnv, name: &str) {
+        let belongs_to_backup = |snapshot: &ec2::Snapshot| {
             snapshot.tags.get("velero.io/backup").is_some_and(|backup| backup == name)
         };
-        let has_snapshot = || self.ec2.snapshots().values().any(is_its);
-        let bucket = stage.s3.create_bucket(velero::NAMESPACE).unwrap();
+        let has_snapshot = || self.ec2.snapshots().values().any(belongs_to_backup);
+        let bucket = env.s3.create_bucket(velero::NAMESPACE).unwrap();
         let folder: PathBuf = bucket.join("backups").join(name);
-        stage.until(&format!("{name} is gone"), || {
-            let backup = stage.runtime.block_on(stage.api::<Backup>().get_opt(name)).unwrap();
+        env.wait_for(&format!("{name} is gone"), || {
+            let backup = env.runtime.block_on(env.api::<Backup>().get_opt(name)).unwrap();
             let is_gone = backup.is_none() && !folder.exists() && !has_snapshot();
             is_gone.then_some(())
         });
@@ -99,36 +99,36 @@ impl Application {
 }
 
 /// Its objects as they are, without what any restore changes.
-pub(super) fn objects(stage: &Stage) -> Vec<Value> {
-    is_bound(stage);
+pub(super) fn objects(env: &MigrationEnv) -> Vec<Value> {
+    wait_until_bound(env);
     let read = |object: &Value| {
         let text = |field: &Value| field.as_str().unwrap().to_lowercase();
         let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
-        let read = stage.kubectl(&["get", &kind, &name, "-n", NAMESPACE, "-o", "json"]);
-        reduced(serde_json::from_str(&read).unwrap())
+        let read = env.kubectl(&["get", &kind, &name, "-n", NAMESPACE, "-o", "json"]);
+        without_restore_changes(serde_json::from_str(&read).unwrap())
     };
-    parts().iter().map(read).collect()
+    namespace_objects().iter().map(read).collect()
 }
 
 /// Waits until the claim has its volume.
-fn is_bound(stage: &Stage) {
-    let claims: Api<PersistentVolumeClaim> = Api::namespaced(stage.client.clone(), NAMESPACE);
-    stage.until("the claim is bound", || {
-        let claim = stage.runtime.block_on(claims.get_opt("data")).unwrap()?;
+fn wait_until_bound(env: &MigrationEnv) {
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(env.client.clone(), NAMESPACE);
+    env.wait_for("the claim is bound", || {
+        let claim = env.runtime.block_on(claims.get_opt("data")).unwrap()?;
         (claim.status?.phase? == "Bound").then_some(())
     });
 }
 
 /// The disk that the volume is now.
-fn disk(stage: &Stage) -> String {
-    let volumes: Api<PersistentVolume> = Api::all(stage.client.clone());
-    let volume = stage.runtime.block_on(volumes.get(VOLUME)).unwrap();
+fn current_disk_id(env: &MigrationEnv) -> String {
+    let volumes: Api<PersistentVolume> = Api::all(env.client.clone());
+    let volume = env.runtime.block_on(volumes.get(VOLUME)).unwrap();
     let id = volume.spec.unwrap().aws_elastic_block_store.unwrap().volume_id;
     id.rsplit('/').next().unwrap().to_owned()
 }
 
 /// What is in its namespace.
-fn parts() -> [Value; 5] {
+fn namespace_objects() -> [Value; 5] {
     let metadata = |name: &str| json!({"name": name, "namespace": NAMESPACE});
     let labels = json!({"app": "shop"});
     let container = json!({"name": "main", "image": "example.io/none:1"});
@@ -165,21 +165,23 @@ fn parts() -> [Value; 5] {
 }
 
 /// An object without what any restore changes.
-fn reduced(mut object: Value) -> Value {
+fn without_restore_changes(mut object: Value) -> Value {
     object.as_object_mut().unwrap().remove("status");
     let metadata = object["metadata"].as_object_mut().unwrap();
     for field in ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"] {
         metadata.remove(field);
     }
-    for kept in ["labels", "annotations"] {
-        let Some(entries) = metadata.get_mut(kept).and_then(Value::as_object_mut) else { continue };
+    for map_key in ["labels", "annotations"] {
+        let Some(entries) = metadata.get_mut(map_key).and_then(Value::as_object_mut) else {
+            continue;
+        };
         entries.retain(|key, _| {
             !["velero.io/", "pv.kubernetes.io/", "deployment.kubernetes.io/"]
                 .iter()
                 .any(|prefix| key.starts_with(prefix))
         });
         if entries.is_empty() {
-            metadata.remove(kept);
+            metadata.remove(map_key);
         }
     }
     if object["kind"] == "Service" {

@@ -16,14 +16,14 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use crate::bowline::{Ended, World};
+use crate::bowline::{CommandResult, World};
 use crate::cluster::service_account;
 
 /// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(5);
+const TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The cluster, the bucket, and the plugins that both servers have.
-pub(crate) struct Stage {
+pub(crate) struct MigrationEnv {
     pub(crate) plane: ControlPlane,
     pub(crate) s3: S3,
     pub(crate) client: Client,
@@ -33,9 +33,9 @@ pub(crate) struct Stage {
     pub(crate) runtime: Runtime,
 }
 
-impl Stage {
+impl MigrationEnv {
     /// Velero's definitions are installed, and nobody runs.
-    pub(crate) fn set(plugins: &[Program]) -> Self {
+    pub(crate) fn start(plugins: &[Program]) -> Self {
         let runtime = Runtime::new().unwrap();
         let bed = Bed::new().unwrap();
         let plane = runtime.block_on(ControlPlane::start(&bed, Options::default())).unwrap();
@@ -46,11 +46,11 @@ impl Stage {
             let [binary] = runtime.block_on(program::locate([*plugin])).unwrap();
             symlink(binary, folder.join(plugin.file_name())).unwrap();
         }
-        let stage = Self { plane, s3, client, world: World::new(), plugins: folder, bed, runtime };
-        let definitions = stage.bed.dir().join("definitions.yaml");
-        std::fs::write(&definitions, stage.runtime.block_on(Velero::crds()).unwrap()).unwrap();
-        stage.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]);
-        stage
+        let env = Self { plane, s3, client, world: World::new(), plugins: folder, bed, runtime };
+        let definitions = env.bed.dir().join("definitions.yaml");
+        std::fs::write(&definitions, env.runtime.block_on(Velero::crds()).unwrap()).unwrap();
+        env.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]);
+        env
     }
 
     pub(crate) fn apply(&self, object: Value) {
@@ -62,8 +62,8 @@ impl Stage {
             self.plane.kubectl().await.unwrap().args(arguments).output().await.unwrap()
         });
         let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{arguments:?}: {text}{said}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{arguments:?}: {text}{stderr}");
         text
     }
 
@@ -108,13 +108,13 @@ impl Stage {
     /// Our command line.
     pub(crate) fn bowline(&self, arguments: &[&str]) -> Command {
         let mut command = self.world.bowline(arguments);
-        for_cluster(&mut command, &self.plane, self.bed.dir());
+        set_cluster_env(&mut command, &self.plane, self.bed.dir());
         command
     }
 
     /// Runs our command line to its end.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
-        World::end_of(&mut self.bowline(arguments))
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandResult {
+        World::run_command(&mut self.bowline(arguments))
     }
 
     /// Runs our command line, which must succeed, and returns what it printed.
@@ -126,26 +126,26 @@ impl Stage {
             "{arguments:?}: {}{}\n{}",
             ended.stdout,
             ended.stderr,
-            self.last_words()
+            self.log_tail()
         );
         ended.stdout
     }
 
     /// The end of our server's log, for failures.
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
     /// Waits for something, but not for ever.
-    pub(crate) fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + LIMIT;
+    pub(crate) fn wait_for<T>(&self, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            if let Some(seen) = look() {
-                return seen;
+            if let Some(value) = poll() {
+                return value;
             }
-            assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.last_words());
+            assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.log_tail());
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -156,14 +156,14 @@ impl Stage {
             self.runtime.block_on(async { running.command().args(arguments).output().await });
         let ended = ended.unwrap();
         let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-        let said = String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success(), "{arguments:?}: {text}{said}");
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{arguments:?}: {text}{stderr}");
         text
     }
 }
 
 /// The settings of this machine's user stay out of it.
-pub(crate) fn for_cluster(command: &mut Command, plane: &ControlPlane, home: &Path) {
+pub(crate) fn set_cluster_env(command: &mut Command, plane: &ControlPlane, home: &Path) {
     command
         .env("KUBECONFIG", plane.kubeconfig())
         .env("VELERO_NAMESPACE", velero::NAMESPACE)
@@ -180,11 +180,11 @@ pub(crate) struct Server(Child);
 
 impl Server {
     /// Asks it to end, which it must do well.
-    pub(crate) fn end(mut self, stage: &Stage) {
-        assert_eq!(self.0.try_wait().unwrap(), None, "it has ended: {}", stage.last_words());
+    pub(crate) fn stop(mut self, env: &MigrationEnv) {
+        assert_eq!(self.0.try_wait().unwrap(), None, "it has ended: {}", env.log_tail());
         kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
-        let ended = stage.until("our server has ended", || self.0.try_wait().unwrap());
-        assert_eq!(ended.code(), Some(0), "{}", stage.last_words());
+        let ended = env.wait_for("our server has ended", || self.0.try_wait().unwrap());
+        assert_eq!(ended.code(), Some(0), "{}", env.log_tail());
     }
 }
 

@@ -22,35 +22,37 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::object::{self, CLASSES, CONTENTS, Metadata, SNAPSHOTS, Snapshot};
-use super::{Record, Taken};
-use crate::action::Named;
+use super::{CompletedSnapshots, CsiSnapshotRecord};
+use crate::action::NamedAction;
 use crate::backup::policy;
 
 /// The name of the action that begins the operations.
 pub const BACKUPPER: &str = "velero.io/csi-volumesnapshot-backupper";
 
 /// The actions, given what came of the snapshots of the run.
-pub(in crate::backup) fn built_in(taken: &Arc<Taken>) -> Vec<Named<dyn BackupItemAction>> {
-    let taken = |sees| Arc::new(Action { sees, taken: Arc::clone(taken) });
+pub(in crate::backup) fn built_in(
+    completed: &Arc<CompletedSnapshots>,
+) -> Vec<NamedAction<dyn BackupItemAction>> {
+    let action_for = |sees| Arc::new(Action { kind: sees, completed: Arc::clone(completed) });
     [
-        ("velero.io/csi-pvc-backupper", taken(Sees::Claims)),
-        (BACKUPPER, taken(Sees::Snapshots)),
-        ("velero.io/csi-volumesnapshotcontent-backupper", taken(Sees::Contents)),
-        ("velero.io/csi-volumesnapshotclass-backupper", taken(Sees::Classes)),
+        ("velero.io/csi-pvc-backupper", action_for(ActionKind::Claims)),
+        (BACKUPPER, action_for(ActionKind::Snapshots)),
+        ("velero.io/csi-volumesnapshotcontent-backupper", action_for(ActionKind::Contents)),
+        ("velero.io/csi-volumesnapshotclass-backupper", action_for(ActionKind::Classes)),
     ]
     .into_iter()
     // None is lost: that these names are valid is tested.
-    .filter_map(|(name, action)| Some(Named::new(name.parse().ok()?, action as _)))
+    .filter_map(|(name, action)| Some(NamedAction::new(name.parse().ok()?, action as _)))
     .collect()
 }
 
 struct Action {
-    sees: Sees,
-    taken: Arc<Taken>,
+    kind: ActionKind,
+    completed: Arc<CompletedSnapshots>,
 }
 
 #[derive(Clone, Copy)]
-enum Sees {
+enum ActionKind {
     Claims,
     Snapshots,
     Contents,
@@ -60,11 +62,11 @@ enum Sees {
 #[async_trait]
 impl BackupItemAction for Action {
     async fn applies_to(&self) -> Result<ResourceSelector> {
-        let plural = match self.sees {
-            Sees::Claims => "persistentvolumeclaims".to_owned(),
-            Sees::Snapshots => object::resource(SNAPSHOTS).to_string(),
-            Sees::Contents => object::resource(CONTENTS).to_string(),
-            Sees::Classes => object::resource(CLASSES).to_string(),
+        let plural = match self.kind {
+            ActionKind::Claims => "persistentvolumeclaims".to_owned(),
+            ActionKind::Snapshots => object::resource(SNAPSHOTS).to_string(),
+            ActionKind::Contents => object::resource(CONTENTS).to_string(),
+            ActionKind::Classes => object::resource(CLASSES).to_string(),
         };
         Ok(ResourceSelector::resources([plural.as_str()]))
     }
@@ -73,23 +75,25 @@ impl BackupItemAction for Action {
         let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
         let is_finalizing =
             matches!(phase, Some(BackupPhase::Finalizing | BackupPhase::FinalizingPartiallyFailed));
-        let done = match self.sees {
-            Sees::Claims | Sees::Contents if is_finalizing => Ok(BackupOutput::unchanged(item)),
-            Sees::Claims => self.claim(item, backup),
-            Sees::Snapshots if is_finalizing => stored_again(item),
-            Sees::Snapshots => self.snapshot(item),
-            Sees::Contents => with_secret(
+        let output = match self.kind {
+            ActionKind::Claims | ActionKind::Contents if is_finalizing => {
+                Ok(BackupOutput::unchanged(item))
+            }
+            ActionKind::Claims => self.claim_output(item, backup),
+            ActionKind::Snapshots if is_finalizing => finalized_snapshot_output(item),
+            ActionKind::Snapshots => self.snapshot_output(item),
+            ActionKind::Contents => with_secret(
                 item,
                 annotation::SNAPSHOTTER_SECRET_NAME,
                 annotation::SNAPSHOTTER_SECRET_NAMESPACE,
             ),
-            Sees::Classes => with_secret(
+            ActionKind::Classes => with_secret(
                 item,
                 annotation::SNAPSHOTTER_LIST_SECRET_NAME,
                 annotation::SNAPSHOTTER_LIST_SECRET_NAMESPACE,
             ),
         };
-        done.map_err(|error| Error::new(Code::Internal, format!("it cannot be read: {error}")))
+        output.map_err(|error| Error::new(Code::Internal, format!("it cannot be read: {error}")))
     }
 }
 
@@ -100,14 +104,14 @@ struct Envelope {
 }
 
 impl Action {
-    fn claim(
+    fn claim_output(
         &self,
         item: &Item,
         backup: &Encoded<Backup>,
     ) -> std::result::Result<BackupOutput, InvalidItem> {
         let mut output = BackupOutput::unchanged(item);
         let Metadata { namespace, name, .. } = item.parse::<Envelope>()?.metadata;
-        let Some(record) = self.taken.of_claim(&namespace, &name) else { return Ok(output) };
+        let Some(record) = self.completed.of_claim(&namespace, &name) else { return Ok(output) };
         let backup = backup.metadata.name.as_deref().unwrap_or_default();
         let mut claim: Value = item.parse()?;
         // That of a group is longer than a label can be; the annotation is what counts.
@@ -121,17 +125,17 @@ impl Action {
         Ok(output)
     }
 
-    fn snapshot(&self, item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
+    fn snapshot_output(&self, item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
         let mut output = BackupOutput::unchanged(item);
         let Metadata { namespace, name, .. } = item.parse::<Envelope>()?.metadata;
         // One that somebody else has made is stored as it is, and left alone. Velero would delete it.
-        let Some(record) = self.taken.of_snapshot(&namespace, &name) else { return Ok(output) };
+        let Some(record) = self.completed.of_snapshot(&namespace, &name) else { return Ok(output) };
         let mut snapshot: Value = item.parse()?;
         for (key, value) in object::annotations(&record) {
             put(&mut snapshot, "annotations", &key, &value);
         }
         put(&mut snapshot, "annotations", annotation::MUST_INCLUDE_ON_BACKUP, "true");
-        let Record { class, content, operation, .. } = record;
+        let CsiSnapshotRecord { class, content, operation, .. } = record;
         output.item = Item::from_object(&snapshot)?;
         let content = object::id(CONTENTS, "", &content);
         if !class.is_empty() {
@@ -146,7 +150,7 @@ impl Action {
 
 /// A VolumeSnapshot as it is when its operation has ended. One that lacks what a restore must know is not
 /// stored in the place of one that has it.
-fn stored_again(item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
+fn finalized_snapshot_output(item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
     let mut output = BackupOutput::unchanged(item);
     let annotations = Snapshot::read(item)?.metadata.annotations.unwrap_or_default();
     if !annotations.contains_key(annotation::VOLUME_SNAPSHOT_HANDLE) {
@@ -192,8 +196,8 @@ fn put(object: &mut Value, map: &str, key: &str, value: &str) {
 /// A driver may have made a larger volume than was asked for. A new one for its snapshot must be as large.
 fn raise_request(claim: &mut Value, restore_size: Option<i64>) {
     let Some(size) = restore_size else { return };
-    let asked = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
-    let is_enough = asked
+    let requested = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
+    let is_enough = requested
         .and_then(|asked| policy::quantity::bytes(asked).ok())
         .is_some_and(|asked| asked >= u64::try_from(size).unwrap_or_default());
     if is_enough {

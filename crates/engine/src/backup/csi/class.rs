@@ -30,7 +30,7 @@ pub struct Class {
 
 /// The class to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<'a> {
+pub struct ClassChoice<'a> {
     /// It.
     pub class: &'a Class,
     /// What somebody had asked for, and why it is not taken.
@@ -39,11 +39,11 @@ pub struct Choice<'a> {
 
 /// Why there is no class to use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lack {
+pub enum ClassError {
     /// The driver has none.
     #[error(
         "there is no VolumeSnapshotClass for its driver {driver}; create one if the driver can take \
-         snapshots{}", told(.ignored)
+         snapshots{}", ignored_suffix(.ignored)
     )]
     NoClass {
         /// The driver.
@@ -54,9 +54,9 @@ pub enum Lack {
     /// It has several, and nothing tells which to use.
     #[error(
         "its driver {driver} has several VolumeSnapshotClasses ({}); put the label {}=true on the one to \
-         use{}", .classes.join(", "), label::VOLUME_SNAPSHOT_CLASS, told(.ignored)
+         use{}", .classes.join(", "), label::VOLUME_SNAPSHOT_CLASS, ignored_suffix(.ignored)
     )]
-    Several {
+    Ambiguous {
         /// The driver.
         driver: String,
         /// The classes.
@@ -66,12 +66,12 @@ pub enum Lack {
     },
 }
 
-fn told(ignored: &[String]) -> String {
+fn ignored_suffix(ignored: &[String]) -> String {
     if ignored.is_empty() { String::new() } else { format!(" ({})", ignored.join("; ")) }
 }
 
 #[derive(Deserialize)]
-struct Read {
+struct ClassObject {
     metadata: Metadata,
     #[serde(default)]
     driver: String,
@@ -87,7 +87,7 @@ struct Metadata {
 impl Class {
     /// Reads an object.
     pub fn read(json: &[u8]) -> serde_json::Result<Self> {
-        let Read { metadata, driver } = serde_json::from_slice(json)?;
+        let ClassObject { metadata, driver } = serde_json::from_slice(json)?;
         Ok(Self {
             name: metadata.name,
             driver,
@@ -113,7 +113,7 @@ pub fn choose<'a>(
     claim: &BTreeMap<String, String>,
     backup: &BTreeMap<String, String>,
     classes: &'a [Class],
-) -> Result<Choice<'a>, Lack> {
+) -> Result<ClassChoice<'a>, ClassError> {
     let of_backup = format!("{}_{}", annotation::VOLUME_SNAPSHOT_CLASS, driver.to_lowercase());
     let named = [
         ("claim", claim.get(annotation::VOLUME_SNAPSHOT_CLASS)),
@@ -124,7 +124,7 @@ pub fn choose<'a>(
         let found = classes.iter().find(|class| class.name.eq_ignore_ascii_case(name));
         match found {
             Some(class) if class.driver.eq_ignore_ascii_case(driver) => {
-                return Ok(Choice { class, ignored });
+                return Ok(ClassChoice { class, ignored });
             }
             Some(class) => ignored.push(format!(
                 "the VolumeSnapshotClass {name} that its {by} names is for the driver {}",
@@ -145,11 +145,11 @@ pub fn choose<'a>(
         });
     let driver = driver.to_owned();
     match chosen {
-        Some(class) => Ok(Choice { class, ignored }),
-        None if of_driver.is_empty() => Err(Lack::NoClass { driver, ignored }),
+        Some(class) => Ok(ClassChoice { class, ignored }),
+        None if of_driver.is_empty() => Err(ClassError::NoClass { driver, ignored }),
         None => {
             let classes = of_driver.iter().map(|class| class.name.clone()).collect();
-            Err(Lack::Several { driver, classes, ignored })
+            Err(ClassError::Ambiguous { driver, classes, ignored })
         }
     }
 }
@@ -207,7 +207,7 @@ mod tests {
             let chosen = choose("d.io", &claim, &backup, &classes);
             match (chosen, expected) {
                 (Ok(choice), Ok(name)) => assert_eq!(choice.class.name, name, "{what}"),
-                (Err(lack), Err(text)) => assert!(lack.to_string().contains(text), "{lack}"),
+                (Err(error), Err(text)) => assert!(error.to_string().contains(text), "{error}"),
                 (chosen, _) => panic!("{what}: {chosen:?}"),
             }
         }

@@ -4,7 +4,7 @@
 //! with its content for each. The group stays until the end of the backup: only through it can its
 //! snapshots be deleted at the driver, all or none.
 
-mod errors;
+mod lasting_error;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,43 +16,43 @@ use futures::TryStreamExt as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::Api;
+use super::SnapshotResources;
 use super::class::Class;
+use super::create::{self, CsiCreateFailure};
 use super::object::{Content, Snapshot};
-use super::plan::{Plan, Planned};
-use super::take::{self, Failure};
+use super::plan::{CsiPlan, PlannedCsiSnapshot};
 use crate::backup::{Context, snapshot};
-use crate::cluster::watch::{self, Waited};
+use crate::cluster::watch::{self, WaitOutcome};
 use crate::cluster::{self, Query};
 use crate::csi::{
-    GROUP_CLASSES, GROUP_CONTENTS, GROUP_OF_GROUPS as GROUP, GROUPS, resource_of_groups,
+    GROUP_CLASSES, GROUP_CONTENTS, GROUP_SNAPSHOT_API_GROUP as GROUP, GROUPS, group_resource,
 };
+use crate::failpoint::{self, Point};
 use crate::item::Object;
-use crate::point::{self, Point};
 use crate::resource::{Resource, Resources};
 use crate::snapshotter::hashed_object_name;
-use errors::Errors;
+use lasting_error::LastingError;
 
 /// How long the controller may take to make the VolumeSnapshots of a group that its driver has taken.
-const MEMBERS: Duration = Duration::from_mins(1);
+const MEMBERS_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause between two looks for them; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// How many claims are named that stand in the way of a group.
-const NAMED: usize = 5;
+const MAX_NAMED_CLAIMS: usize = 5;
 
 /// The resources of the group snapshot API, in the version that the cluster prefers.
-pub(super) struct Kinds {
+pub(super) struct GroupResources {
     pub(super) groups: Arc<Resource>,
     pub(super) contents: Arc<Resource>,
     classes: Arc<Resource>,
 }
 
-impl Kinds {
+impl GroupResources {
     /// None if they are not served.
     pub(super) fn of(resources: &Resources) -> Option<Self> {
-        let find = |plural| resources.find(&resource_of_groups(plural)).cloned();
+        let find = |plural| resources.find(&group_resource(plural)).cloned();
         Some(Self {
             groups: find(GROUPS)?,
             contents: find(GROUP_CONTENTS)?,
@@ -63,7 +63,7 @@ impl Kinds {
 
 /// A VolumeGroupSnapshot that is to be made.
 #[derive(Clone)]
-pub(super) struct Group {
+pub(super) struct PlannedGroup {
     pub(super) namespace: String,
     pub(super) name: String,
     item: Item,
@@ -71,21 +71,21 @@ pub(super) struct Group {
 
 /// One that was made, and that its driver has taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct CreatedGroup {
     pub(super) namespace: String,
     pub(super) name: String,
     uid: String,
 }
 
 /// What makes claims a group: namespace, value of the label, driver.
-type Key = (String, String, String);
+type GroupKey = (String, String, String);
 
 /// Puts claims that belong together into groups. Where that cannot be, they stay as they are, and that is
 /// told.
-pub(super) async fn plan(context: &Context, planned: &mut [Planned]) {
-    let mut keys: BTreeMap<Key, Vec<usize>> = BTreeMap::new();
+pub(super) async fn plan(context: &Context, planned: &mut [PlannedCsiSnapshot]) {
+    let mut keys: BTreeMap<GroupKey, Vec<usize>> = BTreeMap::new();
     for (place, one) in planned.iter().enumerate() {
-        if let (Plan::Ready(_), Some(value)) = (&one.plan, &one.group) {
+        if let (CsiPlan::Ready(_), Some(value)) = (&one.plan, &one.group) {
             let record = &one.record;
             let key = (record.namespace.clone(), value.clone(), record.driver.clone());
             keys.entry(key).or_default().push(place);
@@ -94,18 +94,19 @@ pub(super) async fn plan(context: &Context, planned: &mut [Planned]) {
     if keys.is_empty() {
         return;
     }
-    let kinds = Kinds::of(&context.resources);
+    let kinds = GroupResources::of(&context.resources);
     for (key, places) in keys {
         let group = match &kinds {
             Some(kinds) => {
-                let of_group: Vec<&Planned> = places.iter().map(|place| &planned[*place]).collect();
-                group(context, kinds, &key, &of_group).await
+                let of_group: Vec<&PlannedCsiSnapshot> =
+                    places.iter().map(|place| &planned[*place]).collect();
+                plan_group(context, kinds, &key, &of_group).await
             }
             None => Err(format!("the cluster does not serve {GROUP}")),
         };
         for place in places {
             match &group {
-                Ok(group) => planned[place].plan = Plan::Grouped(group.clone()),
+                Ok(group) => planned[place].plan = CsiPlan::Grouped(group.clone()),
                 Err(reason) => planned[place].warnings.push(format!(
                     "it is snapshotted at the same time as the others of its volume group, but not by \
                      one VolumeGroupSnapshot: {reason}"
@@ -115,15 +116,15 @@ pub(super) async fn plan(context: &Context, planned: &mut [Planned]) {
     }
 }
 
-async fn group(
+async fn plan_group(
     context: &Context,
-    kinds: &Kinds,
-    (namespace, value, driver): &Key,
-    planned: &[&Planned],
-) -> Result<Group, String> {
+    kinds: &GroupResources,
+    (namespace, value, driver): &GroupKey,
+    planned: &[&PlannedCsiSnapshot],
+) -> Result<PlannedGroup, String> {
     let label_key = context.request.volume_group_label_key.as_str();
     let claims = planned.iter().map(|one| one.record.claim.clone()).collect();
-    only_these(&claims, &labelled(context, namespace, label_key, value).await?)?;
+    check_members(&claims, &claims_with_label(context, namespace, label_key, value).await?)?;
     let listed = context.cluster.list(&kinds.classes, Query::default());
     let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
     let listed = listed.map_err(|error| format!("its classes cannot be listed: {error}"))?;
@@ -153,11 +154,11 @@ async fn group(
         },
     }));
     let item = item.map_err(|error| error.to_string())?;
-    Ok(Group { namespace: namespace.clone(), name, item })
+    Ok(PlannedGroup { namespace: namespace.clone(), name, item })
 }
 
 /// The claims that a group would take: all with its label, whoever wants them.
-async fn labelled(
+async fn claims_with_label(
     context: &Context,
     namespace: &str,
     key: &str,
@@ -177,10 +178,11 @@ async fn labelled(
 }
 
 /// Whether a group would take the claims that are wanted of it, and no others.
-fn only_these(wanted: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<(), String> {
-    let others: Vec<&str> = labelled.difference(wanted).map(String::as_str).collect();
+fn check_members(planned: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<(), String> {
+    let others: Vec<&str> = labelled.difference(planned).map(String::as_str).collect();
     if !others.is_empty() {
-        let (some, more) = (others.len().min(NAMED), others.len().saturating_sub(NAMED));
+        let (some, more) =
+            (others.len().min(MAX_NAMED_CLAIMS), others.len().saturating_sub(MAX_NAMED_CLAIMS));
         let some = others[..some].join(", ");
         let some = if more > 0 { format!("{some} and {more} more") } else { some };
         return Err(format!(
@@ -188,7 +190,7 @@ fn only_these(wanted: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<
              label: {some}"
         ));
     }
-    match wanted.difference(labelled).next() {
+    match planned.difference(labelled).next() {
         Some(claim) => Err(format!("the claim {claim} has lost the label")),
         None => Ok(()),
     }
@@ -230,63 +232,72 @@ fn choose(
 }
 
 /// Makes a VolumeGroupSnapshot, and waits until its driver has taken all its snapshots.
-pub(super) async fn make(context: &Context, group: &Group) -> Result<Made, Failure> {
-    let failed = |is_made| move |reason| Failure { reason, is_made };
-    let kinds = Kinds::of(&context.resources);
+pub(super) async fn create(
+    context: &Context,
+    group: &PlannedGroup,
+) -> Result<CreatedGroup, CsiCreateFailure> {
+    let failed = |may_exist| move |reason| CsiCreateFailure { reason, may_exist };
+    let kinds = GroupResources::of(&context.resources);
     let kinds = kinds.ok_or_else(|| failed(false)(format!("{GROUP} is not served any more")))?;
-    point::pass(Point::CsiSnapshotCreate);
+    failpoint::hit(Point::CsiSnapshotCreate);
     let name = (group.namespace.as_str(), group.name.as_str());
-    let made = take::create(context, &kinds.groups, name, &group.item).await;
-    point::pass(Point::CsiSnapshotCreated);
-    let uid = made.map_err(|error| {
+    let created = create::create(context, &kinds.groups, name, &group.item).await;
+    failpoint::hit(Point::CsiSnapshotCreated);
+    let uid = created.map_err(|error| {
         failed(true)(format!("the VolumeGroupSnapshot cannot be created: {error}"))
     })?;
-    let made = Made { namespace: group.namespace.clone(), name: group.name.clone(), uid };
+    let created =
+        CreatedGroup { namespace: group.namespace.clone(), name: group.name.clone(), uid };
     let limit = context.request.csi_snapshot_timeout();
     let taken = tokio::select! {
-        taken = taken(context, &kinds, &made, limit) => taken,
+        taken = wait_for_handle(context, &kinds, &created, limit) => taken,
         () = context.cancel.cancelled() => Err("the backup was canceled".to_owned()),
     };
-    point::pass(Point::CsiSnapshotTaken);
+    failpoint::hit(Point::CsiSnapshotTaken);
     taken.map_err(failed(true))?;
-    Ok(made)
+    Ok(created)
 }
 
 /// Waits for the handle of a group.
-async fn taken(
+async fn wait_for_handle(
     context: &Context,
-    kinds: &Kinds,
-    made: &Made,
+    kinds: &GroupResources,
+    group: &CreatedGroup,
     limit: Duration,
 ) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     let own = Query {
-        namespace: Some(made.namespace.clone()),
-        field_selector: format!("metadata.name={}", made.name),
+        namespace: Some(group.namespace.clone()),
+        field_selector: format!("metadata.name={}", group.name),
         ..Query::default()
     };
-    let (of_content, of_group) = (Errors::default(), Errors::default());
-    let contents =
-        watch::until(&*context.cluster, &kinds.contents, Query::default(), deadline, |seen| {
-            let mut own = seen.iter().filter(|content| is_of(content, made));
-            own.any(|one| of_content.note(one)).then_some(())
-        });
-    let groups = watch::until(&*context.cluster, &kinds.groups, own, deadline, |seen| {
-        for one in seen.iter() {
+    let (of_content, of_group) = (LastingError::default(), LastingError::default());
+    let contents = watch::wait_until(
+        &*context.cluster,
+        &kinds.contents,
+        Query::default(),
+        deadline,
+        |objects| {
+            let mut own = objects.iter().filter(|content| is_content_of(content, group));
+            own.any(|one| of_content.record(one)).then_some(())
+        },
+    );
+    let groups = watch::wait_until(&*context.cluster, &kinds.groups, own, deadline, |objects| {
+        for one in objects.iter() {
             // Its content says whether it is taken.
-            of_group.note(one);
+            of_group.record(one);
         }
         None
     });
     let waited = tokio::select! {
         waited = contents => waited,
         waited = groups => waited,
-        error = of_content.lasting() => return Err(error),
-        error = of_group.lasting() => return Err(error),
+        error = of_content.wait_until_lasting() => return Err(error),
+        error = of_group.wait_until_lasting() => return Err(error),
     };
     match waited {
-        Ok(Waited::For(())) => Ok(()),
-        Ok(Waited::TooLong) => Err(format!(
+        Ok(WaitOutcome::Found(())) => Ok(()),
+        Ok(WaitOutcome::TimedOut) => Err(format!(
             "its driver has not taken the snapshots of the group within {} s (csiSnapshotTimeout)",
             limit.as_secs()
         )),
@@ -294,34 +305,34 @@ async fn taken(
     }
 }
 
-fn is_of(content: &Value, made: &Made) -> bool {
-    content["spec"]["volumeGroupSnapshotRef"]["uid"] == made.uid
+fn is_content_of(content: &Value, group: &CreatedGroup) -> bool {
+    content["spec"]["volumeGroupSnapshotRef"]["uid"] == group.uid
 }
 
 /// The snapshots of a group.
 #[derive(Default)]
-pub(super) struct Members {
+pub(super) struct GroupMembers {
     /// The VolumeSnapshot and the content of each claim.
     pub(super) of_claims: BTreeMap<String, (Snapshot, Content)>,
     /// Why some are missing, if the cluster said so.
-    pub(super) trouble: Option<String>,
+    pub(super) error: Option<String>,
 }
 
 /// Finds the snapshots of a group. The controller makes their objects one by one, when the driver has taken
 /// all of them.
-pub(super) async fn members(
+pub(super) async fn find_members(
     context: &Context,
-    api: &Api,
-    made: &Made,
+    api: &SnapshotResources,
+    group: &CreatedGroup,
     claims: &BTreeSet<String>,
-) -> Members {
-    let deadline = Instant::now() + MEMBERS;
+) -> GroupMembers {
+    let deadline = Instant::now() + MEMBERS_TIMEOUT;
     let mut pause = FIRST_PAUSE;
-    let mut members = Members::default();
+    let mut members = GroupMembers::default();
     loop {
-        match look(context, api, made, &mut members).await {
-            Ok(()) => members.trouble = None,
-            Err(error) => members.trouble = Some(error.to_string()),
+        match read_members(context, api, group, &mut members).await {
+            Ok(()) => members.error = None,
+            Err(error) => members.error = Some(error.to_string()),
         }
         let has_all = claims.iter().all(|claim| members.of_claims.contains_key(claim));
         if has_all || Instant::now() >= deadline || context.cancel.is_cancelled() {
@@ -332,17 +343,17 @@ pub(super) async fn members(
     }
 }
 
-async fn look(
+async fn read_members(
     context: &Context,
-    api: &Api,
-    made: &Made,
-    members: &mut Members,
+    api: &SnapshotResources,
+    group: &CreatedGroup,
+    members: &mut GroupMembers,
 ) -> Result<(), cluster::Error> {
-    let here = Query { namespace: Some(made.namespace.clone()), ..Query::default() };
-    let mut listed = context.cluster.list(&api.snapshots, here);
+    let query = Query { namespace: Some(group.namespace.clone()), ..Query::default() };
+    let mut listed = context.cluster.list(&api.snapshots, query);
     while let Some(object) = listed.try_next().await? {
         let Ok(snapshot) = Snapshot::read(&object.item) else { continue };
-        let Some(claim) = snapshot.claim().filter(|_| snapshot.is_owned_by(&made.uid)) else {
+        let Some(claim) = snapshot.claim().filter(|_| snapshot.is_owned_by(&group.uid)) else {
             continue;
         };
         if members.of_claims.contains_key(claim) {
@@ -350,8 +361,8 @@ async fn look(
         }
         let found = context.cluster.get(&api.contents, "", &snapshot.content()).await?;
         let read = found.and_then(|object| Content::read(&object.item).ok());
-        if let Some(taken) = read.filter(|content| content.handle().is_some()) {
-            members.of_claims.insert(claim.to_owned(), (snapshot.clone(), taken));
+        if let Some(content) = read.filter(|content| content.handle().is_some()) {
+            members.of_claims.insert(claim.to_owned(), (snapshot.clone(), content));
         }
     }
     Ok(())

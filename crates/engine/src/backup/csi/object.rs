@@ -8,29 +8,29 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Record;
+use super::CsiSnapshotRecord;
 pub(super) use crate::csi::{
-    CLASSES, CONTENTS, GROUP, SNAPSHOTS, being_deleted, id, policy, resource,
+    CLASSES, CONTENTS, GROUP, SNAPSHOTS, being_deleted_patch, deletion_policy_patch, id, resource,
 };
-use crate::operation::record::Of;
+use crate::operation::record::RunRef;
 
 /// The longest name that fits into a label, as the name of a VolumeSnapshot must.
-const LONGEST: usize = 63;
+const MAX_LABEL_LENGTH: usize = 63;
 /// How many digits tell snapshots of the same claim apart.
-const DIGITS: usize = 10;
+const SUFFIX_DIGITS: usize = 10;
 
 /// The name of the VolumeSnapshot of a claim. It begins as Velero's do, and is known before it is made.
-pub(super) fn name(claim: &str, request: &str) -> String {
+pub(super) fn snapshot_name(claim: &str, request: &str) -> String {
     let mut name = format!("velero-{claim}-");
     // Names are ASCII; the API server cuts what it completes in the same way.
-    name.truncate(name.floor_char_boundary(LONGEST - DIGITS));
-    name.extend(request.chars().take(DIGITS));
+    name.truncate(name.floor_char_boundary(MAX_LABEL_LENGTH - SUFFIX_DIGITS));
+    name.extend(request.chars().take(SUFFIX_DIGITS));
     name
 }
 
 /// The VolumeSnapshot of a claim, as Velero makes it, with the uid of its backup.
 pub(super) fn snapshot(
-    record: &Record,
+    record: &CsiSnapshotRecord,
     claim_labels: &BTreeMap<String, String>,
     backup: &str,
     uid: &str,
@@ -50,7 +50,7 @@ pub(super) fn snapshot(
 }
 
 /// What a restore must know of a snapshot, as annotations of its VolumeSnapshot.
-pub(super) fn annotations(record: &Record) -> BTreeMap<String, String> {
+pub(super) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String> {
     let size = record.restore_size.map(quantity).unwrap_or_default();
     [
         (annotation::VOLUME_SNAPSHOT_HANDLE, record.handle.clone()),
@@ -125,17 +125,17 @@ pub(super) struct Metadata {
 struct SnapshotStatus {
     bound_volume_snapshot_content_name: Option<String>,
     volume_group_snapshot_name: Option<String>,
-    error: Option<Problem>,
+    error: Option<StatusError>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-struct Problem {
+struct StatusError {
     message: Option<String>,
 }
 
-impl Problem {
-    fn told(&self) -> String {
+impl StatusError {
+    fn message_text(&self) -> String {
         let message = self.message.as_deref().map(str::trim).filter(|message| !message.is_empty());
         message.unwrap_or("no reason is given").to_owned()
     }
@@ -147,7 +147,7 @@ impl Snapshot {
     }
 
     /// Whether it was made for a backup. One that Velero has made says only for a backup of which name.
-    pub(super) fn is_of(&self, backup: Of<'_>) -> bool {
+    pub(super) fn belongs_to(&self, backup: RunRef<'_>) -> bool {
         let get = |key| self.metadata.labels.as_ref().and_then(|all| all.get(key));
         match get(label::BACKUP_UID) {
             Some(uid) => uid == backup.uid,
@@ -181,7 +181,7 @@ impl Snapshot {
 
     /// What is wrong with it, if anything is.
     pub(super) fn error(&self) -> Option<String> {
-        Some(self.status.as_ref()?.error.as_ref()?.told())
+        Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 }
 
@@ -219,7 +219,7 @@ struct ContentStatus {
     creation_time: Option<i64>,
     restore_size: Option<i64>,
     ready_to_use: Option<bool>,
-    error: Option<Problem>,
+    error: Option<StatusError>,
 }
 
 impl Content {
@@ -236,7 +236,7 @@ impl Content {
     }
 
     /// Whether another says the same of its snapshot, whatever marks it has.
-    pub(super) fn says_the_same_as(&self, other: &Self) -> bool {
+    pub(super) fn has_same_state(&self, other: &Self) -> bool {
         self.spec == other.spec && self.status == other.status
     }
 
@@ -258,11 +258,11 @@ impl Content {
 
     /// What is wrong with it, if anything is.
     pub(super) fn error(&self) -> Option<String> {
-        Some(self.status.as_ref()?.error.as_ref()?.told())
+        Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 
     /// Writes into a record what is known of its snapshot now.
-    pub(super) fn note_in(&self, record: &mut Record) {
+    pub(super) fn copy_into(&self, record: &mut CsiSnapshotRecord) {
         let status = self.status.clone().unwrap_or_default();
         record.content.clone_from(&self.metadata.name);
         record.handle = status.snapshot_handle.unwrap_or_default();

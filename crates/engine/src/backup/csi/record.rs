@@ -7,15 +7,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Serialize};
 
 use super::action::BACKUPPER;
-use super::leave::{Left, Target};
 use super::object;
-use super::sight::Key;
+use super::retention::{Leftovers, Target};
+use super::snapshot_watch::SnapshotKey;
 use crate::operation::{Operation, State};
 
 /// What came of the snapshot of a volume that its driver was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Record {
+pub struct CsiSnapshotRecord {
     /// The PersistentVolume.
     pub volume: String,
     /// The namespace of the claim, and of its VolumeSnapshot.
@@ -55,7 +55,7 @@ pub struct Record {
     pub left_group: String,
 }
 
-impl Record {
+impl CsiSnapshotRecord {
     /// What is known of its volume, for the file that says so.
     pub(in crate::backup) fn info(&self, info: BackupVolumeInfo) -> BackupVolumeInfo {
         BackupVolumeInfo {
@@ -78,7 +78,7 @@ impl Record {
     }
 
     /// Gives the operation that waits for it its name.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn name_operation(&mut self) {
         let now = object::rfc3339(Timestamp::now());
         self.operation = format!("{}/{}/{now}", self.namespace, self.name);
     }
@@ -95,14 +95,14 @@ impl Record {
     }
 
     /// Forgets what was taken away.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear_names(&mut self) {
         let Self { name, content, operation, handle, group_handle, left_group, .. } = self;
         for gone in [name, content, operation, handle, group_handle, left_group] {
             gone.clear();
         }
     }
 
-    pub(super) fn key(&self) -> Key {
+    pub(super) fn key(&self) -> SnapshotKey {
         (self.namespace.clone(), self.name.clone())
     }
 
@@ -121,15 +121,15 @@ fn claim_id(namespace: &str, name: &str) -> ResourceIdentifier {
 }
 
 /// Whether an operation waits for the snapshot of a CSI driver.
-pub fn is_of_csi(operation: &Operation) -> bool {
+pub fn is_csi_operation(operation: &Operation) -> bool {
     operation.plugin.as_str() == BACKUPPER
 }
 
 /// What the records of volumes say once all operations have ended.
-pub fn settle(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
+pub fn apply_operation_results(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
     for info in infos {
         let Some(csi) = &mut info.csi_snapshot_info else { continue };
-        let of = |one: &&Operation| is_of_csi(one) && one.id.as_str() == csi.operation_id;
+        let of = |one: &&Operation| is_csi_operation(one) && one.id.as_str() == csi.operation_id;
         let Some(operation) = operations.iter().find(of) else { continue };
         let is_complete = operation.state == State::Completed;
         info.result = Some(if is_complete { Outcome::Succeeded } else { Outcome::Failed });
@@ -143,14 +143,18 @@ pub fn settle(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
 
 /// Takes the handles of snapshots out of the records of volumes that have been deleted: those of
 /// `discarded` of which nothing may be `left`.
-pub fn forget_discarded(discarded: &[Target], left: &Left, infos: &mut [BackupVolumeInfo]) {
+pub fn clear_discarded_handles(
+    discarded: &[Target],
+    leftovers: &Leftovers,
+    infos: &mut [BackupVolumeInfo],
+) {
     for info in infos {
         let Some(csi) = &mut info.csi_snapshot_info else { continue };
         let mut parts = csi.operation_id.split('/');
         let (namespace, name) =
             (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-        let is_it = |one: &Target| one.namespace == namespace && one.name == name;
-        if discarded.iter().any(is_it) && !left.may_have(namespace, name) {
+        let matches_target = |one: &Target| one.namespace == namespace && one.name == name;
+        if discarded.iter().any(matches_target) && !leftovers.may_include(namespace, name) {
             csi.snapshot_handle.clear();
             csi.volume_group_snapshot_handle.clear();
         }

@@ -26,7 +26,7 @@ pub struct Namespace {
 
 /// The namespaces of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Expanded {
+pub struct ExpandedNamespaces {
     /// Those to take, without those that are excluded.
     pub scope: Scope,
     /// Whether the patterns stand for every namespace that there is, and none is excluded. Then they select
@@ -54,7 +54,7 @@ pub fn excluded_by_label(live: &[Namespace]) -> impl Iterator<Item = &str> {
 /// `*`, or nothing, is all namespaces and stays so: objects are then listed once for all. Any other
 /// pattern is replaced by the namespaces that it fits now; if there is none, nothing is taken. That is an
 /// error where no namespace is left at all, as it is for one that is named, and else a warning.
-pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> Expanded {
+pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> ExpandedNamespaces {
     let labelled = excluded_by_label(live).map(Glob::literal);
     let mut patterns = excluded.to_vec();
     for glob in labelled {
@@ -62,27 +62,30 @@ pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> Expan
             patterns.push(glob);
         }
     }
-    let left_out: Globs = patterns.iter().cloned().collect();
+    let excluded_globs: Globs = patterns.iter().cloned().collect();
 
-    let mut expanded = Expanded { excluded: patterns, ..Expanded::default() };
+    let mut expanded = ExpandedNamespaces { excluded: patterns, ..ExpandedNamespaces::default() };
     if !included.is_empty() && !included.iter().any(Glob::is_everything) {
         let names = included_names(included, live, &mut expanded);
-        let names: Vec<String> =
-            names.into_iter().filter(|name| !left_out.matches(name)).map(str::to_owned).collect();
+        let names: Vec<String> = names
+            .into_iter()
+            .filter(|name| !excluded_globs.matches(name))
+            .map(str::to_owned)
+            .collect();
         expanded.is_of_all = expanded.excluded.is_empty()
             && !live.is_empty()
             && live.iter().all(|namespace| names.contains(&namespace.name));
-        tell_unmatched(included, live, names.is_empty(), &mut expanded);
+        report_unmatched(included, live, names.is_empty(), &mut expanded);
         expanded.scope = Scope::Only(names);
     }
-    expanded.warnings.extend(argo_cd_warning(&expanded.scope, &left_out, live));
+    expanded.warnings.extend(argo_cd_warning(&expanded.scope, &excluded_globs, live));
     expanded
 }
 
 fn included_names<'a>(
     included: &[Glob],
     live: &'a [Namespace],
-    expanded: &mut Expanded,
+    expanded: &mut ExpandedNamespaces,
 ) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for glob in included {
@@ -107,19 +110,19 @@ fn included_names<'a>(
 }
 
 /// Tells of patterns that fit no namespace.
-fn tell_unmatched(
+fn report_unmatched(
     included: &[Glob],
     live: &[Namespace],
     is_nothing_left: bool,
-    expanded: &mut Expanded,
+    expanded: &mut ExpandedNamespaces,
 ) {
     let fits_none = |glob: &&Glob| {
         !glob.is_literal() && !live.iter().any(|namespace| glob.matches(&namespace.name))
     };
     let mut unmatched = included.iter().filter(fits_none).peekable();
     let has_unmatched = unmatched.peek().is_some();
-    let told = if is_nothing_left { &mut expanded.errors } else { &mut expanded.warnings };
-    told.extend(unmatched.map(|glob| {
+    let messages = if is_nothing_left { &mut expanded.errors } else { &mut expanded.warnings };
+    messages.extend(unmatched.map(|glob| {
         format!("the pattern {glob} in includedNamespaces matches no namespace of the cluster")
     }));
     if is_nothing_left && !has_unmatched && expanded.errors.is_empty() {
@@ -130,10 +133,10 @@ fn tell_unmatched(
 }
 
 /// The warning in Velero's words, with the list as Go writes it.
-fn argo_cd_warning(scope: &Scope, left_out: &Globs, live: &[Namespace]) -> Option<String> {
+fn argo_cd_warning(scope: &Scope, excluded_globs: &Globs, live: &[Namespace]) -> Option<String> {
     let is_managed = |namespace: &&Namespace| {
         namespace.labels.get(MANAGED_BY_ARGO_CD).is_some_and(|value| !value.is_empty())
-            && !left_out.matches(&namespace.name)
+            && !excluded_globs.matches(&namespace.name)
             && match scope {
                 Scope::All => true,
                 Scope::Only(names) => names.contains(&namespace.name),

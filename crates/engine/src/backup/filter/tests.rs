@@ -64,11 +64,11 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-const YES: Verdict = Verdict::Include;
+const INCLUDE: FilterVerdict = FilterVerdict::Include;
 
 /// Which of some kinds are collected, and which are refused even as additional items.
 #[track_caller]
-fn check(filter: &Filter, rows: &[(&str, Verdict, Verdict)]) {
+fn check(filter: &Filter, rows: &[(&str, FilterVerdict, FilterVerdict)]) {
     for (name, kind, item) in rows {
         let resource = find(name);
         let namespace = if resource.is_namespaced { "shop" } else { "" };
@@ -78,11 +78,11 @@ fn check(filter: &Filter, rows: &[(&str, Verdict, Verdict)]) {
     }
 }
 
-fn no(reason: Reason) -> Verdict {
-    Verdict::Skip(reason)
+fn skip(reason: SkipReason) -> FilterVerdict {
+    FilterVerdict::Skip(reason)
 }
 
-use Reason::{
+use SkipReason::{
     ExcludeLabel, KindExcluded, KindNotIncluded, NamespaceExcluded, NamespaceNotActive,
     NamespaceNotIncluded, NoClusterResources, NotSelected, PartOfCluster, SnapshotObject,
 };
@@ -105,13 +105,13 @@ fn a_backup_without_filters_takes_the_whole_cluster() {
         check(
             &filter,
             &[
-                ("pods", YES, YES),
-                ("clusterroles", YES, YES),
-                (CRDS, YES, YES),
-                ("namespaces", YES, YES),
+                ("pods", INCLUDE, INCLUDE),
+                ("clusterroles", INCLUDE, INCLUDE),
+                (CRDS, INCLUDE, INCLUDE),
+                ("namespaces", INCLUDE, INCLUDE),
             ],
         );
-        assert_eq!(filter.wants_crds(), CrdRule::Collected);
+        assert_eq!(filter.crd_rule(), CrdRule::Collected);
         assert!(filter.warnings().is_empty());
     }
 }
@@ -120,25 +120,28 @@ fn a_backup_without_filters_takes_the_whole_cluster() {
 fn excluding_namespaces_is_no_selection_of_namespaces() {
     for kinds in [Kinds::default(), old(&[], &["secrets"], None)] {
         let filter = filter(kinds, Scope::All, &["kube-*"]);
-        check(&filter, &[("clusterroles", YES, YES), ("persistentvolumes", YES, YES)]);
+        check(
+            &filter,
+            &[("clusterroles", INCLUDE, INCLUDE), ("persistentvolumes", INCLUDE, INCLUDE)],
+        );
         assert_eq!(filter.namespaces(), Scope::All);
     }
 }
 
 #[test]
-fn selecting_namespaces_leaves_out_cluster_scoped_kinds_but_not_what_comes_with_an_item() {
+fn selected_namespaces_exclude_cluster_scoped_kinds_except_additional_items() {
     for kinds in [Kinds::default(), old(&["*"], &[], None)] {
         let filter = filter(kinds, only(&["shop"]), &[]);
         check(
             &filter,
             &[
-                ("pods", YES, YES),
-                ("clusterroles", no(PartOfCluster), YES),
-                ("persistentvolumes", no(PartOfCluster), YES),
-                ("namespaces", YES, YES),
+                ("pods", INCLUDE, INCLUDE),
+                ("clusterroles", skip(PartOfCluster), INCLUDE),
+                ("persistentvolumes", skip(PartOfCluster), INCLUDE),
+                ("namespaces", INCLUDE, INCLUDE),
             ],
         );
-        assert_eq!(filter.wants_crds(), CrdRule::OfStored);
+        assert_eq!(filter.crd_rule(), CrdRule::OfStored);
         assert_eq!(filter.namespaces(), only(&["shop"]));
     }
 }
@@ -151,22 +154,22 @@ fn objects_of_the_snapshot_api_are_never_collected() {
         check(
             &filter(kinds, Scope::All, &[]),
             &[
-                ("vs", no(SnapshotObject), no(SnapshotObject)),
-                ("vsc", no(SnapshotObject), no(SnapshotObject)),
+                ("vs", skip(SnapshotObject), skip(SnapshotObject)),
+                ("vsc", skip(SnapshotObject), skip(SnapshotObject)),
             ],
         );
     }
 }
 
 #[test]
-fn a_list_of_which_nothing_is_left_includes_nothing() {
+fn list_whose_names_are_all_ignored_includes_nothing() {
     // Velero would take everything.
     let snapshots = filter(new(lists(&[], &[]), lists(&["vs"], &[])), Scope::All, &[]);
-    check(&snapshots, &[("pods", no(KindNotIncluded), no(KindNotIncluded))]);
+    check(&snapshots, &[("pods", skip(KindNotIncluded), skip(KindNotIncluded))]);
     let wrong_scope = filter(new(lists(&[], &[]), lists(&["clusterroles"], &[])), Scope::All, &[]);
-    check(&wrong_scope, &[("pods", no(KindNotIncluded), no(KindNotIncluded))]);
+    check(&wrong_scope, &[("pods", skip(KindNotIncluded), skip(KindNotIncluded))]);
     let unknown = filter(old(&["nothing.like.it"], &[], None), Scope::All, &[]);
-    check(&unknown, &[("pods", no(KindNotIncluded), no(KindNotIncluded))]);
+    check(&unknown, &[("pods", skip(KindNotIncluded), skip(KindNotIncluded))]);
 }
 
 #[test]
@@ -175,16 +178,16 @@ fn old_lists_hold_for_kinds_of_both_scopes() {
     check(
         &filter,
         &[
-            ("pods", YES, YES),
-            ("deployments", YES, YES),
-            ("secrets", no(KindNotIncluded), no(KindNotIncluded)),
-            ("persistentvolumes", YES, YES),
+            ("pods", INCLUDE, INCLUDE),
+            ("deployments", INCLUDE, INCLUDE),
+            ("secrets", skip(KindNotIncluded), skip(KindNotIncluded)),
+            ("persistentvolumes", INCLUDE, INCLUDE),
             // Unset, includeClusterResources takes only what is in the lists.
-            ("storageclasses", no(KindNotIncluded), no(KindNotIncluded)),
-            ("namespaces", no(KindNotIncluded), YES),
+            ("storageclasses", skip(KindNotIncluded), skip(KindNotIncluded)),
+            ("namespaces", skip(KindNotIncluded), INCLUDE),
         ],
     );
-    assert_eq!(filter.wants_crds(), CrdRule::Excluded);
+    assert_eq!(filter.crd_rule(), CrdRule::Excluded);
 }
 
 #[test]
@@ -194,10 +197,10 @@ fn old_excludes_win_over_old_includes() {
     check(
         &filter,
         &[
-            ("pods", YES, YES),
-            ("secrets", no(KindExcluded), no(KindExcluded)),
-            ("clusterroles", no(KindExcluded), no(KindExcluded)),
-            ("storageclasses", YES, YES),
+            ("pods", INCLUDE, INCLUDE),
+            ("secrets", skip(KindExcluded), skip(KindExcluded)),
+            ("clusterroles", skip(KindExcluded), skip(KindExcluded)),
+            ("storageclasses", INCLUDE, INCLUDE),
         ],
     );
 }
@@ -208,37 +211,37 @@ fn include_cluster_resources_true_takes_them_also_with_selected_namespaces() {
     check(
         &all,
         &[
-            ("clusterroles", YES, YES),
-            ("storageclasses", no(KindExcluded), no(KindExcluded)),
-            ("namespaces", YES, YES),
+            ("clusterroles", INCLUDE, INCLUDE),
+            ("storageclasses", skip(KindExcluded), skip(KindExcluded)),
+            ("namespaces", INCLUDE, INCLUDE),
         ],
     );
-    assert_eq!(all.wants_crds(), CrdRule::Collected);
+    assert_eq!(all.crd_rule(), CrdRule::Collected);
     // With a list they are collected only if they are in it, and may come with others if not.
     let some = filter(old(&["pods"], &[], Some(true)), only(&["shop"]), &[]);
     check(
         &some,
         &[
-            ("clusterroles", no(KindNotIncluded), YES),
-            ("secrets", no(KindNotIncluded), no(KindNotIncluded)),
+            ("clusterroles", skip(KindNotIncluded), INCLUDE),
+            ("secrets", skip(KindNotIncluded), skip(KindNotIncluded)),
         ],
     );
-    assert_eq!(some.wants_crds(), CrdRule::OfStored);
+    assert_eq!(some.crd_rule(), CrdRule::OfStored);
 }
 
 #[test]
-fn include_cluster_resources_false_takes_none_not_even_with_an_item() {
+fn include_cluster_resources_false_excludes_them_even_as_additional_items() {
     let filter = filter(old(&["*"], &[], Some(false)), Scope::All, &[]);
     check(
         &filter,
         &[
-            ("pods", YES, YES),
-            ("persistentvolumes", no(NoClusterResources), no(NoClusterResources)),
+            ("pods", INCLUDE, INCLUDE),
+            ("persistentvolumes", skip(NoClusterResources), skip(NoClusterResources)),
             // Namespaces are not collected, but what must come may.
-            ("namespaces", no(NoClusterResources), YES),
+            ("namespaces", skip(NoClusterResources), INCLUDE),
         ],
     );
-    assert_eq!(filter.wants_crds(), CrdRule::Excluded);
+    assert_eq!(filter.crd_rule(), CrdRule::Excluded);
 }
 
 #[test]
@@ -248,18 +251,18 @@ fn new_lists_of_namespaced_kinds() {
     check(
         &some,
         &[
-            ("pods", YES, YES),
-            ("deployments", YES, YES),
-            ("secrets", no(KindExcluded), no(KindExcluded)),
-            ("widgets", no(KindNotIncluded), no(KindNotIncluded)),
+            ("pods", INCLUDE, INCLUDE),
+            ("deployments", INCLUDE, INCLUDE),
+            ("secrets", skip(KindExcluded), skip(KindExcluded)),
+            ("widgets", skip(KindNotIncluded), skip(KindNotIncluded)),
             // It is no backup of the whole cluster any more.
-            ("clusterroles", no(PartOfCluster), YES),
-            ("namespaces", YES, YES),
+            ("clusterroles", skip(PartOfCluster), INCLUDE),
+            ("namespaces", INCLUDE, INCLUDE),
         ],
     );
-    assert_eq!(some.wants_crds(), CrdRule::OfStored);
+    assert_eq!(some.crd_rule(), CrdRule::OfStored);
     let none = filter(new(lists(&[], &[]), lists(&[], &["*"])), Scope::All, &[]);
-    check(&none, &[("pods", no(KindExcluded), no(KindExcluded))]);
+    check(&none, &[("pods", skip(KindExcluded), skip(KindExcluded))]);
 }
 
 #[test]
@@ -268,18 +271,21 @@ fn new_lists_of_cluster_scoped_kinds() {
     check(
         &some,
         &[
-            ("storageclasses", YES, YES),
-            ("clusterroles", no(KindNotIncluded), YES),
-            ("namespaces", YES, YES),
-            ("pods", YES, YES),
+            ("storageclasses", INCLUDE, INCLUDE),
+            ("clusterroles", skip(KindNotIncluded), INCLUDE),
+            ("namespaces", INCLUDE, INCLUDE),
+            ("pods", INCLUDE, INCLUDE),
         ],
     );
-    assert_eq!(some.wants_crds(), CrdRule::Collected);
+    assert_eq!(some.crd_rule(), CrdRule::Collected);
 
     let all = filter(new(lists(&["*"], &["cr"]), lists(&[], &[])), only(&["shop"]), &[]);
     check(
         &all,
-        &[("storageclasses", YES, YES), ("clusterroles", no(KindExcluded), no(KindExcluded))],
+        &[
+            ("storageclasses", INCLUDE, INCLUDE),
+            ("clusterroles", skip(KindExcluded), skip(KindExcluded)),
+        ],
     );
 
     // To exclude some says that not all are wanted, and not which are.
@@ -287,9 +293,9 @@ fn new_lists_of_cluster_scoped_kinds() {
     check(
         &excluded,
         &[
-            ("storageclasses", no(KindNotIncluded), YES),
-            ("clusterroles", no(KindExcluded), no(KindExcluded)),
-            ("namespaces", YES, YES),
+            ("storageclasses", skip(KindNotIncluded), INCLUDE),
+            ("clusterroles", skip(KindExcluded), skip(KindExcluded)),
+            ("namespaces", INCLUDE, INCLUDE),
         ],
     );
 
@@ -297,24 +303,24 @@ fn new_lists_of_cluster_scoped_kinds() {
     check(
         &none,
         &[
-            ("persistentvolumes", no(KindExcluded), no(KindExcluded)),
-            ("namespaces", no(KindExcluded), YES),
+            ("persistentvolumes", skip(KindExcluded), skip(KindExcluded)),
+            ("namespaces", skip(KindExcluded), INCLUDE),
         ],
     );
-    assert_eq!(none.wants_crds(), CrdRule::Excluded);
+    assert_eq!(none.crd_rule(), CrdRule::Excluded);
 }
 
 #[test]
-fn names_of_the_wrong_scope_are_dropped_and_told() {
+fn names_of_the_wrong_scope_are_ignored_with_a_warning() {
     let kinds = new(lists(&["sc", "pods"], &[]), lists(&[], &["clusterroles", "secrets"]));
     let filter = filter(kinds, Scope::All, &[]);
     check(
         &filter,
         &[
-            ("pods", YES, YES),
-            ("storageclasses", YES, YES),
-            ("clusterroles", no(KindNotIncluded), YES),
-            ("secrets", no(KindExcluded), no(KindExcluded)),
+            ("pods", INCLUDE, INCLUDE),
+            ("storageclasses", INCLUDE, INCLUDE),
+            ("clusterroles", skip(KindNotIncluded), INCLUDE),
+            ("secrets", skip(KindExcluded), skip(KindExcluded)),
         ],
     );
     assert_eq!(
@@ -339,12 +345,12 @@ fn a_policy_counts_where_the_spec_says_nothing() {
     check(
         &alone,
         &[
-            ("pods", YES, YES),
-            ("deployments", no(KindExcluded), no(KindExcluded)),
-            ("widgets", no(KindNotIncluded), no(KindNotIncluded)),
-            ("storageclasses", YES, YES),
-            ("clusterroles", no(KindExcluded), no(KindExcluded)),
-            ("persistentvolumes", no(KindNotIncluded), YES),
+            ("pods", INCLUDE, INCLUDE),
+            ("deployments", skip(KindExcluded), skip(KindExcluded)),
+            ("widgets", skip(KindNotIncluded), skip(KindNotIncluded)),
+            ("storageclasses", INCLUDE, INCLUDE),
+            ("clusterroles", skip(KindExcluded), skip(KindExcluded)),
+            ("persistentvolumes", skip(KindNotIncluded), INCLUDE),
         ],
     );
     let overruled = with_policy(
@@ -354,30 +360,33 @@ fn a_policy_counts_where_the_spec_says_nothing() {
     check(
         &overruled,
         &[
-            ("deployments", YES, YES),
-            ("secrets", no(KindExcluded), no(KindExcluded)),
-            ("pods", YES, YES),
-            ("clusterroles", YES, YES),
-            ("storageclasses", YES, YES),
+            ("deployments", INCLUDE, INCLUDE),
+            ("secrets", skip(KindExcluded), skip(KindExcluded)),
+            ("pods", INCLUDE, INCLUDE),
+            ("clusterroles", INCLUDE, INCLUDE),
+            ("storageclasses", INCLUDE, INCLUDE),
         ],
     );
     let everything = with_policy(
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&["*"], &[]) },
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&[], &["secrets"]) },
     );
-    check(&everything, &[("secrets", YES, YES)]);
+    check(&everything, &[("secrets", INCLUDE, INCLUDE)]);
     // What the spec excludes, the policy cannot make the only thing to take.
     let contradicted = with_policy(
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&[], &["secrets"]) },
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&["secrets"], &[]) },
     );
-    check(&contradicted, &[("pods", YES, YES), ("secrets", no(KindExcluded), no(KindExcluded))]);
+    check(
+        &contradicted,
+        &[("pods", INCLUDE, INCLUDE), ("secrets", skip(KindExcluded), skip(KindExcluded))],
+    );
 }
 
 #[test]
 fn an_object_may_exclude_itself() {
     let filter = filter(Kinds::default(), Scope::All, &[]);
-    for (value, expected) in [("true", no(ExcludeLabel)), ("false", YES), ("", YES)] {
+    for (value, expected) in [("true", skip(ExcludeLabel)), ("false", INCLUDE), ("", INCLUDE)] {
         let labels = labels(&[("velero.io/exclude-from-backup", value)]);
         for name in ["pods", "persistentvolumes", "namespaces"] {
             let resource = find(name);
@@ -393,13 +402,13 @@ fn objects_are_in_a_namespace_that_is_included() {
     let some = filter(Kinds::default(), only(&["shop", "dev"]), &["dev"]);
     let none = filter(Kinds::default(), only(&[]), &[]);
     for (filter, namespace, expected) in [
-        (&all, "shop", YES),
-        (&all, "kube-system", no(NamespaceExcluded)),
-        (&all, "dev", no(NamespaceExcluded)),
-        (&some, "shop", YES),
-        (&some, "dev", no(NamespaceExcluded)),
-        (&some, "other", no(NamespaceNotIncluded)),
-        (&none, "shop", no(NamespaceNotIncluded)),
+        (&all, "shop", INCLUDE),
+        (&all, "kube-system", skip(NamespaceExcluded)),
+        (&all, "dev", skip(NamespaceExcluded)),
+        (&some, "shop", INCLUDE),
+        (&some, "dev", skip(NamespaceExcluded)),
+        (&some, "other", skip(NamespaceNotIncluded)),
+        (&none, "shop", skip(NamespaceNotIncluded)),
     ] {
         assert_eq!(filter.includes_namespace(namespace), expected, "{namespace}");
         let pods = find("pods");
@@ -408,14 +417,14 @@ fn objects_are_in_a_namespace_that_is_included() {
 }
 
 #[test]
-fn the_object_of_an_excluded_namespace_is_not_taken_however_it_comes() {
+fn namespace_object_of_an_excluded_namespace_is_never_included() {
     let filter = filter(Kinds::default(), only(&["shop"]), &["kube-*"]);
     let namespaces = find("namespaces");
     for (name, expected) in [
-        ("kube-system", no(NamespaceExcluded)),
-        ("shop", YES),
+        ("kube-system", skip(NamespaceExcluded)),
+        ("shop", INCLUDE),
         // One that is not included may have been selected by its labels.
-        ("other", YES),
+        ("other", INCLUDE),
     ] {
         assert_eq!(filter.item(&namespaces, "", name, &BTreeMap::new()), expected, "{name}");
     }
@@ -427,24 +436,24 @@ fn namespace_objects_are_kept_for_their_own_sake() {
     let some = || filter(Kinds::default(), only(&["shop"]), &["dev"]);
     let app = || vec![Selector::parse("app=a").unwrap(), Selector::parse("app=b").unwrap()];
     for (filter, name, label, is_active, selectors, expected) in [
-        (all(), "shop", "", true, vec![], YES),
-        (all(), "shop", "", false, vec![], no(NamespaceNotActive)),
-        (all(), "shop", "b", false, app(), no(NamespaceNotActive)),
+        (all(), "shop", "", true, vec![], INCLUDE),
+        (all(), "shop", "", false, vec![], skip(NamespaceNotActive)),
+        (all(), "shop", "b", false, app(), skip(NamespaceNotActive)),
         // Labels choose.
-        (all(), "shop", "b", true, app(), YES),
-        (all(), "shop", "c", true, app(), no(NotSelected)),
+        (all(), "shop", "b", true, app(), INCLUDE),
+        (all(), "shop", "c", true, app(), skip(NotSelected)),
         // Names choose as well.
-        (some(), "shop", "", true, vec![], YES),
-        (some(), "shop", "c", true, app(), YES),
-        (some(), "other", "", true, vec![], no(NamespaceNotIncluded)),
-        (some(), "other", "c", true, app(), no(NamespaceNotIncluded)),
+        (some(), "shop", "", true, vec![], INCLUDE),
+        (some(), "shop", "c", true, app(), INCLUDE),
+        (some(), "other", "", true, vec![], skip(NamespaceNotIncluded)),
+        (some(), "other", "c", true, app(), skip(NamespaceNotIncluded)),
         // One of both is enough, unless it is excluded.
-        (some(), "other", "a", true, app(), YES),
-        (some(), "dev", "a", true, app(), no(NamespaceExcluded)),
-        (filter_excluding("dev"), "dev", "", true, vec![], no(NamespaceExcluded)),
-        (filter_excluding("dev"), "shop", "c", true, app(), no(NotSelected)),
+        (some(), "other", "a", true, app(), INCLUDE),
+        (some(), "dev", "a", true, app(), skip(NamespaceExcluded)),
+        (filter_excluding("dev"), "dev", "", true, vec![], skip(NamespaceExcluded)),
+        (filter_excluding("dev"), "shop", "c", true, app(), skip(NotSelected)),
         // An empty selector selects everything.
-        (all(), "shop", "c", true, vec![Selector::default()], YES),
+        (all(), "shop", "c", true, vec![Selector::default()], INCLUDE),
     ] {
         let labels = labels(&[("app", label)]);
         let got = filter.keeps_namespace_object(name, &labels, is_active, &selectors);
@@ -457,7 +466,7 @@ fn filter_excluding(namespace: &str) -> Filter {
 }
 
 #[test]
-fn reasons_are_told_in_words() {
+fn skip_reasons_are_readable() {
     for (reason, words) in [
         (ExcludeLabel, "it has the label velero.io/exclude-from-backup=true"),
         (NamespaceExcluded, "its namespace is excluded"),
@@ -468,9 +477,9 @@ fn reasons_are_told_in_words() {
 }
 
 #[test]
-fn namespaces_that_are_all_that_there_are_are_no_selection() {
+fn naming_all_namespaces_is_not_a_selection() {
     for kinds in [Kinds::default(), old(&[], &["secrets"], None)] {
-        for (is_of_all_namespaces, verdict) in [(true, YES), (false, no(PartOfCluster))] {
+        for (is_of_all_namespaces, verdict) in [(true, INCLUDE), (false, skip(PartOfCluster))] {
             let spec = Spec {
                 namespaces: only(&["shop"]),
                 is_of_all_namespaces,
@@ -481,27 +490,27 @@ fn namespaces_that_are_all_that_there_are_are_no_selection() {
             assert_eq!(filter.kind(&find("clusterroles")), verdict);
             // One that comes up meanwhile was not asked for.
             let young = filter.item(&find("pods"), "young", "x", &BTreeMap::new());
-            assert_eq!(young, no(NamespaceNotIncluded));
+            assert_eq!(young, skip(NamespaceNotIncluded));
         }
     }
 }
 
 #[test]
-fn credentials_are_left_out_even_where_an_action_insists_and_nothing_else_is() {
+fn credentials_are_excluded_even_when_an_action_requires_them() {
     let secrets = ["keys".to_owned()].into();
     let credentials = Credentials { namespace: "velero".into(), secrets };
     let filter = Filter::new(&Spec { credentials, ..Spec::default() }, &resources());
     for (kind, namespace, name, verdict) in [
-        ("secrets", "velero", "keys", no(Reason::Credentials)),
-        ("secrets", "velero", "other", YES),
-        ("secrets", "shop", "keys", YES),
-        ("pods", "velero", "keys", YES),
+        ("secrets", "velero", "keys", skip(SkipReason::Credentials)),
+        ("secrets", "velero", "other", INCLUDE),
+        ("secrets", "shop", "keys", INCLUDE),
+        ("pods", "velero", "keys", INCLUDE),
     ] {
         let kind = find(kind);
         assert_eq!(filter.item(&kind, namespace, name, &BTreeMap::new()), verdict);
-        assert_eq!(filter.insisted(&kind, namespace, name), verdict);
+        assert_eq!(filter.must_include_verdict(&kind, namespace, name), verdict);
     }
     let labels = labels(&[("velero.io/exclude-from-backup", "true")]);
     let labelled = filter.item(&find("secrets"), "velero", "keys", &labels);
-    assert_eq!(labelled, no(ExcludeLabel), "the user has said so, and need not be told");
+    assert_eq!(labelled, skip(ExcludeLabel), "the user has said so, and need not be told");
 }

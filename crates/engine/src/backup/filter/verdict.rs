@@ -6,14 +6,14 @@ use bowline_api::label;
 
 /// Whether something belongs to a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum FilterVerdict {
     /// It does.
     Include,
     /// It does not.
-    Skip(Reason),
+    Skip(SkipReason),
 }
 
-impl Verdict {
+impl FilterVerdict {
     /// Whether it belongs to the backup.
     pub fn is_include(self) -> bool {
         self == Self::Include
@@ -22,7 +22,7 @@ impl Verdict {
 
 /// Why something does not belong to a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum SkipReason {
     /// It has the label for that.
     ExcludeLabel,
     /// Its namespace is excluded.
@@ -49,7 +49,7 @@ pub enum Reason {
     NotSelected,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ExcludeLabel => write!(f, "it has the label {}=true", label::EXCLUDE_FROM_BACKUP),

@@ -27,7 +27,7 @@ pub(super) const POST: Keys = Keys {
 };
 
 /// A pre-hook, as the first versions of Velero spelled it.
-pub(super) const OLD: Keys = Keys {
+pub(super) const LEGACY_PRE: Keys = Keys {
     command: key::OLD_COMMAND,
     container: key::OLD_CONTAINER,
     on_error: key::OLD_ON_ERROR,

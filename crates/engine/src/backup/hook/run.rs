@@ -3,7 +3,7 @@
 use bowline_plugin::ResourceIdentifier;
 
 use super::{Hook, OnError, Plan, Tally};
-use crate::cluster::{Cluster, Error, Exec, Executed};
+use crate::cluster::{Cluster, Error, Exec, ExecOutcome};
 use crate::hook;
 use crate::item::Object;
 use crate::report::Report;
@@ -30,16 +30,16 @@ pub async fn run_pre(
     let id = pod.id();
     let mut outcome = PreOutcome { started: false, may_be_stored: true };
     for hook in &plan.pre {
-        let began = tally.now();
+        let started_at = tally.now();
         let ended = run(cluster, &id, hook).await;
         tally.count(ended.is_err());
         // A pod that is gone has nothing to thaw. In every other case we cannot be sure.
         if !ended.as_ref().is_err_and(|failure| failure.pod_is_gone) {
             outcome.started = true;
-            tally.freeze(&id, began);
+            tally.freeze(&id, started_at);
         }
         let Err(failure) = ended else { continue };
-        let text = format!("the pre-hook {} failed: {}", Told(hook), failure.text);
+        let text = format!("the pre-hook {} failed: {}", HookLabel(hook), failure.text);
         match hook.on_error {
             OnError::Continue => {
                 report.error(&id, format!("{text}; the pod is backed up all the same"));
@@ -59,7 +59,7 @@ pub(super) struct Failure {
     pub(super) text: String,
     pod_is_gone: bool,
     /// The API server or the node was not reached, so that nobody knows whether it was started.
-    pub(super) is_unheard: bool,
+    pub(super) is_unreached: bool,
 }
 
 /// Runs a hook, once.
@@ -76,37 +76,37 @@ pub(super) async fn run(
         timeout: hook.timeout,
     };
     let executed = cluster.exec(&exec).await;
-    if let Ok(Executed { output, .. }) = &executed {
-        tell_output(pod, hook, output);
+    if let Ok(ExecOutcome { output, .. }) = &executed {
+        log_output(pod, hook, output);
     }
-    judge(executed)
+    check_result(executed)
 }
 
 /// Writes into the log of the backup what a hook wrote, as Velero does (pkg/podexec). How much is kept of it,
 /// the cluster says.
-fn tell_output(pod: &ResourceIdentifier, hook: &Hook, output: &str) {
+fn log_output(pod: &ResourceIdentifier, hook: &Hook, output: &str) {
     let output = output.trim();
     if !output.is_empty() {
-        tracing::info!(%pod, container = hook.container, output, "the hook {} wrote", Told(hook));
+        tracing::info!(%pod, container = hook.container, output, "the hook {} wrote", HookLabel(hook));
     }
 }
 
-fn judge(executed: Result<Executed, Error>) -> Result<(), Failure> {
+fn check_result(executed: Result<ExecOutcome, Error>) -> Result<(), Failure> {
     match executed.map(hook::failure) {
         Ok(None) => Ok(()),
-        Ok(Some(text)) => Err(Failure { text, pod_is_gone: false, is_unheard: false }),
+        Ok(Some(text)) => Err(Failure { text, pod_is_gone: false, is_unreached: false }),
         Err(error) => Err(Failure {
             text: error.to_string(),
             pod_is_gone: error.is_not_found(),
-            is_unheard: error.is_out_of_reach(),
+            is_unreached: error.is_unavailable(),
         }),
     }
 }
 
 /// A hook in messages, without its command.
-pub(super) struct Told<'a>(pub(super) &'a Hook);
+pub(super) struct HookLabel<'a>(pub(super) &'a Hook);
 
-impl std::fmt::Display for Told<'_> {
+impl std::fmt::Display for HookLabel<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} in the container {:?}", self.0.source, self.0.container)
     }

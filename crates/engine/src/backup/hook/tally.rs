@@ -59,7 +59,7 @@ impl Tally {
     }
 
     /// Counts hooks that were run and counted elsewhere.
-    pub(in crate::backup) fn take_over(&self, (attempted, failed): (u64, u64)) {
+    pub(in crate::backup) fn add_counts(&self, (attempted, failed): (u64, u64)) {
         self.attempted.fetch_add(attempted, Ordering::Relaxed);
         self.failed.fetch_add(failed, Ordering::Relaxed);
     }

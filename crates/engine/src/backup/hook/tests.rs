@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cluster::fake::Fake;
-use crate::cluster::{self, Exec, Executed};
+use crate::cluster::{self, Exec, ExecOutcome};
 use crate::report::Report;
 
 fn hooks(spec: Value) -> Hooks {
@@ -106,7 +106,7 @@ fn an_entry_is_for_the_pods_that_it_selects() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let wrong = try_hooks(json!([
         {"name": "good", "pre": [exec("a"), {}]},
         {
@@ -191,7 +191,7 @@ fn annotations_say_all_that_a_hook_needs() {
 }
 
 #[test]
-fn a_command_that_cannot_be_read_is_an_error_that_keeps_it_to_itself() {
+fn unreadable_command_is_an_error_that_does_not_show_the_command() {
     for (key, value) in [
         ("pre.hook.backup.velero.io/command", r#"["mysql", "-psecret""#),
         ("pre.hook.backup.velero.io/command", r#"["mysql", 7, "secret"]"#),
@@ -258,18 +258,18 @@ fn a_pod_without_containers_cannot_have_hooks() {
 
 /// Runs the hooks of `spec` in a pod in which commands end as `script` says, and whether the pod
 /// is backed up.
-struct Ran {
+struct HookRunResult {
     outcome: PreOutcome,
     commands: Vec<String>,
     report: Report,
     tally: Tally,
 }
 
-type Script = fn(&Exec) -> cluster::Result<Executed>;
+type Script = fn(&Exec) -> cluster::Result<ExecOutcome>;
 
-async fn run(spec: Value, script: Script) -> Ran {
+async fn run(spec: Value, script: Script) -> HookRunResult {
     let plan = hooks(json!([spec])).plan(&pod()).unwrap();
-    let fake = Fake::usual().answering(script);
+    let fake = Fake::usual().with_exec_script(script);
     let report = Report::default();
     // Every look at the clock is a second later.
     let clock = AtomicI64::new(100);
@@ -278,23 +278,23 @@ async fn run(spec: Value, script: Script) -> Ran {
     let outcome = run_pre(&fake, &pod(), &plan, &report, &tally).await;
     thaw(&fake, &plan, &report, &tally).await;
     let commands = fake.execs().iter().map(|exec| exec.command.join(" ")).collect();
-    Ran { outcome, commands, report, tally }
+    HookRunResult { outcome, commands, report, tally }
 }
 
 /// Thaws the pod, once.
 async fn thaw(fake: &Fake, plan: &Plan, report: &Report, tally: &Tally) {
     let pod = pod();
-    let left = Thaw::new(&pod, plan).run(With { cluster: fake, report, tally }).await;
-    assert!(left.is_none(), "everything was heard of");
+    let remaining = Thaw::new(&pod, plan).run(HookContext { cluster: fake, report, tally }).await;
+    assert!(remaining.is_none(), "everything was heard of");
 }
 
-fn good() -> Executed {
-    Executed { output: "fine".into(), failure: None }
+fn good() -> ExecOutcome {
+    ExecOutcome { output: "fine".into(), failure: None }
 }
 
-fn bad() -> Executed {
+fn bad() -> ExecOutcome {
     let output = format!("{}the table is locked\n", "é".repeat(1000));
-    Executed { output, failure: Some("exit code 1".into()) }
+    ExecOutcome { output, failure: Some("exit code 1".into()) }
 }
 
 fn hook(command: &str, on_error: &str) -> Value {
@@ -307,7 +307,7 @@ fn errors(report: &Report) -> Vec<String> {
 
 #[tokio::test]
 async fn hooks_run_one_after_the_other_where_and_as_they_are_asked_for() {
-    let fake = Fake::usual().answering(|_| Ok(good()));
+    let fake = Fake::usual().with_exec_script(|_| Ok(good()));
     let spec = json!([{
         "name": "x",
         "pre": [exec("a"), {"exec": {"container": "side", "command": ["b", "c"], "timeout": "5s"}}],
@@ -327,11 +327,11 @@ async fn hooks_run_one_after_the_other_where_and_as_they_are_asked_for() {
     assert_eq!(fake.execs(), [exec("main", &["a"], 30), exec("side", &["b", "c"], 5)]);
     thaw(&fake, &plan, &report, &tally).await;
     assert_eq!(fake.execs()[2..], [exec("main", &["d"], 30)]);
-    assert_eq!((report.errors(), tally.counts()), (0, (3, 0)));
+    assert_eq!((report.error_count(), tally.counts()), (0, (3, 0)));
 }
 
 #[tokio::test]
-async fn a_failed_pre_hook_that_means_fail_is_the_last_and_the_pod_is_dropped() {
+async fn failed_pre_hook_with_on_error_fail_stops_hooks_and_excludes_the_pod() {
     let script: Script = |exec| Ok(if exec.command == ["b"] { bad() } else { good() });
     for on_error in [Some("Fail"), None] {
         let mut b = hook("b", "Fail");
@@ -354,7 +354,7 @@ async fn a_failed_pre_hook_that_means_fail_is_the_last_and_the_pod_is_dropped() 
 }
 
 #[tokio::test]
-async fn a_failed_pre_hook_that_means_continue_is_told_and_the_rest_goes_on() {
+async fn failed_pre_hook_with_on_error_continue_is_reported_and_the_rest_runs() {
     let script: Script = |exec| Ok(if exec.command == ["a"] { bad() } else { good() });
     let spec = json!({"name": "x", "pre": [hook("a", "Continue"), exec("b")], "post": [exec("z")]});
     let ran = run(spec, script).await;
@@ -393,14 +393,14 @@ async fn a_pod_that_is_gone_has_nothing_started() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_breaks_off_may_have_started_the_hook() {
+async fn broken_connection_may_have_started_the_hook() {
     let script: Script = |_| Err(cluster::Error::Unreachable("connection reset".into()));
     let ran = run(json!({"name": "x", "pre": [exec("a")]}), script).await;
     assert_eq!(ran.outcome, PreOutcome { started: true, may_be_stored: false });
 }
 
 #[tokio::test]
-async fn post_hooks_run_all_whatever_becomes_of_them() {
+async fn all_post_hooks_run_even_if_one_fails() {
     let script: Script = |exec| match exec.command[0].as_str() {
         "x" => Err(cluster::Error::ExecTimeout(exec.timeout)),
         "y" => Ok(bad()),
@@ -432,11 +432,11 @@ async fn the_freeze_lasts_from_the_first_pre_hook_to_the_end_of_the_last_post_ho
 }
 
 #[tokio::test]
-async fn commands_are_never_told() {
+async fn commands_are_never_logged_or_reported() {
     static COMMANDS: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let script: Script = |exec| {
         COMMANDS.lock().unwrap().push(exec.command[0].clone());
-        Ok(Executed { output: String::new(), failure: Some("exit code 2".into()) })
+        Ok(ExecOutcome { output: String::new(), failure: Some("exit code 2".into()) })
     };
     let spec = json!({"name": "x", "pre": [exec("-psecret")], "post": [exec("-psecret")]});
     let ran = run(spec, script).await;
@@ -445,9 +445,9 @@ async fn commands_are_never_told() {
 }
 
 /// Keeps what is logged.
-struct Lines(Arc<Mutex<Vec<String>>>);
+struct LogLines(Arc<Mutex<Vec<String>>>);
 
-impl tracing::Subscriber for Lines {
+impl tracing::Subscriber for LogLines {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
         true
     }
@@ -474,25 +474,25 @@ impl tracing::Subscriber for Lines {
 }
 
 #[tokio::test]
-async fn what_hooks_write_is_in_the_log_also_of_those_that_end_well() {
+async fn hook_output_is_logged_even_on_success() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let script: Script = |exec| {
         let output = format!("{} says hello\n", exec.command[0]);
         let failure = (exec.command[0] == "bad").then(|| "exit code 1".to_owned());
-        Ok(Executed { output, failure })
+        Ok(ExecOutcome { output, failure })
     };
     let pre = json!([hook("good", "Fail"), hook("bad", "Continue")]);
     let spec = json!({"name": "x", "pre": pre, "post": [exec("thaw")]});
     // A line that another test is just logging for the first time may be switched off for good by `tracing`, which
     // no later subscriber changes. Once it was logged here, it is known to all that come.
     run(spec.clone(), script).await;
-    let guard = tracing::subscriber::set_default(Lines(Arc::clone(&lines)));
+    let guard = tracing::subscriber::set_default(LogLines(Arc::clone(&lines)));
     run(spec, script).await;
     drop(guard);
     let lines = lines.lock().unwrap().clone();
     for hook in ["good", "bad", "thaw"] {
         let words = ["INFO", "pods/shop/db", "main", &format!("{hook} says hello")];
-        let is_told = |line: &&String| words.iter().all(|word| line.contains(word));
-        assert_eq!(lines.iter().filter(is_told).count(), 1, "{hook}: {lines:#?}");
+        let is_reported = |line: &&String| words.iter().all(|word| line.contains(word));
+        assert_eq!(lines.iter().filter(is_reported).count(), 1, "{hook}: {lines:#?}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::run::{Failure, Told, run};
+use super::run::{Failure, HookLabel, run};
 use super::{Hook, Plan, Source, Tally};
 use crate::cluster::Cluster;
 use crate::item::Object;
@@ -26,16 +26,16 @@ use crate::report::Report;
 /// For how long a pod is tried to be thawed that is not reached. An API server is back by then, or has
 /// handed over to another; reads wait as long for it. Nobody knows how long an application may stay
 /// frozen, so it is not given up sooner.
-const OUTAGE: Duration = Duration::from_mins(2);
+const RETRY_WINDOW: Duration = Duration::from_mins(2);
 /// The pause before the second try; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How many pods of a block are tried at a time, when the first was not reached.
-pub const SIDE_BY_SIDE: usize = 16;
+pub const MAX_CONCURRENT_THAWS: usize = 16;
 
 /// What hooks are run with.
 #[derive(Clone, Copy)]
-pub struct With<'a> {
+pub struct HookContext<'a> {
     /// Where the pods are.
     pub cluster: &'a dyn Cluster,
     /// Where failures are told.
@@ -51,7 +51,7 @@ pub struct Thaw<'a> {
     /// Those that are over, by their place.
     ran: Vec<usize>,
     /// Why the first of the others did not reach the pod, if it was tried.
-    unheard: Option<String>,
+    unreached_reason: Option<String>,
 }
 
 /// A pod that may be frozen still.
@@ -66,7 +66,7 @@ pub struct Unthawed<'a> {
 impl<'a> Thaw<'a> {
     /// All of them.
     pub fn new(pod: &'a Object, plan: &'a Plan) -> Self {
-        Self { pod, hooks: &plan.post, ran: Vec::new(), unheard: None }
+        Self { pod, hooks: &plan.post, ran: Vec::new(), unreached_reason: None }
     }
 
     /// The same, without those that have run before.
@@ -88,29 +88,29 @@ impl<'a> Thaw<'a> {
 
     /// Runs them one after the other, as far as they reach the pod. None is left out because another has
     /// failed: to let an application go on matters more. Returns what is left; none if the pod is thawed.
-    pub async fn run(self, with: With<'_>) -> Option<Self> {
+    pub async fn run(self, context: HookContext<'_>) -> Option<Self> {
         let pod = self.pod;
         // If it breaks off, the other pods are thawed all the same.
-        let ran = AssertUnwindSafe(self.run_unguarded(with)).catch_unwind().await;
-        let left = ran.unwrap_or_else(|_| {
-            with.report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
+        let ran = AssertUnwindSafe(self.run_unguarded(context)).catch_unwind().await;
+        let remaining = ran.unwrap_or_else(|_| {
+            context.report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
             None
         });
-        if left.is_none() {
-            tell_freeze(with.tally, pod);
+        if remaining.is_none() {
+            log_freeze(context.tally, pod);
         }
-        left
+        remaining
     }
 
-    async fn run_unguarded(mut self, with: With<'_>) -> Option<Self> {
+    async fn run_unguarded(mut self, context: HookContext<'_>) -> Option<Self> {
         let id = self.pod.id();
         for (place, hook) in self.pending() {
-            match run(with.cluster, &id, hook).await {
-                Err(Failure { text, is_unheard: true, .. }) => {
-                    self.unheard = Some(text);
+            match run(context.cluster, &id, hook).await {
+                Err(Failure { text, is_unreached: true, .. }) => {
+                    self.unreached_reason = Some(text);
                     return Some(self);
                 }
-                ended => settle(with, self.pod, hook, ended),
+                ended => record_hook_result(context, self.pod, hook, ended),
             }
             self.ran.push(place);
         }
@@ -118,24 +118,24 @@ impl<'a> Thaw<'a> {
     }
 
     /// Tells that the pod may be frozen, and tries those that are left behind the one that did not reach it.
-    pub async fn give_up(mut self, with: With<'_>) -> Unthawed<'a> {
-        let mut why = self.unheard.take();
+    pub async fn give_up(mut self, context: HookContext<'_>) -> Unthawed<'a> {
+        let mut reason = self.unreached_reason.take();
         for (place, hook) in self.pending() {
-            if let Some(why) = why.take() {
-                tell_unheard(with, self.pod, hook, &why);
+            if let Some(reason) = reason.take() {
+                report_unreached(context, self.pod, hook, &reason);
                 continue;
             }
-            match run(with.cluster, &self.pod.id(), hook).await {
-                Err(Failure { text, is_unheard: true, .. }) => {
-                    tell_unheard(with, self.pod, hook, &text);
+            match run(context.cluster, &self.pod.id(), hook).await {
+                Err(Failure { text, is_unreached: true, .. }) => {
+                    report_unreached(context, self.pod, hook, &text);
                 }
                 ended => {
-                    settle(with, self.pod, hook, ended);
+                    record_hook_result(context, self.pod, hook, ended);
                     self.ran.push(place);
                 }
             }
         }
-        tell_freeze(with.tally, self.pod);
+        log_freeze(context.tally, self.pod);
         Unthawed { pod: self.pod, ran: self.ran }
     }
 }
@@ -143,31 +143,31 @@ impl<'a> Thaw<'a> {
 /// Thaws pods that were not reached, side by side, so that one on a node that is away keeps no other
 /// frozen. That goes on until the outage is too long, or the server is asked to end: then the next one
 /// thaws them. Returns those that may be frozen still.
-pub async fn thaw_late<'a>(
-    with: With<'_>,
+pub async fn retry_thaw_all<'a>(
+    context: HookContext<'_>,
     pods: Vec<Thaw<'a>>,
     stop: &CancellationToken,
 ) -> Vec<Unthawed<'a>> {
-    let places = Semaphore::new(SIDE_BY_SIDE);
-    let pods = pods.into_iter().map(|pod| thaw_one_late(with, pod, stop, &places));
+    let permits = Semaphore::new(MAX_CONCURRENT_THAWS);
+    let pods = pods.into_iter().map(|pod| retry_thaw(context, pod, stop, &permits));
     join_all(pods).await.into_iter().flatten().collect()
 }
 
 /// Thaws one of them. A try needs one of the places; waiting for the next does not.
-pub async fn thaw_one_late<'a>(
-    with: With<'_>,
-    mut left: Thaw<'a>,
+pub async fn retry_thaw<'a>(
+    context: HookContext<'_>,
+    mut thaw: Thaw<'a>,
     stop: &CancellationToken,
-    places: &Semaphore,
+    permits: &Semaphore,
 ) -> Option<Unthawed<'a>> {
-    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
-    let pod = left.pod;
+    let (started_at, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let pod = thaw.pod;
     loop {
-        if let Some(why) = &left.unheard {
-            if began.elapsed() >= OUTAGE || stop.is_cancelled() {
+        if let Some(reason) = &thaw.unreached_reason {
+            if started_at.elapsed() >= RETRY_WINDOW || stop.is_cancelled() {
                 break;
             }
-            tracing::warn!(pod = %pod.id(), "its post-hook is tried again: {why}");
+            tracing::warn!(pod = %pod.id(), "its post-hook is tried again: {reason}");
             tokio::select! {
                 () = stop.cancelled() => break,
                 () = sleep(pause) => {}
@@ -175,45 +175,50 @@ pub async fn thaw_one_late<'a>(
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         // The semaphore is never closed.
-        let _place = places.acquire().await;
-        left = left.run(with).await?;
+        let _permit = permits.acquire().await;
+        thaw = thaw.run(context).await?;
     }
-    Some(left.give_up(with).await)
+    Some(thaw.give_up(context).await)
 }
 
 /// Counts a hook that has run, and tells if it failed.
-fn settle(with: With<'_>, pod: &Object, hook: &Hook, ended: Result<(), Failure>) {
+fn record_hook_result(
+    context: HookContext<'_>,
+    pod: &Object,
+    hook: &Hook,
+    ended: Result<(), Failure>,
+) {
     let id = pod.id();
-    with.tally.count(ended.is_err());
-    with.tally.thaw(&id);
+    context.tally.count(ended.is_err());
+    context.tally.thaw(&id);
     if let Err(Failure { text, .. }) = ended {
-        let told = Told(hook);
-        let text = format!("the post-hook {told} failed: {text}; what the pre-hooks did may last");
-        with.report.error(&id, text);
+        let label = HookLabel(hook);
+        let text = format!("the post-hook {label} failed: {text}; what the pre-hooks did may last");
+        context.report.error(&id, text);
     }
 }
 
 /// Counts a hook that did not reach its pod, and tells what to do. Its command is not told: it may hold a
 /// password.
-fn tell_unheard(with: With<'_>, pod: &Object, hook: &Hook, why: &str) {
-    with.tally.count(true);
+fn report_unreached(context: HookContext<'_>, pod: &Object, hook: &Hook, reason: &str) {
+    context.tally.count(true);
     let Object { namespace, name, .. } = pod;
     let place = match &hook.source {
         Source::Annotations => format!("the pod's annotation {}", key::POST_COMMAND),
         Source::Spec(name) => format!("the post-hook {name:?} in the Backup's spec.hooks"),
     };
     let text = format!(
-        "the post-hook {} did not reach it: {why}; the pod may still be frozen: the server retries every \
+        "the post-hook {} did not reach it: {reason}; the pod may still be frozen: the server retries every \
          half a minute, also when the backup is over; if it must not wait, run `kubectl -n {namespace} \
          exec {name} -c {} -- COMMAND` with the command of {place}",
-        Told(hook),
+        HookLabel(hook),
         hook.container,
     );
-    with.report.error(&pod.id(), text);
+    context.report.error(&pod.id(), text);
 }
 
 /// Tells for how long a pod was frozen.
-fn tell_freeze(tally: &Tally, pod: &Object) {
+fn log_freeze(tally: &Tally, pod: &Object) {
     let id = pod.id();
     let Some(freeze) = tally.take_freeze(&id) else { return };
     if let Some(milliseconds) = freeze.milliseconds() {

@@ -10,11 +10,11 @@ use super::{InvalidPolicies, quantity};
 /// Conditions as they are written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct ConditionsDocument {
     capacity: Option<String>,
     storage_class: Option<Vec<String>>,
-    nfs: Option<WrittenNfs>,
-    csi: Option<WrittenCsi>,
+    nfs: Option<NfsDocument>,
+    csi: Option<CsiDocument>,
     volume_types: Option<Vec<String>>,
     pvc_labels: Option<BTreeMap<String, String>>,
     pvc_phase: Option<Vec<String>>,
@@ -24,14 +24,14 @@ pub(super) struct Written {
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct WrittenNfs {
+struct NfsDocument {
     server: Option<String>,
     path: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-struct WrittenCsi {
+struct CsiDocument {
     driver: Option<String>,
     volume_attributes: Option<BTreeMap<String, String>>,
 }
@@ -58,7 +58,7 @@ struct Capacity {
     to: u64,
 }
 
-impl Written {
+impl ConditionsDocument {
     /// Reads what must be read to understand it. What nothing can fit is a warning.
     pub(super) fn read(self, warnings: &mut Vec<String>) -> Result<Conditions, InvalidPolicies> {
         let volume_types = self.volume_types.unwrap_or_default();
@@ -67,11 +67,11 @@ impl Written {
                 "the resource policy has the volume type {unknown}, which no volume has"
             ));
         }
-        let nfs = |nfs: WrittenNfs| Nfs {
+        let nfs = |nfs: NfsDocument| Nfs {
             server: nfs.server.unwrap_or_default(),
             path: nfs.path.unwrap_or_default(),
         };
-        let csi = |csi: WrittenCsi| Csi {
+        let csi = |csi: CsiDocument| Csi {
             driver: csi.driver.unwrap_or_default(),
             attributes: csi.volume_attributes.unwrap_or_default(),
         };
@@ -139,22 +139,23 @@ impl Capacity {
 }
 
 /// Whether a value is one of those asked for, or none is asked for. No value is never among them.
-fn is_among(value: &str, asked: &[String]) -> bool {
-    asked.is_empty() || (!value.is_empty() && asked.iter().any(|one| one == value))
+fn is_among(value: &str, wanted: &[String]) -> bool {
+    wanted.is_empty() || (!value.is_empty() && wanted.iter().any(|one| one == value))
 }
 
-fn fits_nfs(asked: &Nfs, found: Option<&Nfs>) -> bool {
+fn fits_nfs(wanted: &Nfs, found: Option<&Nfs>) -> bool {
     let fits = |asked: &String, found: &String| asked.is_empty() || asked == found;
-    found.is_some_and(|found| fits(&asked.server, &found.server) && fits(&asked.path, &found.path))
+    found
+        .is_some_and(|found| fits(&wanted.server, &found.server) && fits(&wanted.path, &found.path))
 }
 
-fn fits_csi(asked: &Csi, found: Option<&Csi>) -> bool {
+fn fits_csi(wanted: &Csi, found: Option<&Csi>) -> bool {
     found.is_some_and(|found| {
-        (asked.driver.is_empty() || asked.driver == found.driver)
-            && has_all(&found.attributes, &asked.attributes)
+        (wanted.driver.is_empty() || wanted.driver == found.driver)
+            && has_all(&found.attributes, &wanted.attributes)
     })
 }
 
-fn has_all(found: &BTreeMap<String, String>, asked: &BTreeMap<String, String>) -> bool {
-    asked.iter().all(|(key, value)| found.get(key) == Some(value))
+fn has_all(found: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
+    wanted.iter().all(|(key, value)| found.get(key) == Some(value))
 }

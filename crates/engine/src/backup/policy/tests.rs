@@ -155,7 +155,7 @@ fn no_policy_means_no_action() {
 }
 
 #[test]
-fn what_is_wrong_with_a_document_is_said() {
+fn document_problems_are_reported() {
     let one = |conditions: &str| {
         format!(
             "version: v1\nvolumePolicies: [{{conditions: {conditions}, action: {{type: skip}}}}]"
@@ -217,7 +217,7 @@ fn what_is_wrong_with_a_document_is_said() {
     ] {
         let error = parse(&yaml).unwrap_err();
         assert!(error.to_string().contains(words), "{yaml}: {error}");
-        assert_eq!(error.was_read(), was_read, "{yaml}: {error}");
+        assert_eq!(error.is_readable(), was_read, "{yaml}: {error}");
     }
 }
 
@@ -234,7 +234,7 @@ fn a_config_map_holds_one_document() {
         let error = Policies::parse(&data).unwrap_err();
         let words = format!("expected exactly one key in the data of the ConfigMap, found {count}");
         assert_eq!(error.to_string(), words);
-        assert!(!error.was_read());
+        assert!(!error.is_readable());
     }
 }
 

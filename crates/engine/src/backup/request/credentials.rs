@@ -15,12 +15,12 @@ use super::Facts;
 const WELL_KNOWN: [&str; 3] = ["cloud-credentials", "velero-repo-credentials", "local-volume"];
 
 /// The names of Secrets in the server's namespace that a backup leaves out.
-pub(super) fn left_out(
+pub(super) fn excluded_secrets(
     backup: &Backup,
     facts: &Facts,
     errors: &mut Vec<String>,
 ) -> BTreeSet<String> {
-    if are_asked_for(backup, errors) {
+    if includes_credentials(backup, errors) {
         return BTreeSet::new();
     }
     let mut names: BTreeSet<String> = WELL_KNOWN.map(str::to_owned).into();
@@ -41,7 +41,7 @@ pub(super) fn left_out(
 }
 
 /// Whether a Backup says that the server's credentials are to be in it.
-fn are_asked_for(backup: &Backup, errors: &mut Vec<String>) -> bool {
+fn includes_credentials(backup: &Backup, errors: &mut Vec<String>) -> bool {
     let key = annotation::INCLUDE_CREDENTIALS;
     let text = backup.metadata.annotations.as_ref().and_then(|all| all.get(key));
     match text.map(String::as_str) {

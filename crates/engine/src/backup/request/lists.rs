@@ -31,19 +31,19 @@ pub(super) fn kinds(spec: &BackupSpec, errors: &mut Vec<String>) -> Kinds {
         );
     }
     if is_old {
-        let wrong = contradictions(&spec.included_resources, &spec.excluded_resources);
+        let problems = contradictions(&spec.included_resources, &spec.excluded_resources);
         let lists = lists(
             "Invalid included/excluded resource lists",
             (&spec.included_resources, &spec.excluded_resources),
-            wrong,
+            problems,
             errors,
         );
         return Kinds::Old { lists, cluster_resources: spec.include_cluster_resources };
     }
     let mut scoped = |scope: &str, included: &[String], excluded: &[String]| {
         let prefix = format!("Invalid {scope} included/excluded resource lists");
-        let wrong = scoped_contradictions(included, excluded);
-        lists(&prefix, (included, excluded), wrong, errors)
+        let problems = scoped_contradictions(included, excluded);
+        lists(&prefix, (included, excluded), problems, errors)
     };
     let [included_cluster, excluded_cluster, included_namespaced, excluded_namespaced] = new;
     let spec = ScopedLists {
@@ -56,12 +56,12 @@ pub(super) fn kinds(spec: &BackupSpec, errors: &mut Vec<String>) -> Kinds {
 /// Reads which namespaces are asked for and which are not.
 pub(super) fn namespaces(spec: &BackupSpec, errors: &mut Vec<String>) -> (Vec<Glob>, Vec<Glob>) {
     let (included, excluded) = (&spec.included_namespaces, &spec.excluded_namespaces);
-    let mut wrong = contradictions(included, excluded);
+    let mut problems = contradictions(included, excluded);
     for list in [included, excluded] {
-        wrong.extend(sorted(list).into_iter().flat_map(wrong_with_namespace));
+        problems.extend(sorted(list).into_iter().flat_map(namespace_problems));
     }
     let prefix = "Invalid included/excluded namespace lists";
-    let Lists { included, excluded } = lists(prefix, (included, excluded), wrong, errors);
+    let Lists { included, excluded } = lists(prefix, (included, excluded), problems, errors);
     (included, excluded)
 }
 
@@ -69,7 +69,7 @@ pub(super) fn namespaces(spec: &BackupSpec, errors: &mut Vec<String>) -> (Vec<Gl
 fn lists(
     prefix: &str,
     (included, excluded): (&[String], &[String]),
-    mut wrong: Vec<String>,
+    mut problems: Vec<String>,
     errors: &mut Vec<String>,
 ) -> Lists {
     let mut compile = |list: &[String]| {
@@ -77,13 +77,13 @@ fn lists(
         for pattern in list {
             match Glob::new(pattern) {
                 Ok(glob) => globs.push(glob),
-                Err(error) => wrong.push(error.to_string()),
+                Err(error) => problems.push(error.to_string()),
             }
         }
         globs
     };
     let lists = Lists { included: compile(included), excluded: compile(excluded) };
-    errors.extend(wrong.into_iter().map(|wrong| format!("{prefix}: {wrong}")));
+    errors.extend(problems.into_iter().map(|wrong| format!("{prefix}: {wrong}")));
     lists
 }
 
@@ -91,33 +91,33 @@ const STAR_AMONG_INCLUDES: &str =
     "includes list must either contain '*' only, or a non-empty list of items";
 
 fn contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     if has_star_among_others(included) {
-        wrong.push(STAR_AMONG_INCLUDES.to_owned());
+        problems.push(STAR_AMONG_INCLUDES.to_owned());
     }
     if has_star(excluded) {
-        wrong.push("excludes list cannot contain '*'".to_owned());
+        problems.push("excludes list cannot contain '*'".to_owned());
     }
-    wrong.extend(in_both(included, excluded));
-    wrong
+    problems.extend(in_both(included, excluded));
+    problems
 }
 
 /// Of kinds of one scope all may be left out.
 fn scoped_contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     if has_star_among_others(included) {
-        wrong.push(STAR_AMONG_INCLUDES.to_owned());
+        problems.push(STAR_AMONG_INCLUDES.to_owned());
     }
     if has_star_among_others(excluded) {
-        wrong.push(
+        problems.push(
             "excludes list must either contain '*' only, or a non-empty list of items".to_owned(),
         );
     }
     if !included.is_empty() && has_star(excluded) {
-        wrong.push("when exclude is '*', include cannot have value".to_owned());
+        problems.push("when exclude is '*', include cannot have value".to_owned());
     }
-    wrong.extend(in_both(included, excluded));
-    wrong
+    problems.extend(in_both(included, excluded));
+    problems
 }
 
 fn has_star(list: &[String]) -> bool {
@@ -139,7 +139,7 @@ fn sorted(list: &[String]) -> BTreeSet<&str> {
 }
 
 /// What keeps a text from being a namespace, or a pattern of namespaces.
-fn wrong_with_namespace(name: &str) -> Vec<String> {
+fn namespace_problems(name: &str) -> Vec<String> {
     // An empty name is one that Velero lets pass: it stands for no namespace.
     if name.is_empty() {
         return Vec::new();
@@ -147,20 +147,20 @@ fn wrong_with_namespace(name: &str) -> Vec<String> {
     if let Err(error) = check_namespace(name) {
         return vec![error.to_string()];
     }
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     // What stands for characters is as good as one.
     let plain = name.replace(['*', '?', '[', ']'], "x");
     let is_inside = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
     if !plain.bytes().all(is_inside) || plain.starts_with('-') || plain.ends_with('-') {
-        wrong.push(format!(
+        problems.push(format!(
             "invalid namespace {name:?}: a lowercase RFC 1123 label must consist of lower case \
              alphanumeric characters or '-', and must start and end with an alphanumeric character"
         ));
     }
     if plain.len() > LONGEST_NAMESPACE {
-        wrong.push(format!(
+        problems.push(format!(
             "invalid namespace {name:?}: must be no more than {LONGEST_NAMESPACE} characters"
         ));
     }
-    wrong
+    problems
 }

@@ -65,11 +65,12 @@ fn check_storage(name: &str, location: &BackupStorageLocation, errors: &mut Vec<
     }
     let status = location.status.as_ref();
     if status.and_then(|status| status.phase.as_ref()) != Some(&LocationPhase::Available) {
-        let why = status.map(|status| status.message.as_str()).unwrap_or_default();
-        let why = if why.is_empty() { String::new() } else { format!(" {why}") };
+        let message_suffix = status.map(|status| status.message.as_str()).unwrap_or_default();
+        let message_suffix =
+            if message_suffix.is_empty() { String::new() } else { format!(" {message_suffix}") };
         errors.push(format!(
             "backup can't be created because BackupStorageLocation {name} is in Unavailable \
-             status.{why}"
+             status.{message_suffix}"
         ));
     }
 }
@@ -91,8 +92,8 @@ pub(super) fn choose_snapshots(
             spec.volume_snapshot_locations.clone_from(&names);
             names
         }
-        Err(wrong) => {
-            errors.extend(wrong);
+        Err(problems) => {
+            errors.extend(problems);
             Vec::new()
         }
     }
@@ -101,7 +102,7 @@ pub(super) fn choose_snapshots(
 /// The names of the locations: those that were asked for in that order, then one for each other
 /// provider.
 fn choose(
-    asked: &[String],
+    requested: &[String],
     locations: &[VolumeSnapshotLocation],
     defaults: &Defaults,
 ) -> Result<Vec<String>, Vec<String>> {
@@ -114,31 +115,31 @@ fn choose(
     }
     let not_found = |name: &str| format!("volumesnapshotlocations.{GROUP} {name:?} not found");
 
-    let mut wrong = Vec::new();
+    let mut problems = Vec::new();
     let mut chosen: Vec<(&str, &str)> = Vec::new();
-    for name in asked {
+    for name in requested {
         let Some(provider) = by_name.get(name.as_str()) else {
-            wrong.push(format!(
+            problems.push(format!(
                 "a VolumeSnapshotLocation CRD for the location {name} with the name specified in \
                  the backup spec needs to be created before this snapshot can be executed. Error: {}",
                 not_found(name)
             ));
             continue;
         };
-        match chosen.iter().find(|(taken, _)| taken == provider) {
+        match chosen.iter().find(|(chosen_provider, _)| chosen_provider == provider) {
             None => chosen.push((provider, name)),
             Some((_, other)) if other == name => {}
-            Some((_, other)) => wrong.push(format!(
+            Some((_, other)) => problems.push(format!(
                 "more than one VolumeSnapshotLocation name specified for provider {provider}: \
                  {name}; unexpected name was {other}"
             )),
         }
     }
-    if !wrong.is_empty() {
-        return Err(wrong);
+    if !problems.is_empty() {
+        return Err(problems);
     }
     for (provider, names) in &by_provider {
-        if chosen.iter().any(|(taken, _)| taken == provider) {
+        if chosen.iter().any(|(chosen_provider, _)| chosen_provider == provider) {
             continue;
         }
         let default = defaults.snapshot_locations.get(*provider);
@@ -147,19 +148,19 @@ fn choose(
             (several, Some(default)) if several.contains(&default.as_str()) => {
                 chosen.push((provider, default));
             }
-            (_, Some(default)) => wrong.push(format!(
+            (_, Some(default)) => problems.push(format!(
                 "error getting volume snapshot location named {default}: {}",
                 not_found(default)
             )),
-            (_, None) => wrong.push(format!(
+            (_, None) => problems.push(format!(
                 "provider {provider} has more than one possible volume snapshot location, and none \
                  were specified explicitly or as a default"
             )),
         }
     }
-    if wrong.is_empty() {
+    if problems.is_empty() {
         Ok(chosen.into_iter().map(|(_, name)| name.to_owned()).collect())
     } else {
-        Err(wrong)
+        Err(problems)
     }
 }

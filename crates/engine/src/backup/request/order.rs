@@ -13,14 +13,16 @@ pub(super) fn read(
         if names.is_empty() {
             continue;
         }
-        let wrong = |why: &str| format!("invalid OrderedResources '{resource}={names}': {why}");
+        let invalid_order =
+            |reason: &str| format!("invalid OrderedResources '{resource}={names}': {reason}");
         if !is_plural(resource) {
-            errors.push(wrong("the key must be the plural of a resource, without its group"));
+            errors
+                .push(invalid_order("the key must be the plural of a resource, without its group"));
             continue;
         }
         let names: Vec<_> = names.split(',').map(str::trim).collect();
         if names.iter().any(|name| !is_name(name)) {
-            errors.push(wrong(
+            errors.push(invalid_order(
                 "expected names separated by commas, each as namespace/name, or name for what \
                  lives in no namespace",
             ));

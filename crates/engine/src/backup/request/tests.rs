@@ -124,7 +124,7 @@ fn every_default_is_filled_in() {
 }
 
 #[test]
-fn what_is_said_is_not_overwritten() {
+fn explicit_values_are_not_overwritten() {
     let spec = json!({
         "metadata": {},
         "hooks": {},
@@ -149,7 +149,7 @@ fn what_is_said_is_not_overwritten() {
 }
 
 #[test]
-fn hooks_that_could_never_run_are_told_with_everything_else() {
+fn invalid_hooks_are_reported_with_all_other_problems() {
     let spec = json!({
         "ttl": "-1h",
         "hooks": {"resources": [
@@ -200,7 +200,7 @@ fn a_request_knows_the_backup_as_plugins_see_it() {
 }
 
 #[test]
-fn the_old_name_for_fs_backup_counts_if_it_says_yes() {
+fn old_fs_backup_field_counts_only_if_true() {
     for (spec, expected) in [
         (json!({"defaultVolumesToRestic": true}), true),
         (json!({"defaultVolumesToRestic": true, "defaultVolumesToFsBackup": false}), true),
@@ -248,7 +248,7 @@ fn selectors_are_one_or_several() {
 }
 
 #[test]
-fn namespaces_are_looked_up_and_told() {
+fn missing_namespaces_are_reported() {
     let mut facts = facts();
     facts.namespaces = Ok(vec![
         namespace("shop", &[("argocd.argoproj.io/managed-by", "argo")]),
@@ -319,7 +319,7 @@ fn a_backup_has_a_name_and_a_uid() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once_and_in_order() {
+fn all_problems_are_reported_at_once_and_in_order() {
     let facts = Facts {
         storage_location: storage("ReadOnly", "Unavailable"),
         snapshot_locations: Ok(snapshot_locations(&[("a", "p"), ("b", "p")])),
@@ -361,7 +361,7 @@ fn everything_that_is_wrong_is_told_at_once_and_in_order() {
 }
 
 #[test]
-fn errors_of_an_earlier_look_are_gone_when_there_are_none() {
+fn earlier_validation_errors_are_cleared() {
     let wrong = prepared(json!({"ttl": "-1s"}), &facts()).backup;
     let mut mended = wrong;
     mended.spec.ttl = Duration::ZERO;

@@ -10,31 +10,36 @@ use tokio::time::timeout;
 
 use super::zone;
 use crate::backup::Context;
-use crate::journal::{Intent, Record, Recovered, SnapshotIntent};
-use crate::point::{self, Point};
+use crate::failpoint::{self, Point};
+use crate::journal::{Intent, JournalEntry, Recovered, SnapshotIntent};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotters, volume_id};
 
 /// How many snapshots are deleted at a time.
-const AT_ONCE: usize = 8;
+const MAX_CONCURRENT_DELETIONS: usize = 8;
 /// How long a plugin may take for one.
-const LIMIT: Duration = Duration::from_mins(1);
+const PLUGIN_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Tells of a snapshot that may be there without a record.
-pub(super) fn tell(report: &Report, id: &ResourceIdentifier, plugin: &Name, request: &str) {
+pub(super) fn warn_leftover(
+    report: &Report,
+    id: &ResourceIdentifier,
+    plugin: &Name,
+    request: &str,
+) {
     let text = format!(
         "a snapshot that {plugin} has taken of it, if it has, may be left over: look for the tag \
          {}={request}",
         bowline_api::annotation::REQUEST_ID
     );
-    report.warning(id, text);
+    report.warn(id, text);
 }
 
 /// Tells of all snapshots that were asked for when a server ended, of a run that does not go on.
-pub(in crate::backup) fn tell_all(report: &Report, recovered: &Recovered) {
+pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &Recovered) {
     for intent in &recovered.in_flight {
-        if let (Some(wanted), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
-            tell(report, &intent.item.clone().into(), &plugin, &wanted.request);
+        if let (Some(snapshot_intent), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
+            warn_leftover(report, &intent.item.clone().into(), &plugin, &snapshot_intent.request);
         }
     }
 }
@@ -50,15 +55,16 @@ pub async fn discard(
         match delete(snapshotters, &snapshot).await {
             Ok(()) => None,
             Err(reason) => {
-                let (id, of) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
+                let (id, spec) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
                 let text = format!("the snapshot {id} could not be deleted, and is kept: {reason}");
-                report.error(&volume_id(&of.persistent_volume_name), text);
+                report.error(&volume_id(&spec.persistent_volume_name), text);
                 Some(snapshot)
             }
         }
     });
-    let left: Vec<_> = futures::stream::iter(each).buffer_unordered(AT_ONCE).collect().await;
-    left.into_iter().flatten().collect()
+    let undeleted: Vec<_> =
+        futures::stream::iter(each).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
+    undeleted.into_iter().flatten().collect()
 }
 
 async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<(), String> {
@@ -66,25 +72,25 @@ async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<
     let Some(id) = SnapshotId::new(&snapshot.status.provider_snapshot_id) else { return Ok(()) };
     let opened = snapshotters.open(&snapshot.spec.location).await;
     let snapshotter = opened.map_err(|error| error.to_string())?;
-    snapshotter::delete(&snapshotter, &id, LIMIT).await
+    snapshotter::delete(&snapshotter, &id, PLUGIN_TIMEOUT).await
 }
 
 /// What became of a snapshot that was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reclaim {
+pub enum ReclaimOutcome {
     /// It is deleted.
     Deleted,
     /// A backup has it: only the journal did not say so. It is kept.
     Recorded,
     /// Its plugin is of version 1, which cannot be asked for it.
-    Unknowable,
+    Unsupported,
 }
 
 /// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it, and
 /// notes that. If nothing can be learnt, that is told, and not noted: a process that is killed takes its warnings
 /// with it, and the next one must tell it again.
-pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent) {
-    let Some(wanted) = &intent.snapshot else { return };
+pub(in crate::backup) async fn reclaim_in_flight(context: &Context, intent: &Intent) {
+    let Some(snapshot_intent) = &intent.snapshot else { return };
     let id: ResourceIdentifier = intent.item.clone().into();
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
@@ -92,24 +98,31 @@ pub(in crate::backup) async fn reclaim_before(context: &Context, intent: &Intent
     // The block is done again, and nothing of its first time is in any record.
     let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent, &[]).await;
     match &reclaimed {
-        Ok(Reclaim::Deleted | Reclaim::Recorded) => {}
-        Ok(Reclaim::Unknowable) => tell_intent(&context.report, &id, intent, wanted),
+        Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded) => {}
+        Ok(ReclaimOutcome::Unsupported) => {
+            warn_intent(&context.report, &id, intent, snapshot_intent);
+        }
         Err(reason) => {
             tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
-            tell_intent(&context.report, &id, intent, wanted);
+            warn_intent(&context.report, &id, intent, snapshot_intent);
         }
     }
-    if matches!(reclaimed, Ok(Reclaim::Deleted | Reclaim::Recorded)) {
-        let record = Record::Reclaimed { request: wanted.request.clone() };
+    if matches!(reclaimed, Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded)) {
+        let record = JournalEntry::Reclaimed { request: snapshot_intent.request.clone() };
         if let Err(error) = context.journal.append(&record).await {
             tracing::warn!("{error}; if the server ends now, the snapshot is asked for once more");
         }
     }
 }
 
-fn tell_intent(report: &Report, id: &ResourceIdentifier, intent: &Intent, wanted: &SnapshotIntent) {
+fn warn_intent(
+    report: &Report,
+    id: &ResourceIdentifier,
+    intent: &Intent,
+    snapshot_intent: &SnapshotIntent,
+) {
     if let Ok(plugin) = intent.plugin.parse() {
-        tell(report, id, &plugin, &wanted.request);
+        warn_leftover(report, id, &plugin, &snapshot_intent.request);
     }
 }
 
@@ -122,23 +135,26 @@ pub async fn reclaim(
     labels: Option<&BTreeMap<String, String>>,
     intent: &Intent,
     recorded: &[Snapshot],
-) -> Result<Reclaim, String> {
-    let wanted = intent.snapshot.as_ref().ok_or("it is no snapshot")?;
-    let opened = snapshotters.open(&wanted.location).await;
+) -> Result<ReclaimOutcome, String> {
+    let snapshot_intent = intent.snapshot.as_ref().ok_or("it is no snapshot")?;
+    let opened = snapshotters.open(&snapshot_intent.location).await;
     let snapshotter = opened.map_err(|error| error.to_string())?;
     if !snapshotter.is_v2 {
-        return Ok(Reclaim::Unknowable);
+        return Ok(ReclaimOutcome::Unsupported);
     }
-    let volume = VolumeId::new(&wanted.volume).ok_or("its volume has no id")?;
-    let tags = zone::tags(labels, backup, &intent.item.name, &wanted.request);
-    point::pass(Point::Reclaim);
-    let asked = timeout(LIMIT, snapshotter.calls.create_snapshot(&volume, &wanted.zone, &tags));
-    let asked = asked.await.map_err(|_| "the plugin does not answer".to_owned())?;
-    let snapshot = asked.map_err(|error| error.to_string())?;
+    let volume = VolumeId::new(&snapshot_intent.volume).ok_or("its volume has no id")?;
+    let tags = zone::tags(labels, backup, &intent.item.name, &snapshot_intent.request);
+    failpoint::hit(Point::Reclaim);
+    let answer = timeout(
+        PLUGIN_TIMEOUT,
+        snapshotter.calls.create_snapshot(&volume, &snapshot_intent.zone, &tags),
+    );
+    let answer = answer.await.map_err(|_| "the plugin does not answer".to_owned())?;
+    let snapshot = answer.map_err(|error| error.to_string())?;
     if recorded.iter().any(|one| one.status.provider_snapshot_id == snapshot.as_str()) {
-        return Ok(Reclaim::Recorded);
+        return Ok(ReclaimOutcome::Recorded);
     }
-    snapshotter::delete(&snapshotter, &snapshot, LIMIT).await?;
-    point::pass(Point::SnapshotReclaimed);
-    Ok(Reclaim::Deleted)
+    snapshotter::delete(&snapshotter, &snapshot, PLUGIN_TIMEOUT).await?;
+    failpoint::hit(Point::SnapshotReclaimed);
+    Ok(ReclaimOutcome::Deleted)
 }

@@ -29,12 +29,12 @@ impl SnapshotProgress {
     }
 
     /// A plugin is asked for a snapshot.
-    pub(in crate::backup) fn request(&self) {
+    pub(in crate::backup) fn count_request(&self) {
         self.requested.fetch_add(1, Ordering::Relaxed);
     }
 
     /// An operation has begun. Only those on snapshots are kept.
-    pub(in crate::backup) fn begin(&self, operation: &Operation) {
+    pub(in crate::backup) fn record_operation(&self, operation: &Operation) {
         if !operation.kind.is_of_volume() {
             return;
         }

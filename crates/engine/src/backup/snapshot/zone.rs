@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 /// What a volume is labelled with, the newer first.
-const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+const ZONE_LABELS: [&str; 2] =
+    ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 
 /// What drivers call the zone among the nodes that a volume can be used from.
-const OF_DRIVERS: [&str; 4] = [
+const DRIVER_ZONE_KEYS: [&str; 4] = [
     "topology.ebs.csi.aws.com/zone",
     "topology.disk.csi.azure.com/zone",
     "topology.cinder.csi.openstack.org/zone",
@@ -16,18 +17,18 @@ const OF_DRIVERS: [&str; 4] = [
 ];
 
 /// The one whose volumes are in several zones.
-const REGIONAL: &str = "topology.gke.io/zone";
-const BETWEEN_ZONES: &str = "__";
+const GKE_ZONE_KEY: &str = "topology.gke.io/zone";
+const ZONE_SEPARATOR: &str = "__";
 
 /// The zone of a volume: what its labels say, else what the nodes have in common that it can be used
 /// from. Empty if nothing says.
-pub(super) fn of(volume: &PersistentVolume) -> String {
+pub(super) fn zone_of(volume: &PersistentVolume) -> String {
     let labels = volume.metadata.labels.as_ref();
-    let labelled = LABELS.iter().find_map(|key| labels.and_then(|labels| labels.get(*key)));
-    labelled.cloned().unwrap_or_else(|| of_nodes(volume))
+    let labelled = ZONE_LABELS.iter().find_map(|key| labels.and_then(|labels| labels.get(*key)));
+    labelled.cloned().unwrap_or_else(|| zone_of_nodes(volume))
 }
 
-fn of_nodes(volume: &PersistentVolume) -> String {
+fn zone_of_nodes(volume: &PersistentVolume) -> String {
     let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
     let terms = affinity.and_then(|affinity| affinity.required.as_ref());
     let terms = terms.map(|required| required.node_selector_terms.as_slice()).unwrap_or_default();
@@ -36,13 +37,13 @@ fn of_nodes(volume: &PersistentVolume) -> String {
         let first = rule.values.as_ref().and_then(|values| values.first());
         let Some(zone) = first.filter(|_| rule.operator == "In") else { continue };
         let key = rule.key.as_str();
-        if key == REGIONAL {
+        if key == GKE_ZONE_KEY {
             regional.push(zone.as_str());
-        } else if OF_DRIVERS.contains(&key) || LABELS.contains(&key) {
+        } else if DRIVER_ZONE_KEYS.contains(&key) || ZONE_LABELS.contains(&key) {
             return zone.clone();
         }
     }
-    regional.join(BETWEEN_ZONES)
+    regional.join(ZONE_SEPARATOR)
 }
 
 /// The tags of a snapshot: the labels of the backup, and which backup and volume it is of.
@@ -72,7 +73,7 @@ mod tests {
     fn zone(labels: &Value, rules: &Value) -> String {
         let nodes = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": rules}]}});
         let volume = json!({"metadata": {"labels": labels}, "spec": {"nodeAffinity": nodes}});
-        of(&serde_json::from_value(volume).unwrap())
+        zone_of(&serde_json::from_value(volume).unwrap())
     }
 
     #[test]
@@ -88,15 +89,15 @@ mod tests {
             (json!({}), json!([rule(ebs, "NotIn", &["c"]), rule(new, "In", &["e"])]), "e"),
             (
                 json!({}),
-                json!([rule(REGIONAL, "In", &["f"]), rule(REGIONAL, "In", &["g"])]),
+                json!([rule(GKE_ZONE_KEY, "In", &["f"]), rule(GKE_ZONE_KEY, "In", &["g"])]),
                 "f__g",
             ),
-            (json!({}), json!([rule(REGIONAL, "In", &["f"]), rule(ebs, "In", &["c"])]), "c"),
+            (json!({}), json!([rule(GKE_ZONE_KEY, "In", &["f"]), rule(ebs, "In", &["c"])]), "c"),
             (json!({}), json!([rule("kubernetes.io/hostname", "In", &["n1"])]), ""),
             (json!({}), json!([rule(ebs, "In", &[])]), ""),
         ] {
             assert_eq!(zone(&labels, &rules), expected, "{labels} {rules}");
         }
-        assert_eq!(of(&PersistentVolume::default()), "");
+        assert_eq!(zone_of(&PersistentVolume::default()), "");
     }
 }

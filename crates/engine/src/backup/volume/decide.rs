@@ -1,7 +1,7 @@
 //! Which method a volume is to be saved by, and what comes of it.
 
-use super::Wishes;
-use super::note::{Obstacle, PodVolume};
+use super::VolumeOptions;
+use super::volume_facts::{Obstacle, PodVolume};
 use crate::backup::policy::{Method, VolumeFacts};
 
 /// A PersistentVolume to judge.
@@ -24,34 +24,36 @@ pub(super) struct Mount<'a> {
 
 /// What becomes of the data of a volume.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Fate<'a> {
+pub(super) enum VolumeDecision<'a> {
     /// Nobody wants it saved.
-    LeftOut(LeftOut),
+    Skipped(SkipCause),
     /// It is to be snapshotted by a plugin.
     Snapshot {
         /// What is left if no plugin knows it.
-        without: Without,
+        fallback: SnapshotFallback,
     },
     /// It is to be saved by a method that this version does not have.
-    Lacking(Lacking<'a>),
+    Unsupported(UnsupportedMethod<'a>),
     /// It is to be saved, but nothing fits it.
     NoMethod(NoMethod<'a>),
 }
 
 /// What is left for a volume that no plugin can snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Without {
+pub(super) enum SnapshotFallback {
     /// A snapshot by its CSI driver.
     Csi { driver: String },
     /// Nothing.
     Nothing { volume_type: Option<&'static str> },
 }
 
-impl From<&Without> for Fate<'_> {
-    fn from(without: &Without) -> Self {
-        match without.clone() {
-            Without::Csi { driver } => Self::Lacking(Lacking::CsiSnapshot { driver }),
-            Without::Nothing { volume_type } => {
+impl From<&SnapshotFallback> for VolumeDecision<'_> {
+    fn from(fallback: &SnapshotFallback) -> Self {
+        match fallback.clone() {
+            SnapshotFallback::Csi { driver } => {
+                Self::Unsupported(UnsupportedMethod::CsiSnapshot { driver })
+            }
+            SnapshotFallback::Nothing { volume_type } => {
                 Self::NoMethod(NoMethod::NoSnapshotter { volume_type })
             }
         }
@@ -60,7 +62,7 @@ impl From<&Without> for Fate<'_> {
 
 /// Who does not want the data of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeftOut {
+pub(super) enum SkipCause {
     PolicySkip,
     PolicyCustom,
     SnapshotsOff,
@@ -68,9 +70,9 @@ pub(super) enum LeftOut {
 
 /// The method that this version does not have.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Lacking<'a> {
+pub(super) enum UnsupportedMethod<'a> {
     FsBackup {
-        why: Why,
+        cause: FsBackupCause,
         pod: Option<&'a str>,
     },
     CsiSnapshot {
@@ -82,7 +84,7 @@ pub(super) enum Lacking<'a> {
 
 /// Why files are to be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Why {
+pub(super) enum FsBackupCause {
     Policy,
     OptedIn,
     NotOptedOut,
@@ -102,86 +104,98 @@ pub(super) enum NoMethod<'a> {
 }
 
 /// What becomes of the data of a PersistentVolume.
-pub(super) fn fate<'a>(case: &Case<'a>, wishes: &Wishes<'_>) -> Fate<'a> {
-    match method(case.facts, wishes) {
-        Some(Method::Skip) => return Fate::LeftOut(LeftOut::PolicySkip),
-        Some(Method::Custom) => return Fate::LeftOut(LeftOut::PolicyCustom),
-        Some(Method::FsBackup) => return copied(case, Why::Policy, None, wishes),
-        Some(Method::Snapshot) => return snapshotted(case, wishes),
+pub(super) fn decide<'a>(case: &Case<'a>, options: &VolumeOptions<'_>) -> VolumeDecision<'a> {
+    match method(case.facts, options) {
+        Some(Method::Skip) => return VolumeDecision::Skipped(SkipCause::PolicySkip),
+        Some(Method::Custom) => return VolumeDecision::Skipped(SkipCause::PolicyCustom),
+        Some(Method::FsBackup) => {
+            return decide_fs_backup(case, FsBackupCause::Policy, None, options);
+        }
+        Some(Method::Snapshot) => return decide_snapshot(case, options),
         None => {}
     }
     let mut wanting = case.mounts.iter().filter_map(|mount| {
-        let why = opted(mount.volume, wishes)?;
-        Some((why, mount))
+        let cause = opt_in_cause(mount.volume, options)?;
+        Some((cause, mount))
     });
     // One pod through which the files can be read is enough.
     let by_reachable = wanting.clone().find(|(_, mount)| mount.volume.obstacle.is_none());
     match by_reachable.or_else(|| wanting.next()) {
-        Some((why, mount)) => copied(case, why, Some(mount), wishes),
-        None if wishes.snapshot_volumes => snapshotted(case, wishes),
-        None => Fate::LeftOut(LeftOut::SnapshotsOff),
+        Some((cause, mount)) => decide_fs_backup(case, cause, Some(mount), options),
+        None if options.snapshot_volumes => decide_snapshot(case, options),
+        None => VolumeDecision::Skipped(SkipCause::SnapshotsOff),
     }
 }
 
-fn copied<'a>(
+fn decide_fs_backup<'a>(
     case: &Case<'a>,
-    why: Why,
+    cause: FsBackupCause,
     mount: Option<&Mount<'a>>,
-    wishes: &Wishes<'_>,
-) -> Fate<'a> {
-    if !wishes.includes_claims {
-        return Fate::NoMethod(NoMethod::NoClaims);
+    options: &VolumeOptions<'_>,
+) -> VolumeDecision<'a> {
+    if !options.includes_claims {
+        return VolumeDecision::NoMethod(NoMethod::NoClaims);
     }
     if case.facts.volume_type == Some("hostPath") {
-        return Fate::NoMethod(NoMethod::HostPath);
+        return VolumeDecision::NoMethod(NoMethod::HostPath);
     }
     let obstacle = mount.and_then(|mount| Some((mount.pod, mount.volume.obstacle?)));
     match obstacle {
-        Some((pod, obstacle)) => Fate::NoMethod(NoMethod::Unreachable { pod, obstacle }),
-        None => Fate::Lacking(Lacking::FsBackup { why, pod: mount.map(|mount| mount.pod) }),
+        Some((pod, obstacle)) => VolumeDecision::NoMethod(NoMethod::Unreachable { pod, obstacle }),
+        None => VolumeDecision::Unsupported(UnsupportedMethod::FsBackup {
+            cause,
+            pod: mount.map(|mount| mount.pod),
+        }),
     }
 }
 
-fn snapshotted<'a>(case: &Case<'a>, wishes: &Wishes<'_>) -> Fate<'a> {
+fn decide_snapshot<'a>(case: &Case<'a>, options: &VolumeOptions<'_>) -> VolumeDecision<'a> {
     if !case.has_volume {
-        return Fate::Lacking(Lacking::AnySnapshot);
+        return VolumeDecision::Unsupported(UnsupportedMethod::AnySnapshot);
     }
-    let without = match &case.facts.csi {
+    let fallback = match &case.facts.csi {
         // Velero takes a CSI snapshot of a claim, never of a volume alone.
-        Some(csi) if case.has_claim => Without::Csi { driver: csi.driver.clone() },
-        _ => Without::Nothing { volume_type: case.facts.volume_type },
+        Some(csi) if case.has_claim => SnapshotFallback::Csi { driver: csi.driver.clone() },
+        _ => SnapshotFallback::Nothing { volume_type: case.facts.volume_type },
     };
-    if wishes.has_snapshot_locations { Fate::Snapshot { without } } else { (&without).into() }
+    if options.has_snapshot_locations {
+        VolumeDecision::Snapshot { fallback }
+    } else {
+        (&fallback).into()
+    }
 }
 
 /// Whether the files in a volume of a pod are to be copied that is no claim.
 pub(super) fn wants_copy(
     volume: &PodVolume,
     facts: &VolumeFacts,
-    wishes: &Wishes<'_>,
-) -> Option<Why> {
-    match method(facts, wishes) {
-        Some(Method::FsBackup) => Some(Why::Policy),
+    options: &VolumeOptions<'_>,
+) -> Option<FsBackupCause> {
+    match method(facts, options) {
+        Some(Method::FsBackup) => Some(FsBackupCause::Policy),
         Some(Method::Skip | Method::Snapshot | Method::Custom) => None,
-        None => opted(volume, wishes),
+        None => opt_in_cause(volume, options),
     }
 }
 
 /// Whether the files in a volume of a pod are to be copied that is a claim of which nothing is known.
-pub(super) fn wants_copy_of_claim(volume: &PodVolume, wishes: &Wishes<'_>) -> Option<Why> {
-    opted(volume, wishes).filter(|_| wishes.includes_claims && volume.obstacle.is_none())
+pub(super) fn wants_copy_of_claim(
+    volume: &PodVolume,
+    options: &VolumeOptions<'_>,
+) -> Option<FsBackupCause> {
+    opt_in_cause(volume, options).filter(|_| options.includes_claims && volume.obstacle.is_none())
 }
 
 /// What a policy says about a volume.
-fn method(facts: &VolumeFacts, wishes: &Wishes<'_>) -> Option<Method> {
-    wishes.policies?.action_for(facts).map(|action| action.method)
+fn method(facts: &VolumeFacts, options: &VolumeOptions<'_>) -> Option<Method> {
+    options.policies?.action_for(facts).map(|action| action.method)
 }
 
 /// Whether a pod wants a volume of it copied, where no policy says otherwise.
-fn opted(volume: &PodVolume, wishes: &Wishes<'_>) -> Option<Why> {
-    if wishes.default_volumes_to_fs_backup {
-        (!volume.is_opted_out).then_some(Why::NotOptedOut)
+fn opt_in_cause(volume: &PodVolume, options: &VolumeOptions<'_>) -> Option<FsBackupCause> {
+    if options.default_volumes_to_fs_backup {
+        (!volume.is_opted_out).then_some(FsBackupCause::NotOptedOut)
     } else {
-        volume.is_opted_in.then_some(Why::OptedIn)
+        volume.is_opted_in.then_some(FsBackupCause::OptedIn)
     }
 }

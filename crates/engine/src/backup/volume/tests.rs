@@ -14,14 +14,14 @@ fn object(value: &Value) -> Object {
     Object::new(resource, Item::from_object(value).unwrap()).unwrap()
 }
 
-fn noted(objects: &[Value]) -> Volumes {
+fn record_all(objects: &[Value]) -> Volumes {
     let volumes = Volumes::default();
     for value in objects {
         let object = object(value);
         match value["kind"].as_str().unwrap() {
-            "Pod" => volumes.note_pod(&object),
-            "PersistentVolumeClaim" => volumes.note_claim(&object),
-            _ => volumes.note_volume(&object),
+            "Pod" => volumes.record_pod(&object),
+            "PersistentVolumeClaim" => volumes.record_claim(&object),
+            _ => volumes.record_volume(&object),
         }
     }
     volumes
@@ -95,7 +95,7 @@ fn policies(condition: &str, action: &str) -> Policies {
 }
 
 /// What a Backup wishes that says nothing.
-const UNSAID: Wishes<'_> = Wishes {
+const DEFAULT_OPTIONS: VolumeOptions<'_> = VolumeOptions {
     snapshot_volumes: true,
     default_volumes_to_fs_backup: false,
     policies: None,
@@ -103,26 +103,30 @@ const UNSAID: Wishes<'_> = Wishes {
     includes_claims: true,
 };
 
-const DEFAULT_FS: Wishes<'_> = Wishes { default_volumes_to_fs_backup: true, ..UNSAID };
+const DEFAULT_FS: VolumeOptions<'_> =
+    VolumeOptions { default_volumes_to_fs_backup: true, ..DEFAULT_OPTIONS };
 
 /// What is said of a volume: the reason in its info, and what kind of message there is on what.
-fn told(objects: &[Value], wishes: &Wishes<'_>) -> (Vec<String>, Vec<String>) {
-    let volumes = noted(objects);
+fn decide_and_describe(
+    objects: &[Value],
+    options: &VolumeOptions<'_>,
+) -> (Vec<String>, Vec<String>) {
+    let volumes = record_all(objects);
     // No plugin knows any of them.
-    for volume in volumes.to_snapshot(wishes) {
-        volumes.note_snapshotted(&volume, Snapshotted::Unmatched);
+    for volume in volumes.volumes_to_snapshot(options) {
+        volumes.record_snapshot(&volume, SnapshotOutcome::Unmatched);
     }
-    let settled = volumes.settle(wishes);
-    let reasons = settled.infos.iter().map(|info| {
+    let results = volumes.decide_all(options);
+    let reasons = results.infos.iter().map(|info| {
         assert!(info.skipped && info.backup_method.is_none(), "{info:?}");
         info.skipped_reason.clone()
     });
     let messages = |kind: &str, all: &[(ResourceIdentifier, String)]| -> Vec<String> {
         all.iter().map(|(id, text)| format!("{kind} {id}: {text}")).collect()
     };
-    let mut told = messages("error", &settled.errors);
-    told.extend(messages("warning", &settled.warnings));
-    (reasons.collect(), told)
+    let mut described = messages("error", &results.errors);
+    described.extend(messages("warning", &results.warnings));
+    (reasons.collect(), described)
 }
 
 const CSI: &str = "csiSnapshot: no snapshot was taken;";
@@ -132,14 +136,20 @@ const FILES: &str = "podvolume: this version cannot copy files;";
 const ON_CLAIM: &str = "persistentvolumeclaims/shop/data";
 
 #[test]
-fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
-    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
-    let off = Wishes { snapshot_volumes: false, ..locations };
+fn volume_decision_depends_on_its_snapshot_method() {
+    let locations = VolumeOptions { has_snapshot_locations: true, ..DEFAULT_OPTIONS };
+    let off = VolumeOptions { snapshot_volumes: false, ..locations };
     for (what, objects, wishes, reason, message) in [
-        ("csi", vec![csi(), claim()], UNSAID, CSI, Some(("error", ON_CLAIM))),
+        ("csi", vec![csi(), claim()], DEFAULT_OPTIONS, CSI, Some(("error", ON_CLAIM))),
         ("csi, locations", vec![csi(), claim()], locations, CSI, Some(("error", ON_CLAIM))),
         ("csi, off", vec![csi(), claim()], off, OFF, None),
-        ("other", vec![nfs(), claim()], UNSAID, NO_SNAPSHOTTER, Some(("warning", ON_CLAIM))),
+        (
+            "other",
+            vec![nfs(), claim()],
+            DEFAULT_OPTIONS,
+            NO_SNAPSHOTTER,
+            Some(("warning", ON_CLAIM)),
+        ),
         (
             "other, locations",
             vec![nfs(), claim()],
@@ -151,7 +161,7 @@ fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
         (
             "csi without its claim",
             vec![csi()],
-            UNSAID,
+            DEFAULT_OPTIONS,
             "volumeSnapshot: nothing can snapshot a volume of the type csi here;",
             Some(("warning", "persistentvolumes/pv-1")),
         ),
@@ -165,13 +175,13 @@ fn a_volume_is_judged_by_the_snapshot_that_it_would_get() {
         (
             "a claim without its volume",
             vec![claim()],
-            UNSAID,
+            DEFAULT_OPTIONS,
             "any: this version takes no snapshots;",
             Some(("error", ON_CLAIM)),
         ),
         ("a claim without its volume, off", vec![claim()], off, OFF, None),
     ] {
-        let (reasons, messages) = told(&objects, &wishes);
+        let (reasons, messages) = decide_and_describe(&objects, &wishes);
         assert_eq!(reasons, [reason], "{what}");
         match message {
             None => assert!(messages.is_empty(), "{what}: {messages:?}"),
@@ -194,21 +204,21 @@ fn a_policy_comes_before_everything_else() {
         ("snapshot", CSI, true),
     ] {
         let policies = policies("{csi: {}}", action);
-        let off = Wishes { snapshot_volumes: false, ..UNSAID };
+        let off = VolumeOptions { snapshot_volumes: false, ..DEFAULT_OPTIONS };
         for (wishes, objects) in [
-            (UNSAID, vec![csi(), claim()]),
+            (DEFAULT_OPTIONS, vec![csi(), claim()]),
             (off, vec![csi(), claim()]),
             (DEFAULT_FS, vec![csi(), claim(), in_pod.clone()]),
             (off, vec![csi(), claim(), in_pod.clone()]),
         ] {
-            let wishes = Wishes { policies: Some(&policies), ..wishes };
-            let (reasons, messages) = told(&objects, &wishes);
+            let options = VolumeOptions { policies: Some(&policies), ..wishes };
+            let (reasons, messages) = decide_and_describe(&objects, &options);
             assert_eq!(reasons, [reason], "{action}");
             assert_eq!(messages.len(), usize::from(is_error), "{action}: {messages:?}");
         }
         // One that does not fit says nothing.
-        let wishes = Wishes { policies: Some(&policies), ..UNSAID };
-        assert_eq!(told(&[nfs(), claim()], &wishes).0, [NO_SNAPSHOTTER]);
+        let options = VolumeOptions { policies: Some(&policies), ..DEFAULT_OPTIONS };
+        assert_eq!(decide_and_describe(&[nfs(), claim()], &options).0, [NO_SNAPSHOTTER]);
     }
 }
 
@@ -223,28 +233,31 @@ fn a_policy_sees_the_volume_and_its_claim() {
         ("{volumeTypes: [csi]}", vec![claim()], false),
     ] {
         let policies = policies(condition, "skip");
-        let (reasons, _) = told(&objects, &Wishes { policies: Some(&policies), ..UNSAID });
+        let (reasons, _) = decide_and_describe(
+            &objects,
+            &VolumeOptions { policies: Some(&policies), ..DEFAULT_OPTIONS },
+        );
         assert_eq!(reasons == ["any: a volume policy says skip;"], fits, "{condition} {reasons:?}");
     }
 }
 
 #[test]
 fn files_are_to_be_copied_if_a_pod_opts_in_or_does_not_opt_out() {
-    let off = Wishes { snapshot_volumes: false, ..UNSAID };
-    let default_off = Wishes { snapshot_volumes: false, ..DEFAULT_FS };
+    let off = VolumeOptions { snapshot_volumes: false, ..DEFAULT_OPTIONS };
+    let default_off = VolumeOptions { snapshot_volumes: false, ..DEFAULT_FS };
     for (what, annotations, wishes, reason) in [
-        ("nothing is said", json!({}), UNSAID, CSI),
-        ("opted in", opted_in("other,vol"), UNSAID, FILES),
+        ("nothing is said", json!({}), DEFAULT_OPTIONS, CSI),
+        ("opted in", opted_in("other,vol"), DEFAULT_OPTIONS, FILES),
         ("opted in without snapshots", opted_in("vol"), off, FILES),
-        ("another is opted in", opted_in("vol2"), UNSAID, CSI),
-        ("opting out means nothing here", opted_out("vol"), UNSAID, CSI),
+        ("another is opted in", opted_in("vol2"), DEFAULT_OPTIONS, CSI),
+        ("opting out means nothing here", opted_out("vol"), DEFAULT_OPTIONS, CSI),
         ("by default", json!({}), DEFAULT_FS, FILES),
         ("by default, opted out", opted_out("vol"), DEFAULT_FS, CSI),
         ("opting in means nothing here", opted_in("vol2"), DEFAULT_FS, FILES),
         ("opted out, without snapshots", opted_out("x,vol"), default_off, OFF),
     ] {
         let objects = [pod(&annotations, &of_claim()), claim(), csi()];
-        let (reasons, messages) = told(&objects, &wishes);
+        let (reasons, messages) = decide_and_describe(&objects, &wishes);
         assert_eq!(reasons, [reason], "{what}");
         let errors = messages.iter().filter(|text| text.starts_with("error")).count();
         assert_eq!(errors, usize::from(reason != OFF), "{what}: {messages:?}");
@@ -276,7 +289,8 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
         ),
     ];
     for (change, because) in obstacles {
-        let (reasons, messages) = told(&[pod_with(change), claim(), csi()], &UNSAID);
+        let (reasons, messages) =
+            decide_and_describe(&[pod_with(change), claim(), csi()], &DEFAULT_OPTIONS);
         let reason = format!("its files cannot be copied, since the pod db {because}");
         assert_eq!(reasons, [format!("podvolume: {reason};")]);
         let text = format!("the data of its volume pv-1 is not in the backup: {reason}");
@@ -285,18 +299,20 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
         // Another pod that has it is enough, wherever it comes.
         let mut other = pod_with(|_| {});
         other["metadata"]["name"] = "other".into();
-        let (reasons, messages) = told(&[pod_with(change), other, claim(), csi()], &UNSAID);
+        let (reasons, messages) =
+            decide_and_describe(&[pod_with(change), other, claim(), csi()], &DEFAULT_OPTIONS);
         assert_eq!(reasons, [FILES]);
         assert!(messages[0].contains("of the pod other"), "{messages:?}");
     }
 
     let host_path = volume(&json!({"hostPath": {"path": "/x"}}));
-    let (reasons, messages) = told(&[pod_with(|_| {}), claim(), host_path], &UNSAID);
+    let (reasons, messages) =
+        decide_and_describe(&[pod_with(|_| {}), claim(), host_path], &DEFAULT_OPTIONS);
     assert_eq!(reasons, ["podvolume: the files of a hostPath volume are never copied;"]);
     assert!(messages[0].starts_with("warning"), "{messages:?}");
 
-    let no_claims = Wishes { includes_claims: false, ..UNSAID };
-    let (reasons, messages) = told(&[pod_with(|_| {}), csi()], &no_claims);
+    let no_claims = VolumeOptions { includes_claims: false, ..DEFAULT_OPTIONS };
+    let (reasons, messages) = decide_and_describe(&[pod_with(|_| {}), csi()], &no_claims);
     let reason = "podvolume: its files are to be copied, but claims are not backed up;";
     assert_eq!(reasons, [reason]);
     assert_eq!(messages.len(), 1);
@@ -310,19 +326,19 @@ fn a_volume_of_its_own_in_a_pod_counts_only_if_it_is_to_be_copied() {
         {"name": "share", "nfs": {"server": "s", "path": "/p"}},
     ]);
     let fs_backup = policies("{volumeTypes: [emptyDir]}", "fs-backup");
-    let by_policy = Wishes { policies: Some(&fs_backup), ..UNSAID };
+    let by_policy = VolumeOptions { policies: Some(&fs_backup), ..DEFAULT_OPTIONS };
     let skip = policies("{volumeTypes: [emptyDir, nfs]}", "skip");
-    let skipped = Wishes { policies: Some(&skip), ..DEFAULT_FS };
+    let skipped = VolumeOptions { policies: Some(&skip), ..DEFAULT_FS };
     for (what, annotations, wishes, named) in [
-        ("nobody asks", json!({}), UNSAID, None),
-        ("opted in", opted_in("cache"), UNSAID, Some("volume cache is")),
-        ("both", opted_in("cache,share"), UNSAID, Some("volumes cache, share are")),
+        ("nobody asks", json!({}), DEFAULT_OPTIONS, None),
+        ("opted in", opted_in("cache"), DEFAULT_OPTIONS, Some("volume cache is")),
+        ("both", opted_in("cache,share"), DEFAULT_OPTIONS, Some("volumes cache, share are")),
         ("by default", json!({}), DEFAULT_FS, Some("volumes cache, share are")),
         ("opted out", opted_out("share"), DEFAULT_FS, Some("volume cache is")),
         ("policy", json!({}), by_policy, Some("volume cache is")),
         ("policy skips", opted_in("cache"), skipped, None),
     ] {
-        let (reasons, messages) = told(&[pod(&annotations, &own)], &wishes);
+        let (reasons, messages) = decide_and_describe(&[pod(&annotations, &own)], &wishes);
         assert!(reasons.is_empty(), "volume infos are about PersistentVolumes");
         match named {
             None => assert!(messages.is_empty(), "{what}: {messages:?}"),
@@ -337,11 +353,11 @@ fn a_volume_of_its_own_in_a_pod_counts_only_if_it_is_to_be_copied() {
     // What a pod has for itself is not there when it does not run.
     let mut ended = pod(&opted_in("cache"), &own);
     ended["status"]["phase"] = "Succeeded".into();
-    assert_eq!(told(&[ended], &UNSAID), (vec![], vec![]));
+    assert_eq!(decide_and_describe(&[ended], &DEFAULT_OPTIONS), (vec![], vec![]));
 }
 
 #[test]
-fn what_is_never_copied_is_never_missed() {
+fn volumes_that_are_never_copied_are_not_reported() {
     let own = json!([
         {"name": "a", "hostPath": {"path": "/x"}},
         {"name": "b", "secret": {"secretName": "x"}},
@@ -350,12 +366,12 @@ fn what_is_never_copied_is_never_missed() {
         {"name": "e", "downwardAPI": {"items": []}},
         {"name": "default-token-x", "emptyDir": {}},
     ]);
-    assert_eq!(told(&[pod(&json!({}), &own)], &DEFAULT_FS), (vec![], vec![]));
-    assert!(noted(&[pod(&json!({}), &own)]).lock().pods.is_empty());
+    assert_eq!(decide_and_describe(&[pod(&json!({}), &own)], &DEFAULT_FS), (vec![], vec![]));
+    assert!(record_all(&[pod(&json!({}), &own)]).lock().pods.is_empty());
 }
 
 #[test]
-fn a_pod_that_asks_for_what_cannot_be_is_told() {
+fn impossible_opt_in_is_reported() {
     let own = json!([{"name": "a", "hostPath": {"path": "/x"}}, {"name": "b", "configMap": {}}]);
     let pod = pod(&opted_in("typo,a,b,"), &own);
     let begin = format!("warning pods/shop/db: its annotation {BACKUP_VOLUMES} names the volume");
@@ -363,20 +379,20 @@ fn a_pod_that_asks_for_what_cannot_be_is_told() {
         format!("{begin} a, which is a hostPath: those are never copied"),
         format!("{begin} typo, which it does not have"),
     ];
-    assert_eq!(told(std::slice::from_ref(&pod), &UNSAID).1, expected);
-    assert!(told(&[pod], &DEFAULT_FS).1.is_empty());
+    assert_eq!(decide_and_describe(std::slice::from_ref(&pod), &DEFAULT_OPTIONS).1, expected);
+    assert!(decide_and_describe(&[pod], &DEFAULT_FS).1.is_empty());
 }
 
 #[test]
-fn a_claim_of_which_nothing_is_in_the_backup_is_told_on_its_pod() {
+fn claim_missing_from_the_backup_is_reported_on_its_pod() {
     let in_pod = pod(&opted_in("vol"), &of_claim());
-    let (reasons, messages) = told(std::slice::from_ref(&in_pod), &UNSAID);
+    let (reasons, messages) = decide_and_describe(std::slice::from_ref(&in_pod), &DEFAULT_OPTIONS);
     assert!(reasons.is_empty());
     assert_eq!(messages.len(), 1);
     assert!(messages[0].starts_with("error pods/shop/db: "), "{messages:?}");
-    let no_claims = Wishes { includes_claims: false, ..UNSAID };
-    assert!(told(&[in_pod], &no_claims).1.is_empty());
-    assert!(told(&[pod(&json!({}), &of_claim())], &UNSAID).1.is_empty());
+    let no_claims = VolumeOptions { includes_claims: false, ..DEFAULT_OPTIONS };
+    assert!(decide_and_describe(&[in_pod], &no_claims).1.is_empty());
+    assert!(decide_and_describe(&[pod(&json!({}), &of_claim())], &DEFAULT_OPTIONS).1.is_empty());
 }
 
 #[test]
@@ -386,7 +402,8 @@ fn a_volume_that_kubernetes_made_for_a_pod_is_its_claim() {
     claim["metadata"]["name"] = "db-data".into();
     let mut volume = csi();
     volume["spec"]["claimRef"]["name"] = "db-data".into();
-    let (reasons, messages) = told(&[pod(&opted_in("data"), &own), claim, volume], &UNSAID);
+    let (reasons, messages) =
+        decide_and_describe(&[pod(&opted_in("data"), &own), claim, volume], &DEFAULT_OPTIONS);
     assert_eq!(reasons, [FILES]);
     assert_eq!(messages.len(), 1, "{messages:?}");
 }
@@ -396,7 +413,7 @@ fn a_claim_that_is_not_bound_has_nothing_to_save() {
     for phase in ["Pending", "Lost"] {
         let mut claim = claim();
         claim["status"]["phase"] = phase.into();
-        assert_eq!(told(&[claim], &UNSAID), (vec![], vec![]));
+        assert_eq!(decide_and_describe(&[claim], &DEFAULT_OPTIONS), (vec![], vec![]));
     }
 }
 
@@ -406,17 +423,17 @@ fn a_released_volume_does_not_belong_to_a_new_claim_of_the_same_name() {
     released["metadata"]["name"] = "pv-0".into();
     released["status"]["phase"] = "Released".into();
     let objects = [released, csi(), claim(), pod(&opted_in("vol"), &of_claim())];
-    let (reasons, messages) = told(&objects, &UNSAID);
+    let (reasons, messages) = decide_and_describe(&objects, &DEFAULT_OPTIONS);
     let unclaimed = "volumeSnapshot: nothing can snapshot a volume of the type csi here;";
     assert_eq!(reasons, [unclaimed, FILES]);
     assert!(messages[0].starts_with(&format!("error {ON_CLAIM}: ")), "{messages:?}");
     assert!(messages[1].starts_with("warning persistentvolumes/pv-0: "), "{messages:?}");
-    assert_eq!(noted(&objects).settle(&UNSAID).infos[0].pvc_name, "data");
+    assert_eq!(record_all(&objects).decide_all(&DEFAULT_OPTIONS).infos[0].pvc_name, "data");
 }
 
 #[test]
-fn the_info_of_a_volume_tells_what_a_new_one_must_get_back() {
-    let settled = noted(&[claim(), csi()]).settle(&UNSAID);
+fn volume_info_has_what_a_restore_needs() {
+    let results = record_all(&[claim(), csi()]).decide_all(&DEFAULT_OPTIONS);
     let expected = BackupVolumeInfo {
         pvc_name: "data".into(),
         pvc_namespace: "shop".into(),
@@ -430,8 +447,8 @@ fn the_info_of_a_volume_tells_what_a_new_one_must_get_back() {
         }),
         ..BackupVolumeInfo::default()
     };
-    assert_eq!(settled.infos, std::slice::from_ref(&expected));
-    let alone = noted(&[claim()]).settle(&UNSAID);
+    assert_eq!(results.infos, std::slice::from_ref(&expected));
+    let alone = record_all(&[claim()]).decide_all(&DEFAULT_OPTIONS);
     let reason = "any: this version takes no snapshots;".to_owned();
     assert_eq!(
         alone.infos,
@@ -440,8 +457,8 @@ fn the_info_of_a_volume_tells_what_a_new_one_must_get_back() {
 }
 
 /// A snapshot of the volume, taken or not.
-fn snapshot(phase: SnapshotPhase) -> Snapshotted {
-    Snapshotted::Tried(Box::new(Snapshot {
+fn snapshot(phase: SnapshotPhase) -> SnapshotOutcome {
+    SnapshotOutcome::PluginSnapshot(Box::new(Snapshot {
         spec: SnapshotSpec {
             persistent_volume_name: "pv-1".into(),
             volume_type: "gp3".into(),
@@ -458,19 +475,22 @@ fn snapshot(phase: SnapshotPhase) -> Snapshotted {
 }
 
 #[test]
-fn a_snapshot_that_was_asked_for_is_in_the_info_whatever_came_of_it() {
-    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
+fn requested_snapshot_is_in_the_volume_info_whatever_its_outcome() {
+    let locations = VolumeOptions { has_snapshot_locations: true, ..DEFAULT_OPTIONS };
     for (phase, result) in
         [(SnapshotPhase::Completed, Outcome::Succeeded), (SnapshotPhase::Failed, Outcome::Failed)]
     {
-        let volumes = noted(&[csi(), claim()]);
-        assert_eq!(volumes.to_snapshot(&locations), ["pv-1".into()]);
-        assert!(volumes.to_snapshot(&UNSAID).is_empty(), "where there is no location");
-        volumes.note_snapshotted("pv-1", snapshot(phase));
-        let settled = volumes.settle(&locations);
-        assert!(settled.errors.is_empty() && settled.warnings.is_empty());
-        assert_eq!(settled.snapshots.len(), 1);
-        let [info] = &settled.infos[..] else { panic!("{:?}", settled.infos) };
+        let volumes = record_all(&[csi(), claim()]);
+        assert_eq!(volumes.volumes_to_snapshot(&locations), ["pv-1".into()]);
+        assert!(
+            volumes.volumes_to_snapshot(&DEFAULT_OPTIONS).is_empty(),
+            "where there is no location"
+        );
+        volumes.record_snapshot("pv-1", snapshot(phase));
+        let results = volumes.decide_all(&locations);
+        assert!(results.errors.is_empty() && results.warnings.is_empty());
+        assert_eq!(results.snapshots.len(), 1);
+        let [info] = &results.infos[..] else { panic!("{:?}", results.infos) };
         assert_eq!(info.backup_method, Some(Method::NativeSnapshot));
         assert_eq!((info.skipped, &info.result), (false, &Some(result)));
         let native = info.native_snapshot_info.as_ref().unwrap();
@@ -479,28 +499,28 @@ fn a_snapshot_that_was_asked_for_is_in_the_info_whatever_came_of_it() {
 }
 
 #[test]
-fn a_volume_that_nobody_has_seen_to_is_an_error_and_never_silent() {
-    let locations = Wishes { has_snapshot_locations: true, ..UNSAID };
-    let settled = noted(&[csi(), claim()]).settle(&locations);
-    assert!(settled.errors[0].1.contains("a defect"), "{:?}", settled.errors);
-    let volumes = noted(&[csi(), claim()]);
-    volumes.note_snapshotted("pv-1", Snapshotted::NotTried);
-    let settled = volumes.settle(&locations);
-    assert!(settled.errors.is_empty(), "it was told when it was tried: {:?}", settled.errors);
-    assert!(settled.infos[0].skipped);
+fn volume_without_snapshot_outcome_is_an_error() {
+    let locations = VolumeOptions { has_snapshot_locations: true, ..DEFAULT_OPTIONS };
+    let results = record_all(&[csi(), claim()]).decide_all(&locations);
+    assert!(results.errors[0].1.contains("a defect"), "{:?}", results.errors);
+    let volumes = record_all(&[csi(), claim()]);
+    volumes.record_snapshot("pv-1", SnapshotOutcome::NotAttempted);
+    let results = volumes.decide_all(&locations);
+    assert!(results.errors.is_empty(), "it was told when it was tried: {:?}", results.errors);
+    assert!(results.infos[0].skipped);
 }
 
 #[test]
 fn messages_say_what_to_do() {
     let in_pod = |annotations| pod(&annotations, &of_claim());
     let fs_backup = policies("{csi: {}}", "fs-backup");
-    let by_policy = Wishes { policies: Some(&fs_backup), ..UNSAID };
+    let by_policy = VolumeOptions { policies: Some(&fs_backup), ..DEFAULT_OPTIONS };
     let files = "it is to be copied file by file (fs-backup), which this version cannot do";
     let skip = "let a volume policy say `skip` for it";
     for (objects, wishes, text) in [
         (
             vec![csi(), claim()],
-            UNSAID,
+            DEFAULT_OPTIONS,
             format!(
                 "it wants a CSI snapshot (driver disk.example.com), and nobody has taken one; \
                  {skip}, or set snapshotVolumes to false"
@@ -509,7 +529,7 @@ fn messages_say_what_to_do() {
         (vec![csi(), claim()], by_policy, format!("{files}; {skip}")),
         (
             vec![csi(), claim(), in_pod(opted_in("vol"))],
-            UNSAID,
+            DEFAULT_OPTIONS,
             format!(
                 "{files}; take it out of the annotation {BACKUP_VOLUMES} of the pod db, or {skip}"
             ),
@@ -524,15 +544,15 @@ fn messages_say_what_to_do() {
     ] {
         let expected =
             format!("error {ON_CLAIM}: the data of its volume pv-1 is not in the backup: {text}");
-        assert_eq!(told(&objects, &wishes).1, [expected]);
+        assert_eq!(decide_and_describe(&objects, &wishes).1, [expected]);
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_told() {
+fn unreadable_objects_are_reported() {
     let mut broken = pod(&json!({}), &of_claim());
     broken["spec"]["volumes"] = "none".into();
-    let (_, messages) = told(&[broken], &UNSAID);
+    let (_, messages) = decide_and_describe(&[broken], &DEFAULT_OPTIONS);
     let begin = "error pods/shop/db: nothing can be said about its volumes";
     assert!(messages[0].starts_with(begin), "{messages:?}");
 }
@@ -543,9 +563,9 @@ fn facts_of_plain_volumes_are_kept_once() {
     for number in 0..10 {
         let mut pod = pod(&json!({}), &json!([{"name": "cache", "emptyDir": {}}]));
         pod["metadata"]["name"] = format!("db-{number}").into();
-        volumes.note_pod(&object(&pod));
+        volumes.record_pod(&object(&pod));
     }
-    let notes = volumes.lock();
-    assert_eq!((notes.pods.len(), notes.plain.len()), (10, 1));
-    assert_eq!(Arc::strong_count(&notes.plain["emptyDir"]), 11);
+    let recorded = volumes.lock();
+    assert_eq!((recorded.pods.len(), recorded.shared_facts.len()), (10, 1));
+    assert_eq!(Arc::strong_count(&recorded.shared_facts["emptyDir"]), 11);
 }

@@ -6,19 +6,19 @@
 use kube::core::discovery::v2::{APIGroupDiscovery, APIGroupDiscoveryList};
 
 use super::super::{Discovery, Error, Result};
-use super::patience::Failed;
-use super::{ApiServer, in_time};
+use super::retry::FailedAttempt;
+use super::{ApiServer, with_timeout};
 use crate::resource::{GroupResource, Resource};
 
 impl ApiServer {
     /// Asks once what there is.
-    pub(super) async fn discover_once(&self) -> Result<Discovery, Failed> {
+    pub(super) async fn discover_once(&self) -> Result<Discovery, FailedAttempt> {
         let core: APIGroupDiscoveryList =
-            in_time(self.client.list_core_api_versions_aggregated()).await?;
+            with_timeout(self.client.list_core_api_versions_aggregated()).await?;
         if core.items.is_empty() {
             return self.discover_one_by_one().await;
         }
-        let groups = in_time(self.client.list_api_groups_aggregated()).await?;
+        let groups = with_timeout(self.client.list_api_groups_aggregated()).await?;
         let mut discovery = Discovery::default();
         for group in core.items.into_iter().chain(groups.items) {
             add_group(&mut discovery, group);
@@ -27,10 +27,10 @@ impl ApiServer {
     }
 
     /// Discovery by one request for each group version, for API servers before Kubernetes 1.27.
-    async fn discover_one_by_one(&self) -> Result<Discovery, Failed> {
+    async fn discover_one_by_one(&self) -> Result<Discovery, FailedAttempt> {
         let mut discovery = Discovery::default();
-        let core = in_time(self.client.list_core_api_versions()).await?;
-        let groups = in_time(self.client.list_api_groups()).await?;
+        let core = with_timeout(self.client.list_core_api_versions()).await?;
+        let groups = with_timeout(self.client.list_api_groups()).await?;
         let mut group_versions: Vec<(String, String)> =
             core.versions.into_iter().map(|version| (String::new(), version)).collect();
         for group in groups.groups {
@@ -44,10 +44,10 @@ impl ApiServer {
         }
         for (group, version) in group_versions {
             let listed = if group.is_empty() {
-                in_time(self.client.list_core_api_resources(&version)).await
+                with_timeout(self.client.list_core_api_resources(&version)).await
             } else {
                 let name = format!("{group}/{version}");
-                in_time(self.client.list_api_group_resources(&name)).await
+                with_timeout(self.client.list_api_group_resources(&name)).await
             };
             match listed {
                 Ok(list) => {

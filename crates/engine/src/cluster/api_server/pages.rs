@@ -10,25 +10,25 @@ use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use kube::client::Body;
 
-use super::super::split::{NotAList, Splitter};
+use super::super::list_splitter::{NotAList, Splitter};
 use super::super::{Announce, Error, Query, Result};
-use super::patience::{Failed, Hope, Patience};
+use super::retry::{FailedAttempt, RetryBudget, RetryHint};
 use super::{ApiServer, next_bytes, path_of, segment};
 use crate::item::Object;
 use crate::resource::Resource;
 
 /// What is listed.
-pub(super) struct Source {
+pub(super) struct ListSource {
     pub(super) server: ApiServer,
     pub(super) resource: Arc<Resource>,
     pub(super) query: Query,
 }
 
 /// Lists objects.
-pub(super) fn list(source: Source, announce: Announce) -> BoxStream<'static, Result<Object>> {
-    let patience = Patience::new(source.server.outage);
+pub(super) fn list(source: ListSource, announce: Announce) -> BoxStream<'static, Result<Object>> {
+    let retry_budget = RetryBudget::new(source.server.max_outage);
     let next = Some(String::new());
-    let pages = Pages { source, page: None, next, read: 0, furthest: 0, patience, announce };
+    let pages = Pages { source, page: None, next, read: 0, max_read: 0, retry_budget, announce };
     stream::unfold(Some(pages), async |pages| {
         let mut pages = pages?;
         match pages.next_object().await {
@@ -44,15 +44,15 @@ pub(super) fn list(source: Source, announce: Announce) -> BoxStream<'static, Res
 
 /// A list in the middle of its pages.
 struct Pages {
-    source: Source,
+    source: ListSource,
     page: Option<Page>,
     /// The token of the page that is read, or that comes next; none when the last one is through.
     next: Option<String>,
     /// How many objects this try has read of the page of that token.
     read: usize,
     /// The most that any try has.
-    furthest: usize,
-    patience: Patience,
+    max_read: usize,
+    retry_budget: RetryBudget,
     announce: Announce,
 }
 
@@ -79,13 +79,13 @@ impl Pages {
                         && let Some(after) = page.splitter.remaining()
                     {
                         // A page with others after it is full.
-                        let here = u64::from(self.source.server.page_size);
-                        (self.announce)(after.saturating_add(here));
+                        let page_size = u64::from(self.source.server.page_size);
+                        (self.announce)(after.saturating_add(page_size));
                     }
                     self.read += 1;
-                    if self.read > self.furthest {
-                        self.furthest = self.read;
-                        self.patience.renew();
+                    if self.read > self.max_read {
+                        self.max_read = self.read;
+                        self.retry_budget.reset();
                     }
                     return Ok(Some(Object::from_json(&self.source.resource, json)?));
                 }
@@ -102,12 +102,13 @@ impl Pages {
         }
     }
 
-    fn end_page(&mut self) -> Result<(), Failed> {
+    fn end_page(&mut self) -> Result<(), FailedAttempt> {
         let Some(page) = self.page.take() else { return Ok(()) };
         let frame = page.splitter.finish().map_err(|error| {
             // The connection may have ended before the page did.
-            let hope = if error == NotAList::Cut { Hope::Back } else { Hope::None };
-            Failed { error: Error::Unreadable(error.to_string()), hope }
+            let retry_hint =
+                if error == NotAList::Cut { RetryHint::WhenReachable } else { RetryHint::Never };
+            FailedAttempt { error: Error::Unreadable(error.to_string()), retry_hint }
         })?;
         let token = frame.metadata.continue_token;
         if !token.is_empty() && self.next.as_ref() == Some(&token) {
@@ -115,27 +116,27 @@ impl Pages {
             return Err(Error::Unreadable(text).into());
         }
         self.next = Some(token).filter(|token| !token.is_empty());
-        self.furthest = 0;
-        self.patience.renew();
+        self.max_read = 0;
+        self.retry_budget.reset();
         Ok(())
     }
 
     /// Makes ready for another try after a page failed, or gives up.
-    async fn recover(&mut self, failed: Failed) -> Result<()> {
+    async fn recover(&mut self, failed: FailedAttempt) -> Result<()> {
         let resource = &self.source.resource.id;
         if let Error::Expired { next: Some(token) } = &failed.error {
             tracing::info!(%resource, "the list took so long that it goes on at a later time");
             self.next = Some(token.clone());
-            self.furthest = 0;
+            self.max_read = 0;
         } else {
             tracing::debug!(%resource, "a page failed: {}", failed.error);
         }
-        self.patience.wait(failed).await
+        self.retry_budget.wait_or_give_up(failed).await
     }
 }
 
-impl Source {
-    async fn open_page(&self, token: &str) -> Result<Page, Failed> {
+impl ListSource {
+    async fn open_page(&self, token: &str) -> Result<Page, FailedAttempt> {
         let mut path = path_of(&self.resource, self.query.namespace.as_deref());
         let mut separator = '?';
         let limit = match self.server.page_size {
@@ -156,7 +157,7 @@ impl Source {
                 separator = '&';
             }
         }
-        let response = self.server.ask(&path).await?;
+        let response = self.server.get_once(&path).await?;
         let splitter = Splitter::new(&self.resource.api_version(), &self.resource.kind);
         Ok(Page { body: response.into_body(), splitter })
     }

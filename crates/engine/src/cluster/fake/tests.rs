@@ -51,11 +51,11 @@ async fn lists_are_in_order_and_honour_namespace_and_labels() {
 }
 
 #[tokio::test]
-async fn a_list_fails_where_it_is_told_to() {
+async fn list_fails_at_the_configured_position() {
     let fake = three();
-    fake.fail_list("configmaps", 1, || Error::Silent(Duration::from_secs(1)));
+    fake.fail_list("configmaps", 1, || Error::Timeout(Duration::from_secs(1)));
     let found = names(&fake, "configmaps", Query::default()).await;
-    assert!(matches!(found[..], [Ok(_), Err(Error::Silent(_))]), "{found:?}");
+    assert!(matches!(found[..], [Ok(_), Err(Error::Timeout(_))]), "{found:?}");
 
     fake.fail_list("configmaps", 0, || Error::Unreachable("gone".into()));
     let found = names(&fake, "configmaps", Query::default()).await;
@@ -98,6 +98,7 @@ async fn commands_are_remembered_and_answered_by_the_script() {
     assert!(fake.exec(&exec("gone")).await.unwrap_err().is_not_found());
     assert_eq!(fake.execs(), [exec("db"), exec("gone")]);
 
-    let fake = Fake::usual().with(pod).answering(|exec| Err(Error::ExecTimeout(exec.timeout)));
+    let fake =
+        Fake::usual().with(pod).with_exec_script(|exec| Err(Error::ExecTimeout(exec.timeout)));
     assert!(matches!(fake.exec(&exec("db")).await, Err(Error::ExecTimeout(_))));
 }

@@ -6,13 +6,13 @@ use bowline_api::{Backup, label};
 use bowline_store::file::{BackupVolumeInfo, Method};
 use serde_json::Value;
 
-use super::super::Holdings;
+use super::super::BackupInventory;
 use super::text;
 use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
 
 /// A CSI snapshot that is to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct DeletableCsiSnapshot {
     /// The VolumeSnapshotContent of the backup, which may be gone; empty if that is not known.
     pub name: String,
     /// The driver.
@@ -34,20 +34,23 @@ pub struct Content {
 }
 
 /// Where the controller notes the group of a content before its status says so.
-const OF_GROUP: &str =
+const GROUP_HANDLE_POINTER: &str =
     "/metadata/annotations/groupsnapshot.storage.k8s.io~1volumeGroupSnapshotHandle";
 
 /// Whether a backup may hold CSI snapshots, so that its archive must be looked into.
-pub(in crate::delete) fn hints_at(backup: &Backup, holdings: &Holdings) -> bool {
+pub(in crate::delete) fn may_hold_csi_snapshots(
+    backup: &Backup,
+    inventory: &BackupInventory,
+) -> bool {
     let status = backup.status.clone().unwrap_or_default();
     status.csi_volume_snapshots_attempted > 0
-        || of_csi(holdings).next().is_some()
-        || !holdings.csi_undecided.is_empty()
+        || csi_volumes(inventory).next().is_some()
+        || !inventory.csi_undecided.is_empty()
 }
 
 /// What the backup says of volumes with CSI snapshots, which are still where they were taken.
-fn of_csi(holdings: &Holdings) -> impl Iterator<Item = &BackupVolumeInfo> {
-    holdings.volumes.iter().flatten().filter(|volume| {
+fn csi_volumes(inventory: &BackupInventory) -> impl Iterator<Item = &BackupVolumeInfo> {
+    inventory.volumes.iter().flatten().filter(|volume| {
         !volume.skipped
             && volume.backup_method == Some(Method::CsiSnapshot)
             && !volume.snapshot_data_moved
@@ -57,13 +60,17 @@ fn of_csi(holdings: &Holdings) -> impl Iterator<Item = &BackupVolumeInfo> {
 /// Whether a backup has taken a snapshot itself, by its content and its VolumeSnapshot in the archive.
 /// Velero puts the label of the backup on the contents of all snapshots that it finds, also on those
 /// that users took; but on no VolumeSnapshot of theirs.
-pub(in crate::delete) fn taken_by(backup: &str, content: &Value, snapshot: Option<&Value>) -> bool {
-    let is_of = |object: &Value| {
+pub(in crate::delete) fn is_created_by(
+    backup: &str,
+    content: &Value,
+    snapshot: Option<&Value>,
+) -> bool {
+    let is_labelled = |object: &Value| {
         let labels = object.pointer("/metadata/labels");
         let name = labels.and_then(|labels| labels.get(label::BACKUP_NAME)?.as_str());
         name == Some(&*label::value(backup))
     };
-    is_of(content) && snapshot.is_none_or(is_of)
+    is_labelled(content) && snapshot.is_none_or(is_labelled)
 }
 
 /// The namespace and the name of the VolumeSnapshot that a content is for.
@@ -85,9 +92,12 @@ pub(in crate::delete) fn are_bound(content: &Value, snapshot: &Value) -> bool {
 
 /// The contents of which nothing says whether the backup took them, and that stand for a snapshot that is not
 /// among those that it did, by their names.
-pub(in crate::delete) fn undecided(holdings: &Holdings, found: &[Content]) -> Vec<String> {
-    let contents = holdings.csi_undecided.iter().map(read);
-    let is_unknown = |content: &Content| {
+pub(in crate::delete) fn undecided_contents(
+    inventory: &BackupInventory,
+    found: &[DeletableCsiSnapshot],
+) -> Vec<String> {
+    let contents = inventory.csi_undecided.iter().map(parse_content);
+    let is_unknown = |content: &DeletableCsiSnapshot| {
         !content.handle.is_empty()
             && !found
                 .iter()
@@ -98,14 +108,14 @@ pub(in crate::delete) fn undecided(holdings: &Holdings, found: &[Content]) -> Ve
 
 /// The CSI snapshots of a backup, each once; and what is not known well enough to be deleted, by what
 /// it is known by.
-pub(in crate::delete) fn contents(
-    holdings: &Holdings,
+pub(in crate::delete) fn held_csi_snapshots(
+    inventory: &BackupInventory,
     name_of: impl Fn(&BackupVolumeInfo) -> String,
-) -> (Vec<Content>, Vec<String>) {
-    let mut found: BTreeMap<(String, String), Content> = BTreeMap::new();
+) -> (Vec<DeletableCsiSnapshot>, Vec<String>) {
+    let mut found: BTreeMap<(String, String), DeletableCsiSnapshot> = BTreeMap::new();
     let mut unknown = Vec::new();
-    for stored in &holdings.csi_contents {
-        let content = read(stored);
+    for stored in &inventory.csi_contents {
+        let content = parse_content(stored);
         // One without a handle stands for nothing.
         if !content.handle.is_empty() && content.driver.is_empty() {
             unknown.push(content.name);
@@ -115,27 +125,27 @@ pub(in crate::delete) fn contents(
     }
     let known: BTreeSet<String> = found.values().map(|content| content.name.clone()).collect();
     let handles: BTreeSet<String> = found.values().map(|one| one.handle.clone()).collect();
-    for volume in of_csi(holdings) {
+    for volume in csi_volumes(inventory) {
         let info = volume.csi_snapshot_info.clone().unwrap_or_default();
         let (handle, driver) = (info.snapshot_handle, info.driver);
         let is_known = handles.contains(&handle) || known.contains(&info.vsc_name);
         if !handle.is_empty() && !driver.is_empty() {
             let content = found.entry((driver.clone(), handle.clone())).or_insert_with(|| {
-                let mut undecided = holdings.csi_undecided.iter().map(read);
+                let mut undecided = inventory.csi_undecided.iter().map(parse_content);
                 // It is decided by this, and knows more.
                 let same = undecided.find(|one| one.driver == driver && one.handle == handle);
-                same.unwrap_or(Content {
+                same.unwrap_or(DeletableCsiSnapshot {
                     name: info.vsc_name,
                     driver,
                     handle,
-                    ..Content::default()
+                    ..DeletableCsiSnapshot::default()
                 })
             });
             content.volume = name_of(volume);
             if content.group.is_empty() {
                 content.group = info.volume_group_snapshot_handle;
             }
-        } else if !is_known && super::super::plan::is_there(volume, &handle) {
+        } else if !is_known && super::super::plan::has_data(volume, &handle) {
             unknown.push(name_of(volume));
         }
     }
@@ -143,7 +153,7 @@ pub(in crate::delete) fn contents(
 }
 
 /// Reads a VolumeSnapshotContent.
-pub(in crate::delete) fn read(stored: &Value) -> Content {
+pub(in crate::delete) fn parse_content(stored: &Value) -> DeletableCsiSnapshot {
     let handle = match text(stored, "/status/snapshotHandle") {
         "" => text(stored, "/spec/source/snapshotHandle"),
         handle => handle,
@@ -151,13 +161,13 @@ pub(in crate::delete) fn read(stored: &Value) -> Content {
     let annotations = stored.pointer("/metadata/annotations");
     let names_secret = |key: &&str| annotations.and_then(|all| all.get(key)).is_some();
     let (namespace, snapshot) = snapshot_of(stored);
-    Content {
+    DeletableCsiSnapshot {
         name: text(stored, "/metadata/name").to_owned(),
         driver: text(stored, "/spec/driver").to_owned(),
         handle: handle.to_owned(),
         volume: String::new(),
         group: match text(stored, "/status/volumeGroupSnapshotHandle") {
-            "" => text(stored, OF_GROUP).to_owned(),
+            "" => text(stored, GROUP_HANDLE_POINTER).to_owned(),
             group => group.to_owned(),
         },
         class: text(stored, "/spec/volumeSnapshotClassName").to_owned(),
@@ -205,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn each_snapshot_is_found_once_by_its_content_or_by_what_is_said_of_its_volume() {
-        let holdings = Holdings {
+    fn each_snapshot_is_found_once_by_content_or_volume_info() {
+        let inventory = BackupInventory {
             csi_contents: vec![
                 content(
                     "vsc-1",
@@ -227,26 +237,26 @@ mod tests {
                 volume("four", &info("s4", "", "")),
                 volume("five", &info("s1", "", "vsc-1")),
             ]),
-            ..Holdings::default()
+            ..BackupInventory::default()
         };
-        let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
+        let (found, unknown) = held_csi_snapshots(&inventory, |volume| volume.pvc_name.clone());
         let expected = [
-            Content {
+            DeletableCsiSnapshot {
                 name: "vsc-1".into(),
                 driver: "a.driver".into(),
                 handle: "s1".into(),
                 volume: "one".into(),
                 group: "g1".into(),
                 needs_secret: true,
-                ..Content::default()
+                ..DeletableCsiSnapshot::default()
             },
-            Content {
+            DeletableCsiSnapshot {
                 name: "vsc-9".into(),
                 driver: "b.driver".into(),
                 handle: "s2".into(),
                 volume: "two".into(),
                 group: "g2".into(),
-                ..Content::default()
+                ..DeletableCsiSnapshot::default()
             },
         ];
         assert_eq!(found, expected);
@@ -255,23 +265,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_volume_decides_about_a_content_too() {
+    fn volume_info_decides_about_an_undecided_content() {
         let undecided = ["s1", "s2", ""]
             .map(|handle| content(&format!("vsc-{handle}"), &json!({"snapshotHandle": handle})));
-        let holdings = Holdings {
+        let inventory = BackupInventory {
             csi_undecided: undecided.to_vec(),
             volumes: Some(vec![volume("one", &info("s1", "a.driver", "vsc-s1"))]),
-            ..Holdings::default()
+            ..BackupInventory::default()
         };
-        let (found, unknown) = contents(&holdings, |volume| volume.pvc_name.clone());
+        let (found, unknown) = held_csi_snapshots(&inventory, |volume| volume.pvc_name.clone());
         assert_eq!((found.len(), unknown.len()), (1, 0));
         assert_eq!((found[0].handle.as_str(), found[0].volume.as_str()), ("s1", "one"));
         assert!(found[0].needs_secret, "it is known to need one");
-        assert_eq!(super::undecided(&holdings, &found), ["vsc-s2"]);
+        assert_eq!(super::undecided_contents(&inventory, &found), ["vsc-s2"]);
     }
 
     #[test]
-    fn a_content_is_known_to_its_snapshot_or_the_other_way_round() {
+    fn content_and_snapshot_are_bound_by_either_reference() {
         let snapshot = |name: &str, bound: &str| {
             json!({
                 "metadata": {"namespace": "shop", "name": name},
@@ -295,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_took_themselves_stays() {
+    fn user_snapshots_do_not_belong_to_the_backup() {
         let labelled = |backup: &str| json!({"metadata": {"labels": {label::BACKUP_NAME: backup}}});
         let bare = json!({"metadata": {}});
         for (content, snapshot, expected) in [
@@ -306,7 +316,7 @@ mod tests {
             (labelled("c"), Some(labelled("b")), false),
             (bare, None, false),
         ] {
-            assert_eq!(taken_by("b", &content, snapshot.as_ref()), expected, "{content}");
+            assert_eq!(is_created_by("b", &content, snapshot.as_ref()), expected, "{content}");
         }
     }
 }

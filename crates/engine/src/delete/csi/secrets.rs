@@ -10,10 +10,10 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::{Content, text};
+use super::{DeletableCsiSnapshot, text};
 use crate::cluster::{self, Cluster, Query};
 use crate::csi::{
-    CLASSES, DELETION_SECRET, GROUP_CLASSES, GROUP_DELETION_SECRET, resource, resource_of_groups,
+    CLASSES, DELETION_SECRET, GROUP_CLASSES, GROUP_DELETION_SECRET, group_resource, resource,
 };
 use crate::resource::{Resource, Resources};
 
@@ -30,7 +30,7 @@ const GROUP_PARAMETERS: [&str; 2] = [
 
 /// A class of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Class {
+pub(super) struct SecretClass {
     name: String,
     driver: String,
     /// Name and namespace of its Secret, if it has one; either may be a template.
@@ -39,19 +39,19 @@ pub(super) struct Class {
 
 /// The classes of this cluster.
 #[derive(Debug, Default)]
-pub(super) struct Classes {
-    snapshots: Vec<Class>,
-    groups: Vec<Class>,
+pub(super) struct SecretClasses {
+    snapshots: Vec<SecretClass>,
+    groups: Vec<SecretClass>,
 }
 
-impl Classes {
+impl SecretClasses {
     /// Reads them. A kind that is not served has none.
     pub(super) async fn read(
         cluster: &dyn Cluster,
         resources: &Resources,
     ) -> cluster::Result<Self> {
         let snapshots = resources.find(&resource(CLASSES));
-        let groups = resources.find(&resource_of_groups(GROUP_CLASSES));
+        let groups = resources.find(&group_resource(GROUP_CLASSES));
         Ok(Self {
             snapshots: read(cluster, snapshots, PARAMETERS).await?,
             groups: read(cluster, groups, GROUP_PARAMETERS).await?,
@@ -59,7 +59,7 @@ impl Classes {
     }
 
     /// Writes into contents what their deletion needs, or says which of them nobody could delete.
-    pub(super) fn settle(&self, contents: &mut [Content]) -> Vec<String> {
+    pub(super) fn resolve_secrets(&self, contents: &mut [DeletableCsiSnapshot]) -> Vec<String> {
         let mut reasons = BTreeSet::new();
         for content in contents {
             let (classes, keys) = if content.group.is_empty() {
@@ -84,7 +84,7 @@ async fn read(
     cluster: &dyn Cluster,
     resource: Option<&Arc<Resource>>,
     [name, namespace]: [&str; 2],
-) -> cluster::Result<Vec<Class>> {
+) -> cluster::Result<Vec<SecretClass>> {
     let Some(resource) = resource else { return Ok(Vec::new()) };
     let mut listed = cluster.list(resource, Query::default());
     let mut classes = Vec::new();
@@ -95,7 +95,7 @@ async fn read(
             let parameters = class.get("parameters")?;
             parameters.get(key)?.as_str().filter(|value| !value.is_empty()).map(str::to_owned)
         };
-        classes.push(Class {
+        classes.push(SecretClass {
             name: text(&class, "/metadata/name").to_owned(),
             driver: text(&class, "/driver").to_owned(),
             secret: parameter(name).zip(parameter(namespace)).map(|(a, b)| [a, b]),
@@ -105,9 +105,13 @@ async fn read(
 }
 
 /// The Secret with which a snapshot is deleted: name and namespace.
-fn secret(content: &Content, classes: &[Class]) -> Result<Option<[String; 2]>, String> {
+fn secret(
+    content: &DeletableCsiSnapshot,
+    classes: &[SecretClass],
+) -> Result<Option<[String; 2]>, String> {
     let driver = &content.driver;
-    let of_driver: Vec<&Class> = classes.iter().filter(|class| class.driver == *driver).collect();
+    let of_driver: Vec<&SecretClass> =
+        classes.iter().filter(|class| class.driver == *driver).collect();
     let named = of_driver.iter().find(|class| class.name == content.class);
     let secrets: BTreeSet<Option<&[String; 2]>> = match named {
         Some(class) => [class.secret.as_ref()].into(),
@@ -132,12 +136,13 @@ fn secret(content: &Content, classes: &[Class]) -> Result<Option<[String; 2]>, S
         }
     };
     let Some(templates) = chosen else { return Ok(None) };
-    let [name, namespace] = templates.each_ref().map(|template| resolved(template, content));
+    let [name, namespace] =
+        templates.each_ref().map(|template| resolve_template(template, content));
     Ok(Some([name?, namespace?]))
 }
 
 /// What a template of a class means for a snapshot.
-fn resolved(template: &str, content: &Content) -> Result<String, String> {
+fn resolve_template(template: &str, content: &DeletableCsiSnapshot) -> Result<String, String> {
     let (namespace, snapshot) = &content.snapshot;
     let values = [
         ("${volumesnapshotcontent.name}", &content.name),
@@ -165,20 +170,20 @@ fn resolved(template: &str, content: &Content) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn class(name: &str, secret: Option<[&str; 2]>) -> Class {
+    fn class(name: &str, secret: Option<[&str; 2]>) -> SecretClass {
         let secret = secret.map(|secret| secret.map(str::to_owned));
-        Class { name: name.into(), driver: "d".into(), secret }
+        SecretClass { name: name.into(), driver: "d".into(), secret }
     }
 
-    fn content(class: &str, needs_secret: bool) -> Content {
-        Content {
+    fn content(class: &str, needs_secret: bool) -> DeletableCsiSnapshot {
+        DeletableCsiSnapshot {
             name: "vsc".into(),
             driver: "d".into(),
             handle: "h".into(),
             class: class.into(),
             snapshot: ("shop".into(), "vs".into()),
             needs_secret,
-            ..Content::default()
+            ..DeletableCsiSnapshot::default()
         }
     }
 
@@ -209,20 +214,21 @@ mod tests {
     }
 
     #[test]
-    fn what_the_archive_says_of_secrets_is_not_believed() {
-        let classes = Classes { snapshots: vec![class("a", None)], groups: Vec::new() };
+    fn secret_named_by_the_archive_is_ignored() {
+        let classes = SecretClasses { snapshots: vec![class("a", None)], groups: Vec::new() };
         let stolen = [(DELETION_SECRET[0].to_owned(), "of-kube-system".to_owned())];
-        let mut contents = [Content { annotations: stolen.into(), ..content("a", true) }];
-        assert_eq!(classes.settle(&mut contents), Vec::<String>::new());
+        let mut contents =
+            [DeletableCsiSnapshot { annotations: stolen.into(), ..content("a", true) }];
+        assert_eq!(classes.resolve_secrets(&mut contents), Vec::<String>::new());
         assert!(contents[0].annotations.is_empty(), "{:?}", contents[0].annotations);
     }
 
     #[test]
-    fn the_secret_of_a_group_is_that_of_its_class() {
+    fn group_secret_comes_from_the_group_class() {
         let groups = vec![class("g", Some(["key", "csi"]))];
-        let classes = Classes { snapshots: Vec::new(), groups };
-        let mut contents = [Content { group: "g1".into(), ..content("a", true) }];
-        assert_eq!(classes.settle(&mut contents), Vec::<String>::new());
+        let classes = SecretClasses { snapshots: Vec::new(), groups };
+        let mut contents = [DeletableCsiSnapshot { group: "g1".into(), ..content("a", true) }];
+        assert_eq!(classes.resolve_secrets(&mut contents), Vec::<String>::new());
         assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[0]], "key");
         assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[1]], "csi");
     }

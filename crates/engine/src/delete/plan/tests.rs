@@ -2,18 +2,18 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn backup(uid: &str, phase: &str, began: &str) -> Backup {
+fn backup(uid: &str, phase: &str, started: &str) -> Backup {
     serde_json::from_value(json!({
         "metadata": {"name": "b", "uid": uid},
         "spec": {},
-        "status": {"phase": phase, "startTimestamp": began},
+        "status": {"phase": phase, "startTimestamp": started},
     }))
     .unwrap()
 }
 
 const DAY: &str = "2026-01-02T03:04:05Z";
 
-fn ours() -> Backup {
+fn completed_backup() -> Backup {
     backup("u", "Completed", DAY)
 }
 
@@ -21,7 +21,7 @@ fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-fn volume(value: Value) -> Holdings {
+fn volume(value: Value) -> BackupInventory {
     let mut volume = json!({
         "pvcNamespace": "shop", "pvcName": "data", "pvName": "pv-1",
         "snapshotDataMoved": false, "preserveLocalSnapshot": false, "skipped": false,
@@ -30,7 +30,7 @@ fn volume(value: Value) -> Holdings {
     for (key, value) in more {
         volume[key] = value;
     }
-    Holdings { volumes: Some(vec![read(volume)]), ..Holdings::default() }
+    BackupInventory { volumes: Some(vec![read(volume)]), ..BackupInventory::default() }
 }
 
 fn snapshot(location: &str, id: &str, phase: &str) -> Snapshot {
@@ -41,14 +41,14 @@ fn snapshot(location: &str, id: &str, phase: &str) -> Snapshot {
 }
 
 /// The only reason that speaks against it.
-fn reason(backup: &Backup, holdings: &Holdings) -> String {
-    let mut reasons = plan(backup, holdings).unwrap_err();
+fn reason(backup: &Backup, inventory: &BackupInventory) -> String {
+    let mut reasons = plan_deletion(backup, inventory).unwrap_err();
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     reasons.remove(0)
 }
 
 #[test]
-fn every_snapshot_that_was_taken_is_deleted_once() {
+fn each_snapshot_is_deleted_once() {
     let snapshots = vec![
         snapshot("aws", "s1", "Completed"),
         snapshot("aws", "s1", "Completed"),
@@ -67,18 +67,18 @@ fn every_snapshot_that_was_taken_is_deleted_once() {
             "location": "aws", "snapshotID": id, "volume": "pv-1", "status": {"phase": phase},
         }))
     };
-    let holdings = Holdings {
+    let inventory = BackupInventory {
         snapshots,
         // One of them is in no other file: its server was killed before that was written.
         operations: vec![operation("s1", "Completed"), operation("s4", "InProgress")],
         volume_plugin_backups: vec![report],
-        ..Holdings::default()
+        ..BackupInventory::default()
     };
-    let plan = plan(&ours(), &holdings).unwrap();
+    let plan = plan_deletion(&completed_backup(), &inventory).unwrap();
     let found: Vec<_> = plan
         .snapshots
         .iter()
-        .map(|doomed| (doomed.location.as_str(), doomed.id.as_str(), doomed.is_under_way))
+        .map(|snapshot| (snapshot.location.as_str(), snapshot.id.as_str(), snapshot.is_in_progress))
         .collect();
     let expected = [
         ("aws", "s1", false),
@@ -88,29 +88,32 @@ fn every_snapshot_that_was_taken_is_deleted_once() {
         ("other", "s1", false),
     ];
     assert_eq!(found, expected);
-    assert_eq!(plan.files, Files::Own);
+    assert_eq!(plan.files, FileOwnership::Own);
 }
 
 #[test]
-fn data_that_cannot_be_deleted_keeps_its_record() {
-    let copy = |id: &str| -> Holdings {
+fn undeletable_data_blocks_the_deletion() {
+    let copy = |id: &str| -> BackupInventory {
         let copy =
             json!({"metadata": {"name": "copy-1"}, "spec": {}, "status": {"snapshotID": id}});
-        Holdings { pod_volume_backups: vec![read(copy)], ..Holdings::default() }
+        BackupInventory { pod_volume_backups: vec![read(copy)], ..BackupInventory::default() }
     };
-    let upload = |id: &str| -> Holdings {
+    let upload = |id: &str| -> BackupInventory {
         let upload =
             json!({"metadata": {"name": "up-1"}, "spec": {}, "status": {"snapshotID": id}});
-        Holdings { data_uploads: vec![read(upload)], ..Holdings::default() }
+        BackupInventory { data_uploads: vec![read(upload)], ..BackupInventory::default() }
     };
     let content = json!({"metadata": {"name": "vsc-1"}, "status": {"snapshotHandle": "s1"}});
-    let csi = Holdings { csi_contents: vec![content], ..Holdings::default() };
-    let homeless = Holdings { snapshots: vec![snapshot("", "s1", "New")], ..Holdings::default() };
-    for (holdings, words) in [
+    let csi = BackupInventory { csi_contents: vec![content], ..BackupInventory::default() };
+    let without_location = BackupInventory {
+        snapshots: vec![snapshot("", "s1", "New")],
+        ..BackupInventory::default()
+    };
+    for (inventory, words) in [
         (copy("k1"), vec!["PodVolumeBackups", "copy-1"]),
         (upload("k1"), vec!["DataUploads", "up-1"]),
         (csi, vec!["CSI snapshots", "vsc-1"]),
-        (homeless, vec!["the snapshot s1 names no location"]),
+        (without_location, vec!["the snapshot s1 names no location"]),
         (
             volume(json!({"backupMethod": "PodVolumeBackup", "pvbInfo": {"snapshotHandle": "k"}})),
             vec!["PodVolumeBackups", "shop/data"],
@@ -135,7 +138,7 @@ fn data_that_cannot_be_deleted_keeps_its_record() {
             vec!["where they were taken", "shop/data (s9)"],
         ),
     ] {
-        let reason = reason(&ours(), &holdings);
+        let reason = reason(&completed_backup(), &inventory);
         for word in words {
             assert!(reason.contains(word), "no {word:?} in {reason:?}");
         }
@@ -143,11 +146,12 @@ fn data_that_cannot_be_deleted_keeps_its_record() {
 }
 
 #[test]
-fn what_holds_nothing_is_deleted() {
+fn backup_without_data_is_deletable() {
     let copy = json!({"metadata": {"name": "c"}, "spec": {}, "status": {"phase": "Failed"}});
-    let failed = Holdings { pod_volume_backups: vec![read(copy)], ..Holdings::default() };
-    for holdings in [
-        Holdings::default(),
+    let failed =
+        BackupInventory { pod_volume_backups: vec![read(copy)], ..BackupInventory::default() };
+    for inventory in [
+        BackupInventory::default(),
         failed,
         volume(json!({"backupMethod": "CSISnapshot", "result": "failed"})),
         volume(json!({"backupMethod": "PodVolumeBackup", "result": "failed", "pvbInfo": {}})),
@@ -158,128 +162,193 @@ fn what_holds_nothing_is_deleted() {
         volume(json!({"skipped": true, "skippedReason": "no plugin"})),
         volume(json!({"backupMethod": "NativeSnapshot", "result": "failed"})),
     ] {
-        let expected = Plan { files: Files::Own, snapshots: Vec::new(), csi: Vec::new() };
-        assert_eq!(plan(&ours(), &holdings), Ok(expected), "{holdings:?}");
+        let expected =
+            DeletionPlan { files: FileOwnership::Own, snapshots: Vec::new(), csi: Vec::new() };
+        assert_eq!(plan_deletion(&completed_backup(), &inventory), Ok(expected), "{inventory:?}");
     }
 }
 
 #[test]
-fn the_same_copy_in_the_bucket_and_in_the_cluster_is_told_once() {
-    let mut holdings =
+fn same_copy_in_bucket_and_cluster_is_reported_once() {
+    let mut inventory =
         volume(json!({"backupMethod": "PodVolumeBackup", "pvbInfo": {"snapshotHandle": "k0"}}));
     for number in 0..7 {
         let (name, id) = (format!("copy-{number}"), format!("k{number}"));
         let copy = json!({"metadata": {"name": name}, "spec": {}, "status": {"snapshotID": id}});
-        holdings.pod_volume_backups.extend([read(copy.clone()), read(copy)]);
+        inventory.pod_volume_backups.extend([read(copy.clone()), read(copy)]);
     }
-    let reason = reason(&ours(), &holdings);
+    let reason = reason(&completed_backup(), &inventory);
     assert!(reason.ends_with("copy-0, copy-1, copy-2, copy-3, copy-4 and 2 more"), "{reason}");
 }
 
 #[test]
-fn backups_that_are_too_old_to_name_their_data_are_taken_at_their_word() {
-    let mut backup = ours();
+fn old_backups_without_volume_info_go_by_their_status_counts() {
+    let mut backup = completed_backup();
     backup.status.as_mut().unwrap().csi_volume_snapshots_completed = 2;
-    let old = Holdings::default();
+    let old = BackupInventory::default();
     assert!(reason(&backup, &old).contains("CSI snapshots"));
     backup.spec.snapshot_move_data = Some(true);
-    assert!(plan(&backup, &old).is_ok());
+    assert!(plan_deletion(&backup, &old).is_ok());
     backup.status.as_mut().unwrap().backup_item_operations_completed = 1;
     assert!(reason(&backup, &old).contains("DataUploads"));
     // A newer one says what it has, here nothing.
-    let new = Holdings { volumes: Some(Vec::new()), ..Holdings::default() };
-    assert!(plan(&backup, &new).is_ok());
+    let new = BackupInventory { volumes: Some(Vec::new()), ..BackupInventory::default() };
+    assert!(plan_deletion(&backup, &new).is_ok());
 }
 
 #[test]
-fn files_that_an_earlier_try_deleted_are_not_missed() {
-    let holdings = volume(json!({
+fn files_deleted_by_an_earlier_attempt_are_not_required() {
+    let inventory = volume(json!({
         "backupMethod": "NativeSnapshot", "nativeSnapshotInfo": {"snapshotHandle": "s9"},
     }));
-    assert!(plan(&ours(), &holdings).is_err());
-    assert!(plan(&backup("u", "Deleting", DAY), &holdings).is_ok());
+    assert!(plan_deletion(&completed_backup(), &inventory).is_err());
+    assert!(plan_deletion(&backup("u", "Deleting", DAY), &inventory).is_ok());
     let record = Some(backup("u", "Deleting", DAY));
-    assert!(plan(&ours(), &Holdings { record, ..holdings }).is_ok());
+    assert!(plan_deletion(&completed_backup(), &BackupInventory { record, ..inventory }).is_ok());
 }
 
 /// Which uid, phase, beginning and end a Backup or a record has, and which uid was noted.
-type Facts = (&'static str, &'static str, &'static str, &'static str, Option<&'static str>);
+type RunFacts = (&'static str, &'static str, &'static str, &'static str, Option<&'static str>);
 
-fn known_as((uid, phase, began, ended, noted): Facts) -> Backup {
-    let mut backup = backup(uid, phase, began);
+fn backup_with((uid, phase, started, ended, record_uid): RunFacts) -> Backup {
+    let mut backup = backup(uid, phase, started);
     let status = backup.status.as_mut().unwrap();
     status.completion_timestamp = (!ended.is_empty()).then(|| read(json!(ended)));
-    let noted = noted.map(|noted| (annotation::RECORD_UID.to_owned(), noted.to_owned()));
-    backup.metadata.annotations = noted.map(|noted| [noted].into());
+    let annotation = record_uid.map(|uid| (annotation::RECORD_UID.to_owned(), uid.to_owned()));
+    backup.metadata.annotations = annotation.map(|annotation| [annotation].into());
     backup
 }
 
 #[test]
-fn files_of_another_backup_with_the_same_name_stay() {
+fn files_of_another_backup_of_the_same_name_are_kept() {
     const END: &str = "2026-01-02T03:05:00Z";
     const LATER: &str = "2026-01-02T03:05:01Z";
     const FRACTION: &str = "2026-01-02T03:05:00.7Z";
-    let theirs: Facts = ("v", "Completed", DAY, END, None);
-    let going: Facts = ("v", "Deleting", DAY, END, None);
-    let nameless: Facts = ("", "Completed", DAY, END, None);
-    let exact: Facts = ("v", "Completed", DAY, FRACTION, None);
-    for (what, ours, record, expected) in [
-        ("the same", ("v", "Completed", DAY, END, None), theirs, Files::Own),
-        ("the same, at whatever times", ("v", "Failed", LATER, LATER, None), theirs, Files::Own),
-        ("taken in", ("u", "Completed", DAY, END, Some("v")), theirs, Files::Own),
-        ("taken in, before it expired", ("u", "Failed", DAY, "", Some("v")), theirs, Files::Own),
-        ("taken in, without a uid", ("u", "Failed", DAY, END, Some("")), nameless, Files::Own),
-        ("replaced since", ("u", "Completed", DAY, END, Some("w")), theirs, Files::OfAnother),
-        ("not noted", ("u", "Completed", DAY, END, None), theirs, Files::Own),
-        ("not noted, and cut", ("u", "Completed", DAY, END, None), exact, Files::Own),
-        ("not noted, and going here", ("u", "Deleting", DAY, END, None), theirs, Files::Own),
-        ("not noted, and going there", ("u", "Completed", DAY, END, None), going, Files::Own),
+    let other_record: RunFacts = ("v", "Completed", DAY, END, None);
+    let deleting: RunFacts = ("v", "Deleting", DAY, END, None);
+    let nameless: RunFacts = ("", "Completed", DAY, END, None);
+    let exact: RunFacts = ("v", "Completed", DAY, FRACTION, None);
+    for (what, backup_facts, record, expected) in [
+        ("the same", ("v", "Completed", DAY, END, None), other_record, FileOwnership::Own),
+        (
+            "the same, at whatever times",
+            ("v", "Failed", LATER, LATER, None),
+            other_record,
+            FileOwnership::Own,
+        ),
+        ("taken in", ("u", "Completed", DAY, END, Some("v")), other_record, FileOwnership::Own),
+        (
+            "taken in, before it expired",
+            ("u", "Failed", DAY, "", Some("v")),
+            other_record,
+            FileOwnership::Own,
+        ),
+        (
+            "taken in, without a uid",
+            ("u", "Failed", DAY, END, Some("")),
+            nameless,
+            FileOwnership::Own,
+        ),
+        (
+            "replaced since",
+            ("u", "Completed", DAY, END, Some("w")),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
+        ("not noted", ("u", "Completed", DAY, END, None), other_record, FileOwnership::Own),
+        ("not noted, and cut", ("u", "Completed", DAY, END, None), exact, FileOwnership::Own),
+        (
+            "not noted, and going here",
+            ("u", "Deleting", DAY, END, None),
+            other_record,
+            FileOwnership::Own,
+        ),
+        (
+            "not noted, and going there",
+            ("u", "Completed", DAY, END, None),
+            deleting,
+            FileOwnership::Own,
+        ),
         // The same schedule in two clusters: ours has failed, since theirs was there.
-        ("the same second", ("u", "Failed", DAY, DAY, None), theirs, Files::OfAnother),
-        ("the same seconds", ("u", "Failed", DAY, END, None), theirs, Files::OfAnother),
-        ("another end", ("u", "Completed", DAY, LATER, None), theirs, Files::OfAnother),
-        ("another beginning", ("u", "Completed", END, END, None), theirs, Files::OfAnother),
-        ("no end", ("u", "Completed", DAY, "", None), theirs, Files::OfAnother),
-        ("going, with another end", ("u", "Deleting", DAY, DAY, None), theirs, Files::OfAnother),
+        (
+            "the same second",
+            ("u", "Failed", DAY, DAY, None),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
+        (
+            "the same seconds",
+            ("u", "Failed", DAY, END, None),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
+        (
+            "another end",
+            ("u", "Completed", DAY, LATER, None),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
+        (
+            "another beginning",
+            ("u", "Completed", END, END, None),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
+        ("no end", ("u", "Completed", DAY, "", None), other_record, FileOwnership::OfAnother),
+        (
+            "going, with another end",
+            ("u", "Deleting", DAY, DAY, None),
+            other_record,
+            FileOwnership::OfAnother,
+        ),
     ] {
-        assert_eq!(whose(&known_as(ours), &known_as(record)), expected, "{what}");
+        assert_eq!(
+            file_ownership(&backup_with(backup_facts), &backup_with(record)),
+            expected,
+            "{what}"
+        );
     }
-    let never = Backup { status: None, ..ours() };
-    let record = Backup { status: None, ..known_as(theirs) };
-    assert_eq!(whose(&never, &record), Files::OfAnother, "nothing is said of either");
+    let never = Backup { status: None, ..completed_backup() };
+    let record = Backup { status: None, ..backup_with(other_record) };
+    assert_eq!(
+        file_ownership(&never, &record),
+        FileOwnership::OfAnother,
+        "nothing is said of either"
+    );
 }
 
 #[test]
-fn nothing_is_deleted_of_what_another_backup_of_the_same_name_holds() {
-    let holdings = Holdings {
+fn data_of_another_backup_of_the_same_name_is_kept() {
+    let inventory = BackupInventory {
         record: Some(backup("v", "Completed", DAY)),
         snapshots: vec![snapshot("aws", "s1", "Completed")],
-        ..Holdings::default()
+        ..BackupInventory::default()
     };
-    let nothing = Plan { files: Files::OfAnother, snapshots: Vec::new(), csi: Vec::new() };
-    assert_eq!(plan(&backup("u", "Failed", DAY), &holdings), Ok(nothing));
-    let taken_in = plan(&backup("u", "Completed", DAY), &holdings).unwrap();
-    assert_eq!((taken_in.files, taken_in.snapshots.len()), (Files::Own, 1));
+    let nothing =
+        DeletionPlan { files: FileOwnership::OfAnother, snapshots: Vec::new(), csi: Vec::new() };
+    assert_eq!(plan_deletion(&backup("u", "Failed", DAY), &inventory), Ok(nothing));
+    let synced = plan_deletion(&backup("u", "Completed", DAY), &inventory).unwrap();
+    assert_eq!((synced.files, synced.snapshots.len()), (FileOwnership::Own, 1));
 }
 
 #[test]
-fn a_snapshot_that_a_user_may_have_taken_speaks_against_a_deletion() {
+fn possible_user_snapshot_blocks_the_deletion() {
     let content = json!({
         "metadata": {"name": "vsc-1"}, "spec": {"driver": "a.driver"},
         "status": {"snapshotHandle": "s1"},
     });
-    let holdings = Holdings { csi_undecided: vec![content], ..Holdings::default() };
-    let reason = reason(&ours(), &holdings);
+    let inventory = BackupInventory { csi_undecided: vec![content], ..BackupInventory::default() };
+    let reason = reason(&completed_backup(), &inventory);
     assert!(reason.contains("whether it took them") && reason.contains("vsc-1"), "{reason}");
     // An earlier try has deleted what would say so, and the snapshots before that.
-    let plan = plan(&backup("u", "Deleting", DAY), &holdings).unwrap();
+    let plan = plan_deletion(&backup("u", "Deleting", DAY), &inventory).unwrap();
     assert_eq!(plan.csi, []);
 }
 
 /// `trials.md`, defect 19: the files of a backup whose record named another one were deleted.
 #[test]
-fn a_record_that_names_another_backup_keeps_the_files() {
-    let holdings = Holdings { is_of_another: true, ..Holdings::default() };
+fn record_of_another_backup_keeps_the_files() {
+    let inventory = BackupInventory { belongs_to_another: true, ..BackupInventory::default() };
     let backup = Backup::default();
-    assert_eq!(plan(&backup, &holdings).unwrap().files, Files::OfAnother);
+    assert_eq!(plan_deletion(&backup, &inventory).unwrap().files, FileOwnership::OfAnother);
 }

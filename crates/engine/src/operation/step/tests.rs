@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::operation::{Counts, Kind};
 
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_hours(4);
 
 fn seconds(count: u64) -> Duration {
@@ -12,7 +12,7 @@ fn seconds(count: u64) -> Duration {
 }
 
 fn at(second: u64) -> Timestamp {
-    after(Timestamp::from_second(1_700_000_000).unwrap(), seconds(second))
+    saturating_add(Timestamp::from_second(1_700_000_000).unwrap(), seconds(second))
 }
 
 fn fresh() -> Operation {
@@ -24,31 +24,31 @@ fn fresh() -> Operation {
     };
     let plugin: Name = "x.io/a".parse().unwrap();
     let id = OperationId::new("op-1").unwrap();
-    Operation::begun(Kind::ItemBackup, plugin, item, id, at(0), TIMEOUT)
+    Operation::started(Kind::ItemBackup, plugin, item, id, at(0), TIMEOUT)
 }
 
 fn running(done: i64, is_started: bool) -> Observation {
     let started = is_started.then(|| at(0));
-    Observation::Told(Progress { done, total: 10, started, ..Progress::default() })
+    Observation::Progressed(Progress { done, total: 10, started, ..Progress::default() })
 }
 
 fn ended(state: Told) -> Observation {
-    Observation::Told(Progress { state, ..Progress::default() })
+    Observation::Progressed(Progress { state, ..Progress::default() })
 }
 
 fn failed(code: Code) -> Observation {
-    Observation::Unanswered(Error::new(code, "no"))
+    Observation::PollFailed(Error::new(code, "no"))
 }
 
 fn canceled() -> Observation {
-    Observation::Unwanted(Why::Canceled("by a user".into()))
+    Observation::StopRequested(StopCause::Canceled("by a user".into()))
 }
 
 /// Lets an operation go through observations at seconds of its life.
 fn drive(steps: Vec<(u64, Observation)>) -> (Operation, Effects) {
     let mut state = (fresh(), Effects::default());
     for (second, observation) in steps {
-        state = step(&state.0, observation, LONGEST, at(second));
+        state = step(&state.0, observation, LONGEST_PAUSE, at(second));
     }
     state
 }
@@ -62,12 +62,12 @@ fn state_after(steps: Vec<(u64, Observation)>) -> String {
 
 #[test]
 fn every_observation_has_its_outcome() {
-    use Observation::{Asked, Passed};
+    use Observation::{StopAnswered, TimePassed};
     let over = TIMEOUT.as_secs();
     let unclear = |count: u64| (1..=count).map(|second| (second, failed(Code::Unknown))).collect();
-    let invalid = Observation::Unanswered(Error::invalid_operation("op-1"));
+    let invalid = Observation::PollFailed(Error::invalid_operation("op-1"));
     for (steps, expected) in [
-        (vec![(0, Passed)], "New"),
+        (vec![(0, TimePassed)], "New"),
         (vec![(1, running(0, false))], "New"),
         (vec![(1, running(0, true))], "InProgress"),
         (vec![(1, running(3, false))], "InProgress"),
@@ -101,74 +101,82 @@ fn every_observation_has_its_outcome() {
             "InProgress",
         ),
         // The end of its time.
-        (vec![(over - 1, Passed)], "New"),
-        (vec![(over, Passed)], "New"),
+        (vec![(over - 1, TimePassed)], "New"),
+        (vec![(over, TimePassed)], "New"),
         (
-            vec![(over, Passed), (over + 1, Asked(Ok(())))],
+            vec![(over, TimePassed), (over + 1, StopAnswered(Ok(())))],
             "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
              has not said that it did",
         ),
         (
-            vec![(over, Passed), (over + 1, Asked(Err("busy".into())))],
+            vec![(over, TimePassed), (over + 1, StopAnswered(Err("busy".into())))],
             "Failed: timed out: it has not ended within 14400 s; the plugin could not stop it and \
              may go on: busy",
         ),
         (vec![(over, ended(Told::Succeeded))], "Completed"),
         // A cancel.
         (vec![(1, canceled())], "New"),
-        (vec![(1, canceled()), (2, Asked(Ok(()))), (3, running(1, true))], "InProgress"),
-        (vec![(1, canceled()), (2, Asked(Ok(()))), (3, ended(Told::Succeeded))], "Completed"),
+        (vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, running(1, true))], "InProgress"),
         (
-            vec![(1, canceled()), (2, Asked(Ok(()))), (3, ended(Told::Failed("stopped".into())))],
+            vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, ended(Told::Succeeded))],
+            "Completed",
+        ),
+        (
+            vec![
+                (1, canceled()),
+                (2, StopAnswered(Ok(()))),
+                (3, ended(Told::Failed("stopped".into()))),
+            ],
             "Failed: canceled: stopped",
         ),
         (
-            vec![(1, canceled()), (2, Asked(Ok(()))), (31, running(1, true))],
+            vec![(1, canceled()), (2, StopAnswered(Ok(()))), (31, running(1, true))],
             "Failed: canceled: by a user; the plugin was told to stop, and has not said that it did",
         ),
         (
-            vec![(1, canceled()), (31, Passed)],
+            vec![(1, canceled()), (31, TimePassed)],
             "Failed: canceled: by a user; the plugin did not answer when told to stop, and may go on",
         ),
         (
-            vec![(1, canceled()), (2, Asked(Ok(()))), (3, failed(Code::NotFound))],
+            vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, failed(Code::NotFound))],
             "Failed: canceled: by a user; the plugin was told to stop, and has not said that it \
              did: no",
         ),
         // Nobody asked for it.
-        (vec![(1, Asked(Ok(())))], "New"),
+        (vec![(1, StopAnswered(Ok(())))], "New"),
         // What has ended has ended.
         (vec![(1, ended(Told::Succeeded)), (2, ended(Told::Failed("x".into())))], "Completed"),
         (vec![(1, failed(Code::NotFound)), (2, ended(Told::Succeeded))], "Failed: no"),
         (vec![(1, ended(Told::Succeeded)), (2, canceled())], "Completed"),
     ] {
-        let told = format!("{steps:?}");
-        assert_eq!(state_after(steps), expected, "{told}");
+        let description = format!("{steps:?}");
+        assert_eq!(state_after(steps), expected, "{description}");
     }
 }
 
 #[test]
-fn it_is_asked_to_stop_once() {
+fn cancel_is_requested_once() {
     let (operation, effects) = drive(vec![(1, canceled())]);
     assert!(effects.cancel && effects.changed && !effects.ended);
-    let (operation, effects) = step(&operation, canceled(), LONGEST, at(2));
+    let (operation, effects) = step(&operation, canceled(), LONGEST_PAUSE, at(2));
     assert!(!effects.cancel, "{effects:?}");
-    let (_, effects) = step(&operation, running(1, true), LONGEST, at(3));
+    let (_, effects) = step(&operation, running(1, true), LONGEST_PAUSE, at(3));
     assert!(!effects.cancel, "{effects:?}");
 }
 
 #[test]
-fn the_pauses_between_polls_grow_with_its_age_and_with_trouble() {
+fn poll_pauses_grow_with_age_and_failures() {
     let pause = |steps: Vec<(u64, Observation)>| {
         let now = steps.last().unwrap().0;
-        since(at(now), drive(steps).1.poll_at.unwrap()).as_secs()
+        duration_between(at(now), drive(steps).1.poll_at.unwrap()).as_secs()
     };
-    assert_eq!(pause(vec![(0, Observation::Passed)]), 1);
+    assert_eq!(pause(vec![(0, Observation::TimePassed)]), 1);
     assert_eq!(pause(vec![(9, running(0, true))]), 1);
     assert_eq!(pause(vec![(50, running(0, true))]), 5);
     assert_eq!(pause(vec![(1000, running(0, true))]), 10);
-    let trouble = |count: u64| (1..=count).map(|at| (at, failed(Code::Unavailable))).collect();
-    assert_eq!([1, 2, 3, 4, 5, 60].map(|count| pause(trouble(count))), [1, 2, 4, 8, 10, 10]);
+    let failing_polls =
+        |count: u64| (1..=count).map(|at| (at, failed(Code::Unavailable))).collect();
+    assert_eq!([1, 2, 3, 4, 5, 60].map(|count| pause(failing_polls(count))), [1, 2, 4, 8, 10, 10]);
     assert_eq!(pause(vec![(1000, canceled())]), 1, "it should end at any moment");
     let last = TIMEOUT.as_secs() - 3;
     assert_eq!(pause(vec![(last, running(0, true))]), 3, "never past the deadline");
@@ -183,16 +191,16 @@ fn observations() -> impl Strategy<Value = Observation> {
         2 => Just(failed(Code::Unknown)),
         1 => Just(failed(Code::NotFound)),
         1 => Just(canceled()),
-        1 => Just(Observation::Unwanted(Why::Deadline)),
-        1 => Just(Observation::Asked(Ok(()))),
-        1 => Just(Observation::Asked(Err("busy".into()))),
-        2 => Just(Observation::Passed),
+        1 => Just(Observation::StopRequested(StopCause::Deadline)),
+        1 => Just(Observation::StopAnswered(Ok(()))),
+        1 => Just(Observation::StopAnswered(Err("busy".into()))),
+        2 => Just(Observation::TimePassed),
     ]
 }
 
 proptest! {
     #[test]
-    fn whatever_happens_there_is_one_end_and_one_cancel(
+    fn any_observations_lead_to_one_end_and_one_cancel(
         steps in prop::collection::vec((0..2000_u64, observations()), 1..60)
     ) {
         let (mut operation, mut second) = (fresh(), 0);
@@ -200,21 +208,21 @@ proptest! {
         for (pause, observation) in steps {
             second += pause;
             let before = operation.clone();
-            let was_good = matches!(&observation, Observation::Told(told) if told.state == Told::Succeeded);
-            let (next, effects) = step(&operation, observation, LONGEST, at(second));
+            let was_good = matches!(&observation, Observation::Progressed(progress) if progress.state == Told::Succeeded);
+            let (next, effects) = step(&operation, observation, LONGEST_PAUSE, at(second));
             cancels += u32::from(effects.cancel);
             ends += u32::from(effects.ended);
             prop_assert!(!before.state.is_terminal() || next == before, "it ended twice");
-            prop_assert!(before.stopping.is_none() || next.stopping.is_some(), "a cancel was lost");
-            let why = |operation: &Operation| operation.stopping.as_ref().map(|s| s.why.clone());
-            prop_assert!(before.stopping.is_none() || why(&before) == why(&next));
+            prop_assert!(before.stop_request.is_none() || next.stop_request.is_some(), "a cancel was lost");
+            let cause = |operation: &Operation| operation.stop_request.as_ref().map(|s| s.cause.clone());
+            prop_assert!(before.stop_request.is_none() || cause(&before) == cause(&next));
             prop_assert_eq!(effects.ended || before.state.is_terminal(), next.state.is_terminal());
             prop_assert_eq!(effects.poll_at.is_none(), next.state.is_terminal());
             if next.state == State::Completed && before.state != State::Completed {
                 prop_assert!(was_good, "completed without the plugin's word");
             }
             if let Some(at_) = effects.poll_at {
-                prop_assert!(at_ >= at(second) && since(at(second), at_) <= LONGEST);
+                prop_assert!(at_ >= at(second) && duration_between(at(second), at_) <= LONGEST_PAUSE);
             }
             operation = next;
         }
@@ -222,7 +230,7 @@ proptest! {
         // However it went, time ends it.
         for _ in 0..3 {
             second += TIMEOUT.as_secs();
-            operation = step(&operation, Observation::Passed, LONGEST, at(second)).0;
+            operation = step(&operation, Observation::TimePassed, LONGEST_PAUSE, at(second)).0;
         }
         prop_assert!(operation.state.is_terminal());
         let counts = Counts::of(&[operation.clone()]);
@@ -236,30 +244,30 @@ fn of_snapshot(kind: Kind) -> Operation {
 }
 
 fn returned(answer: std::result::Result<(), Code>) -> Observation {
-    Observation::Returned(answer.map_err(|code| Error::new(code, "no")))
+    Observation::UploadReturned(answer.map_err(|code| Error::new(code, "no")))
 }
 
 #[test]
-fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_is_not_heard_of_goes_on() {
+fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_progress() {
     let creation = of_snapshot(Kind::SnapshotCreation);
-    let (next, _) = step(&creation, failed(Code::Unimplemented), LONGEST, at(1));
+    let (next, _) = step(&creation, failed(Code::Unimplemented), LONGEST_PAUSE, at(1));
     assert_eq!(next.state, State::Completed);
     assert_eq!(next.progress.description, SYNCHRONOUS);
-    let (next, _) = step(&creation, running(3, true), LONGEST, at(1));
-    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST, at(2));
+    let (next, _) = step(&creation, running(3, true), LONGEST_PAUSE, at(1));
+    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST_PAUSE, at(2));
     assert_eq!(next.state, State::InProgress, "it is neither complete nor has it failed");
     assert!(effects.poll_at.is_some() && !effects.cancel);
     // Its deadline decides, and what was last told is the reason.
-    let told = Progress {
+    let progress = Progress {
         description: "phase Done".to_owned(),
         started: Some(at(0)),
         ..Progress::default()
     };
     let over = TIMEOUT.as_secs();
-    let (next, _) = step(&next, Observation::Told(told), LONGEST, at(3));
-    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST, at(over));
+    let (next, _) = step(&next, Observation::Progressed(progress), LONGEST_PAUSE, at(3));
+    let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST_PAUSE, at(over));
     assert!(effects.cancel);
-    let (next, _) = step(&next, Observation::Asked(Ok(())), LONGEST, at(over + 1));
+    let (next, _) = step(&next, Observation::StopAnswered(Ok(())), LONGEST_PAUSE, at(over + 1));
     assert_eq!(
         next.state,
         State::Failed(
@@ -273,11 +281,11 @@ fn a_snapshot_of_a_plugin_without_progress_is_complete_and_one_that_is_not_heard
 /// One call that tells how far it is each second, and then fails.
 fn attempt(
     start: u64,
-    told: &[i64],
+    progress: &[i64],
     fails: impl Fn(u64) -> (u64, Observation),
 ) -> Vec<(u64, Observation)> {
-    let mut steps = vec![(start, Observation::Called)];
-    for (second, done) in (start + 1..).zip(told) {
+    let mut steps = vec![(start, Observation::UploadStarted)];
+    for (second, done) in (start + 1..).zip(progress) {
         steps.push((second, running(*done, true)));
     }
     steps.push(fails(start + 5));
@@ -286,27 +294,27 @@ fn attempt(
 
 #[test]
 fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
-    use Observation::{Asked, Called, Passed};
+    use Observation::{StopAnswered, TimePassed, UploadStarted};
     let over = TIMEOUT.as_secs();
     let unavailable = |second| (second, returned(Err(Code::Unavailable)));
     let unknown = |second| (second, returned(Err(Code::Unknown)));
     for (steps, expected) in [
-        (vec![(0, Passed)], "New"),
-        (vec![(0, Called)], "InProgress"),
-        (vec![(0, Called), (1, ended(Told::Succeeded))], "InProgress"),
-        (vec![(0, Called), (1, ended(Told::Failed("x".into())))], "InProgress"),
-        (vec![(0, Called), (1, failed(Code::NotFound))], "InProgress"),
-        (vec![(0, Called), (9, returned(Ok(())))], "Completed"),
-        (vec![(0, Called), (1, returned(Err(Code::Unimplemented)))], "Completed"),
-        (vec![(0, Called), (1, returned(Err(Code::PermissionDenied)))], "Failed: no"),
-        (vec![(0, Called), unavailable(1), unavailable(1700)], "InProgress"),
+        (vec![(0, TimePassed)], "New"),
+        (vec![(0, UploadStarted)], "InProgress"),
+        (vec![(0, UploadStarted), (1, ended(Told::Succeeded))], "InProgress"),
+        (vec![(0, UploadStarted), (1, ended(Told::Failed("x".into())))], "InProgress"),
+        (vec![(0, UploadStarted), (1, failed(Code::NotFound))], "InProgress"),
+        (vec![(0, UploadStarted), (9, returned(Ok(())))], "Completed"),
+        (vec![(0, UploadStarted), (1, returned(Err(Code::Unimplemented)))], "Completed"),
+        (vec![(0, UploadStarted), (1, returned(Err(Code::PermissionDenied)))], "Failed: no"),
+        (vec![(0, UploadStarted), unavailable(1), unavailable(1700)], "InProgress"),
         (
-            vec![(0, Called), unavailable(1), unavailable(1801)],
+            vec![(0, UploadStarted), unavailable(1), unavailable(1801)],
             "Failed: it was tried 2 times within 1800 s: no",
         ),
-        (vec![(0, Called), unknown(1), unknown(2)], "InProgress"),
+        (vec![(0, UploadStarted), unknown(1), unknown(2)], "InProgress"),
         (
-            vec![(0, Called), unknown(1), unknown(2), unknown(3)],
+            vec![(0, UploadStarted), unknown(1), unknown(2), unknown(3)],
             "Failed: it has failed 3 times: no",
         ),
         // Each time it comes as far as before, and no further.
@@ -327,28 +335,28 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
                 .collect(),
             "InProgress",
         ),
-        (vec![(0, Called), (1, canceled()), (2, Asked(Ok(())))], "InProgress"),
+        (vec![(0, UploadStarted), (1, canceled()), (2, StopAnswered(Ok(())))], "InProgress"),
         (
-            vec![(0, Called), (1, canceled()), (2, Asked(Ok(()))), unknown(3)],
+            vec![(0, UploadStarted), (1, canceled()), (2, StopAnswered(Ok(()))), unknown(3)],
             "Failed: canceled: no",
         ),
         // It was faster than the cancel.
-        (vec![(0, Called), (1, canceled()), (2, returned(Ok(())))], "Completed"),
+        (vec![(0, UploadStarted), (1, canceled()), (2, returned(Ok(())))], "Completed"),
         (
-            vec![(0, Called), (over, Passed), (over + 1, Asked(Ok(())))],
+            vec![(0, UploadStarted), (over, TimePassed), (over + 1, StopAnswered(Ok(())))],
             "Failed: timed out: it has not ended within 14400 s; the plugin was told to stop, and \
              has not said that it did",
         ),
     ] {
-        let told = format!("{steps:?}");
+        let description = format!("{steps:?}");
         let mut operation = of_snapshot(Kind::SnapshotUpload);
         for (second, observation) in steps {
-            operation = step(&operation, observation, LONGEST, at(second)).0;
+            operation = step(&operation, observation, LONGEST_PAUSE, at(second)).0;
         }
         let state = match operation.state {
             State::Failed(reason) => format!("Failed: {reason}"),
             state => state.as_str().to_owned(),
         };
-        assert_eq!(state, expected, "{told}");
+        assert_eq!(state, expected, "{description}");
     }
 }

@@ -15,9 +15,9 @@ enum Behaviour {
     /// Its polls fail so many times, and then it succeeds.
     Recovers(u32),
     /// It goes on until it is told to stop.
-    StopsWhenTold,
+    StopsWhenCanceled,
     /// It goes on, whatever it is told.
-    Deaf,
+    IgnoresCancel,
 }
 
 #[derive(Default)]
@@ -28,7 +28,7 @@ struct Plugin {
 }
 
 #[async_trait]
-impl Asker for Plugin {
+impl OperationClient for Plugin {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
         let id = operation.id.to_string();
         let polls = {
@@ -44,17 +44,19 @@ impl Asker for Plugin {
                 return Err(Error::new(Code::Unavailable, "away"));
             }
             Behaviour::Recovers(_) => Told::Succeeded,
-            Behaviour::StopsWhenTold if self.cancels.lock().unwrap().contains(&id) => {
+            Behaviour::StopsWhenCanceled if self.cancels.lock().unwrap().contains(&id) => {
                 Told::Failed("stopped".into())
             }
-            Behaviour::SucceedsAt(_) | Behaviour::Deaf | Behaviour::StopsWhenTold => Told::Running,
+            Behaviour::SucceedsAt(_) | Behaviour::IgnoresCancel | Behaviour::StopsWhenCanceled => {
+                Told::Running
+            }
         };
         Ok(Progress { state, done: polls.into(), ..Progress::default() })
     }
 
     async fn cancel(&self, operation: &Operation) -> Result<()> {
         self.cancels.lock().unwrap().push(operation.id.to_string());
-        if matches!(self.behaviours[operation.id.as_str()], Behaviour::Deaf) {
+        if matches!(self.behaviours[operation.id.as_str()], Behaviour::IgnoresCancel) {
             std::future::pending::<()>().await;
         }
         Ok(())
@@ -70,7 +72,7 @@ fn operation(id: &str, timeout: Duration) -> Operation {
     };
     let plugin: Name = "x.io/a".parse().unwrap();
     let id = OperationId::new(id).unwrap();
-    Operation::begun(Kind::ItemBackup, plugin, item, id, Timestamp::now(), timeout)
+    Operation::started(Kind::ItemBackup, plugin, item, id, Timestamp::now(), timeout)
 }
 
 /// Pauses are short: the machine reads the real clock.
@@ -88,15 +90,18 @@ async fn track(
     stop: &CancellationToken,
 ) -> (Vec<Operation>, Plugin) {
     let plugin = Plugin {
-        behaviours: behaviours.iter().map(|(id, how)| ((*id).to_owned(), how.clone())).collect(),
+        behaviours: behaviours
+            .iter()
+            .map(|(id, behaviour)| ((*id).to_owned(), behaviour.clone()))
+            .collect(),
         ..Plugin::default()
     };
     let operations = behaviours.iter().map(|(id, _)| operation(id, timeout)).collect();
-    let board = Arc::new(Board::new(operations));
+    let board = Arc::new(OperationTable::new(operations));
     let tracker = Tracker {
-        board: Arc::clone(&board),
-        asker: &plugin,
-        rate: &Rate::default(),
+        table: Arc::clone(&board),
+        client: &plugin,
+        poll_limiter: &PollRateLimiter::default(),
         deadlines: QUICK,
         uploads: &UploadSlots::new(1),
     };
@@ -123,7 +128,7 @@ async fn each_operation_is_followed_to_its_end_and_trouble_that_passes_is_forgiv
 }
 
 #[tokio::test]
-async fn one_that_hangs_keeps_nobody_waiting_and_ends_at_its_deadline() {
+async fn hanging_operation_delays_no_other_and_ends_at_its_deadline() {
     let (cancel, stop) = Default::default();
     let behaviours = [("hangs", Behaviour::Hangs), ("good", Behaviour::SucceedsAt(2))];
     let (operations, plugin) =
@@ -135,9 +140,10 @@ async fn one_that_hangs_keeps_nobody_waiting_and_ends_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_cancel_reaches_every_operation_once_and_says_what_came_of_it() {
+async fn cancel_reaches_every_operation_once_and_reports_its_outcome() {
     let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
-    let behaviours = [("stops", Behaviour::StopsWhenTold), ("hangs", Behaviour::StopsWhenTold)];
+    let behaviours =
+        [("stops", Behaviour::StopsWhenCanceled), ("hangs", Behaviour::StopsWhenCanceled)];
     cancel.cancel();
     let (operations, plugin) = track(&behaviours, LONG, &cancel, &stop).await;
     assert_eq!(state(&operations, "stops"), State::Failed("canceled: stopped".into()));
@@ -147,16 +153,16 @@ async fn a_cancel_reaches_every_operation_once_and_says_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_hear_a_deadline_ends_all_the_same() {
+async fn operation_that_ignores_its_deadline_is_ended() {
     let (cancel, stop) = Default::default();
-    let behaviours = [("deaf", Behaviour::Deaf)];
+    let behaviours = [("deaf", Behaviour::IgnoresCancel)];
     let (operations, _) = track(&behaviours, Duration::from_millis(30), &cancel, &stop).await;
     let State::Failed(reason) = state(&operations, "deaf") else { panic!("{operations:?}") };
     assert!(reason.contains("could not stop it and may go on"), "{reason}");
 }
 
 #[tokio::test]
-async fn a_server_that_ends_leaves_operations_as_they_are() {
+async fn stopping_server_leaves_operations_unchanged() {
     let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
     stop.cancel();
     let behaviours = [("long", Behaviour::SucceedsAt(u32::MAX))];
@@ -171,7 +177,7 @@ enum Upload {
     Succeeds,
     /// It fails so many times for a reason that may pass, and then succeeds.
     SucceedsAfter(u32),
-    GoesOnUntilTold,
+    RunsUntilCanceled,
     NotImplemented,
 }
 
@@ -180,12 +186,12 @@ struct Uploader {
     /// Whether the creation of the snapshot succeeds.
     creates: bool,
     calls: Mutex<Vec<&'static str>>,
-    told: CancellationToken,
+    canceled: CancellationToken,
     running: Mutex<(usize, usize)>,
 }
 
 #[async_trait]
-impl Asker for Uploader {
+impl OperationClient for Uploader {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
         // What it says of an upload is not believed.
         let state = match operation.kind {
@@ -197,7 +203,7 @@ impl Asker for Uploader {
 
     async fn cancel(&self, _: &Operation) -> Result<()> {
         self.calls.lock().unwrap().push("cancel");
-        self.told.cancel();
+        self.canceled.cancel();
         Ok(())
     }
 
@@ -218,8 +224,8 @@ impl Asker for Uploader {
             Upload::Succeeds => Ok(()),
             Upload::SucceedsAfter(failures) if number > failures => Ok(()),
             Upload::SucceedsAfter(_) => Err(Error::new(Code::Unavailable, "away")),
-            Upload::GoesOnUntilTold => {
-                self.told.cancelled().await;
+            Upload::RunsUntilCanceled => {
+                self.canceled.cancelled().await;
                 Err(Error::new(Code::Cancelled, "stopped"))
             }
             Upload::NotImplemented => Err(Error::unimplemented("UploadSnapshot")),
@@ -235,7 +241,7 @@ async fn upload(
     count: usize,
     cancel: &CancellationToken,
 ) -> (Vec<[State; 2]>, Vec<&'static str>, usize) {
-    let volume = Some(crate::operation::OfVolume {
+    let volume = Some(crate::operation::VolumeDetails {
         location: "here".into(),
         snapshot_type: bowline_api::snapshot_type::SnapshotType::Auto,
     });
@@ -246,21 +252,21 @@ async fn upload(
             operations.push(Operation { kind, volume: volume.clone(), ..operation });
         }
     }
-    let board = Arc::new(Board::new(operations));
-    let (told, calls, running) = Default::default();
-    let asker = Uploader { upload, creates, calls, told, running };
+    let table = Arc::new(OperationTable::new(operations));
+    let (canceled, calls, running) = Default::default();
+    let client = Uploader { upload, creates, calls, canceled, running };
     let tracker = Tracker {
-        board: Arc::clone(&board),
-        asker: &asker,
-        rate: &Rate::default(),
+        table: Arc::clone(&table),
+        client: &client,
+        poll_limiter: &PollRateLimiter::default(),
         deadlines: QUICK,
         uploads: &UploadSlots::new(2),
     };
     // Somebody keeps what is told.
     let keeping = async {
-        let mut changes = board.changes();
+        let mut changes = table.changes();
         while changes.changed().await.is_ok() {
-            board.note_kept(&board.operations());
+            table.mark_saved(&table.operations());
         }
     };
     let stop = CancellationToken::new();
@@ -268,32 +274,32 @@ async fn upload(
         () = tracker.run(cancel, "by a test", &stop) => {}
         () = keeping => {}
     }
-    let operations = board.operations();
+    let operations = table.operations();
     let states = operations.chunks(2).map(|pair| [pair[1].state.clone(), pair[0].state.clone()]);
-    let most = asker.running.lock().unwrap().1;
-    (states.collect(), asker.calls.into_inner().unwrap(), most)
+    let most = client.running.lock().unwrap().1;
+    (states.collect(), client.calls.into_inner().unwrap(), most)
 }
 
 #[tokio::test]
-async fn an_upload_begins_when_its_snapshot_is_complete_and_is_begun_anew_if_it_fails() {
+async fn upload_starts_when_its_snapshot_is_complete_and_is_retried_on_failure() {
     let cancel = CancellationToken::new();
     let completed = [State::Completed, State::Completed];
-    for (how, calls) in [
+    for (upload_behaviour, calls) in [
         (Upload::Succeeds, vec!["upload"]),
         (Upload::SucceedsAfter(2), vec!["upload", "upload", "upload"]),
         (Upload::NotImplemented, vec!["upload"]),
     ] {
-        let (states, called, _) = upload(how, true, 1, &cancel).await;
-        assert_eq!((states, called), (vec![completed.clone()], calls), "{how:?}");
+        let (states, called, _) = upload(upload_behaviour, true, 1, &cancel).await;
+        assert_eq!((states, called), (vec![completed.clone()], calls), "{upload_behaviour:?}");
     }
     let (states, called, _) = upload(Upload::Succeeds, false, 1, &cancel).await;
-    let not_begun = State::Failed(NO_SNAPSHOT.to_owned());
+    let not_begun = State::Failed(SNAPSHOT_NOT_COMPLETED.to_owned());
     assert_eq!(states, [[State::Failed("no room".into()), not_begun]]);
     assert!(called.is_empty(), "nothing is uploaded of a snapshot that is not there");
 }
 
 #[tokio::test]
-async fn only_so_many_uploads_go_on_at_a_time() {
+async fn concurrent_uploads_are_limited() {
     let (states, called, most) = upload(Upload::Succeeds, true, 9, &CancellationToken::new()).await;
     assert!(states.iter().flatten().all(|state| *state == State::Completed), "{states:?}");
     assert_eq!(called.len(), 9);
@@ -301,16 +307,16 @@ async fn only_so_many_uploads_go_on_at_a_time() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_canceled_is_told_and_waited_for() {
+async fn canceled_upload_is_notified_and_waited_for() {
     let cancel = CancellationToken::new();
     let canceling = async {
         tokio::task::yield_now().await;
         cancel.cancel();
     };
-    let (done, ()) = tokio::join!(upload(Upload::GoesOnUntilTold, true, 1, &cancel), canceling);
+    let (done, ()) = tokio::join!(upload(Upload::RunsUntilCanceled, true, 1, &cancel), canceling);
     let (states, called, _) = done;
     assert!(
-        matches!(&states[0][1], State::Failed(why) if why.starts_with("canceled")),
+        matches!(&states[0][1], State::Failed(reason) if reason.starts_with("canceled")),
         "{states:?}"
     );
     assert!(called.contains(&"cancel"), "{called:?}");
@@ -320,7 +326,7 @@ async fn an_upload_that_is_canceled_is_told_and_waited_for() {
 struct OneHangs;
 
 #[async_trait]
-impl Asker for OneHangs {
+impl OperationClient for OneHangs {
     async fn progress(&self, _: &Operation) -> Result<Progress> {
         Ok(Progress { state: Told::Succeeded, ..Progress::default() })
     }
@@ -338,10 +344,10 @@ impl Asker for OneHangs {
 }
 
 #[tokio::test]
-async fn a_location_that_hangs_keeps_no_upload_of_another_waiting() {
+async fn hung_location_does_not_delay_uploads_of_other_locations() {
     let upload = |location: &str, id: &str| Operation {
         kind: Kind::SnapshotUpload,
-        volume: Some(crate::operation::OfVolume {
+        volume: Some(crate::operation::VolumeDetails {
             location: location.into(),
             snapshot_type: bowline_api::snapshot_type::SnapshotType::Auto,
         }),
@@ -353,11 +359,11 @@ async fn a_location_that_hangs_keeps_no_upload_of_another_waiting() {
         upload("good", "g-1"),
         upload("good", "g-2"),
     ];
-    let board = Arc::new(Board::new(operations));
+    let board = Arc::new(OperationTable::new(operations));
     let tracker = Tracker {
-        board: Arc::clone(&board),
-        asker: &OneHangs,
-        rate: &Rate::default(),
+        table: Arc::clone(&board),
+        client: &OneHangs,
+        poll_limiter: &PollRateLimiter::default(),
         deadlines: QUICK,
         uploads: &UploadSlots::new(1),
     };
@@ -378,7 +384,7 @@ async fn a_location_that_hangs_keeps_no_upload_of_another_waiting() {
 }
 
 #[tokio::test]
-async fn an_operation_is_asked_about_before_its_deadline_decides() {
+async fn operation_is_polled_once_before_its_deadline_decides() {
     let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
     let behaviours =
         [("done", Behaviour::SucceedsAt(1)), ("long", Behaviour::SucceedsAt(u32::MAX))];

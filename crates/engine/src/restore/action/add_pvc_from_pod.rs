@@ -73,7 +73,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn each_volume_that_is_a_claim_adds_it() {
+    fn claims_of_pod_volumes_are_additional_items() {
         for (volumes, expected) in [
             (json!(null), vec![]),
             (json!([]), vec![]),

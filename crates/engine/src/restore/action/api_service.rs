@@ -30,7 +30,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn what_the_api_server_makes_is_skipped() {
+    async fn automanaged_api_services_are_skipped() {
         let item = json!({"kind": "APIService", "metadata": {"name": "v1.apps"}});
         let output = execute(&ApiService, &item, &Restore::default()).await.unwrap();
         assert!(output.skip_restore);

@@ -9,7 +9,7 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::json::{elements_mut, text};
-use super::lookup::{Learned, Lookup, learn};
+use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_IMAGE_NAME, edit};
 
 /// Renames the images of containers by the rules of a ConfigMap.
@@ -17,7 +17,7 @@ use super::{CHANGE_IMAGE_NAME, edit};
 /// Of several rules that fit an image, the first by its key in the ConfigMap holds; in Velero, any.
 pub(super) struct ChangeImageName {
     lookup: Arc<Lookup>,
-    rules: Learned<Vec<Rule>>,
+    rules: CachedLookup<Vec<Rule>>,
 }
 
 /// Each row of the ConfigMap is one: `old,new`.
@@ -71,7 +71,7 @@ fn change(object: &mut Value, rules: &[Rule]) -> bool {
 
 impl ChangeImageName {
     pub(super) fn new(lookup: &Arc<Lookup>) -> Self {
-        Self { lookup: Arc::clone(lookup), rules: Learned::new() }
+        Self { lookup: Arc::clone(lookup), rules: CachedLookup::new() }
     }
 }
 
@@ -92,7 +92,7 @@ impl RestoreItemAction for ChangeImageName {
 
     async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Result<RestoreOutput> {
         let read = async { Ok(rules(&self.lookup.config(CHANGE_IMAGE_NAME).await?)) };
-        let rules = learn(&self.rules, read).await?;
+        let rules = cached_or_read(&self.rules, read).await?;
         if rules.is_empty() {
             return Ok(RestoreOutput::unchanged(item));
         }
@@ -102,13 +102,13 @@ impl RestoreItemAction for ChangeImageName {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{changes, execute, looking_at, plugin_config};
+    use super::super::tests::{changes, execute, lookup_in, plugin_config};
     use super::*;
     use crate::cluster::{self, Fake};
     use serde_json::json;
 
     #[test]
-    fn a_rule_is_two_parts_of_names() {
+    fn rule_is_old_and_new_separated_by_a_comma() {
         let rule = |old: &str, new: &str| Some(Rule { old: old.into(), new: new.into() });
         for (row, expected) in [
             ("a,b", rule("a", "b")),
@@ -173,7 +173,7 @@ mod tests {
         elsewhere["metadata"]["namespace"] = "elsewhere".into();
         let other_action = plugin_config("other", "velero.io/other", &json!({"x": "old,wrong"}));
         let fake = Fake::usual().with(rules).with(elsewhere).with(other_action);
-        let (fake, lookup) = looking_at(fake);
+        let (fake, lookup) = lookup_in(fake);
         let action = ChangeImageName::new(&lookup);
         for _ in 0..3 {
             let output = execute(&action, &deployment(), &Restore::default()).await.unwrap();
@@ -188,7 +188,7 @@ mod tests {
         let none = Fake::usual();
         let empty = Fake::usual().with(plugin_config("a", CHANGE_IMAGE_NAME, &json!(null)));
         for fake in [none, empty] {
-            let (fake, lookup) = looking_at(fake);
+            let (fake, lookup) = lookup_in(fake);
             let action = ChangeImageName::new(&lookup);
             for _ in 0..2 {
                 let output = execute(&action, &deployment(), &Restore::default()).await.unwrap();
@@ -201,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn two_config_maps_are_an_error_and_so_is_one_that_cannot_be_read() {
         let of = |name| plugin_config(name, CHANGE_IMAGE_NAME, &json!({"x": "old,new"}));
-        let (_, lookup) = looking_at(Fake::usual().with(of("a")).with(of("b")));
+        let (_, lookup) = lookup_in(Fake::usual().with(of("a")).with(of("b")));
         let action = ChangeImageName::new(&lookup);
         let error = execute(&action, &deployment(), &Restore::default()).await.unwrap_err();
         assert_eq!(
@@ -211,7 +211,7 @@ mod tests {
              a and b: remove the labels from all but one"
         );
 
-        let (fake, lookup) = looking_at(Fake::usual());
+        let (fake, lookup) = lookup_in(Fake::usual());
         fake.fail_list("configmaps", 0, || cluster::Error::Unreachable("no route".into()));
         let action = ChangeImageName::new(&lookup);
         let error = execute(&action, &deployment(), &Restore::default()).await.unwrap_err();

@@ -9,13 +9,13 @@ use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, Restore
 use serde_json::Value;
 
 use super::json::{elements_mut, text};
-use super::lookup::{Learned, Lookup, learn};
+use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_STORAGE_CLASS, read, write};
 
 /// Changes the class of claims and volumes as a ConfigMap says, to classes that exist.
 pub(super) struct ChangeStorageClass {
     lookup: Arc<Lookup>,
-    mapping: Learned<Mapping>,
+    mapping: CachedLookup<Mapping>,
 }
 
 /// The new class for each old one.
@@ -24,7 +24,7 @@ type Mapping = BTreeMap<String, Target>;
 #[derive(Default)]
 struct Target {
     class: String,
-    exists: Learned<()>,
+    exists: CachedLookup<()>,
 }
 
 fn mapping(config: BTreeMap<String, String>) -> Mapping {
@@ -52,7 +52,7 @@ fn change_one<'a>(object: &mut Value, mapping: &'a Mapping) -> Option<&'a Target
 
 impl ChangeStorageClass {
     pub(super) fn new(lookup: &Arc<Lookup>) -> Self {
-        Self { lookup: Arc::clone(lookup), mapping: Learned::new() }
+        Self { lookup: Arc::clone(lookup), mapping: CachedLookup::new() }
     }
 }
 
@@ -68,7 +68,7 @@ impl RestoreItemAction for ChangeStorageClass {
 
     async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Result<RestoreOutput> {
         let config = async { Ok(mapping(self.lookup.config(CHANGE_STORAGE_CLASS).await?)) };
-        let mapping = learn(&self.mapping, config).await?;
+        let mapping = cached_or_read(&self.mapping, config).await?;
         let mut output = RestoreOutput::unchanged(item);
         if mapping.is_empty() {
             return Ok(output);
@@ -76,7 +76,7 @@ impl RestoreItemAction for ChangeStorageClass {
         let mut object: Value = read(item)?;
         let targets = change(&mut object, mapping);
         for Target { class, exists } in &targets {
-            learn(exists, self.lookup.require_storage_class(class)).await?;
+            cached_or_read(exists, self.lookup.require_storage_class(class)).await?;
         }
         if !targets.is_empty() {
             output.item = write(&object)?;
@@ -87,7 +87,7 @@ impl RestoreItemAction for ChangeStorageClass {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{changes, execute, looking_at, plugin_config};
+    use super::super::tests::{changes, execute, lookup_in, plugin_config};
     use super::*;
     use crate::cluster::Fake;
     use serde_json::json;
@@ -138,7 +138,7 @@ mod tests {
     async fn the_mapping_and_each_class_are_read_once() {
         let config =
             plugin_config("m", CHANGE_STORAGE_CLASS, &json!({"slow": "fast", "x": "gone"}));
-        let (fake, lookup) = looking_at(Fake::usual().with(config).with(class("fast")));
+        let (fake, lookup) = lookup_in(Fake::usual().with(config).with(class("fast")));
         let action = ChangeStorageClass::new(&lookup);
         for _ in 0..3 {
             let claim = of_class("PersistentVolumeClaim", "slow");
@@ -162,9 +162,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_class_must_not_be_mapped_to_nothing() {
+    async fn mapping_to_an_empty_class_is_an_error() {
         let config = plugin_config("m", CHANGE_STORAGE_CLASS, &json!({"slow": ""}));
-        let (fake, lookup) = looking_at(Fake::usual().with(config));
+        let (fake, lookup) = lookup_in(Fake::usual().with(config));
         let action = ChangeStorageClass::new(&lookup);
         let claim = of_class("PersistentVolumeClaim", "slow");
         let error = execute(&action, &claim, &Restore::default()).await.unwrap_err();

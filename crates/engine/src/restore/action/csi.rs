@@ -18,11 +18,11 @@
 
 mod claim;
 mod class;
+mod cluster_capabilities;
 mod content;
 mod group;
 mod snapshot;
 mod source;
-mod surroundings;
 
 use std::sync::Arc;
 
@@ -30,51 +30,51 @@ use bowline_plugin::RestoreItemAction;
 use serde_json::Value;
 
 use super::named;
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::Cluster;
 use crate::csi::{BEING_CREATED, BEING_DELETED};
 pub(in crate::restore) use crate::csi::{
-    CLASSES, CONTENTS, GROUP as SNAPSHOT_GROUP, GROUP_CONTENTS, GROUP_OF_GROUPS as GROUP_GROUP,
-    SNAPSHOTS, id as object, resource as kind,
+    CLASSES, CONTENTS, GROUP as SNAPSHOT_GROUP, GROUP_CONTENTS,
+    GROUP_SNAPSHOT_API_GROUP as GROUP_GROUP, SNAPSHOTS, id as object, resource as kind,
 };
 use crate::journal::digest;
 use crate::report::Report;
 use crate::resource::{GroupResource, Resources};
-use crate::restore::download::Volumes;
+use crate::restore::download::BackupVolumes;
 use crate::restore::modifier::Modifiers;
 use crate::restore::request::Request;
-use crate::restore::reset::Wishes;
+use crate::restore::reset::VolumeOptions;
 use crate::restore::unpack::Contents;
 pub(in crate::restore) use claim::data_source;
-pub(in crate::restore) use source::Source;
-use surroundings::Surroundings;
+use cluster_capabilities::ClusterCapabilities;
+pub(in crate::restore) use source::SnapshotSource;
 
 /// The action that follows claims until they have their volumes.
-pub const CSI_CLAIMS: &str = "velero.io/csi-pvc-restorer";
+pub const CSI_PVC_ACTION: &str = "velero.io/csi-pvc-restorer";
 
 /// What the snapshot controllers note on contents while they work on them.
-const UNDER_WAY: [&str; 2] = [BEING_CREATED, BEING_DELETED];
+const IN_PROGRESS_ANNOTATIONS: [&str; 2] = [BEING_CREATED, BEING_DELETED];
 
 /// What the actions know of one restore.
-pub(in crate::restore) struct Csi {
+pub(in crate::restore) struct CsiRestoreContext {
     contents: Arc<Contents>,
-    volumes: Arc<Volumes>,
+    volumes: Arc<BackupVolumes>,
     report: Arc<Report>,
-    wishes: Wishes,
+    volume_options: VolumeOptions,
     /// What is changed after the actions.
     modifiers: Option<Modifiers>,
     /// Whether the backup copied the data of its snapshots into a store.
-    is_moved: bool,
+    is_data_moved: bool,
     is_dry_run: bool,
-    surroundings: Surroundings,
+    capabilities: ClusterCapabilities,
 }
 
-impl Csi {
+impl CsiRestoreContext {
     pub(in crate::restore) fn new(
         cluster: &Arc<dyn Cluster>,
         resources: &Arc<Resources>,
         contents: &Arc<Contents>,
-        volumes: &Arc<Volumes>,
+        volumes: &Arc<BackupVolumes>,
         request: &Request,
         report: &Arc<Report>,
     ) -> Self {
@@ -82,11 +82,11 @@ impl Csi {
             contents: Arc::clone(contents),
             volumes: Arc::clone(volumes),
             report: Arc::clone(report),
-            wishes: request.volumes,
+            volume_options: request.volumes,
             modifiers: request.modifiers.clone(),
-            is_moved: request.backup.spec.snapshot_move_data == Some(true),
+            is_data_moved: request.backup.spec.snapshot_move_data == Some(true),
             is_dry_run: false,
-            surroundings: Surroundings::new(cluster, resources),
+            capabilities: ClusterCapabilities::new(cluster, resources),
         }
     }
 
@@ -106,13 +106,13 @@ impl Csi {
     }
 
     /// What the cluster has.
-    pub(in crate::restore) fn surroundings(&self) -> &Surroundings {
-        &self.surroundings
+    pub(in crate::restore) fn capabilities(&self) -> &ClusterCapabilities {
+        &self.capabilities
     }
 
     /// Whether the backup copied the data of its snapshots into a store.
-    pub(in crate::restore) fn is_moved(&self) -> bool {
-        self.is_moved
+    pub(in crate::restore) fn is_data_moved(&self) -> bool {
+        self.is_data_moved
     }
 
     /// What the archive says of a VolumeSnapshot.
@@ -120,8 +120,8 @@ impl Csi {
         &self,
         namespace: &str,
         snapshot: &str,
-    ) -> Result<Source, String> {
-        let mut source = Source::find(&self.contents, namespace, snapshot)?;
+    ) -> Result<SnapshotSource, String> {
+        let mut source = SnapshotSource::find(&self.contents, namespace, snapshot)?;
         let content = self.contents.read(&kind(CONTENTS), None, "", &source.content);
         if let Some(content) = content.ok().and_then(|item| item.parse().ok()) {
             let driver = self.driver(&content);
@@ -140,12 +140,17 @@ impl Csi {
 }
 
 /// The actions, in Velero's order. They come after those of version 1.
-pub(in crate::restore) fn actions(csi: &Arc<Csi>) -> Vec<Named<dyn RestoreItemAction>> {
+pub(in crate::restore) fn actions(
+    csi: &Arc<CsiRestoreContext>,
+) -> Vec<NamedAction<dyn RestoreItemAction>> {
     let actions: [(&str, Arc<dyn RestoreItemAction>); 4] = [
-        (CSI_CLAIMS, Arc::new(claim::Claim::new(csi))),
-        ("velero.io/csi-volumesnapshot-restorer", Arc::new(snapshot::Snapshot::new(csi))),
-        ("velero.io/csi-volumesnapshotclass-restorer", Arc::new(class::Class)),
-        ("velero.io/csi-volumesnapshotcontent-restorer", Arc::new(content::Content::new(csi))),
+        (CSI_PVC_ACTION, Arc::new(claim::CsiPvcAction::new(csi))),
+        ("velero.io/csi-volumesnapshot-restorer", Arc::new(snapshot::CsiSnapshotAction::new(csi))),
+        ("velero.io/csi-volumesnapshotclass-restorer", Arc::new(class::CsiSnapshotClassAction)),
+        (
+            "velero.io/csi-volumesnapshotcontent-restorer",
+            Arc::new(content::CsiSnapshotContentAction::new(csi)),
+        ),
     ];
     actions.into_iter().filter_map(named).collect()
 }

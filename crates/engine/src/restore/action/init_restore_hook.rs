@@ -34,7 +34,7 @@ pub(super) struct InitRestoreHook {
 const RESTORE_WAIT: &str = "restore-wait";
 
 /// What the name of an init container begins with whose hook gives it none.
-const GENERATED: &str = "velero-restore-init-";
+const GENERATED_NAME_PREFIX: &str = "velero-restore-init-";
 
 /// Init containers for some pods.
 struct Hook {
@@ -136,12 +136,17 @@ fn parse_command(text: &str) -> Result<Vec<String>> {
 fn generated_name(pod: &Pod, uid: &str) -> String {
     let Metadata { namespace, name, .. } = &pod.metadata;
     let hash = Sha256::digest(format!("{uid}/{namespace}/{name}"));
-    format!("{GENERATED}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
+    format!("{GENERATED_NAME_PREFIX}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
 }
 
 /// The init containers to add. `namespace` is the one that the pod is restored to, `uid` the one
 /// that it had.
-fn wanted(pod: &Pod, uid: &str, namespace: &str, hooks: &Result<Vec<Hook>>) -> Result<Vec<Value>> {
+fn init_containers_for(
+    pod: &Pod,
+    uid: &str,
+    namespace: &str,
+    hooks: &Result<Vec<Hook>>,
+) -> Result<Vec<Value>> {
     if let Some(container) = from_annotations(pod, uid)? {
         return Ok(vec![container]);
     }
@@ -158,9 +163,9 @@ fn change(pod: &mut Value, hooks: Vec<Value>) -> bool {
         Some(Value::Array(own)) => own,
         _ => Vec::new(),
     };
-    let waits = all.first().is_some_and(|first| text(first, "/name") == RESTORE_WAIT);
-    let mut own = all.split_off(usize::from(waits));
-    own.retain(|container| !hooks.iter().any(|hook| is_of(container, hook)));
+    let has_restore_wait = all.first().is_some_and(|first| text(first, "/name") == RESTORE_WAIT);
+    let mut own = all.split_off(usize::from(has_restore_wait));
+    own.retain(|container| !hooks.iter().any(|hook| is_same_hook(container, hook)));
     all.extend(hooks);
     all.extend(own);
     spec.insert("initContainers".to_owned(), all.into());
@@ -169,9 +174,10 @@ fn change(pod: &mut Value, hooks: Vec<Value>) -> bool {
 
 /// Whether an earlier restore added an init container for the same hook. The pod has been backed up
 /// with it since, and two of one name would be refused. It may have another image by now.
-fn is_of(container: &Value, hook: &Value) -> bool {
+fn is_same_hook(container: &Value, hook: &Value) -> bool {
     let (own, new) = (text(container, "/name"), text(hook, "/name"));
-    let are_generated = own.starts_with(GENERATED) && new.starts_with(GENERATED);
+    let are_generated =
+        own.starts_with(GENERATED_NAME_PREFIX) && new.starts_with(GENERATED_NAME_PREFIX);
     (own == new || are_generated) && container["command"] == hook["command"]
 }
 
@@ -180,8 +186,8 @@ impl InitRestoreHook {
         let has_init =
             |hook: &&RestoreResourceHooks| hook.post_hooks.iter().any(|hook| hook.init.is_some());
         let compile = |hook: &RestoreResourceHooks| {
-            let what = format!("restore hook {:?}", hook.name);
-            Hook::new(hook).map_err(|error| error.context(what))
+            let context = format!("restore hook {:?}", hook.name);
+            Hook::new(hook).map_err(|error| error.context(context))
         };
         Self { hooks: hooks.resources.iter().filter(has_init).map(compile).collect() }
     }
@@ -203,7 +209,7 @@ impl RestoreItemAction for InitRestoreHook {
         // The uid has been removed from what is restored.
         let backed_up: Pod = read(item_from_backup)?;
         let namespace = target_namespace(&restore.spec, &pod.metadata.namespace);
-        let hooks = wanted(&pod, &backed_up.metadata.uid, namespace, &self.hooks)?;
+        let hooks = init_containers_for(&pod, &backed_up.metadata.uid, namespace, &self.hooks)?;
         let mut output = RestoreOutput::unchanged(item);
         if !hooks.is_empty() {
             let mut pod: Value = read(item)?;

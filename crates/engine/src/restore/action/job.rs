@@ -39,7 +39,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn labels_with_the_old_uid_go() {
+    fn labels_with_the_old_uid_are_removed() {
         let job = |selector: Value, template: Value| {
             let labels = json!({"controller-uid": "own labels stay"});
             json!({

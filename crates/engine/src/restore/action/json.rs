@@ -81,7 +81,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_becomes_empty_goes_and_what_was_empty_stays() {
+    fn emptied_field_is_removed_and_empty_field_is_kept() {
         let mut object = json!({"a": {"b": {"x": 1, "y": 2}, "c": [1, 2], "d": {}, "e": []}});
         assert!(remove_entries(&mut object, "/a", "b", &["x", "z"]));
         assert!(remove_elements(&mut object, "/a", "c", |element| *element == 1));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_or_something_else_is_left_alone() {
+    fn missing_or_mistyped_value_is_unchanged() {
         for strange in [json!(null), json!("a"), json!([1]), json!({"a": "b"}), json!({"a": null})]
         {
             let mut object = strange.clone();

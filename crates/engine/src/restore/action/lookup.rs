@@ -21,12 +21,12 @@ pub(super) struct Lookup {
 }
 
 /// What has been learned once, also that it cannot be learned.
-pub(super) type Learned<T> = OnceCell<Result<T>>;
+pub(super) type CachedLookup<T> = OnceCell<Result<T>>;
 
 /// What was learned, or is learned now by whoever comes first. A failure that may pass is not kept:
 /// the next one who needs the answer asks again.
-pub(super) async fn learn<T: Send>(
-    learned: &Learned<T>,
+pub(super) async fn cached_or_read<T: Send>(
+    cache: &CachedLookup<T>,
     read: impl Future<Output = Result<T>> + Send,
 ) -> Result<&T> {
     let settle = || async {
@@ -35,7 +35,7 @@ pub(super) async fn learn<T: Send>(
             settled => Ok(settled),
         }
     };
-    learned.get_or_try_init(settle).await?.as_ref().map_err(Clone::clone)
+    cache.get_or_try_init(settle).await?.as_ref().map_err(Clone::clone)
 }
 
 /// The names of the ServiceAccounts in each namespace.
@@ -72,7 +72,8 @@ impl Lookup {
             data: Option<BTreeMap<String, String>>,
         }
         let Some(resource) = self.resources.core("configmaps") else { return Ok(BTreeMap::new()) };
-        let failed = |error| explain(&error, &format!("cannot read the ConfigMap for {action}"));
+        let failed =
+            |error| action_error(&error, &format!("cannot read the ConfigMap for {action}"));
         let label_selector = format!("{},{action}=RestoreItemAction", label::PLUGIN_CONFIG);
         let namespace = Some(self.namespace.clone());
         let query = Query { namespace, label_selector, ..Query::default() };
@@ -108,7 +109,7 @@ impl Lookup {
                 Err(cluster::Error::Object(error)) => {
                     tracing::warn!("a ServiceAccount cannot be read and is passed over: {error}");
                 }
-                Err(error) => return Err(explain(&error, "cannot list the ServiceAccounts")),
+                Err(error) => return Err(action_error(&error, "cannot list the ServiceAccounts")),
             }
         }
         Ok(accounts)
@@ -120,7 +121,7 @@ impl Lookup {
         let found = match self.resources.find(&id) {
             Some(resource) if !name.is_empty() => {
                 self.cluster.get(resource, "", name).await.map_err(|error| {
-                    explain(&error, &format!("cannot read storage class {name:?}"))
+                    action_error(&error, &format!("cannot read storage class {name:?}"))
                 })?
             }
             _ => None,
@@ -134,16 +135,16 @@ impl Lookup {
 }
 
 /// An error of the cluster, as actions tell it.
-pub(super) fn explain(error: &cluster::Error, what: &str) -> Error {
-    use cluster::Error::{Expired, Refused, Silent, Unreachable};
+pub(super) fn action_error(error: &cluster::Error, context: &str) -> Error {
+    use cluster::Error::{Expired, Refused, Timeout, Unreachable};
     let code = match error {
-        Unreachable(_) | Silent(_) | Expired { .. } | Refused { code: 429 | 500.., .. } => {
+        Unreachable(_) | Timeout(_) | Expired { .. } | Refused { code: 429 | 500.., .. } => {
             Code::Unavailable
         }
         Refused { code: 401 | 403, .. } => Code::PermissionDenied,
         _ => Code::Unknown,
     };
-    Error::new(code, error.to_string()).context(what)
+    Error::new(code, error.to_string()).context(context)
 }
 
 #[cfg(test)]
@@ -151,22 +152,22 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_answer_is_kept_and_a_failure_only_if_it_will_not_pass() {
+    async fn lookup_result_is_cached_unless_the_error_is_transient() {
         let gone = || Error::new(Code::Unavailable, "gone");
         let forbidden = || Error::new(Code::PermissionDenied, "forbidden");
 
-        let learned = Learned::new();
-        assert_eq!(learn(&learned, async { Err(gone()) }).await, Err(gone()));
-        assert_eq!(learn(&learned, async { Ok(1) }).await, Ok(&1));
-        assert_eq!(learn(&learned, async { Ok(2) }).await, Ok(&1));
+        let cache = CachedLookup::new();
+        assert_eq!(cached_or_read(&cache, async { Err(gone()) }).await, Err(gone()));
+        assert_eq!(cached_or_read(&cache, async { Ok(1) }).await, Ok(&1));
+        assert_eq!(cached_or_read(&cache, async { Ok(2) }).await, Ok(&1));
 
-        let learned = Learned::new();
-        assert_eq!(learn(&learned, async { Err(forbidden()) }).await, Err(forbidden()));
-        assert_eq!(learn(&learned, async { Ok(1) }).await, Err(forbidden()));
+        let cache = CachedLookup::new();
+        assert_eq!(cached_or_read(&cache, async { Err(forbidden()) }).await, Err(forbidden()));
+        assert_eq!(cached_or_read(&cache, async { Ok(1) }).await, Err(forbidden()));
     }
 
     #[test]
-    fn a_token_is_named_after_its_account() {
+    fn token_secret_is_recognised_by_its_service_account_name() {
         let names = ["app", "a-token-b"].map(str::to_owned).into();
         let accounts = Accounts([("shop".to_owned(), names)].into());
         for (namespace, name, is_token) in [

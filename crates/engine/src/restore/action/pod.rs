@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_was_decided_for_a_pod_goes() {
+    fn node_priority_and_token_volume_are_removed() {
         let mounts = |names: &[&str]| -> Value {
             json!({"volumeMounts": names.iter().map(|name| json!({"name": name})).collect::<Value>()})
         };
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_priority_class_comes_first() {
+    async fn priority_class_is_an_additional_item() {
         for (name, expected) in
             [("high", vec!["priorityclasses.scheduling.k8s.io/high"]), ("", vec![])]
         {

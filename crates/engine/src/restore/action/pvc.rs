@@ -15,7 +15,7 @@ use super::{edit, id, read};
 /// volume that it was bound to.
 pub(super) struct Pvc;
 
-const OF_THE_PAST: [&str; 7] = [
+const BINDING_ANNOTATIONS: [&str; 7] = [
     "pv.kubernetes.io/bind-completed",
     "pv.kubernetes.io/bound-by-controller",
     "volume.kubernetes.io/storage-provisioner",
@@ -46,7 +46,7 @@ struct Status {
 }
 
 fn change(claim: &mut Value) -> bool {
-    remove_entries(claim, "/metadata", "annotations", &OF_THE_PAST)
+    remove_entries(claim, "/metadata", "annotations", &BINDING_ANNOTATIONS)
 }
 
 fn volume(claim: &BackedUp) -> Option<ResourceIdentifier> {
@@ -80,25 +80,25 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn annotations_of_the_past_go() {
+    fn binding_annotations_are_removed() {
         let annotated = |annotations: Value| json!({"metadata": {"annotations": annotations}});
-        let past: serde_json::Map<_, _> =
-            OF_THE_PAST.iter().map(|key| ((*key).to_owned(), "x".into())).collect();
-        let mut mixed = past.clone();
+        let binding: serde_json::Map<_, _> =
+            BINDING_ANNOTATIONS.iter().map(|key| ((*key).to_owned(), "x".into())).collect();
+        let mut mixed = binding.clone();
         mixed.insert("own".to_owned(), "stays".into());
         changes(
             change,
             [
                 ("no annotations", json!({"metadata": {"name": "data"}}), None),
                 ("own annotations", annotated(json!({"own": "stays"})), None),
-                ("all of them", annotated(past.into()), Some(json!({"metadata": {}}))),
+                ("all of them", annotated(binding.into()), Some(json!({"metadata": {}}))),
                 ("mixed", annotated(mixed.into()), Some(annotated(json!({"own": "stays"})))),
             ],
         );
     }
 
     #[tokio::test]
-    async fn the_volume_of_a_claim_that_was_bound_comes_first() {
+    async fn volume_of_a_bound_claim_is_an_additional_item() {
         for (phase, volume_name, expected) in [
             ("Bound", "pv-1", vec!["persistentvolumes/pv-1"]),
             ("Bound", "", vec![]),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::json::remove_entries;
-use super::lookup::{Accounts, Learned, Lookup, learn};
+use super::lookup::{Accounts, CachedLookup, Lookup, cached_or_read};
 use super::{edit, read, target_namespace};
 
 /// Skips the tokens that Kubernetes generated for ServiceAccounts, and empties those that users
@@ -20,7 +20,7 @@ use super::{edit, read, target_namespace};
 /// before Secrets, so that there are none.
 pub(super) struct Secret {
     lookup: Arc<Lookup>,
-    accounts: Learned<Accounts>,
+    accounts: CachedLookup<Accounts>,
 }
 
 /// What is read of a Secret. Most are not for us, and some are large.
@@ -55,7 +55,7 @@ fn change(secret: &mut Value) -> bool {
 
 impl Secret {
     pub(super) fn new(lookup: &Arc<Lookup>) -> Self {
-        Self { lookup: Arc::clone(lookup), accounts: Learned::new() }
+        Self { lookup: Arc::clone(lookup), accounts: CachedLookup::new() }
     }
 }
 
@@ -75,7 +75,7 @@ impl RestoreItemAction for Secret {
         if !secret.is_token() {
             return Ok(RestoreOutput::unchanged(item));
         }
-        let accounts = learn(&self.accounts, self.lookup.accounts()).await?;
+        let accounts = cached_or_read(&self.accounts, self.lookup.accounts()).await?;
         let namespace = target_namespace(&restore.spec, &secret.metadata.namespace);
         if accounts.have_token(namespace, &secret.metadata.name) {
             return Ok(RestoreOutput::skip(item));
@@ -86,13 +86,13 @@ impl RestoreItemAction for Secret {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{changes, execute, looking_at, restore};
+    use super::super::tests::{changes, execute, lookup_in, restore};
     use super::*;
     use crate::cluster::{self, Fake};
     use serde_json::json;
 
     #[test]
-    fn what_kubernetes_fills_in_goes() {
+    fn generated_token_fields_are_removed() {
         let uid = "kubernetes.io/service-account.uid";
         let name = "kubernetes.io/service-account.name";
         changes(
@@ -137,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn generated_tokens_are_skipped_and_others_emptied() {
         let fake = Fake::usual().with(account("new", "app")).with(account("other", "db"));
-        let (fake, lookup) = looking_at(fake);
+        let (fake, lookup) = lookup_in(fake);
         let restore = restore(json!({"namespaceMapping": {"shop": "new"}}));
         let action = Secret::new(&lookup);
         for (kind, namespace, name, skip, changed) in [
@@ -150,15 +150,15 @@ mod tests {
             let secret = secret(kind, namespace, name);
             let output = execute(&action, &secret, &restore).await.unwrap();
             assert_eq!(output.skip_restore, skip, "{kind} {namespace}/{name}");
-            let left: Value = output.item.parse().unwrap();
-            assert_eq!(left != secret, changed, "{kind} {namespace}/{name}");
+            let restored: Value = output.item.parse().unwrap();
+            assert_eq!(restored != secret, changed, "{kind} {namespace}/{name}");
         }
         assert_eq!(fake.lists().len(), 1);
     }
 
     #[tokio::test]
     async fn accounts_are_listed_only_for_tokens_and_must_be_listed() {
-        let (fake, lookup) = looking_at(Fake::usual());
+        let (fake, lookup) = lookup_in(Fake::usual());
         fake.fail_list("serviceaccounts", 0, || cluster::Error::Refused {
             code: 403,
             reason: "Forbidden".into(),

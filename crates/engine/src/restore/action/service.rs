@@ -25,14 +25,14 @@ pub(super) struct Service;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// The ports of nodes that a user chose.
-enum Chosen {
+enum UserNodePorts {
     /// Those that were applied: names of ports, and numbers where a port has no name.
     Applied { names: HashSet<String>, numbers: HashSet<u64> },
     /// The ports whose field has an owner. The API server is none.
     Owned(HashSet<String>),
 }
 
-impl Chosen {
+impl UserNodePorts {
     fn of(service: &Value, applied: Option<&Value>) -> Result<Self> {
         match applied {
             Some(applied) => Self::applied(applied),
@@ -111,9 +111,9 @@ fn remove_node_ports(service: &mut Value, applied: Option<&Value>) -> Result<boo
     if text(service, "/spec/type") == "ExternalName" {
         return Ok(false);
     }
-    let chosen = Chosen::of(service, applied)?;
+    let user_ports = UserNodePorts::of(service, applied)?;
     let mut changed = false;
-    for port in elements_mut(service, "/spec/ports").filter(|port| !chosen.has(port)) {
+    for port in elements_mut(service, "/spec/ports").filter(|port| !user_ports.has(port)) {
         changed |= remove(port, "", &["nodePort"]);
     }
     Ok(changed)

@@ -35,7 +35,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn generated_tokens_are_no_longer_named() {
+    fn references_to_generated_tokens_are_removed() {
         let account = |secrets: &[&str]| {
             let secrets: Vec<_> = secrets.iter().map(|name| json!({"name": name})).collect();
             json!({"metadata": {"name": "app"}, "secrets": secrets})

@@ -47,14 +47,14 @@ pub(super) fn plugin_config(name: &str, action: &str, data: &Value) -> Value {
     })
 }
 
-pub(super) fn looking_at(fake: Fake) -> (Arc<Fake>, Arc<Lookup>) {
+pub(super) fn lookup_in(fake: Fake) -> (Arc<Fake>, Arc<Lookup>) {
     let resources = Arc::new(fake.resources());
     let fake = Arc::new(fake);
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     (fake, Arc::new(Lookup::new(&cluster, &resources, "velero")))
 }
 
-fn all() -> Vec<Named<dyn RestoreItemAction>> {
+fn all() -> Vec<NamedAction<dyn RestoreItemAction>> {
     let fake = Fake::usual();
     let resources = Arc::new(fake.resources());
     let cluster: Arc<dyn Cluster> = Arc::new(fake);
@@ -99,7 +99,7 @@ async fn the_actions_have_veleros_names_order_and_selectors() {
 }
 
 #[test]
-fn three_actions_need_a_cluster_and_plugins_may() {
+fn three_built_in_actions_need_a_cluster() {
     let needing: Vec<_> =
         all().iter().filter(|action| !is_pure(&action.name)).map(|a| a.name.to_string()).collect();
     assert_eq!(needing, [CHANGE_IMAGE_NAME, CHANGE_STORAGE_CLASS, SECRET]);
@@ -107,7 +107,7 @@ fn three_actions_need_a_cluster_and_plugins_may() {
 }
 
 /// Items of an odd shape, with every part that an action looks at missing or of another type.
-fn oddities() -> impl Iterator<Item = Value> {
+fn malformed_objects() -> impl Iterator<Item = Value> {
     let kinds = ["Pod", "CronJob", "StatefulSet", "Service", "Secret"];
     let parts = [
         json!(null),
@@ -139,15 +139,15 @@ fn oddities() -> impl Iterator<Item = Value> {
 }
 
 #[tokio::test]
-async fn no_item_breaks_an_action() {
+async fn malformed_items_do_not_break_actions() {
     let restore = restore(json!({"namespaceMapping": {"a": "b"}}));
     let mut survived = 0;
-    for item in oddities() {
+    for item in malformed_objects() {
         for action in all() {
             // An error is as good an answer as any other; a panic is none.
             if let Ok(output) = execute(action.plugin.as_ref(), &item, &restore).await {
-                let left: Value = output.item.parse().unwrap();
-                assert_eq!(left["kind"], item["kind"]);
+                let restored: Value = output.item.parse().unwrap();
+                assert_eq!(restored["kind"], item["kind"]);
             }
             survived += 1;
         }

@@ -3,41 +3,49 @@
 use bowline_api::label;
 use serde_json::{Map, Value, json};
 
-use super::{Compared, Place, Side, is_equal, is_ignored, is_left_over, known, names, value};
+use super::{
+    Comparison, FieldRules, Side, belongs_to_another_choice, is_equal, is_ignored, known_fields,
+    names, value,
+};
 
 /// The JSON merge patch (RFC 7386) that makes an object in the cluster like the one to be restored,
 /// and labels it with the restore. An empty one if there is nothing to do.
 ///
 /// Only what counts as a difference is changed. A list can only be replaced as a whole; elements
 /// that were in it before keep what servers have filled in.
-pub fn merge_patch(cluster: &Value, ours: &Value) -> Value {
-    let Some(compared) = Compared::new(ours, cluster) else { return json!({}) };
-    let (ours_parts, cluster_parts) = (compared.parts(ours), compared.parts(cluster));
+pub fn merge_patch(cluster: &Value, desired: &Value) -> Value {
+    let Some(comparison) = Comparison::new(desired, cluster) else { return json!({}) };
+    let (ours_parts, cluster_parts) = (comparison.parts(desired), comparison.parts(cluster));
     let mut patch =
-        compared.patch(compared.root_place(), &cluster_parts.fields, &ours_parts.fields);
+        comparison.patch(comparison.root_rules(), &cluster_parts.fields, &ours_parts.fields);
     let mut metadata = Map::new();
-    for (name, place, cluster, ours) in [
-        ("labels", Place::Labels, &cluster_parts.labels, &ours_parts.labels),
-        ("annotations", Place::Annotations, &cluster_parts.annotations, &ours_parts.annotations),
+    for (name, rules, cluster, desired) in [
+        ("labels", FieldRules::Labels, &cluster_parts.labels, &ours_parts.labels),
+        (
+            "annotations",
+            FieldRules::Annotations,
+            &cluster_parts.annotations,
+            &ours_parts.annotations,
+        ),
     ] {
-        insert_changes(&mut metadata, name, compared.patch(place, cluster, ours));
+        insert_changes(&mut metadata, name, comparison.patch(rules, cluster, desired));
     }
     insert_changes(&mut patch, "metadata", metadata);
     let mut patch = Value::Object(patch);
-    json_patch::merge(&mut patch, &label_patch(cluster, ours));
+    json_patch::merge(&mut patch, &label_patch(cluster, desired));
     patch
 }
 
 /// The merge patch that only labels an object in the cluster with the restore. Empty if it has the
 /// labels, or is the cluster's own.
-pub fn label_patch(cluster: &Value, ours: &Value) -> Value {
+pub fn label_patch(cluster: &Value, desired: &Value) -> Value {
     let get = |object: &Value, key: &str| object.pointer("/metadata/labels")?.get(key).cloned();
     let mut labels = Map::new();
     for key in [label::BACKUP_NAME, label::RESTORE_NAME] {
-        let wanted = get(ours, key).filter(|wanted| get(cluster, key).as_ref() != Some(wanted));
+        let wanted = get(desired, key).filter(|wanted| get(cluster, key).as_ref() != Some(wanted));
         labels.extend(wanted.map(|wanted| (key.to_owned(), wanted)));
     }
-    if labels.is_empty() || known::is_clusters_own(cluster) {
+    if labels.is_empty() || known_fields::is_managed_by_cluster(cluster) {
         return json!({});
     }
     json!({"metadata": {"labels": labels}})
@@ -46,7 +54,7 @@ pub fn label_patch(cluster: &Value, ours: &Value) -> Value {
 /// The merge patch that gives a ServiceAccount in the cluster what only the one to be restored has:
 /// secrets, pull secrets, labels and annotations. What both have stays as it is in the cluster, as
 /// does all that others rely on.
-pub fn service_account_patch(cluster: &Value, ours: &Value) -> Value {
+pub fn service_account_patch(cluster: &Value, desired: &Value) -> Value {
     let mut patch = Map::new();
     for field in ["secrets", "imagePullSecrets"] {
         let list = |object: &Value| {
@@ -54,7 +62,7 @@ pub fn service_account_patch(cluster: &Value, ours: &Value) -> Value {
         };
         let mut all = list(cluster);
         let before = all.len();
-        for wanted in list(ours) {
+        for wanted in list(desired) {
             if !all.iter().any(|have| have.get("name") == wanted.get("name")) {
                 all.push(wanted);
             }
@@ -70,10 +78,11 @@ pub fn service_account_patch(cluster: &Value, ours: &Value) -> Value {
             found.and_then(Value::as_object).cloned().unwrap_or_default()
         };
         let have = map(cluster);
-        let mut missing = map(ours);
+        let mut missing = map(desired);
         missing.retain(|key, value| {
-            let is_ours = [label::BACKUP_NAME, label::RESTORE_NAME].contains(&key.as_str());
-            !is_ours && !value.is_null() && !have.contains_key(key)
+            let is_restore_label =
+                [label::BACKUP_NAME, label::RESTORE_NAME].contains(&key.as_str());
+            !is_restore_label && !value.is_null() && !have.contains_key(key)
         });
         insert_changes(&mut metadata, name, missing);
     }
@@ -87,32 +96,34 @@ fn insert_changes(into: &mut Map<String, Value>, field: &str, changes: Map<Strin
     }
 }
 
-impl Compared<'_> {
+impl Comparison<'_> {
     fn patch(
         &self,
-        place: Place,
+        rules: FieldRules,
         cluster: &Map<String, Value>,
-        ours: &Map<String, Value>,
+        desired: &Map<String, Value>,
     ) -> Map<String, Value> {
         let mut patch = Map::new();
-        for field in names(ours, cluster) {
-            if is_ignored(place, field) {
+        for field in names(desired, cluster) {
+            if is_ignored(rules, field) {
                 continue;
             }
-            let change = match (value(cluster, field), value(ours, field)) {
-                (Some(cluster), Some(ours)) => self.change(place, field, cluster, ours),
-                (None, Some(ours)) if ours.is_object() && self.is_labels(place, field) => {
-                    self.change(place, field, &json!({}), ours)
+            let change = match (value(cluster, field), value(desired, field)) {
+                (Some(cluster), Some(desired)) => self.change(rules, field, cluster, desired),
+                (None, Some(desired)) if desired.is_object() && self.is_labels(rules, field) => {
+                    self.change(rules, field, &json!({}), desired)
                 }
-                (Some(cluster), None) if cluster.is_object() && self.is_labels(place, field) => {
-                    self.change(place, field, cluster, &json!({}))
+                (Some(cluster), None) if cluster.is_object() && self.is_labels(rules, field) => {
+                    self.change(rules, field, cluster, &json!({}))
                 }
-                (None, Some(ours)) => {
-                    self.says(place, field, ours, Side::Ours).then(|| without_null(ours))
+                (None, Some(desired)) => self
+                    .is_significant(rules, field, desired, Side::Backup)
+                    .then(|| without_null(desired)),
+                (Some(_), None) if belongs_to_another_choice(rules, field, desired, cluster) => {
+                    Some(Value::Null)
                 }
-                (Some(_), None) if is_left_over(place, field, ours, cluster) => Some(Value::Null),
                 (Some(cluster), None) => {
-                    self.says(place, field, cluster, Side::Cluster).then_some(Value::Null)
+                    self.is_significant(rules, field, cluster, Side::Cluster).then_some(Value::Null)
                 }
                 (None, None) => None,
             };
@@ -124,33 +135,45 @@ impl Compared<'_> {
     }
 
     /// How a value changes, if it does.
-    fn change(&self, place: Place, field: &str, cluster: &Value, ours: &Value) -> Option<Value> {
-        match (cluster, ours) {
-            (Value::Object(cluster), Value::Object(ours)) => {
-                let changes = self.patch(self.within(place, field), cluster, ours);
+    fn change(
+        &self,
+        rules: FieldRules,
+        field: &str,
+        cluster: &Value,
+        desired: &Value,
+    ) -> Option<Value> {
+        match (cluster, desired) {
+            (Value::Object(cluster), Value::Object(desired)) => {
+                let changes = self.patch(self.rules_within(rules, field), cluster, desired);
                 (!changes.is_empty()).then_some(Value::Object(changes))
             }
             (Value::Array(have), Value::Array(wanted)) => (!self
-                .is_same(place, field, ours, cluster))
-            .then(|| Value::Array(self.list(place, field, have, wanted))),
-            _ => (!is_equal(ours, cluster)).then(|| without_null(ours)),
+                .is_same(rules, field, desired, cluster))
+            .then(|| Value::Array(self.merge_list(rules, field, have, wanted))),
+            _ => (!is_equal(desired, cluster)).then(|| without_null(desired)),
         }
     }
 
     /// A list as it is wanted, in which what was there keeps what servers have filled in.
-    fn list(&self, place: Place, field: &str, have: &[Value], wanted: &[Value]) -> Vec<Value> {
-        let key = known::key(field).filter(|_| place == Place::Known);
-        let counted: Vec<&Value> = self.counted(place, field, have).collect();
+    fn merge_list(
+        &self,
+        rules: FieldRules,
+        field: &str,
+        have: &[Value],
+        wanted: &[Value],
+    ) -> Vec<Value> {
+        let key = known_fields::merge_key(field).filter(|_| rules == FieldRules::Known);
+        let elements: Vec<&Value> = self.compared_elements(rules, field, have).collect();
         let merged = |(index, wanted): (usize, &Value)| {
             let partner = match key {
-                Some(key) => counted.iter().find(|have| have.get(key) == wanted.get(key)),
-                None => counted.get(index),
+                Some(key) => elements.iter().find(|have| have.get(key) == wanted.get(key)),
+                None => elements.get(index),
             };
             match partner {
-                Some(have) if self.is_same(place, field, wanted, have) => (*have).clone(),
+                Some(have) if self.is_same(rules, field, wanted, have) => (*have).clone(),
                 Some(have) if key.is_some() => {
                     let mut merged = (*have).clone();
-                    if let Some(change) = self.change(place, field, have, wanted) {
+                    if let Some(change) = self.change(rules, field, have, wanted) {
                         json_patch::merge(&mut merged, &change);
                     }
                     merged
@@ -158,12 +181,12 @@ impl Compared<'_> {
                 _ => without_null(wanted),
             }
         };
-        let is_injected = |element: &&Value| self.is_injected(place, field, element);
+        let is_injected = |element: &&Value| self.is_injected(rules, field, element);
         let mut injected: Vec<&Value> = have.iter().filter(is_injected).collect();
         if injected.is_empty() {
             injected.extend(wanted.iter().filter(is_injected));
         }
-        let wanted = self.counted(place, field, wanted).enumerate();
+        let wanted = self.compared_elements(rules, field, wanted).enumerate();
         wanted.map(merged).chain(injected.into_iter().cloned()).collect()
     }
 }

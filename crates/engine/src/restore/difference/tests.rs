@@ -12,16 +12,16 @@ fn object(api_version: &str, kind: &str, rest: &Value) -> Value {
 }
 
 /// Compares the rest of two objects of a kind. Empty if they are the same.
-fn found(api_version: &str, kind: &str, ours: &Value, cluster: &Value) -> Vec<String> {
-    let ours = object(api_version, kind, ours);
+fn found(api_version: &str, kind: &str, desired: &Value, cluster: &Value) -> Vec<String> {
+    let desired = object(api_version, kind, desired);
     let cluster = object(api_version, kind, cluster);
-    let found = differs(&ours, &cluster).unwrap_or_default();
+    let found = differs(&desired, &cluster).unwrap_or_default();
 
     // What holds for any two objects.
-    let patch = merge_patch(&cluster, &ours);
+    let patch = merge_patch(&cluster, &desired);
     let mut patched = cluster.clone();
     json_patch::merge(&mut patched, &patch);
-    assert_eq!(differs(&ours, &patched), None, "{patch}");
+    assert_eq!(differs(&desired, &patched), None, "{patch}");
     assert_eq!(found.is_empty(), patch == json!({}), "{found:?} {patch}");
     found
 }
@@ -35,8 +35,8 @@ fn usual_toleration() -> Value {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn what_servers_write_is_no_difference() {
-    for (api_version, kind, ours, cluster) in [
+fn server_written_fields_are_no_difference() {
+    for (api_version, kind, desired, cluster) in [
         ("v1", "ConfigMap", json!({"data": {"a": "1"}}), json!({"data": {"a": "1"}})),
         (
             "v1",
@@ -185,14 +185,14 @@ fn what_servers_write_is_no_difference() {
             json!({"type": "kubernetes.io/service-account-token", "data": {"token": "x"}}),
         ),
     ] {
-        assert_eq!(found(api_version, kind, &ours, &cluster), SAME, "{kind} {ours}");
+        assert_eq!(found(api_version, kind, &desired, &cluster), SAME, "{kind} {desired}");
     }
 }
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn what_somebody_changed_is_a_difference() {
-    for (api_version, kind, ours, cluster, expected) in [
+fn user_changes_are_differences() {
+    for (api_version, kind, desired, cluster, expected) in [
         (
             "v1",
             "ConfigMap",
@@ -361,13 +361,17 @@ fn what_somebody_changed_is_a_difference() {
         ),
         ("v1", "ConfigMap", json!({"data": "broken"}), json!({"data": {"a": "1"}}), "data"),
     ] {
-        let found = found(api_version, kind, &ours, &cluster);
-        assert_eq!(found.first().map(String::as_str), Some(expected), "{kind} {ours}: {found:?}");
+        let found = found(api_version, kind, &desired, &cluster);
+        assert_eq!(
+            found.first().map(String::as_str),
+            Some(expected),
+            "{kind} {desired}: {found:?}"
+        );
     }
 }
 
 #[test]
-fn what_is_the_clusters_own_is_left_alone() {
+fn cluster_managed_objects_are_not_compared() {
     let own = [
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt"}}),
         json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "kubernetes",
@@ -382,30 +386,30 @@ fn what_is_the_clusters_own_is_left_alone() {
             "labels": {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}}}),
     ];
     for cluster in own {
-        let mut ours = cluster.clone();
-        ours["data"] = json!({"other": "data"});
-        ours["metadata"]["labels"]["velero.io/restore-name"] = json!("r");
-        assert_eq!(differs(&ours, &cluster), None, "{cluster}");
-        assert_eq!(merge_patch(&cluster, &ours), json!({}), "{cluster}");
-        assert_eq!(label_patch(&cluster, &ours), json!({}), "{cluster}");
+        let mut desired = cluster.clone();
+        desired["data"] = json!({"other": "data"});
+        desired["metadata"]["labels"]["velero.io/restore-name"] = json!("r");
+        assert_eq!(differs(&desired, &cluster), None, "{cluster}");
+        assert_eq!(merge_patch(&cluster, &desired), json!({}), "{cluster}");
+        assert_eq!(label_patch(&cluster, &desired), json!({}), "{cluster}");
     }
     // A default role that its admin has taken over is the admin's.
     let mine = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "view", "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
         "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}});
-    let mut ours = mine.clone();
-    ours["rules"] = json!([{"verbs": ["get"]}]);
-    assert!(differs(&ours, &mine).is_some());
+    let mut desired = mine.clone();
+    desired["rules"] = json!([{"verbs": ["get"]}]);
+    assert!(differs(&desired, &mine).is_some());
 }
 
 #[test]
-fn many_differences_are_not_all_told() {
-    let ours = object("v1", "ConfigMap", &json!({}));
+fn number_of_reported_differences_is_limited() {
+    let desired = object("v1", "ConfigMap", &json!({}));
     let data: Map<_, _> = (0..100).map(|key| (key.to_string(), json!("x"))).collect();
     let cluster = object("v1", "ConfigMap", &json!({"data": data}));
-    assert_eq!(differs(&ours, &cluster), Some(vec!["data".into()]));
-    let ours = object("v1", "ConfigMap", &json!({"data": {}}));
-    assert_eq!(differs(&ours, &cluster).map(|found| found.len()), Some(TOLD));
+    assert_eq!(differs(&desired, &cluster), Some(vec!["data".into()]));
+    let desired = object("v1", "ConfigMap", &json!({"data": {}}));
+    assert_eq!(differs(&desired, &cluster).map(|found| found.len()), Some(MAX_REPORTED));
 }
 
 #[test]
@@ -417,19 +421,19 @@ fn hostile_objects_are_compared_in_time() {
         }
         object("rbac.authorization.k8s.io/v1", "Role", &value)
     };
-    let (ours, cluster) = (nested(1), nested(2));
-    assert!(differs(&ours, &cluster).is_some());
-    assert_eq!(differs(&ours, &ours), None);
-    let patch = merge_patch(&cluster, &ours);
-    assert_eq!(patch["rules"], ours["rules"]);
+    let (desired, cluster) = (nested(1), nested(2));
+    assert!(differs(&desired, &cluster).is_some());
+    assert_eq!(differs(&desired, &desired), None);
+    let patch = merge_patch(&cluster, &desired);
+    assert_eq!(patch["rules"], desired["rules"]);
     let list = |leaf: i64| (0..60).fold(json!(leaf), |value, _| json!([value]));
-    let (ours, cluster) = (json!({"spec": list(1)}), json!({"spec": list(2)}));
-    assert_eq!(merge_patch(&cluster, &ours), ours);
+    let (desired, cluster) = (json!({"spec": list(1)}), json!({"spec": list(2)}));
+    assert_eq!(merge_patch(&cluster, &desired), desired);
 }
 
 #[test]
-fn a_patch_keeps_what_servers_filled_in() {
-    for (api_version, kind, ours, cluster, expected) in [
+fn patch_keeps_server_defaults() {
+    for (api_version, kind, desired, cluster, expected) in [
         (
             "v1",
             "Service",
@@ -478,18 +482,18 @@ fn a_patch_keeps_what_servers_filled_in() {
             json!({"spec": {"list": [{"a": 1}], "gone": null}}),
         ),
     ] {
-        let ours = object(api_version, kind, &ours);
+        let desired = object(api_version, kind, &desired);
         let cluster = object(api_version, kind, &cluster);
-        assert_eq!(merge_patch(&cluster, &ours), expected, "{kind}");
+        assert_eq!(merge_patch(&cluster, &desired), expected, "{kind}");
     }
 }
 
 /// The API server refuses what belongs to another choice, and has filled it in itself.
 #[test]
-fn a_patch_takes_away_what_goes_with_another_choice() {
+fn patch_removes_fields_of_another_choice() {
     let usual = json!({"maxSurge": "25%", "maxUnavailable": "25%"});
     let affinity = json!({"clientIP": {"timeoutSeconds": 10_800}});
-    for (api_version, kind, ours, cluster, patch) in [
+    for (api_version, kind, desired, cluster, patch) in [
         (
             "apps/v1",
             "Deployment",
@@ -505,35 +509,38 @@ fn a_patch_takes_away_what_goes_with_another_choice() {
             json!({"spec": {"sessionAffinity": "None", "sessionAffinityConfig": null}}),
         ),
     ] {
-        let [ours, cluster] = [ours, cluster].map(|rest| object(api_version, kind, &rest));
-        assert_eq!(merge_patch(&cluster, &ours), patch);
-        assert_eq!(differs(&ours, &cluster).unwrap().len(), 2);
+        let [desired, cluster] = [desired, cluster].map(|rest| object(api_version, kind, &rest));
+        assert_eq!(merge_patch(&cluster, &desired), patch);
+        assert_eq!(differs(&desired, &cluster).unwrap().len(), 2);
     }
     // The same choice, and what the server fills in for it.
-    let ours = json!({"spec": {"strategy": {"type": "RollingUpdate"}}});
+    let desired = json!({"spec": {"strategy": {"type": "RollingUpdate"}}});
     let cluster = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": usual}}});
-    assert_eq!(found("apps/v1", "Deployment", &ours, &cluster), SAME);
+    assert_eq!(found("apps/v1", "Deployment", &desired, &cluster), SAME);
 }
 
 #[test]
 fn labels_alone_can_be_patched() {
-    let ours = json!({"metadata": {"labels": {"velero.io/backup-name": "b",
+    let desired = json!({"metadata": {"labels": {"velero.io/backup-name": "b",
         "velero.io/restore-name": "r", "app": "x"}}});
     let cluster = json!({"metadata": {"labels": {"velero.io/backup-name": "b"}}});
     let expected = json!({"metadata": {"labels": {"velero.io/restore-name": "r"}}});
-    assert_eq!(label_patch(&cluster, &ours), expected);
-    assert_eq!(label_patch(&ours, &ours), json!({}));
-    assert_eq!(label_patch(&json!({}), &ours)["metadata"]["labels"].as_object().unwrap().len(), 2);
+    assert_eq!(label_patch(&cluster, &desired), expected);
+    assert_eq!(label_patch(&desired, &desired), json!({}));
+    assert_eq!(
+        label_patch(&json!({}), &desired)["metadata"]["labels"].as_object().unwrap().len(),
+        2
+    );
 }
 
 #[test]
-fn a_service_account_gets_what_it_lacks_and_keeps_what_it_has() {
+fn service_account_patch_only_adds() {
     let cluster = json!({
         "metadata": {"labels": {"a": "cluster"}, "annotations": {"b": "cluster"}},
         "secrets": [{"name": "token-1"}],
         "imagePullSecrets": [{"name": "pull"}],
     });
-    let ours = json!({
+    let desired = json!({
         "metadata": {"labels": {"a": "backup", "c": "backup", "velero.io/restore-name": "r"},
             "annotations": {"b": "backup"}},
         "secrets": [{"name": "token-2"}, {"name": "token-1"}],
@@ -543,7 +550,7 @@ fn a_service_account_gets_what_it_lacks_and_keeps_what_it_has() {
         "metadata": {"labels": {"c": "backup"}},
         "secrets": [{"name": "token-1"}, {"name": "token-2"}],
     });
-    assert_eq!(service_account_patch(&cluster, &ours), expected);
+    assert_eq!(service_account_patch(&cluster, &desired), expected);
     assert_eq!(service_account_patch(&cluster, &cluster), json!({}));
     assert_eq!(service_account_patch(&json!({}), &json!({})), json!({}));
     assert_eq!(service_account_patch(&json!({}), &cluster), cluster);
@@ -609,7 +616,7 @@ fn kinds() -> impl Strategy<Value = (&'static str, &'static str)> {
 
 proptest! {
     #[test]
-    fn a_patched_object_is_the_wanted_one((api_version, kind) in kinds(), ours in values(),
+    fn patched_object_has_no_differences((api_version, kind) in kinds(), ours in values(),
         cluster in values()) {
         let of = |rest: &Value| {
             let mut object = json!({"metadata": rest.get("spec"), "spec": rest,

@@ -21,11 +21,11 @@ fn filter(spec: &Spec) -> Filter {
     Filter::new(spec, &Resources::new(usual_resources()))
 }
 
-fn skip(reason: Reason) -> Verdict {
-    Verdict::Skip(reason)
+fn skip(reason: Reason) -> RestoreVerdict {
+    RestoreVerdict::Skip(reason)
 }
 
-const YES: Verdict = Verdict::Restore;
+const YES: RestoreVerdict = RestoreVerdict::Restore;
 
 #[test]
 fn kinds_are_found_by_any_name_and_excludes_win() {
@@ -55,7 +55,7 @@ fn kinds_are_found_by_any_name_and_excludes_win() {
 }
 
 #[test]
-fn the_place_of_an_item_decides() {
+fn namespace_and_scope_of_an_item_decide() {
     let namespaces = |included: &[&str], excluded: &[&str], cluster_resources| Spec {
         namespaces: lists(included, excluded),
         cluster_resources,
@@ -85,15 +85,15 @@ fn the_place_of_an_item_decides() {
         (no_cluster(), contents, "", skip(Reason::NoClusterResources)),
         (no_cluster(), "pods", "web", YES),
     ] {
-        let verdict = filter(&spec).place(&kind(name), namespace, "thing");
+        let verdict = filter(&spec).location(&kind(name), namespace, "thing");
         assert_eq!(verdict, expected, "{spec:?} {name} {namespace}");
     }
     let one = filter(&some(Some(true)));
-    assert_eq!(one.place(&kind("namespaces"), "", "team-a"), YES);
+    assert_eq!(one.location(&kind("namespaces"), "", "team-a"), YES);
 }
 
 #[test]
-fn what_others_need_passes_more_easily() {
+fn additional_items_pass_fewer_filters() {
     let spec = |cluster_resources| Spec {
         namespaces: lists(&["a"], &[]),
         kinds: lists(&[], &["secrets"]),
@@ -140,7 +140,7 @@ fn one_of_several_selectors_is_enough() {
 }
 
 #[test]
-fn the_status_is_restored_where_the_lists_or_the_item_say_so() {
+fn status_is_restored_by_list_or_annotation() {
     for (status, own, expected) in [
         (None, None, false),
         (None, Some("true"), true),
@@ -161,7 +161,7 @@ fn the_status_is_restored_where_the_lists_or_the_item_say_so() {
 }
 
 #[test]
-fn what_had_ended_is_not_started_again() {
+fn completed_pods_and_jobs_are_skipped() {
     let mirror = json!({"metadata": {"annotations": {"kubernetes.io/config.mirror": "abc"}}});
     for (name, object, expected) in [
         ("pods", json!({"status": {"phase": "Running"}}), YES),
@@ -175,6 +175,6 @@ fn what_had_ended_is_not_started_again() {
         ("jobs.batch", json!({"status": {"active": 1}}), YES),
         ("jobs.example.io", json!({"status": {"completionTime": "x"}}), YES),
     ] {
-        assert_eq!(content(&kind(name), &object), expected, "{name} {object}");
+        assert_eq!(check_content(&kind(name), &object), expected, "{name} {object}");
     }
 }

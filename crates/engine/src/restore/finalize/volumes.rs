@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Restore, label};
-use bowline_plugin::{ResourceIdentifier, one_line};
+use bowline_plugin::{ResourceIdentifier, error_chain};
 use bowline_store::file::{
     BackupVolumeInfo, Method, PersistentVolumeInfo, ResourceList, RestoreVolumeInfo,
 };
@@ -19,19 +19,19 @@ use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::super::action::CSI_CLAIMS;
+use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{CONTENTS, GROUP_CONTENTS, GROUP_GROUP, kind};
-use crate::cluster::watch::{Waited, until};
-use crate::cluster::{Cluster, Door, Error, Query};
+use crate::cluster::watch::{WaitOutcome, wait_until};
+use crate::cluster::{Cluster, Error, Query, Subresource};
 use crate::operation::{Operation, State};
-use crate::report::{About, Report};
+use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resource, Resources};
 
 /// How many volumes are worked on at a time.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_VOLUMES: usize = 16;
 
 /// A restore whose operations have ended.
-pub struct Settling<'a> {
+pub struct VolumeFinalizer<'a> {
     /// Where its objects are.
     pub cluster: &'a dyn Cluster,
     /// The Restore.
@@ -47,17 +47,17 @@ pub struct Settling<'a> {
 }
 
 /// Whether there is anything to do for a backup.
-pub fn is_concerned(saved: &[BackupVolumeInfo]) -> bool {
-    saved.iter().any(is_of_csi)
+pub fn has_csi_volumes(saved: &[BackupVolumeInfo]) -> bool {
+    saved.iter().any(is_csi_snapshot)
 }
 
-fn is_of_csi(info: &BackupVolumeInfo) -> bool {
+fn is_csi_snapshot(info: &BackupVolumeInfo) -> bool {
     info.backup_method == Some(Method::CsiSnapshot) && !info.skipped
 }
 
 /// A volume that is to get something.
 #[derive(Clone, Debug, PartialEq)]
-struct Wanted<'a> {
+struct VolumeUpdate<'a> {
     /// Its claim, as the backup calls it.
     id: ResourceIdentifier,
     /// The namespace of the claim in the cluster.
@@ -66,21 +66,21 @@ struct Wanted<'a> {
     info: &'a PersistentVolumeInfo,
 }
 
-impl Settling<'_> {
+impl VolumeFinalizer<'_> {
     /// Does it. Tells what went wrong, and notes the names of volumes that are there by now.
     pub async fn run(&self, volumes: &mut [RestoreVolumeInfo]) -> Result<Report, Error> {
         let served = self.cluster.discover().await?.resources.into_iter();
         let resources = Resources::new(served.filter(|served| !served.id.resource.contains('/')));
         let report = Report::default();
-        let (wanted, report_ref, resources_ref) = (self.wanted(), &report, &resources);
-        let work = wanted.iter().map(|wanted| async move {
-            if let Err(error) = self.settle(resources_ref, wanted).await {
-                report_ref.error(&wanted.id, error);
+        let (updates, report_ref, resources_ref) = (self.volume_updates(), &report, &resources);
+        let work = updates.iter().map(|update| async move {
+            if let Err(error) = self.update_volume(resources_ref, update).await {
+                report_ref.error(&update.id, error);
             }
         });
         // Collected, since a closure over borrowed values must not live across a wait.
         let work: Vec<_> = work.collect();
-        stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>().await;
+        stream::iter(work).buffer_unordered(MAX_CONCURRENT_VOLUMES).collect::<()>().await;
         let is_group = |info: &BackupVolumeInfo| {
             let csi = info.csi_snapshot_info.as_ref();
             csi.is_some_and(|csi| !csi.volume_group_snapshot_handle.is_empty())
@@ -88,25 +88,25 @@ impl Settling<'_> {
         if self.saved.iter().any(is_group) {
             self.remove_stubs(&resources, &report).await;
         }
-        self.name(&resources, volumes).await;
+        self.record_volume_names(&resources, volumes).await;
         Ok(report)
     }
 
     /// The volumes of claims that this restore has created from CSI snapshots.
-    fn wanted(&self) -> Vec<Wanted<'_>> {
+    fn volume_updates(&self) -> Vec<VolumeUpdate<'_>> {
         let created = self.items.0.get("v1/PersistentVolumeClaim");
         let created: BTreeSet<&str> =
             created.into_iter().flatten().filter_map(|one| one.strip_suffix("(created)")).collect();
         let mapping = &self.restore.spec.namespace_mapping;
-        let is_followed_to_its_end = |id: &ResourceIdentifier| {
+        let is_operation_complete = |id: &ResourceIdentifier| {
             let mut of_claim = self
                 .operations
                 .iter()
-                .filter(|one| one.item == *id && one.plugin.as_str() == CSI_CLAIMS);
+                .filter(|one| one.item == *id && one.plugin.as_str() == CSI_PVC_ACTION);
             of_claim.all(|one| one.state == State::Completed)
         };
         let mut all = Vec::new();
-        for saved in self.saved.iter().filter(|saved| is_of_csi(saved)) {
+        for saved in self.saved.iter().filter(|saved| is_csi_snapshot(saved)) {
             let BackupVolumeInfo { pvc_namespace, pvc_name: name, .. } = saved;
             let id = ResourceIdentifier {
                 group: String::new(),
@@ -118,34 +118,38 @@ impl Settling<'_> {
             let is_created = created.contains(format!("{namespace}/{name}").as_str());
             if let Some(info) = &saved.pv_info
                 && is_created
-                && is_followed_to_its_end(&id)
+                && is_operation_complete(&id)
             {
-                all.push(Wanted { id, namespace, name, info });
+                all.push(VolumeUpdate { id, namespace, name, info });
             }
         }
         all
     }
 
     /// Gives a volume what it is to have, if it is there or will be.
-    async fn settle(&self, resources: &Resources, wanted: &Wanted<'_>) -> Result<(), String> {
-        let Wanted { namespace, name, info, .. } = wanted;
+    async fn update_volume(
+        &self,
+        resources: &Resources,
+        update: &VolumeUpdate<'_>,
+    ) -> Result<(), String> {
+        let VolumeUpdate { namespace, name, info, .. } = update;
         let claims = core(resources, "persistentvolumeclaims")?;
         let volumes = core(resources, "persistentvolumes")?;
         let deadline = Instant::now() + self.limit;
         let Some(claim) = self.get(claims, namespace, name).await? else { return Ok(()) };
-        let volume = match bound(&claim) {
+        let volume = match bound_volume(&claim) {
             Some(volume) => volume.to_owned(),
             None if self.waits_for_consumer(resources, &claim).await? => {
                 let text =
                     "its volume is made when a pod first needs it, and keeps what its class says";
-                tracing::info!(item = %wanted.id, "{text}");
+                tracing::info!(item = %update.id, "{text}");
                 return Ok(());
             }
             None => {
                 let query = named(Some(namespace), name);
-                let look = |claim: &Value| bound(claim).map(str::to_owned);
-                let late = || format!("it has no volume after {} s", self.limit.as_secs());
-                self.wait(claims, query, deadline, look).await?.ok_or_else(late)?
+                let claim_volume = |claim: &Value| bound_volume(claim).map(str::to_owned);
+                let timed_out = || format!("it has no volume after {} s", self.limit.as_secs());
+                self.wait(claims, query, deadline, claim_volume).await?.ok_or_else(timed_out)?
             }
         };
         let is_bound =
@@ -154,10 +158,10 @@ impl Settling<'_> {
         let found = if let Some(found) = found {
             found
         } else {
-            let late =
+            let timed_out =
                 || format!("its volume {volume} is not bound after {} s", self.limit.as_secs());
             let query = named(None, &volume);
-            self.wait(volumes, query, deadline, is_bound).await?.ok_or_else(late)?
+            self.wait(volumes, query, deadline, is_bound).await?.ok_or_else(timed_out)?
         };
         let owner = |field: &str| text(&found, &format!("/spec/claimRef/{field}")).to_owned();
         if (owner("namespace").as_str(), owner("name").as_str()) != (*namespace, *name) {
@@ -167,10 +171,10 @@ impl Settling<'_> {
                 owner("name")
             ));
         }
-        let Some(patch) = difference(&found, info) else { return Ok(()) };
-        let patched = self.cluster.patch(volumes, "", &volume, Door::Whole, &patch).await;
+        let Some(patch) = volume_patch(&found, info) else { return Ok(()) };
+        let patched = self.cluster.patch(volumes, "", &volume, Subresource::None, &patch).await;
         patched.map(drop).map_err(|error| {
-            format!("its volume {volume} does not get what it had: {}", one_line(&error))
+            format!("its volume {volume} does not get what it had: {}", error_chain(&error))
         })
     }
 
@@ -181,8 +185,8 @@ impl Settling<'_> {
         name: &str,
     ) -> Result<Option<Value>, String> {
         let found = self.cluster.get(resource, namespace, name).await;
-        let found = found.map_err(|error| one_line(&error))?;
-        found.map(|found| found.item.parse().map_err(|error| one_line(&error))).transpose()
+        let found = found.map_err(|error| error_chain(&error))?;
+        found.map(|found| found.item.parse().map_err(|error| error_chain(&error))).transpose()
     }
 
     /// Waits for an object. None if that takes too long.
@@ -191,13 +195,14 @@ impl Settling<'_> {
         resource: &Arc<Resource>,
         query: Query,
         deadline: Instant,
-        look: impl Fn(&Value) -> Option<T>,
+        condition: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, String> {
-        let look = |seen: &crate::cluster::watch::Seen| seen.iter().find_map(&look);
-        match until(self.cluster, resource, query, deadline, look).await {
-            Ok(Waited::For(found)) => Ok(Some(found)),
-            Ok(Waited::TooLong) => Ok(None),
-            Err(error) => Err(one_line(&error)),
+        let condition =
+            |seen: &crate::cluster::watch::WatchedObjects| seen.iter().find_map(&condition);
+        match wait_until(self.cluster, resource, query, deadline, condition).await {
+            Ok(WaitOutcome::Found(found)) => Ok(Some(found)),
+            Ok(WaitOutcome::TimedOut) => Ok(None),
+            Err(error) => Err(error_chain(&error)),
         }
     }
 
@@ -223,30 +228,31 @@ impl Settling<'_> {
         };
         let restore = self.restore.metadata.name.as_deref().unwrap_or_default();
         let label_selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
-        let ours = Query { label_selector, ..Query::default() };
-        let mut list = self.cluster.list(stubs, ours.clone());
+        let query = Query { label_selector, ..Query::default() };
+        let mut list = self.cluster.list(stubs, query.clone());
         let deadline = Instant::now() + self.limit;
         while let Some(stub) = list.next().await {
             let stub = match stub {
                 Ok(stub) => stub,
                 Err(error) => {
                     let text = "the stubs of snapshot groups cannot be found";
-                    report.warning(About::Run, format!("{text}: {}", one_line(&error)));
+                    report.warn(ReportSubject::Run, format!("{text}: {}", error_chain(&error)));
                     return;
                 }
             };
             let value: Value = stub.item.parse().unwrap_or_default();
             if let Some(contents) = resources.find(&kind(CONTENTS)) {
-                let waited = self.until_ready(contents, &ours, &handles(&value), deadline).await;
-                if let Err(why) = waited {
-                    let text = format!("the stub of a snapshot group goes all the same: {why}");
-                    report.warning(&stub.id(), text);
+                let waited =
+                    self.wait_until_ready(contents, &query, &handles(&value), deadline).await;
+                if let Err(reason) = waited {
+                    let text = format!("the stub of a snapshot group goes all the same: {reason}");
+                    report.warn(&stub.id(), text);
                 }
             }
             match self.cluster.delete(stubs, "", &stub.name, None).await {
                 Err(error) if !error.is_not_found() => {
                     let text = "the stub of a snapshot group cannot be removed";
-                    report.warning(&stub.id(), format!("{text}: {}", one_line(&error)));
+                    report.warn(&stub.id(), format!("{text}: {}", error_chain(&error)));
                 }
                 _ => {}
             }
@@ -254,7 +260,7 @@ impl Settling<'_> {
     }
 
     /// Waits until the contents that stand for these snapshots are ready.
-    async fn until_ready(
+    async fn wait_until_ready(
         &self,
         contents: &Arc<Resource>,
         query: &Query,
@@ -264,8 +270,8 @@ impl Settling<'_> {
         let mut list = self.cluster.list(contents, query.clone());
         let mut names = BTreeSet::new();
         while let Some(content) = list.next().await {
-            let content = content.map_err(|error| one_line(&error))?;
-            let value: Value = content.item.parse().map_err(|error| one_line(&error))?;
+            let content = content.map_err(|error| error_chain(&error))?;
+            let value: Value = content.item.parse().map_err(|error| error_chain(&error))?;
             if handles.contains(text(&value, "/spec/source/snapshotHandle")) {
                 names.insert(content.name);
             }
@@ -273,7 +279,7 @@ impl Settling<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let look = |seen: &crate::cluster::watch::Seen| {
+        let all_ready = |seen: &crate::cluster::watch::WatchedObjects| {
             let is_ready = |name: &String| {
                 let content = seen.get("", name);
                 let ready = content.and_then(|content| content.pointer("/status/readyToUse"));
@@ -281,17 +287,17 @@ impl Settling<'_> {
             };
             names.iter().all(is_ready).then_some(())
         };
-        match until(self.cluster, contents, query.clone(), deadline, look).await {
-            Ok(Waited::For(())) => Ok(()),
-            Ok(Waited::TooLong) => {
+        match wait_until(self.cluster, contents, query.clone(), deadline, all_ready).await {
+            Ok(WaitOutcome::Found(())) => Ok(()),
+            Ok(WaitOutcome::TimedOut) => {
                 Err(format!("its contents are not ready after {} s", self.limit.as_secs()))
             }
-            Err(error) => Err(one_line(&error)),
+            Err(error) => Err(error_chain(&error)),
         }
     }
 
     /// Notes what the volumes are called that claims from CSI snapshots have by now.
-    async fn name(&self, resources: &Resources, volumes: &mut [RestoreVolumeInfo]) {
+    async fn record_volume_names(&self, resources: &Resources, volumes: &mut [RestoreVolumeInfo]) {
         let Ok(claims) = core(resources, "persistentvolumeclaims") else { return };
         let unnamed = volumes.iter_mut().filter(|volume| {
             volume.restore_method == Some(Method::CsiSnapshot) && volume.pv_name.is_empty()
@@ -299,13 +305,13 @@ impl Settling<'_> {
         let work = unnamed.map(|volume| async {
             let claim = self.get(claims, &volume.pvc_namespace, &volume.pvc_name).await;
             if let Ok(Some(claim)) = claim
-                && let Some(name) = bound(&claim)
+                && let Some(name) = bound_volume(&claim)
             {
                 name.clone_into(&mut volume.pv_name);
             }
         });
         let work: Vec<_> = work.collect();
-        stream::iter(work).buffer_unordered(AT_ONCE).collect::<()>().await;
+        stream::iter(work).buffer_unordered(MAX_CONCURRENT_VOLUMES).collect::<()>().await;
     }
 }
 
@@ -322,26 +328,26 @@ fn named(namespace: Option<&str>, name: &str) -> Query {
 }
 
 /// The volume that a claim is bound to.
-fn bound(claim: &Value) -> Option<&str> {
+fn bound_volume(claim: &Value) -> Option<&str> {
     let volume = text(claim, "/spec/volumeName");
     (text(claim, "/status/phase") == "Bound" && !volume.is_empty()).then_some(volume)
 }
 
 /// What a volume lacks of what it had. Labels that it has besides stay: they tell where it is now.
-fn difference(volume: &Value, info: &PersistentVolumeInfo) -> Option<Value> {
+fn volume_patch(volume: &Value, info: &PersistentVolumeInfo) -> Option<Value> {
     let labels = volume.pointer("/metadata/labels");
-    let lacks = |(key, value): &(&String, &String)| {
+    let is_missing = |(key, value): &(&String, &String)| {
         labels.and_then(|labels| labels.get(*key)?.as_str()) != Some(value.as_str())
     };
-    let lacking: serde_json::Map<String, Value> = info
+    let missing: serde_json::Map<String, Value> = info
         .labels
         .iter()
-        .filter(lacks)
+        .filter(is_missing)
         .map(|(key, value)| (key.clone(), value.as_str().into()))
         .collect();
     let mut patch = json!({});
-    if !lacking.is_empty() {
-        patch["metadata"] = json!({ "labels": lacking });
+    if !missing.is_empty() {
+        patch["metadata"] = json!({ "labels": missing });
     }
     let policy = &info.reclaim_policy;
     if !policy.is_empty() && text(volume, "/spec/persistentVolumeReclaimPolicy") != policy {

@@ -2,7 +2,7 @@
 
 use bowline_api::annotation::hook as key;
 
-use super::{Annotations, DEFAULT_ON_ERROR, EXEC_TIMEOUT, Error, Hook, Source};
+use super::{Annotations, DEFAULT_ON_ERROR, EXEC_TIMEOUT, Error, Hook, HookSource};
 
 /// The hook that annotations ask for; none if there is no command. For one that cannot be read the default
 /// holds, as in Velero, and a warning says so. Not so for a command that looks like a list and is none.
@@ -11,12 +11,13 @@ pub(super) fn hook(
     warnings: &mut Vec<String>,
 ) -> Result<Option<Hook>, Error> {
     let Some(command) = annotations.command(key::RESTORE_COMMAND)? else { return Ok(None) };
-    let on_error = readable(annotations.on_error(key::RESTORE_ON_ERROR), warnings);
-    let exec_timeout = readable(annotations.timeout(key::RESTORE_EXEC_TIMEOUT), warnings);
-    let wait_timeout = readable(annotations.timeout(key::RESTORE_WAIT_TIMEOUT), warnings);
-    let wait_for_ready = readable(annotations.read(key::RESTORE_WAIT_FOR_READY, truth), warnings);
+    let on_error = or_warn(annotations.on_error(key::RESTORE_ON_ERROR), warnings);
+    let exec_timeout = or_warn(annotations.timeout(key::RESTORE_EXEC_TIMEOUT), warnings);
+    let wait_timeout = or_warn(annotations.timeout(key::RESTORE_WAIT_TIMEOUT), warnings);
+    let wait_for_ready =
+        or_warn(annotations.read(key::RESTORE_WAIT_FOR_READY, parse_bool), warnings);
     Ok(Some(Hook {
-        source: Source::Annotations,
+        source: HookSource::Annotations,
         container: annotations.text(key::RESTORE_CONTAINER).unwrap_or_default().to_owned(),
         command,
         on_error: on_error.unwrap_or(DEFAULT_ON_ERROR),
@@ -27,7 +28,7 @@ pub(super) fn hook(
 }
 
 /// What an annotation says, if that can be read.
-fn readable<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Option<T> {
+fn or_warn<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|error| {
         warnings.push(format!("{error}; the hook runs with the default"));
         None
@@ -35,7 +36,7 @@ fn readable<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Op
 }
 
 /// The words that Go takes for true and false.
-fn truth(text: &str) -> Result<bool, String> {
+fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
         "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),

@@ -3,7 +3,7 @@
 use bowline_plugin::Item;
 use serde_json::{Value, json};
 
-use super::sight::{Sight, Step};
+use super::pod_state::{HookStep, PodState};
 use super::*;
 use crate::cluster::Fake;
 
@@ -53,7 +53,7 @@ fn exec_in(container: &str, command: &str) -> Value {
     json!({"exec": {"container": container, "command": [command]}})
 }
 
-fn commands(plan: &Plan) -> Vec<String> {
+fn commands(plan: &HookPlan) -> Vec<String> {
     plan.hooks.iter().map(|hook| hook.command.join(" ")).collect()
 }
 
@@ -72,7 +72,7 @@ fn hooks_of_all_entries_that_fit_run_in_order() {
     assert_eq!(
         plan.hooks[1],
         Hook {
-            source: Source::Spec("one".into()),
+            source: HookSource::Spec("one".into()),
             container: "main".into(),
             command: vec!["b".into()],
             on_error: OnError::Continue,
@@ -84,7 +84,7 @@ fn hooks_of_all_entries_that_fit_run_in_order() {
     assert_eq!(
         plan.hooks[2],
         Hook {
-            source: Source::Spec("two".into()),
+            source: HookSource::Spec("two".into()),
             container: "side".into(),
             command: vec!["d".into(), "e".into()],
             on_error: OnError::Continue,
@@ -96,7 +96,7 @@ fn hooks_of_all_entries_that_fit_run_in_order() {
 }
 
 #[test]
-fn the_hooks_of_a_container_stand_together_and_wait_alike() {
+fn hooks_of_a_container_are_grouped_and_share_wait_for_ready() {
     let ready = json!({"exec": {"container": "side", "command": ["d"], "waitForReady": true}});
     let hooks = hooks(json!([
         {"name": "one", "postHooks": [exec_in("side", "a"), exec("b"), exec_in("side", "c")]},
@@ -109,7 +109,7 @@ fn the_hooks_of_a_container_stand_together_and_wait_alike() {
 }
 
 #[test]
-fn an_entry_is_for_the_pods_that_it_selects() {
+fn hook_entry_applies_to_selected_pods() {
     for (selection, fits) in [
         (json!({}), true),
         (json!({"includedNamespaces": ["shop"]}), true),
@@ -145,8 +145,8 @@ fn only_pods_have_hooks() {
 }
 
 #[test]
-fn everything_that_is_wrong_is_told_at_once() {
-    let wrong = try_hooks(json!([
+fn all_invalid_hooks_are_reported_together() {
+    let errors = try_hooks(json!([
         {"name": "good", "postHooks": [exec("a"), {}]},
         {
             "name": "bad",
@@ -172,8 +172,8 @@ fn everything_that_is_wrong_is_told_at_once() {
         "hooks.resources[1] \"bad\": postHooks[3]: execTimeout is -1s",
         "hooks.resources[1] \"bad\": postHooks[4]: waitTimeout is -2s",
     ];
-    assert_eq!(wrong.len(), begins.len(), "{wrong:#?}");
-    for (text, begin) in wrong.iter().zip(begins) {
+    assert_eq!(errors.len(), begins.len(), "{errors:#?}");
+    for (text, begin) in errors.iter().zip(begins) {
         assert!(text.starts_with(begin), "{text}");
     }
 }
@@ -194,7 +194,7 @@ fn annotations_replace_the_hooks_of_the_restore() {
 }
 
 #[test]
-fn annotations_say_all_that_a_hook_needs() {
+fn hook_is_fully_configured_by_annotations() {
     let annotations = json!({
         COMMAND: r#"["/bin/sh", "-c", "load it"]"#,
         "post.hook.restore.velero.io/container": "side",
@@ -204,7 +204,7 @@ fn annotations_say_all_that_a_hook_needs() {
         "post.hook.restore.velero.io/wait-for-ready": "True",
     });
     let all = Hook {
-        source: Source::Annotations,
+        source: HookSource::Annotations,
         container: "side".into(),
         command: vec!["/bin/sh".into(), "-c".into(), "load it".into()],
         on_error: OnError::Continue,
@@ -222,7 +222,7 @@ fn annotations_say_all_that_a_hook_needs() {
         "post.hook.restore.velero.io/wait-for-ready": "false",
     });
     let least = Hook {
-        source: Source::Annotations,
+        source: HookSource::Annotations,
         container: "main".into(),
         command: vec!["/bin/load it".into()],
         on_error: OnError::Continue,
@@ -237,7 +237,7 @@ fn annotations_say_all_that_a_hook_needs() {
 }
 
 #[test]
-fn for_an_annotation_that_cannot_be_read_the_default_holds_and_that_is_told() {
+fn unreadable_annotation_uses_the_default_with_a_warning() {
     let default = Hooks::default().plan(&annotated(json!({COMMAND: "x"}))).unwrap();
     assert!(default.warnings.is_empty());
     for (key, value) in [
@@ -260,7 +260,7 @@ fn for_an_annotation_that_cannot_be_read_the_default_holds_and_that_is_told() {
 }
 
 #[test]
-fn a_command_that_cannot_be_read_is_an_error_that_keeps_it_to_itself() {
+fn unreadable_command_is_an_error_without_the_command_text() {
     for (key, value) in [
         ("command", r#"["mysql", "-psecret""#),
         ("command", r#"["mysql", 7, "secret"]"#),
@@ -284,10 +284,10 @@ fn a_pod_without_containers_cannot_have_hooks() {
 const DEFAULT: Duration = Duration::from_mins(10);
 
 /// What follows for hooks from a pod with a status, after a time of waiting.
-fn step(hooks: Value, status: Value, waited: u64) -> Step {
+fn step(hooks: Value, status: Value, waited: u64) -> HookStep {
     let plan = self::hooks(json!([{"name": "x", "postHooks": hooks}])).plan(&pod()).unwrap();
     let pod = pod_with(json!({}), |pod| pod["status"] = status);
-    Sight::new(Some(&pod), Some("u")).step(&plan.hooks, Duration::from_secs(waited), DEFAULT)
+    PodState::new(Some(&pod), Some("u")).step(&plan.hooks, Duration::from_secs(waited), DEFAULT)
 }
 
 fn up(name: &str, ready: bool) -> Value {
@@ -295,32 +295,32 @@ fn up(name: &str, ready: bool) -> Value {
 }
 
 #[test]
-fn the_next_hook_is_the_first_whose_container_is_up() {
+fn next_hook_is_the_first_with_a_running_container() {
     let ready =
         |name: &str| json!({"exec": {"container": name, "command": ["r"], "waitForReady": true}});
     let waiting = |name: &str| json!({"name": name, "state": {"waiting": {"reason": "Slow"}}});
     let both = json!([exec("a"), exec_in("side", "b")]);
     let second = Duration::from_secs(1);
     for (hooks, containers, expected) in [
-        (&both, json!(null), Step::Wait(second)),
-        (&both, json!([waiting("main"), waiting("side")]), Step::Wait(second)),
-        (&both, json!([up("main", false), up("side", false)]), Step::Run(0)),
-        (&both, json!([waiting("main"), up("side", false)]), Step::Run(1)),
-        (&json!([ready("main")]), json!([up("main", false)]), Step::Wait(second)),
-        (&json!([ready("main")]), json!([up("main", true)]), Step::Run(0)),
-        (&json!([exec("a"), ready("side")]), json!([up("side", true)]), Step::Run(1)),
+        (&both, json!(null), HookStep::Wait(second)),
+        (&both, json!([waiting("main"), waiting("side")]), HookStep::Wait(second)),
+        (&both, json!([up("main", false), up("side", false)]), HookStep::Run(0)),
+        (&both, json!([waiting("main"), up("side", false)]), HookStep::Run(1)),
+        (&json!([ready("main")]), json!([up("main", false)]), HookStep::Wait(second)),
+        (&json!([ready("main")]), json!([up("main", true)]), HookStep::Run(0)),
+        (&json!([exec("a"), ready("side")]), json!([up("side", true)]), HookStep::Run(1)),
     ] {
         let status = json!({"phase": "Pending", "containerStatuses": containers});
         assert_eq!(step(hooks.clone(), status.clone(), 0), expected, "{hooks} {status}");
     }
     let status = json!({"initContainerStatuses": [up("proxy", true)]});
-    assert_eq!(step(json!([ready("proxy")]), status, 0), Step::Run(0), "a sidecar");
+    assert_eq!(step(json!([ready("proxy")]), status, 0), HookStep::Run(0), "a sidecar");
 }
 
 #[test]
 fn a_container_that_the_pod_does_not_have_is_never_waited_for() {
     let up = json!({"containerStatuses": [up("main", true)]});
-    let give_up = |at| Step::GiveUp(at, "the pod has no such container".into());
+    let give_up = |at| HookStep::GiveUp(at, "the pod has no such container".into());
     for name in ["nobody", "init"] {
         assert_eq!(step(json!([exec_in(name, "a")]), json!({}), 0), give_up(0));
         assert_eq!(step(json!([exec("a"), exec_in(name, "b")]), up.clone(), 0), give_up(1));
@@ -328,10 +328,10 @@ fn a_container_that_the_pod_does_not_have_is_never_waited_for() {
 }
 
 #[test]
-fn a_wait_ends_at_its_own_limit_or_at_that_of_the_server() {
+fn wait_ends_at_the_hook_or_server_timeout() {
     let wait = |seconds: &str| json!({"exec": {"command": ["w"], "waitTimeout": seconds}});
-    let within = |seconds: &str, why: &str| {
-        format!("its container was not running within {seconds} s: {why}")
+    let within = |seconds: &str, reason: &str| {
+        format!("its container was not running within {seconds} s: {reason}")
     };
     let terminated = json!({"name": "main", "state": {"terminated": {"reason": "Error"}}});
     let pulls = json!({"name": "main", "state": {"waiting": {"reason": "ImagePullBackOff"}}});
@@ -351,36 +351,36 @@ fn a_wait_ends_at_its_own_limit_or_at_that_of_the_server() {
     ] {
         let case = format!("{hooks} {container} {waited}");
         let expected = match expected {
-            Ok(milliseconds) => Step::Wait(Duration::from_millis(milliseconds)),
-            Err((at, why)) if why.is_empty() => Step::Run(at),
-            Err((at, why)) => Step::GiveUp(at, why),
+            Ok(milliseconds) => HookStep::Wait(Duration::from_millis(milliseconds)),
+            Err((at, reason)) if reason.is_empty() => HookStep::Run(at),
+            Err((at, reason)) => HookStep::GiveUp(at, reason),
         };
         let status = json!({"containerStatuses": [container]});
         assert_eq!(step(hooks, status, waited), expected, "{case}");
     }
     let ready = json!([{"exec": {"command": ["r"], "waitForReady": true}}]);
     let status = json!({"containerStatuses": [up("main", false)]});
-    let why = "its container was not ready within 600 s: it runs, but is not ready";
-    assert_eq!(step(ready, status, 600), Step::GiveUp(0, why.into()));
+    let reason = "its container was not ready within 600 s: it runs, but is not ready";
+    assert_eq!(step(ready, status, 600), HookStep::GiveUp(0, reason.into()));
 }
 
 #[test]
-fn nothing_is_run_in_a_pod_that_is_over() {
-    let over = |found: Option<Object>, uid| match Sight::new(found.as_ref(), Some(uid)) {
-        Sight::Over(why) => why,
+fn no_hook_runs_in_an_ended_pod() {
+    let ended_reason = |found: Option<Object>, uid| match PodState::new(found.as_ref(), Some(uid)) {
+        PodState::Ended(reason) => reason,
         other => panic!("{other:?}"),
     };
     let with = |change: fn(&mut Value)| Some(pod_with(json!({}), change));
-    assert_eq!(over(None, "u"), "the pod has been deleted");
+    assert_eq!(ended_reason(None, "u"), "the pod has been deleted");
     assert_eq!(
-        over(with(|_| {}), "v"),
+        ended_reason(with(|_| {}), "v"),
         "the pod has been deleted, and another has taken its place"
     );
     let deleted = with(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into());
-    assert_eq!(over(deleted, "u"), "the pod is being deleted");
+    assert_eq!(ended_reason(deleted, "u"), "the pod is being deleted");
     let ended = with(|pod| pod["status"]["phase"] = "Succeeded".into());
-    assert_eq!(over(ended, "u"), "the pod has ended with the phase Succeeded");
+    assert_eq!(ended_reason(ended, "u"), "the pod has ended with the phase Succeeded");
     let failed = json!({"phase": "Failed", "containerStatuses": [up("main", true)]});
-    let why = "the pod has ended with the phase Failed";
-    assert_eq!(step(json!([exec("a")]), failed, 0), Step::GiveUpAll(why.into()));
+    let reason = "the pod has ended with the phase Failed";
+    assert_eq!(step(json!([exec("a")]), failed, 0), HookStep::GiveUpAll(reason.into()));
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::sight::{Pod, Sight, Step};
+use super::pod_state::{HookStep, Pod, PodState};
 use super::{Hook, Hooks, OnError};
 use crate::cluster::{Cluster, Exec};
 use crate::item::Object;
@@ -26,21 +26,21 @@ use crate::report::Report;
 use crate::resource::Resource;
 
 /// How many pods are looked at at a time, at most. There may be thousands that wait.
-const LOOKS: usize = 16;
+const MAX_CONCURRENT_CHECKS: usize = 16;
 
 const STOPPED: &str = "the restore was stopped";
 
 /// The hooks of a restore at work.
 #[derive(Debug)]
-pub struct Watch {
+pub struct HookRunner {
     hooks: Hooks,
     tasks: Mutex<JoinSet<()>>,
-    shared: Arc<Shared>,
+    shared: Arc<HookCounters>,
 }
 
 /// For how long hooks wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HookLimits {
     /// How long a hook waits for its container that does not say: the resource timeout of the
     /// server.
     pub default_wait: Duration,
@@ -48,28 +48,28 @@ pub struct Limits {
 
 /// What all pods share.
 #[derive(Debug)]
-struct Shared {
-    looks: Semaphore,
+struct HookCounters {
+    checks: Semaphore,
     attempted: AtomicU64,
     failed: AtomicU64,
 }
 
 /// A pod whose hooks are being run.
-struct Course {
+struct PodHookRun {
     cluster: Arc<dyn Cluster>,
     report: Arc<Report>,
-    shared: Arc<Shared>,
+    shared: Arc<HookCounters>,
     resource: Arc<Resource>,
     id: ResourceIdentifier,
-    limits: Limits,
+    limits: HookLimits,
     stop: CancellationToken,
 }
 
-impl Watch {
+impl HookRunner {
     /// Compiles the hooks of a Restore, or says all that is wrong with them.
     pub fn new(restore: &Restore) -> Result<Self, Vec<String>> {
-        let shared = Shared {
-            looks: Semaphore::new(LOOKS),
+        let shared = HookCounters {
+            checks: Semaphore::new(MAX_CONCURRENT_CHECKS),
             attempted: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         };
@@ -86,12 +86,12 @@ impl Watch {
     ///
     /// What fails is told as an error on the pod, and touches no other pod. When `stop` is
     /// cancelled, what has not been run is given up.
-    pub fn begin(
+    pub fn start(
         &self,
         cluster: &Arc<dyn Cluster>,
         report: &Arc<Report>,
         pod: &Object,
-        limits: Limits,
+        limits: HookLimits,
         stop: &CancellationToken,
     ) {
         let id = pod.id();
@@ -100,16 +100,16 @@ impl Watch {
             Ok((plan, _)) if plan.is_empty() => return,
             Ok((plan, pod)) => (plan, Some(pod.metadata.uid).filter(|uid| !uid.is_empty())),
             Err(error) => {
-                self.shared.attempt(1);
-                self.shared.fail(1);
+                self.shared.add_attempted(1);
+                self.shared.add_failed(1);
                 report.error(&id, error.to_string());
                 return;
             }
         };
         for warning in &plan.warnings {
-            report.warning(&id, warning.clone());
+            report.warn(&id, warning.clone());
         }
-        let course = Course {
+        let pod_run = PodHookRun {
             cluster: Arc::clone(cluster),
             report: Arc::clone(report),
             shared: Arc::clone(&self.shared),
@@ -119,12 +119,12 @@ impl Watch {
             stop: stop.clone(),
         };
         let task = async move {
-            let mut left = plan.hooks;
-            course.shared.attempt(left.len());
-            let ran = AssertUnwindSafe(course.run(&mut left, uid)).catch_unwind().await;
+            let mut remaining = plan.hooks;
+            pod_run.shared.add_attempted(remaining.len());
+            let ran = AssertUnwindSafe(pod_run.run(&mut remaining, uid)).catch_unwind().await;
             if ran.is_err() {
-                course.shared.fail(left.len());
-                course.report.error(&course.id, "its hooks broke off: a defect; see the log");
+                pod_run.shared.add_failed(remaining.len());
+                pod_run.report.error(&pod_run.id, "its hooks broke off: a defect; see the log");
             }
         };
         self.tasks().spawn(task.in_current_span());
@@ -140,7 +140,7 @@ impl Watch {
             }
             while tasks.join_next().await.is_some() {}
         }
-        let Shared { attempted, failed, .. } = &*self.shared;
+        let HookCounters { attempted, failed, .. } = &*self.shared;
         (attempted.load(Ordering::Relaxed), failed.load(Ordering::Relaxed))
     }
 
@@ -149,47 +149,50 @@ impl Watch {
     }
 }
 
-impl Shared {
-    fn attempt(&self, hooks: usize) {
+impl HookCounters {
+    fn add_attempted(&self, hooks: usize) {
         self.attempted.fetch_add(hooks as u64, Ordering::Relaxed);
     }
 
-    fn fail(&self, hooks: usize) {
+    fn add_failed(&self, hooks: usize) {
         self.failed.fetch_add(hooks as u64, Ordering::Relaxed);
     }
 }
 
-impl Course {
+impl PodHookRun {
     /// Runs the hooks that are left. One is taken from them when it is known what becomes of it.
-    async fn run(&self, left: &mut Vec<Hook>, mut uid: Option<String>) {
-        let began = Instant::now();
+    async fn run(&self, remaining: &mut Vec<Hook>, mut uid: Option<String>) {
+        let started_at = Instant::now();
         let mut running = Duration::ZERO;
-        while !left.is_empty() {
-            let sight = self.look(uid.as_deref()).await;
-            if let (None, Sight::There(pod)) = (&uid, &sight) {
+        while !remaining.is_empty() {
+            let pod_state = self.check_pod(uid.as_deref()).await;
+            if let (None, PodState::Present(pod)) = (&uid, &pod_state) {
                 uid = Some(pod.metadata.uid.clone());
             }
-            let waited = began.elapsed().saturating_sub(running);
-            match sight.step(left, waited, self.limits.default_wait) {
-                Step::Run(at) => {
-                    bring_forward(left, at);
-                    let began = Instant::now();
-                    let outcome = self.exec(&left[0]).await;
-                    running += began.elapsed();
+            let waited = started_at.elapsed().saturating_sub(running);
+            match pod_state.step(remaining, waited, self.limits.default_wait) {
+                HookStep::Run(at) => {
+                    move_container_hooks_first(remaining, at);
+                    let started_at = Instant::now();
+                    let outcome = self.exec(&remaining[0]).await;
+                    running += started_at.elapsed();
                     match outcome {
-                        Ok(()) => drop(left.remove(0)),
-                        Err(why) => self.fail(left, 0, &why),
+                        Ok(()) => drop(remaining.remove(0)),
+                        Err(reason) => self.fail(remaining, 0, &reason),
                     }
                 }
-                Step::GiveUp(at, why) => self.fail(left, at, &format!("was not run: {why}")),
-                Step::GiveUpAll(why) => {
-                    let (first, rest) = (&left[0], left.len() - 1);
-                    let text = format!("{first} was not run: {why}{}", not_run(rest));
-                    self.report.error(&self.id, text);
-                    self.shared.fail(left.len());
-                    left.clear();
+                HookStep::GiveUp(at, reason) => {
+                    self.fail(remaining, at, &format!("was not run: {reason}"));
                 }
-                Step::Wait(pause) => {
+                HookStep::GiveUpAll(reason) => {
+                    let (first, rest) = (&remaining[0], remaining.len() - 1);
+                    let text =
+                        format!("{first} was not run: {reason}{}", skipped_hooks_message(rest));
+                    self.report.error(&self.id, text);
+                    self.shared.add_failed(remaining.len());
+                    remaining.clear();
+                }
+                HookStep::Wait(pause) => {
                     // What has been stopped is found out by the next look.
                     self.unless_stopped(sleep(pause)).await;
                 }
@@ -198,27 +201,27 @@ impl Course {
     }
 
     /// A hook has failed. If that means to, those that would follow are given up.
-    fn fail(&self, left: &mut Vec<Hook>, at: usize, why: &str) {
-        let hook = left.remove(at);
+    fn fail(&self, remaining: &mut Vec<Hook>, at: usize, reason: &str) {
+        let hook = remaining.remove(at);
         let given_up = match hook.on_error {
             OnError::Continue => 0,
-            OnError::Fail => left.drain(at..).len(),
+            OnError::Fail => remaining.drain(at..).len(),
         };
-        self.shared.fail(1 + given_up);
-        self.report.error(&self.id, format!("{hook} {why}{}", not_run(given_up)));
+        self.shared.add_failed(1 + given_up);
+        self.report.error(&self.id, format!("{hook} {reason}{}", skipped_hooks_message(given_up)));
     }
 
-    async fn look(&self, uid: Option<&str>) -> Sight {
-        let look = async {
+    async fn check_pod(&self, uid: Option<&str>) -> PodState {
+        let check = async {
             // The semaphore is never closed.
-            let _place = self.shared.looks.acquire().await;
+            let _permit = self.shared.checks.acquire().await;
             let ResourceIdentifier { namespace, name, .. } = &self.id;
             match self.cluster.get(&self.resource, namespace, name).await {
-                Ok(found) => Sight::new(found.as_ref(), uid),
-                Err(error) => Sight::Dark(error.to_string()),
+                Ok(found) => PodState::new(found.as_ref(), uid),
+                Err(error) => PodState::Unknown(error.to_string()),
             }
         };
-        self.unless_stopped(look).await.unwrap_or_else(|| Sight::Over(STOPPED.to_owned()))
+        self.unless_stopped(check).await.unwrap_or_else(|| PodState::Ended(STOPPED.to_owned()))
     }
 
     /// Runs a hook, or says how it failed.
@@ -237,7 +240,7 @@ impl Course {
             }
             Some(Ok(executed)) => match crate::hook::failure(executed) {
                 None => Ok(()),
-                Some(why) => Err(format!("failed: {why}")),
+                Some(reason) => Err(format!("failed: {reason}")),
             },
             Some(Err(error)) => Err(format!("failed: {error}")),
         }
@@ -255,13 +258,13 @@ impl Course {
 
 /// Moves the hooks of a container to the front, so that no other container comes in between. `at`
 /// is the first of them.
-fn bring_forward(hooks: &mut [Hook], at: usize) {
+fn move_container_hooks_first(hooks: &mut [Hook], at: usize) {
     let same = |hook: &&Hook| hook.container == hooks[at].container;
     let count = hooks[at..].iter().take_while(same).count();
     hooks[..at + count].rotate_right(count);
 }
 
-fn not_run(hooks: usize) -> String {
+fn skipped_hooks_message(hooks: usize) -> String {
     match hooks {
         0 => String::new(),
         1 => "; the hook after it is not run".to_owned(),

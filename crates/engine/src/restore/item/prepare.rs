@@ -17,65 +17,65 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::super::filter::{self, Reason, Verdict};
-use super::super::note::{Acted, Shown};
-use super::super::version::Chosen;
-use super::super::volume::{self, Shape};
-use super::super::{origin, reset};
-use super::{Why, Working, visit_needed};
+use super::super::filter::{self, Reason, RestoreVerdict};
+use super::super::item_journal::{ActionsOutcome, ActionsRecord};
+use super::super::version::ChosenVersion;
+use super::super::volume::{self, PreparedVolume};
+use super::super::{collision, reset};
+use super::{ItemRestore, VisitReason, visit_additional_item};
+use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::journal::Intent;
 use crate::operation::{Kind, Operation};
-use crate::point::{self, Point};
 use crate::resource::{GroupResource, Resource};
 use crate::selection;
 
 /// Where the control plane has its own objects.
 const CONTROL_PLANE: &str = "kube-system";
 /// How long an action may take to stop what it began.
-const CANCEL_LIMIT: Duration = Duration::from_secs(10);
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often an action is asked whether what it added is ready.
-const READY_PAUSE: Duration = Duration::from_secs(1);
+const READY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer may take at least. The last question comes at the deadline.
-const READY_ANSWER: Duration = Duration::from_secs(1);
+const READY_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// After how many errors in a row an action is not asked any more.
-const READY_ERRORS: usize = 3;
+const READY_MAX_ERRORS: usize = 3;
 
 /// What an item of the archive turns out to be.
-pub(in crate::restore) enum Found {
+pub(in crate::restore) enum ArchiveItem {
     /// No part of the restore.
-    LeftOut(Reason),
+    Excluded(Reason),
     /// A namespace, which is made ready by rules of its own. Its target is set.
     Namespace,
     /// Something that must not be brought back.
-    Ended(Reason),
+    NotRestorable(Reason),
     /// An object to restore.
-    Object(Box<Stored>),
+    Object(Box<StoredObject>),
 }
 
 /// An object as it is in the archive.
-pub(in crate::restore) struct Stored {
+pub(in crate::restore) struct StoredObject {
     pub(in crate::restore) kind: GroupResource,
     pub(in crate::restore) object: Object,
     /// The namespace that it goes to; empty for what lives in none.
     pub(in crate::restore) namespace: String,
     value: Value,
     /// Whether the user asked for it, and not only for something that needs it.
-    is_chosen: bool,
+    is_selected: bool,
 }
 
 /// What an object becomes.
-pub(in crate::restore) enum Shaped {
+pub(in crate::restore) enum PreparedItem {
     /// Nothing, and why.
     Skipped(String),
     /// Nothing before another has gone, and what is waited for. Only in a dry run, which does not wait.
     Waiting(String),
     /// This.
-    Ready(Box<Ready>),
+    Ready(Box<ReadyObject>),
 }
 
 /// An object that is ready to be written.
-pub(in crate::restore) struct Ready {
+pub(in crate::restore) struct ReadyObject {
     pub(in crate::restore) resource: Arc<Resource>,
     pub(in crate::restore) namespace: String,
     pub(in crate::restore) value: Value,
@@ -85,56 +85,66 @@ pub(in crate::restore) struct Ready {
     pub(in crate::restore) managed_fields: Option<Value>,
 }
 
-impl Working<'_> {
+impl ItemRestore<'_> {
     /// Reads the item, and says whether it is to be restored.
-    pub(in crate::restore) fn find(&mut self, why: Why<'_>) -> Result<Found, String> {
-        let Self { context, world, id, .. } = *self;
+    pub(in crate::restore) fn read_item(
+        &mut self,
+        reason: VisitReason<'_>,
+    ) -> Result<ArchiveItem, String> {
+        let Self { context, served_api, id, .. } = *self;
         let kind = GroupResource::new(&id.group, &id.resource);
-        let place = match why {
-            Why::Turn => world.filter.place(&kind, &id.namespace, &id.name),
-            Why::NeededBy { must_be_included, .. } => {
-                world.filter.additional(&kind, &id.namespace, &id.name, must_be_included)
+        let verdict = match reason {
+            VisitReason::Scheduled => served_api.filter.location(&kind, &id.namespace, &id.name),
+            VisitReason::NeededBy { must_be_included, .. } => {
+                served_api.filter.additional(&kind, &id.namespace, &id.name, must_be_included)
             }
         };
-        if let Verdict::Skip(reason) = place {
-            return Ok(Found::LeftOut(reason));
+        if let RestoreVerdict::Skip(reason) = verdict {
+            return Ok(ArchiveItem::Excluded(reason));
         }
-        let is_chosen = match why {
-            Why::Turn => true,
-            Why::NeededBy { .. } => {
-                world.filter.place(&kind, &id.namespace, &id.name).is_restore()
-                    || world.filter.names(&kind)
+        let is_selected = match reason {
+            VisitReason::Scheduled => true,
+            VisitReason::NeededBy { .. } => {
+                served_api.filter.location(&kind, &id.namespace, &id.name).is_restore()
+                    || served_api.filter.includes_by_name(&kind)
             }
         };
         let stored = context.contents.kind(&kind).ok_or("it is not in the backup")?;
-        let Chosen { resource, stored: version } = match world.versions.choose(&kind, stored) {
-            Ok(chosen) => chosen,
-            Err(not_served) => {
-                let resource = self.convertible(&kind).ok_or_else(|| not_served.to_string())?;
-                self.not_served = Some(not_served);
-                Chosen { resource, stored: None }
-            }
-        };
+        let ChosenVersion { resource, stored: version } =
+            match served_api.versions.choose(&kind, stored) {
+                Ok(chosen) => chosen,
+                Err(not_served) => {
+                    let resource = self.convertible(&kind).ok_or_else(|| not_served.to_string())?;
+                    self.not_served = Some(not_served);
+                    ChosenVersion { resource, stored: None }
+                }
+            };
         let version = version.as_deref();
         let read = context.contents.object(&resource, version, &id.namespace, &id.name);
         let object = read.map_err(|error| error.to_string())?;
-        if let (Why::Turn, Verdict::Skip(reason)) =
-            (why, world.filter.labels(&kind, &object.labels))
+        if let (VisitReason::Scheduled, RestoreVerdict::Skip(reason)) =
+            (reason, served_api.filter.labels(&kind, &object.labels))
         {
-            return Ok(Found::LeftOut(reason));
+            return Ok(ArchiveItem::Excluded(reason));
         }
         if object.resource.is_core("namespaces") {
             let name = context.request.target(&id.name).to_owned();
             self.target = Some((Arc::clone(&object.resource), String::new(), name));
-            return Ok(Found::Namespace);
+            return Ok(ArchiveItem::Namespace);
         }
         let namespace = context.request.target(&id.namespace).to_owned();
         self.target = Some((Arc::clone(&object.resource), namespace.clone(), id.name.clone()));
         let value: Value = object.item.parse().map_err(|error| error.to_string())?;
-        if let Verdict::Skip(reason) = filter::content(&kind, &value) {
-            return Ok(Found::Ended(reason));
+        if let RestoreVerdict::Skip(reason) = filter::check_content(&kind, &value) {
+            return Ok(ArchiveItem::NotRestorable(reason));
         }
-        Ok(Found::Object(Box::new(Stored { kind, object, namespace, value, is_chosen })))
+        Ok(ArchiveItem::Object(Box::new(StoredObject {
+            kind,
+            object,
+            namespace,
+            value,
+            is_selected,
+        })))
     }
 
     /// What stands for a kind that the cluster does not serve, if an action or a modifier may make another
@@ -142,47 +152,61 @@ impl Working<'_> {
     fn convertible(&self, kind: &GroupResource) -> Option<Arc<Resource>> {
         let Self { context, id, .. } = *self;
         let resource = context.contents.resource(kind, &id.namespace, &id.name)?;
-        let is_seen = context.actions.iter().any(|action| action.looks_at(&resource));
+        let is_handled = context.actions.iter().any(|action| action.may_select(&resource));
         let modifiers = context.request.modifiers.as_ref();
-        (is_seen || modifiers.is_some_and(|modifiers| modifiers.look_at(kind)))
+        (is_handled || modifiers.is_some_and(|modifiers| modifiers.may_apply_to(kind)))
             .then(|| Arc::new(resource))
     }
 
     /// Makes of the item what is written: its former life is taken away, the actions see it, and
     /// what they add is visited first.
-    pub(in crate::restore) async fn shape(&mut self, stored: Stored) -> Result<Shaped, String> {
-        let Stored { kind, object, namespace, mut value, is_chosen } = stored;
+    pub(in crate::restore) async fn prepare_object(
+        &mut self,
+        stored: StoredObject,
+    ) -> Result<PreparedItem, String> {
+        let StoredObject { kind, object, namespace, mut value, is_selected } = stored;
         let context = self.context;
         if object.resource.is_core("persistentvolumes") {
-            value = match volume::shape(context, self.id, value, is_chosen).await? {
-                Shape::Create(value) => value,
-                Shape::Bring(value, brought) => {
-                    self.brought = Some(brought);
+            value = match volume::prepare_volume(context, self.id, value, is_selected).await? {
+                PreparedVolume::Create(value) => value,
+                PreparedVolume::FromSnapshot(value, restored_volume) => {
+                    self.restored_volume = Some(restored_volume);
                     value
                 }
-                Shape::Skip(reason) => return Ok(Shaped::Skipped(reason)),
-                Shape::Wait(reason) => return Ok(Shaped::Waiting(reason)),
+                PreparedVolume::Skip(reason) => return Ok(PreparedItem::Skipped(reason)),
+                PreparedVolume::Wait(reason) => return Ok(PreparedItem::Waiting(reason)),
             };
         }
-        let status = reset::former_life(&mut value).map_err(|error| error.to_string())?;
-        reset::must_include(&mut value);
-        let mut value = match self.act_noted(&object, value).await? {
-            Acted::Changed(value) => value,
-            Acted::Skipped(reason) => return Ok(Shaped::Skipped(reason)),
+        let status =
+            reset::reset_metadata_and_status(&mut value).map_err(|error| error.to_string())?;
+        reset::remove_must_include(&mut value);
+        let mut value = match self.run_actions_journaled(&object, value).await? {
+            ActionsOutcome::Changed(value) => value,
+            ActionsOutcome::Skipped(reason) => return Ok(PreparedItem::Skipped(reason)),
         };
-        volume::require(context, self.id, &object, &mut value)?;
+        volume::require_source(context, self.id, &object, &mut value)?;
         if object.resource.is_core("persistentvolumeclaims") {
             volume::reset_claim(context, self.id, &mut value)?;
         }
-        self.finish(&kind, &mut value, &namespace)?;
-        let managed_fields = reset::managed_fields(&mut value);
+        self.apply_changes(&kind, &mut value, &namespace)?;
+        let managed_fields = reset::remove_managed_fields(&mut value);
         let (resource, namespace, _) = self.target.clone().ok_or("it has no target")?;
-        Ok(Shaped::Ready(Box::new(Ready { resource, namespace, value, status, managed_fields })))
+        Ok(PreparedItem::Ready(Box::new(ReadyObject {
+            resource,
+            namespace,
+            value,
+            status,
+            managed_fields,
+        })))
     }
 
     /// Shows the item to the actions, with a note before and after if one of them may begin an
     /// operation. What they made of it in an earlier process holds.
-    async fn act_noted(&self, object: &Object, value: Value) -> Result<Acted, String> {
+    async fn run_actions_journaled(
+        &self,
+        object: &Object,
+        value: Value,
+    ) -> Result<ActionsOutcome, String> {
         let Self { context, id, .. } = *self;
         let intents: Vec<Intent> = context
             .actions
@@ -194,39 +218,39 @@ impl Working<'_> {
                 ..Intent::default()
             })
             .collect();
-        let notes = match &context.notes {
-            Some(notes) if !intents.is_empty() => notes,
+        let journal = match &context.item_journal {
+            Some(journal) if !intents.is_empty() => journal,
             _ => {
-                let acted = self.act(object, value).await;
-                self.hand_over();
-                return acted;
+                let outcome = self.run_actions(object, value).await;
+                self.merge_into_run();
+                return outcome;
             }
         };
-        if let Some(acted) = notes.before(id).await {
+        if let Some(outcome) = journal.earlier_outcome(id).await {
             // They may not have got their turn before the server ended.
-            self.visit_additional(None, notes.additional_before(id), true).await;
-            self.hand_over();
-            return acted;
+            self.visit_additional(None, journal.earlier_additional_items(id), true).await;
+            self.merge_into_run();
+            return outcome;
         }
-        let block = notes.begin(intents).await?;
-        let acted = self.act(object, value).await;
+        let block = journal.journal_start(intents).await?;
+        let outcome = self.run_actions(object, value).await;
         let operations = self.operations();
         if context.has_stopped() {
             // It was broken off, so that it is done again as if nothing had come of it.
             self.stop_operations(&operations).await;
-            self.hand_over();
+            self.merge_into_run();
             return Err("stopped before it was restored".to_owned());
         }
-        let shown = Shown {
+        let action_record = ActionsRecord {
             id,
-            acted: &acted,
+            outcome: &outcome,
             operations: &operations,
             report: &self.report,
             additional: self.additional(),
         };
-        notes.end(block, shown, &context.request).await;
-        self.hand_over();
-        acted
+        journal.journal_end(block, action_record, &context.request).await;
+        self.merge_into_run();
+        outcome
     }
 
     /// Tells operations to stop that nobody will know of.
@@ -235,43 +259,43 @@ impl Working<'_> {
         for operation in operations {
             let action = context.actions.iter().find(|action| action.name == operation.plugin);
             let Some(action) = action else { continue };
-            let asked = action.plugin.cancel(&operation.id, &context.request.restore);
-            if !matches!(tokio::time::timeout(CANCEL_LIMIT, asked).await, Ok(Ok(()))) {
+            let cancel_call = action.plugin.cancel(&operation.id, &context.request.restore);
+            if !matches!(tokio::time::timeout(CANCEL_TIMEOUT, cancel_call).await, Ok(Ok(()))) {
                 tracing::warn!(operation = %operation.id, "it may go on, though nobody waits for it");
             }
         }
     }
 
     /// Shows the item to the actions that select it, in order.
-    async fn act(&self, object: &Object, value: Value) -> Result<Acted, String> {
+    async fn run_actions(&self, object: &Object, value: Value) -> Result<ActionsOutcome, String> {
         let context = self.context;
         let selecting = || context.actions.iter().filter(|action| action.selects(object));
         if selecting().next().is_none() {
-            return Ok(Acted::Changed(value));
+            return Ok(ActionsOutcome::Changed(value));
         }
         let mut item = Item::from_object(&value).map_err(|error| error.to_string())?;
         drop(value);
         for action in selecting() {
             if action.begins_operations {
-                point::pass(Point::Execute);
+                failpoint::hit(Point::Execute);
             }
             let executed = self.execute(action, &item, &object.item).await;
             if action.begins_operations {
-                point::pass(Point::Executed);
+                failpoint::hit(Point::Executed);
             }
             let output =
                 executed.map_err(|error| format!("the action {} failed: {error}", action.name))?;
             let RestoreOutput { item: changed, additional_items, skip_restore, operation, wait } =
                 output;
             if let Some(operation) = operation {
-                self.begun(action, operation);
+                self.record_operation(action, operation);
             }
             if skip_restore {
-                return Ok(Acted::Skipped(format!("the action {} says so", action.name)));
+                return Ok(ActionsOutcome::Skipped(format!("the action {} says so", action.name)));
             }
             // Each action counts for itself: what it is shown has no mark.
             let must_be_included = must_include(&changed);
-            item = if must_be_included { without_mark(&changed)? } else { changed };
+            item = if must_be_included { without_must_include(&changed)? } else { changed };
             let name = Some(&action.name);
             let restored = self.visit_additional(name, additional_items, must_be_included).await;
             if let Some(wait) = wait {
@@ -281,8 +305,8 @@ impl Working<'_> {
         let mut value: Value =
             item.parse().map_err(|error| format!("an action returned no object: {error}"))?;
         // It may say that it is not set.
-        reset::must_include(&mut value);
-        Ok(Acted::Changed(value))
+        reset::remove_must_include(&mut value);
+        Ok(ActionsOutcome::Changed(value))
     }
 
     /// Shows the item to an action. If the plugin dies meanwhile, maybe of another item, it is shown
@@ -298,10 +322,10 @@ impl Working<'_> {
         let execute =
             || context.unless_canceled(action.plugin.execute(item, item_from_backup, restore));
         let error = match execute().await {
-            Err(error) if has_died(&error) => error,
+            Err(error) if is_plugin_crash(&error) => error,
             executed => return executed,
         };
-        let _alone = context.once.alone().await;
+        let _exclusive = context.claimed_items.exclusive_retry().await;
         if context.has_stopped() {
             return Err(error);
         }
@@ -311,7 +335,7 @@ impl Working<'_> {
                 "the action {name} is shown this item again: what it had begun, if anything, may be \
                  left over: {error}"
             );
-            self.report.warning(id, text);
+            self.report.warn(id, text);
         } else {
             tracing::warn!(item = %id, "the action {name} is shown this item again: {error}");
         }
@@ -326,38 +350,39 @@ impl Working<'_> {
         items: Vec<ResourceIdentifier>,
         must_be_included: bool,
     ) -> Vec<ResourceIdentifier> {
-        let Self { context, world, id, .. } = *self;
+        let Self { context, served_api, id, .. } = *self;
         let mut restored = Vec::new();
-        let wants = || match action {
+        let requester = || match action {
             Some(action) => format!("the action {action} wants"),
             None => "an action wanted, before the server was started again,".to_owned(),
         };
         for additional in items {
             if additional.name.is_empty() {
                 let kind = GroupResource::new(&additional.group, &additional.resource);
-                let text = format!("{} an item of {kind} without a name", wants());
-                self.report.warning(id, text);
+                let text = format!("{} an item of {kind} without a name", requester());
+                self.report.warn(id, text);
                 continue;
             }
             if !context.contents.has(&additional) {
-                let text = format!("{} {additional}, which is not in the backup", wants());
-                self.report.warning(id, text);
+                let text = format!("{} {additional}, which is not in the backup", requester());
+                self.report.warn(id, text);
                 continue;
             }
-            if must_be_included && let Some(namespace) = self.protected(&additional) {
+            if must_be_included && let Some(namespace) = self.protected_namespace(&additional) {
                 let text = format!(
                     "{} {additional}, which was not restored: nothing comes to the namespace {namespace} \
                      that was not asked for; include its namespace, if it is to",
-                    wants()
+                    requester()
                 );
-                self.report.warning(id, text);
+                self.report.warn(id, text);
                 continue;
             }
             if must_be_included {
-                self.add(additional.clone());
+                self.add_additional(additional.clone());
             }
-            visit_needed(context, world, additional.clone(), id, must_be_included).await;
-            if context.once.exists(&additional) {
+            visit_additional_item(context, served_api, additional.clone(), id, must_be_included)
+                .await;
+            if context.claimed_items.is_in_cluster(&additional) {
                 restored.push(additional);
             }
         }
@@ -367,8 +392,8 @@ impl Working<'_> {
     /// The namespace that an item would go to, if that is one which whoever writes there rules the cluster,
     /// and the user did not ask for it: that of the control plane, and the server's own. Actions may want
     /// items whatever the filters say, and go by what the archive tells them.
-    fn protected(&self, item: &ResourceIdentifier) -> Option<&str> {
-        let Self { context, world, .. } = *self;
+    fn protected_namespace(&self, item: &ResourceIdentifier) -> Option<&str> {
+        let Self { context, served_api, .. } = *self;
         let protected = [CONTROL_PLANE, context.options.namespace.as_str()];
         let target = match (item.group.as_str(), item.resource.as_str()) {
             ("", "namespaces") => context.request.target(&item.name),
@@ -376,7 +401,7 @@ impl Working<'_> {
         };
         let found = protected.into_iter().find(|namespace| *namespace == target)?;
         let source = if item.namespace.is_empty() { &item.name } else { &item.namespace };
-        (!world.filter.namespace(source).is_restore()).then_some(found)
+        (!served_api.filter.namespace(source).is_restore()).then_some(found)
     }
 
     /// Waits until an action calls what it added ready. If it never does, that is told, and the item
@@ -392,50 +417,54 @@ impl Working<'_> {
         let name = &action.name;
         let limit = wait.timeout.unwrap_or(context.options.resource_timeout);
         let outcome = tokio::select! {
-            outcome = self.ask_until_ready(action, items, Instant::now() + limit) => outcome,
+            outcome = self.poll_until_ready(action, items, Instant::now() + limit) => outcome,
             () = context.stop.cancelled() => {
                 return Err(format!("stopped while what the action {name} added was not ready"));
             }
         };
-        let why = match outcome {
-            Asked::Ready => return Ok(()),
-            Asked::TooLong => {
+        let reason = match outcome {
+            AdditionalItemsReadiness::Ready => return Ok(()),
+            AdditionalItemsReadiness::TimedOut => {
                 let limit = limit.as_secs_f64();
                 format!("what the action {name} added was not ready within {limit} s")
             }
-            Asked::Failed(error) => {
+            AdditionalItemsReadiness::Failed(error) => {
                 format!("the action {name} cannot say whether what it added is ready: {error}")
             }
         };
-        self.report.error(id, format!("{why}; the item is restored all the same"));
+        self.report.error(id, format!("{reason}; the item is restored all the same"));
         Ok(())
     }
 
     /// Asks an action until it calls what it added ready. A question is harmless, so that one that
     /// failed is asked again: the plugin may have died of another item.
-    async fn ask_until_ready(
+    async fn poll_until_ready(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
         items: &[ResourceIdentifier],
         deadline: Instant,
-    ) -> Asked {
+    ) -> AdditionalItemsReadiness {
         let context = self.context;
         let mut errors = Vec::new();
         loop {
-            let has_died = errors.last().is_some_and(has_died);
-            let asked = async {
-                let _alone = if has_died { Some(context.once.alone().await) } else { None };
+            let has_crashed = errors.last().is_some_and(is_plugin_crash);
+            let call = async {
+                let _exclusive = if has_crashed {
+                    Some(context.claimed_items.exclusive_retry().await)
+                } else {
+                    None
+                };
                 action.plugin.are_additional_items_ready(items, &context.request.restore).await
             };
-            let answer_by = deadline.max(Instant::now() + READY_ANSWER);
-            match tokio::time::timeout_at(answer_by, asked).await {
-                Ok(Ok(true)) => return Asked::Ready,
+            let answer_by = deadline.max(Instant::now() + READY_ANSWER_TIMEOUT);
+            match tokio::time::timeout_at(answer_by, call).await {
+                Ok(Ok(true)) => return AdditionalItemsReadiness::Ready,
                 Ok(Ok(false)) => errors.clear(),
                 Ok(Err(error)) => {
-                    let is_hopeless =
+                    let is_permanent =
                         matches!(error.class(), Class::Permanent | Class::Unimplemented);
-                    if is_hopeless || errors.len() + 1 == READY_ERRORS {
-                        return Asked::Failed(error);
+                    if is_permanent || errors.len() + 1 == READY_MAX_ERRORS {
+                        return AdditionalItemsReadiness::Failed(error);
                     }
                     errors.push(error);
                 }
@@ -443,80 +472,87 @@ impl Working<'_> {
             }
             let now = Instant::now();
             if now >= deadline {
-                return errors.pop().map_or(Asked::TooLong, Asked::Failed);
+                return errors
+                    .pop()
+                    .map_or(AdditionalItemsReadiness::TimedOut, AdditionalItemsReadiness::Failed);
             }
-            tokio::time::sleep_until(deadline.min(now + READY_PAUSE)).await;
+            tokio::time::sleep_until(deadline.min(now + READY_POLL_INTERVAL)).await;
         }
     }
 
     /// Modifiers, namespace and labels; and what the item is by now.
-    fn finish(
+    fn apply_changes(
         &mut self,
         stored: &GroupResource,
         value: &mut Value,
         target: &str,
     ) -> Result<(), String> {
-        let Self { context, world, id, .. } = *self;
+        let Self { context, served_api, id, .. } = *self;
         if let Some(modifiers) = &context.request.modifiers {
             for error in modifiers.apply(stored, value) {
                 context.report.error(id, format!("a resource modifier failed: {error}"));
             }
         }
-        let no = |error: reset::NoMetadata| error.to_string();
-        reset::namespace(value, target).map_err(no)?;
+        let no_metadata = |error: reset::NoMetadata| error.to_string();
+        reset::set_namespace(value, target).map_err(no_metadata)?;
         let (backup, restore) = (&context.request.backup_name, &context.request.name);
-        reset::labels(value, backup.as_str(), restore.as_str()).map_err(no)?;
+        reset::set_restore_labels(value, backup.as_str(), restore.as_str()).map_err(no_metadata)?;
         let text = |pointer: &str| {
             value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let (api_version, kind) = (text("/apiVersion"), text("/kind"));
-        let resource = world.versions.of_kind(&api_version, &kind).map_err(|error| {
+        let resource = served_api.versions.of_kind(&api_version, &kind).map_err(|error| {
             // One that nobody has changed is told as what it was.
             self.not_served.take().map_or_else(|| error.to_string(), |stored| stored.to_string())
         })?;
         let namespace =
             if resource.is_namespaced { text("/metadata/namespace") } else { String::new() };
         let name = text("/metadata/name");
-        let is_elsewhere = name != id.name || resource.id != *stored;
+        let has_moved = name != id.name || resource.id != *stored;
         let is_restored = |other: &ResourceIdentifier| {
-            let place = world.filter.place(stored, &other.namespace, &other.name);
-            place.is_restore() && context.contents.has(other)
+            let verdict = served_api.filter.location(stored, &other.namespace, &other.name);
+            verdict.is_restore() && context.contents.has(other)
         };
-        let has_note = is_elsewhere || context.shared.has_rival(id, target, is_restored);
-        origin::note(value, has_note.then_some(id));
+        let needs_origin =
+            has_moved || context.collisions.has_conflicting_item(id, target, is_restored);
+        collision::set_origin(value, needs_origin.then_some(id));
         self.target = Some((resource, namespace, name));
         Ok(())
     }
 
     /// Notes work that an action has begun behind the restore.
-    fn begun(&self, action: &selection::Action<dyn RestoreItemAction>, operation: OperationId) {
+    fn record_operation(
+        &self,
+        action: &selection::Action<dyn RestoreItemAction>,
+        operation: OperationId,
+    ) {
         let Self { context, id, .. } = *self;
         let (plugin, now) = (action.name.clone(), Timestamp::now());
         tracing::info!(item = %id, %plugin, %operation, "an operation was begun");
         let timeout = context.request.timeouts.item_operation;
-        let begun =
-            Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
-        self.begin_operation(begun);
+        let started =
+            Operation::started(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout);
+        self.begin_operation(started);
     }
 }
 
 /// Whether an error may mean that the plugin has died.
-fn has_died(error: &bowline_plugin::Error) -> bool {
+fn is_plugin_crash(error: &bowline_plugin::Error) -> bool {
     error.code() == Code::Unavailable
 }
 
 /// What came of the questions whether something is ready.
-enum Asked {
+enum AdditionalItemsReadiness {
     Ready,
-    TooLong,
+    TimedOut,
     Failed(bowline_plugin::Error),
 }
 
 /// An item without the mark that an action has set.
-fn without_mark(item: &Item) -> Result<Item, String> {
+fn without_must_include(item: &Item) -> Result<Item, String> {
     let broken = |error| format!("an action returned no object: {error}");
     let mut value: Value = item.parse().map_err(broken)?;
-    reset::must_include(&mut value);
+    reset::remove_must_include(&mut value);
     Item::from_object(&value).map_err(broken)
 }
 

@@ -20,40 +20,40 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::super::action::csi::Csi;
-use super::super::download::Volumes;
+use super::super::action::csi::CsiRestoreContext;
+use super::super::download::BackupVolumes;
 use super::super::order::Priorities;
 use super::super::request::{self, Defaults, Facts, Lookup, Request};
-use super::super::unpack::{self, Contents, Limits};
-use super::super::{Options, Parts, Progress, assemble, discover, visit_all};
+use super::super::unpack::{self, Contents, UnpackLimits};
+use super::super::{ContextParts, Options, Progress, assemble, discover, visit_all};
 use super::*;
-use crate::action::Named;
+use crate::action::NamedAction;
 use crate::cluster::{Cluster, Fake};
 use crate::report::Report;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// How long the server waits where the action does not say.
-const SERVER: Duration = Duration::from_secs(4);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// An action that brings secrets along with the ConfigMap `parent` and lets it wait for them.
-struct Needy {
+struct SlowReadinessAction {
     secrets: &'static [&'static str],
     timeout: Option<Duration>,
     answers: Box<Answers>,
-    asked: Mutex<Vec<(Duration, Vec<String>)>>,
+    readiness_calls: Mutex<Vec<(Duration, Vec<String>)>>,
     start: Instant,
 }
 
 /// The answer to a question: how many came before it, and when it came.
 type Answers = dyn Fn(usize, Duration) -> BoxFuture<'static, Answer<bool>> + Send + Sync;
 
-impl Needy {
+impl SlowReadinessAction {
     fn new(
         timeout: Option<Duration>,
         answers: impl Fn(usize, Duration) -> BoxFuture<'static, Answer<bool>> + Send + Sync + 'static,
     ) -> Self {
         let (answers, start) = (Box::new(answers), Instant::now());
-        Self { secrets: &["needed"], timeout, answers, asked: Mutex::default(), start }
+        Self { secrets: &["needed"], timeout, answers, readiness_calls: Mutex::default(), start }
     }
 
     /// One that is ready at some time.
@@ -72,12 +72,12 @@ impl Needy {
 
     /// When it was asked.
     fn times(&self) -> Vec<Duration> {
-        self.asked.lock().unwrap().iter().map(|(time, _)| *time).collect()
+        self.readiness_calls.lock().unwrap().iter().map(|(time, _)| *time).collect()
     }
 }
 
 #[async_trait]
-impl RestoreItemAction for Needy {
+impl RestoreItemAction for SlowReadinessAction {
     async fn applies_to(&self) -> Answer<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -99,9 +99,9 @@ impl RestoreItemAction for Needy {
     ) -> Answer<bool> {
         let now = self.start.elapsed();
         let before = {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            asked.push((now, items.iter().map(ToString::to_string).collect()));
-            asked.len() - 1
+            let mut calls = self.readiness_calls.lock().unwrap_or_else(PoisonError::into_inner);
+            calls.push((now, items.iter().map(ToString::to_string).collect()));
+            calls.len() - 1
         };
         (self.answers)(before, now).await
     }
@@ -109,24 +109,24 @@ impl RestoreItemAction for Needy {
 
 /// An action whose plugin takes three seconds for an item, and is killed by the ConfigMap `parent`: in
 /// the middle of that, or each time when it is asked whether what it added is ready.
-struct Mortal {
-    dies_when_asked: bool,
-    deaths: watch::Sender<usize>,
+struct CrashingAction {
+    crashes_on_readiness: bool,
+    crashes: watch::Sender<usize>,
 }
 
-impl Mortal {
-    fn shared(dies_when_asked: bool) -> Arc<dyn RestoreItemAction> {
-        Arc::new(Self { dies_when_asked, deaths: watch::Sender::default() })
+impl CrashingAction {
+    fn shared(crashes_on_readiness: bool) -> Arc<dyn RestoreItemAction> {
+        Arc::new(Self { crashes_on_readiness, crashes: watch::Sender::default() })
     }
 
-    fn die(&self) -> Error {
-        self.deaths.send_modify(|deaths| *deaths += 1);
+    fn crash(&self) -> Error {
+        self.crashes.send_modify(|deaths| *deaths += 1);
         Error::new(Code::Unavailable, "it has died")
     }
 }
 
 #[async_trait]
-impl RestoreItemAction for Mortal {
+impl RestoreItemAction for CrashingAction {
     async fn applies_to(&self) -> Answer<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -134,11 +134,11 @@ impl RestoreItemAction for Mortal {
     async fn execute(&self, item: &Item, _: &Item, _: &Encoded<Restore>) -> Answer<RestoreOutput> {
         let object: Value = item.parse().unwrap();
         let mut output = RestoreOutput::unchanged(item);
-        let mut deaths = self.deaths.subscribe();
+        let mut deaths = self.crashes.subscribe();
         if object["metadata"]["name"] == "parent" {
             tokio::time::sleep(SECOND).await;
-            if !self.dies_when_asked {
-                return Err(self.die());
+            if !self.crashes_on_readiness {
+                return Err(self.crash());
             }
             output.wait = Some(Wait { timeout: Some(60 * SECOND) });
             return Ok(output);
@@ -155,7 +155,7 @@ impl RestoreItemAction for Mortal {
         _: &[ResourceIdentifier],
         _: &Encoded<Restore>,
     ) -> Answer<bool> {
-        Err(self.die())
+        Err(self.crash())
     }
 }
 
@@ -189,7 +189,7 @@ fn archive() -> Contents {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(&tar.into_inner().unwrap()).unwrap();
     let packed = gzip.finish().unwrap();
-    unpack::unpack(&*packed, &std::env::temp_dir(), Limits::default()).unwrap()
+    unpack::unpack(&*packed, &std::env::temp_dir(), UnpackLimits::default()).unwrap()
 }
 
 fn request(spec: Value) -> Request {
@@ -220,8 +220,8 @@ fn request(spec: Value) -> Request {
 struct Outcome {
     cluster: Arc<Fake>,
     results: Results,
-    took: Duration,
-    action: Arc<Needy>,
+    elapsed: Duration,
+    action: Arc<SlowReadinessAction>,
 }
 
 impl Outcome {
@@ -237,20 +237,24 @@ impl Outcome {
     }
 }
 
-async fn restore(action: Needy) -> Outcome {
+async fn restore(action: SlowReadinessAction) -> Outcome {
     restore_with(action, json!({}), CancellationToken::new()).await
 }
 
-async fn restore_with(action: Needy, spec: Value, stop: CancellationToken) -> Outcome {
+async fn restore_with(
+    action: SlowReadinessAction,
+    spec: Value,
+    stop: CancellationToken,
+) -> Outcome {
     let action = Arc::new(action);
-    let named = Named::new("example.io/needy".parse().unwrap(), Arc::clone(&action) as _);
-    let began = Instant::now();
+    let named = NamedAction::new("example.io/needy".parse().unwrap(), Arc::clone(&action) as _);
+    let started_at = Instant::now();
     let (cluster, results) = Box::pin(run(named, spec, stop)).await;
-    Outcome { cluster, results, took: began.elapsed(), action }
+    Outcome { cluster, results, elapsed: started_at.elapsed(), action }
 }
 
 async fn run(
-    action: Named<dyn RestoreItemAction>,
+    action: NamedAction<dyn RestoreItemAction>,
     spec: Value,
     stop: CancellationToken,
 ) -> (Arc<Fake>, Results) {
@@ -259,7 +263,7 @@ async fn run(
 }
 
 async fn run_with_operations(
-    action: Named<dyn RestoreItemAction>,
+    action: NamedAction<dyn RestoreItemAction>,
     spec: Value,
     stop: CancellationToken,
 ) -> (Arc<Fake>, Results, Vec<Operation>) {
@@ -267,31 +271,38 @@ async fn run_with_operations(
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     let report = Arc::new(Report::default());
     let request = request(spec);
-    let world = discover(&*cluster, &request, &report).await.unwrap();
+    let served_api = discover(&*cluster, &request, &report).await.unwrap();
     let options = Options {
         requests: 4,
         items: 8,
         scratch: std::env::temp_dir(),
         namespace: "velero".into(),
         priorities: Priorities::default(),
-        resource_timeout: SERVER,
+        resource_timeout: SERVER_TIMEOUT,
         terminating_timeout: SECOND,
     };
-    let (contents, volumes) = (Arc::new(archive()), Arc::new(Volumes::default()));
-    let csi = Csi::new(&cluster, &world.resources, &contents, &volumes, &request, &report);
-    let parts = Parts {
+    let (contents, volumes) = (Arc::new(archive()), Arc::new(BackupVolumes::default()));
+    let csi = CsiRestoreContext::new(
+        &cluster,
+        &served_api.resources,
+        &contents,
+        &volumes,
+        &request,
+        &report,
+    );
+    let parts = ContextParts {
         visitor: Arc::new(Restorer),
         request,
         cluster,
         contents,
         volumes,
         csi: Arc::new(csi),
-        world,
+        served_api,
         actions: vec![action],
         options,
         progress: Arc::new(Progress::default()),
-        notes: None,
-        maker: None,
+        item_journal: None,
+        volume_creator: None,
         stop,
         cancel: CancellationToken::new(),
     };
@@ -303,10 +314,10 @@ async fn run_with_operations(
 }
 
 /// An action that begins an operation for the ConfigMap `parent`, and does not want it restored.
-struct Replacing;
+struct SkippingAction;
 
 #[async_trait]
-impl RestoreItemAction for Replacing {
+impl RestoreItemAction for SkippingAction {
     async fn applies_to(&self) -> Answer<ResourceSelector> {
         Ok(ResourceSelector::resources(["configmaps"]))
     }
@@ -323,8 +334,9 @@ impl RestoreItemAction for Replacing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operation_of_an_item_that_is_skipped_is_waited_for_all_the_same() {
-    let action = Named::new("example.io/replacing".parse().unwrap(), Arc::new(Replacing) as _);
+async fn operation_of_a_skipped_item_is_waited_for() {
+    let action =
+        NamedAction::new("example.io/replacing".parse().unwrap(), Arc::new(SkippingAction) as _);
     let stop = CancellationToken::new();
     let (cluster, results, operations) =
         Box::pin(run_with_operations(action, json!({}), stop)).await;
@@ -335,47 +347,51 @@ async fn an_operation_of_an_item_that_is_skipped_is_waited_for_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_waits_for_what_its_action_added_and_others_do_not() {
-    let outcome = restore(Needy::ready_after(None, 2 * SECOND)).await;
+async fn only_the_parent_waits_for_additional_items() {
+    let outcome = restore(SlowReadinessAction::ready_after(None, 2 * SECOND)).await;
     assert_eq!(outcome.results, Results::default());
-    assert_eq!(outcome.took, 2 * SECOND);
+    assert_eq!(outcome.elapsed, 2 * SECOND);
     assert_eq!(outcome.action.times(), [0, 1, 2].map(Duration::from_secs));
     let created: Vec<String> =
         outcome.cluster.creations().iter().map(|id| id.name.clone()).collect();
-    let place = |name: &str| created.iter().position(|created| created == name).unwrap();
-    assert!(place("needed") < place("parent") && place("sibling") < place("parent"), "{created:?}");
+    let position = |name: &str| created.iter().position(|created| created == name).unwrap();
+    assert!(
+        position("needed") < position("parent") && position("sibling") < position("parent"),
+        "{created:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_is_waited_for_to_its_end_and_no_longer() {
+async fn readiness_wait_ends_at_the_timeout() {
     for (own, limit, words) in [
         (Some(SECOND / 2), SECOND / 2, "0.5 s"),
         (Some(SECOND * 5 / 2), SECOND * 5 / 2, "2.5 s"),
-        (Some(2 * SERVER), 2 * SERVER, "8 s"),
-        (None, SERVER, "4 s"),
+        (Some(2 * SERVER_TIMEOUT), 2 * SERVER_TIMEOUT, "8 s"),
+        (None, SERVER_TIMEOUT, "4 s"),
     ] {
-        let outcome = restore(Needy::ready_after(own, Duration::MAX)).await;
+        let outcome = restore(SlowReadinessAction::ready_after(own, Duration::MAX)).await;
         let expected = format!(
             "what the action example.io/needy added was not ready within {words}; the item is \
              restored all the same"
         );
         assert_eq!(outcome.error(), expected);
-        assert_eq!(outcome.took, limit);
+        assert_eq!(outcome.elapsed, limit);
         assert_eq!(outcome.action.times().last(), Some(&limit), "asked for the last time");
         assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
 
         // What becomes ready shortly before is in time.
-        let outcome = restore(Needy::ready_after(own, limit * 9 / 10)).await;
+        let outcome = restore(SlowReadinessAction::ready_after(own, limit * 9 / 10)).await;
         assert_eq!(outcome.results, Results::default(), "{words}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_action_that_does_not_answer_is_given_up_at_the_timeout() {
-    let hangs = |timeout| Needy::new(timeout, |_, _| Box::pin(std::future::pending()));
+async fn silent_action_is_given_up_at_the_timeout() {
+    let hangs =
+        |timeout| SlowReadinessAction::new(timeout, |_, _| Box::pin(std::future::pending()));
     let outcome = restore(hangs(Some(3 * SECOND))).await;
     assert!(outcome.error().contains("was not ready within 3 s"), "{}", outcome.error());
-    assert_eq!(outcome.took, 3 * SECOND);
+    assert_eq!(outcome.elapsed, 3 * SECOND);
     assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
     // An answer gets a moment even if the timeout is short.
     let slow = |_, _| -> BoxFuture<'static, Answer<bool>> {
@@ -384,21 +400,21 @@ async fn an_action_that_does_not_answer_is_given_up_at_the_timeout() {
             Ok(true)
         })
     };
-    let outcome = restore(Needy::new(Some(SECOND / 10), slow)).await;
+    let outcome = restore(SlowReadinessAction::new(Some(SECOND / 10), slow)).await;
     assert_eq!(outcome.results, Results::default());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_that_fails_is_asked_again_a_few_times() {
+async fn failed_readiness_check_is_retried() {
     let gone = || Error::new(Code::Unavailable, "it has died");
-    let outcome = restore(Needy::failing(2, gone())).await;
+    let outcome = restore(SlowReadinessAction::failing(2, gone())).await;
     assert_eq!(outcome.results, Results::default(), "it was another's fault");
     for (error, questions) in [
         (gone(), 3),
         (Error::new(Code::Unknown, "no idea"), 3),
         (Error::new(Code::NotFound, "no such thing"), 1),
     ] {
-        let outcome = restore(Needy::failing(usize::MAX, error.clone())).await;
+        let outcome = restore(SlowReadinessAction::failing(usize::MAX, error.clone())).await;
         let expected = format!(
             "the action example.io/needy cannot say whether what it added is ready: {error}; the \
              item is restored all the same"
@@ -408,58 +424,62 @@ async fn a_question_that_fails_is_asked_again_a_few_times() {
         assert!(outcome.has("configmaps", "parent"));
     }
     // Its timeout holds all the same, and the reason is told.
-    let failing = Needy::failing(usize::MAX, gone());
-    let outcome = restore(Needy { timeout: Some(SECOND / 2), ..failing }).await;
+    let failing = SlowReadinessAction::failing(usize::MAX, gone());
+    let outcome = restore(SlowReadinessAction { timeout: Some(SECOND / 2), ..failing }).await;
     assert!(outcome.error().contains("it has died"), "{}", outcome.error());
-    assert_eq!(outcome.took, SECOND / 2);
+    assert_eq!(outcome.elapsed, SECOND / 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_action_is_asked_about_those_that_exist_by_the_names_of_the_backup() {
-    let mut action = Needy::ready_after(None, Duration::ZERO);
+async fn readiness_check_names_existing_items_by_backup_name() {
+    let mut action = SlowReadinessAction::ready_after(None, Duration::ZERO);
     action.secrets = &["needed", "nowhere"];
     let spec = json!({"namespaceMapping": {"shop": "copy"}});
     let outcome = restore_with(action, spec, CancellationToken::new()).await;
     assert_eq!(outcome.results.warnings.count(), 1, "{:?}", outcome.results);
-    let asked = outcome.action.asked.lock().unwrap()[0].1.clone();
-    assert_eq!(asked, [id("secrets", "needed").to_string()]);
+    let items = outcome.action.readiness_calls.lock().unwrap()[0].1.clone();
+    assert_eq!(items, [id("secrets", "needed").to_string()]);
     assert!(outcome.cluster.object("configmaps", "copy", "parent").is_some());
 
     // What the filters leave out does not exist.
-    let mut action = Needy::ready_after(None, Duration::ZERO);
+    let mut action = SlowReadinessAction::ready_after(None, Duration::ZERO);
     action.secrets = &["needed"];
     let spec = json!({"excludedResources": ["secrets"]});
     let outcome = restore_with(action, spec, CancellationToken::new()).await;
-    assert_eq!(outcome.action.asked.lock().unwrap()[0].1, [""; 0]);
+    assert_eq!(outcome.action.readiness_calls.lock().unwrap()[0].1, [""; 0]);
     assert!(outcome.has("configmaps", "parent") && !outcome.has("secrets", "needed"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_that_waits_is_not_restored_by_a_restore_that_is_stopped() {
+async fn waiting_item_is_not_restored_after_a_stop() {
     let stop = CancellationToken::new();
-    let action = Needy::ready_after(None, Duration::MAX);
+    let action = SlowReadinessAction::ready_after(None, Duration::MAX);
     let stopping = async {
         tokio::time::sleep(SECOND / 2).await;
         stop.cancel();
     };
     let restoring = restore_with(action, json!({}), stop.clone());
     let (outcome, ()) = tokio::join!(restoring, stopping);
-    assert_eq!(outcome.took, SECOND / 2);
+    assert_eq!(outcome.elapsed, SECOND / 2);
     assert!(outcome.has("configmaps", "sibling"));
     assert!(!outcome.has("configmaps", "parent"), "the next attempt would take it for done");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_that_kills_its_plugin_takes_no_other_with_it() {
+async fn item_that_crashes_its_plugin_does_not_fail_others() {
     let name = || "example.io/mortal".parse().unwrap();
     let failed = "the action example.io/mortal failed: it has died";
     let unsure = "the action example.io/mortal cannot say whether what it added is ready: it has \
                   died; the item is restored all the same";
     // What may begin operations may have begun one that is left over.
     for (action, error, warned) in [
-        (Named::new(name(), Mortal::shared(false)), failed, &[][..]),
-        (Named::asynchronous(name(), Mortal::shared(false)), failed, &["parent", "sibling"]),
-        (Named::asynchronous(name(), Mortal::shared(true)), unsure, &["sibling"]),
+        (NamedAction::new(name(), CrashingAction::shared(false)), failed, &[][..]),
+        (
+            NamedAction::asynchronous(name(), CrashingAction::shared(false)),
+            failed,
+            &["parent", "sibling"],
+        ),
+        (NamedAction::asynchronous(name(), CrashingAction::shared(true)), unsure, &["sibling"]),
     ] {
         let run = Box::pin(run(action, json!({}), CancellationToken::new()));
         let (cluster, results) = run.await;
@@ -471,12 +491,12 @@ async fn an_item_that_kills_its_plugin_takes_no_other_with_it() {
         assert_eq!(is_there, error == unsure);
         let mut warnings = results.warnings.namespaces.get("shop").cloned().unwrap_or_default();
         warnings.sort();
-        let left_over = |name: &&str| {
+        let leftover_warning = |name: &&str| {
             format!(
                 "configmaps/{name}: the action example.io/mortal is shown this item again: what it \
                  had begun, if anything, may be left over: it has died"
             )
         };
-        assert_eq!(warnings, warned.iter().map(left_over).collect::<Vec<_>>());
+        assert_eq!(warnings, warned.iter().map(leftover_warning).collect::<Vec<_>>());
     }
 }

@@ -15,7 +15,7 @@ use crate::selector::Selector;
 /// Conditions as they are written.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct ConditionsDocument {
     namespaces: Option<Vec<String>>,
     group_resource: Option<String>,
     resource_name_regex: Option<String>,
@@ -43,7 +43,7 @@ pub(super) struct Conditions {
     matches: Vec<Test>,
 }
 
-impl Written {
+impl ConditionsDocument {
     pub(super) fn group_resource(&self) -> &str {
         self.group_resource.as_deref().unwrap_or_default()
     }
@@ -73,13 +73,13 @@ impl Written {
 
 impl Conditions {
     /// Whether a rule may be for objects of a kind.
-    pub(super) fn look_at(&self, kind: &GroupResource) -> bool {
+    pub(super) fn may_apply_to(&self, kind: &GroupResource) -> bool {
         self.kind.matches(&kind.to_string())
     }
 
     /// Whether a rule is for an object, whose namespace is that in the backup. What lives in none
     /// fits any.
-    pub(super) fn fit(&self, kind: &GroupResource, object: &Value) -> bool {
+    pub(super) fn match_object(&self, kind: &GroupResource, object: &Value) -> bool {
         let metadata = |field: &str| object.get("metadata").and_then(|found| found.get(field));
         let text = |field: &str| metadata(field).and_then(Value::as_str).unwrap_or_default();
         let namespace = text("namespace");
@@ -90,12 +90,12 @@ impl Conditions {
         in_namespace
             && self.kind.matches(&kind.to_string())
             && self.name.as_ref().is_none_or(|name| name.is_match(text("name")))
-            && self.labels.as_ref().is_none_or(|labels| fit_labels(labels, metadata("labels")))
+            && self.labels.as_ref().is_none_or(|labels| labels_match(labels, metadata("labels")))
             && self.matches.iter().all(|test| test.holds(object))
     }
 }
 
-fn fit_labels(selector: &Selector, labels: Option<&Value>) -> bool {
+fn labels_match(selector: &Selector, labels: Option<&Value>) -> bool {
     let labels = labels.and_then(Value::as_object).into_iter().flatten();
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     selector.matches(&labels.filter_map(text).collect())

@@ -17,7 +17,7 @@ const DEEPEST: usize = 128;
 /// A change as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct PatchDocument {
     #[serde(default)]
     operation: Option<String>,
     #[serde(default)]
@@ -57,7 +57,7 @@ pub enum PatchError {
     TooDeep,
 }
 
-impl Written {
+impl PatchDocument {
     pub(super) fn compile(self) -> Result<Operation, InvalidModifiers> {
         let operation = self.operation.unwrap_or_default();
         if operation.is_empty() {
@@ -91,7 +91,7 @@ pub(super) fn test(path: &str, value: &str) -> Result<Test, InvalidModifiers> {
 impl Test {
     /// Whether an object has the value. One that it does not have is `null`.
     pub(super) fn holds(&self, object: &Value) -> bool {
-        let path = from_the_front(&self.path, object, Place::There);
+        let path = resolve_end_indices(&self.path, object, PathTarget::Existing);
         *object.pointer(path.as_str()).unwrap_or(&Value::Null) == self.value
     }
 }
@@ -107,7 +107,7 @@ pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), 
             Operation::Test(test) if test.holds(&changed) => {}
             Operation::Test(_) => return Ok(()),
             Operation::Change(change) => {
-                let change = &counted(change, &changed);
+                let change = &with_front_indices(change, &changed);
                 if let PatchOperation::Copy(copy) = change {
                     copied += changed.pointer(copy.from.as_str()).map_or(0, size);
                     if copied > COPIED {
@@ -127,31 +127,31 @@ pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), 
 
 /// What the last part of a path stands for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathTarget {
     /// An element that is there.
-    There,
+    Existing,
     /// The place of a new one, which may be behind the last.
     New,
 }
 
 /// A change whose paths count elements of lists from the front. Those that count from the end, such as `-1` for
 /// the last one, are not part of the standard, but Velero's library takes them.
-fn counted(change: &PatchOperation, object: &Value) -> PatchOperation {
+fn with_front_indices(change: &PatchOperation, object: &Value) -> PatchOperation {
     use PatchOperation::{Add, Copy, Move, Remove, Replace, Test};
-    let there = |path: &PointerBuf| from_the_front(path, object, Place::There);
-    let new = |path: &PointerBuf| from_the_front(path, object, Place::New);
+    let existing = |path: &PointerBuf| resolve_end_indices(path, object, PathTarget::Existing);
+    let new = |path: &PointerBuf| resolve_end_indices(path, object, PathTarget::New);
     match change.clone() {
         Add(one) => Add(AddOperation { path: new(&one.path), ..one }),
-        Remove(one) => Remove(RemoveOperation { path: there(&one.path) }),
-        Replace(one) => Replace(ReplaceOperation { path: there(&one.path), ..one }),
-        Move(one) => Move(MoveOperation { from: there(&one.from), path: new(&one.path) }),
-        Copy(one) => Copy(CopyOperation { from: there(&one.from), path: new(&one.path) }),
+        Remove(one) => Remove(RemoveOperation { path: existing(&one.path) }),
+        Replace(one) => Replace(ReplaceOperation { path: existing(&one.path), ..one }),
+        Move(one) => Move(MoveOperation { from: existing(&one.from), path: new(&one.path) }),
+        Copy(one) => Copy(CopyOperation { from: existing(&one.from), path: new(&one.path) }),
         Test(one) => Test(one),
     }
 }
 
 /// A path with numbers that count from the front. One that counts too far stays, and is an error then.
-fn from_the_front(path: &PointerBuf, object: &Value, end: Place) -> PointerBuf {
+fn resolve_end_indices(path: &PointerBuf, object: &Value, end: PathTarget) -> PointerBuf {
     if !path.as_str().contains("/-") {
         return path.clone();
     }
@@ -159,7 +159,7 @@ fn from_the_front(path: &PointerBuf, object: &Value, end: Place) -> PointerBuf {
     let mut tokens = path.tokens().peekable();
     while let Some(token) = tokens.next() {
         let decoded = token.decoded();
-        let is_new = end == Place::New && tokens.peek().is_none();
+        let is_new = end == PathTarget::New && tokens.peek().is_none();
         let from_the_end = decoded.strip_prefix('-').and_then(|back| back.parse::<usize>().ok());
         let index = match (at, from_the_end) {
             (Some(Value::Array(list)), Some(back)) if back > 0 => {
@@ -215,6 +215,6 @@ fn pointer(path: &str) -> Result<PointerBuf, InvalidModifiers> {
 }
 
 fn value(path: &str, text: &str) -> Result<Value, InvalidModifiers> {
-    let wrong = |reason| InvalidModifiers::Value { path: path.to_owned(), reason };
-    value::read(text).map_err(wrong)
+    let invalid = |reason| InvalidModifiers::Value { path: path.to_owned(), reason };
+    value::read(text).map_err(invalid)
 }

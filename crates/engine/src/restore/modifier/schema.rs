@@ -6,7 +6,7 @@
 
 /// What is known of a place in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum MergeShape {
     /// Nothing: fields are merged, lists replaced.
     Plain,
     /// An object of which only the metadata is special.
@@ -81,8 +81,8 @@ const VELERO: [&str; 11] = [
 ];
 
 /// The shape of a kind, if it is one of those that strategic merge patches are possible for.
-pub(super) fn of(api_version: &str, kind: &str) -> Option<Shape> {
-    use Shape::{
+pub(super) fn of(api_version: &str, kind: &str) -> Option<MergeShape> {
+    use MergeShape::{
         CronJob, Node, Object, Pod, PodTemplate, Service, ServiceAccount, WithConditions, Workload,
     };
     let shape = match (api_version, kind) {
@@ -92,7 +92,7 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<Shape> {
         ("v1", "ServiceAccount") => ServiceAccount,
         ("v1", "Node") => Node,
         ("v1", "Namespace" | "PersistentVolumeClaim") => WithConditions,
-        ("v1", "ComponentStatus") => Shape::Conditions,
+        ("v1", "ComponentStatus") => MergeShape::Conditions,
         ("v1", "ReplicationController")
         | ("apps/v1", "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet")
         | ("batch/v1", "Job") => Workload,
@@ -114,7 +114,7 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<Shape> {
     Some(shape)
 }
 
-impl Shape {
+impl MergeShape {
     /// The shape of a field, or of the elements of one that is a list, and how the list is merged.
     pub(super) fn field(self, name: &str) -> (Self, Strategy) {
         use Strategy::{ByKey, Replace, Union};

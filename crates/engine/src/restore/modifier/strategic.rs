@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use super::schema::{self, Shape, Strategy};
+use super::schema::{self, MergeShape, Strategy};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -76,7 +76,7 @@ pub(super) fn apply(patch: &Map<String, Value>, object: &mut Value) -> Result<()
 fn merge(
     fields: &mut Map<String, Value>,
     patch: &Map<String, Value>,
-    shape: Shape,
+    shape: MergeShape,
 ) -> Result<(), StrategicError> {
     match patch.get(PATCH) {
         Some(Value::String(directive)) if directive == "replace" => {
@@ -137,7 +137,7 @@ fn merge_field(
     fields: &mut Map<String, Value>,
     key: &str,
     value: &Value,
-    shape: Shape,
+    shape: MergeShape,
 ) -> Result<(), StrategicError> {
     let (shape, strategy) = shape.field(key);
     match (fields.get_mut(key), value) {
@@ -209,7 +209,7 @@ fn merge_list(
     mut old: Vec<Value>,
     patch: &[Value],
     by: &'static str,
-    shape: Shape,
+    shape: MergeShape,
 ) -> Result<Vec<Value>, StrategicError> {
     let no_key = || StrategicError::NoKey { list: list.to_owned(), key: by };
     if old.iter().chain(patch).any(|element| !element.is_object()) {

@@ -90,7 +90,7 @@ fn a_document_is_read_strictly() {
         (&rule("groupResource: pods", "strategicPatches:\n- patchData: \"\""), true, "the fields"),
     ] {
         let error = parse(yaml).expect_err(yaml);
-        assert_eq!(error.was_read(), was_read, "{yaml}: {error}");
+        assert_eq!(error.is_decoded(), was_read, "{yaml}: {error}");
         assert!(error.to_string().contains(words), "{yaml}: {error}");
     }
     assert!(parse(&good).is_ok());
@@ -146,7 +146,7 @@ fn a_rule_is_for_objects_that_meet_all_its_conditions() {
 }
 
 #[test]
-fn what_lives_in_no_namespace_fits_any() {
+fn cluster_scoped_object_matches_any_namespace() {
     let yaml = rule(
         "groupResource: storageclasses.storage.k8s.io\nnamespaces: [a]",
         "mergePatches:\n- patchData: '{\"reclaimPolicy\": \"Retain\"}'",
@@ -159,7 +159,7 @@ fn what_lives_in_no_namespace_fits_any() {
 }
 
 #[test]
-fn rules_look_at_the_object_as_it_was_and_their_changes_add_up() {
+fn rules_match_the_original_object_and_changes_accumulate() {
     let one = |from: &str, to: &str| {
         format!(
             "- conditions:\n    groupResource: persistentvolumeclaims\n    matches:\n    - path: \
@@ -216,7 +216,7 @@ fn json_patches(rows: &[(&str, &str, &str, &str)]) -> String {
 }
 
 #[test]
-fn json_patches_change_all_or_nothing() {
+fn json_patch_is_all_or_nothing() {
     let containers = "/spec/template/spec/containers";
     let mysql = r#"{"name": "mysql", "image": "mysql:8"}"#;
     let first = format!("{containers}/0");
@@ -307,7 +307,7 @@ fn merge_patches_set_and_remove() {
 }
 
 #[test]
-fn a_failing_rule_does_not_keep_others_from_being_applied() {
+fn failed_rule_does_not_block_other_rules() {
     let yaml = "version: v1\nresourceModifierRules:\n- conditions: {groupResource: '**'}\n  patches: \
                 [{operation: remove, path: /x}]\n- conditions: {groupResource: '**'}\n  mergePatches: \
                 [{patchData: '{\"spec\": {\"replicas\": 3}}'}]\n";
@@ -468,7 +468,7 @@ fn values_are_deleted_from_lists_of_values() {
 }
 
 #[test]
-fn strategic_patches_that_make_no_sense_are_refused() {
+fn invalid_strategic_patches_are_refused() {
     let containers = json!({"containers": [{"name": "a"}]});
     for (api_version, of_kind, before, patch, words) in [
         ("example.io/v1", "Pod", json!({}), json!({}), "use mergePatches"),

@@ -22,7 +22,7 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
         return serde_json::from_str(text).map_err(|error| error.to_string());
     }
     match serde_json::from_str(text) {
-        Ok(Value::Number(number)) if text.trim() == text => Ok(Value::Number(whole(number))),
+        Ok(Value::Number(number)) if text.trim() == text => Ok(Value::Number(as_integer(number))),
         _ => string(text),
     }
 }
@@ -36,7 +36,7 @@ fn string(text: &str) -> Result<Value, String> {
 
 /// A whole number is one however it is written; the API server takes no `2.0` for a number of
 /// replicas.
-fn whole(number: serde_json::Number) -> serde_json::Number {
+fn as_integer(number: serde_json::Number) -> serde_json::Number {
     const LARGEST: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {
         Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < LARGEST => {
@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn texts_are_read_as_velero_reads_them() {
+    fn values_are_parsed_as_velero_parses_them() {
         for (text, expected) in [
             ("", json!("")),
             ("premium", json!("premium")),

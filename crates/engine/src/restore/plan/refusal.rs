@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::{Finding, Verdict};
+use super::{Finding, PlanVerdict};
 use crate::cluster::Error;
 use crate::resource::GroupResource;
 
@@ -16,17 +16,17 @@ const ROLES: &str = "roles.rbac.authorization.k8s.io";
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
 /// Objects without which the API server refuses others.
-const NEEDED: [&str; 5] = [DEFINITIONS, ACCOUNTS, PRIORITIES, ROLES, CLUSTER_ROLES];
+const DEPENDENCY_KINDS: [&str; 5] = [DEFINITIONS, ACCOUNTS, PRIORITIES, ROLES, CLUSTER_ROLES];
 
 /// What the restore brings that others need.
 #[derive(Debug, Default)]
-pub(super) struct Coming(HashSet<(String, String)>);
+pub(super) struct PlannedDependencies(HashSet<(String, String)>);
 
-impl Coming {
+impl PlannedDependencies {
     /// Notes an object that would be restored, if others may need it.
     pub(super) fn add(&mut self, kind: &GroupResource, namespace: &str, name: &str) {
         let kind = kind.to_string();
-        if NEEDED.contains(&kind.as_str()) {
+        if DEPENDENCY_KINDS.contains(&kind.as_str()) {
             self.0.insert((kind, format!("{namespace}/{name}")));
         }
     }
@@ -42,48 +42,52 @@ impl Coming {
 
     /// Whether one of that name would be restored, wherever it lives.
     fn has_anywhere(&self, kind: &str, name: &str) -> bool {
-        let is_called = |place: &str| place.rsplit_once('/').is_some_and(|(_, own)| own == name);
-        self.0.iter().any(|(of, place)| of == kind && is_called(place))
+        let is_called = |key: &str| key.rsplit_once('/').is_some_and(|(_, own)| own == name);
+        self.0.iter().any(|(of, key)| of == kind && is_called(key))
     }
 }
 
 /// What a refusal means for a restore.
-pub(super) fn judge(error: &Error, coming: &Coming) -> Finding {
+pub(super) fn judge_refusal(error: &Error, planned: &PlannedDependencies) -> Finding {
     let Error::Refused { code, message, .. } = error else {
-        return Finding::new(Verdict::Refuse, error.to_string());
+        return Finding::new(PlanVerdict::Refuse, error.to_string());
     };
-    let later = |what: String| Finding::new(Verdict::NotValidated, what);
-    if is_about_rights(error) {
-        return later(format!("your own rights do not suffice to try: {message}"));
+    let not_validated = |reason: String| Finding::new(PlanVerdict::NotValidated, reason);
+    if is_permission_error(error) {
+        return not_validated(format!("your own rights do not suffice to try: {message}"));
     }
     if message.contains("does not support dry run") {
-        return later(format!("it cannot be tried: {message}"));
+        return not_validated(format!("it cannot be tried: {message}"));
     }
     if let Some(account) = between(message, "error looking up service account ", ": ")
-        && coming.has(ACCOUNTS, account)
+        && planned.has(ACCOUNTS, account)
     {
-        return later(format!("it needs the service account {account}, which is not there yet"));
+        return not_validated(format!(
+            "it needs the service account {account}, which is not there yet"
+        ));
     }
     if let Some(class) = between(message, "no PriorityClass with name ", " was found")
-        && coming.has(PRIORITIES, &format!("/{class}"))
+        && planned.has(PRIORITIES, &format!("/{class}"))
     {
-        return later(format!("it needs the priority class {class}, which is not there yet"));
+        return not_validated(format!(
+            "it needs the priority class {class}, which is not there yet"
+        ));
     }
     if *code == 404
         && let Some((kind, name)) = missing(message)
     {
         if kind == "namespaces" {
-            return later(format!("its namespace {name} does not exist yet"));
+            return not_validated(format!("its namespace {name} does not exist yet"));
         }
-        if [ROLES, CLUSTER_ROLES].contains(&kind) && coming.has_anywhere(kind, name) {
-            return later(format!("it needs {kind} {name}, which is not there yet"));
+        if [ROLES, CLUSTER_ROLES].contains(&kind) && planned.has_anywhere(kind, name) {
+            return not_validated(format!("it needs {kind} {name}, which is not there yet"));
         }
     }
-    Finding::new(Verdict::Refuse, error.to_string())
+    Finding::new(PlanVerdict::Refuse, error.to_string())
 }
 
 /// Whether it is the user who may not, which says nothing about the server.
-pub(super) fn is_about_rights(error: &Error) -> bool {
+pub(super) fn is_permission_error(error: &Error) -> bool {
     matches!(error, Error::Refused { code: 403, message, .. }
         if (message.contains(": User \"") && message.contains("\" cannot "))
             || message.contains("is attempting to grant RBAC permissions not currently held"))
@@ -109,15 +113,15 @@ mod tests {
     }
 
     #[test]
-    fn only_a_refusal_that_will_hold_is_one() {
-        let mut coming = Coming::default();
+    fn refusal_that_may_not_last_is_not_validated() {
+        let mut planned = PlannedDependencies::default();
         for (kind, namespace, name) in [
             (GroupResource::new("", "serviceaccounts"), "shop", "web"),
             (GroupResource::new("scheduling.k8s.io", "priorityclasses"), "", "high"),
             (GroupResource::new("rbac.authorization.k8s.io", "roles"), "shop", "reader"),
             (GroupResource::new("", "configmaps"), "shop", "settings"),
         ] {
-            coming.add(&kind, namespace, name);
+            planned.add(&kind, namespace, name);
         }
         let account = |account: &str| {
             format!(
@@ -163,27 +167,27 @@ mod tests {
         ];
         for (code, message, later) in rows {
             let error = refused(code, message);
-            let Finding { verdict, reason } = judge(&error, &coming);
+            let Finding { verdict, reason } = judge_refusal(&error, &planned);
             match later {
                 Some(start) => {
-                    assert_eq!(verdict, Verdict::NotValidated, "{message}");
+                    assert_eq!(verdict, PlanVerdict::NotValidated, "{message}");
                     assert!(reason.starts_with(start), "{reason}");
                 }
                 None => {
-                    assert_eq!((verdict, reason), (Verdict::Refuse, error.to_string()));
+                    assert_eq!((verdict, reason), (PlanVerdict::Refuse, error.to_string()));
                 }
             }
         }
-        let silent = judge(&Error::Unreachable("gone".into()), &coming);
-        assert_eq!(silent.verdict, Verdict::Refuse);
+        let silent = judge_refusal(&Error::Unreachable("gone".into()), &planned);
+        assert_eq!(silent.verdict, PlanVerdict::Refuse);
     }
 
     #[test]
-    fn a_kind_comes_with_its_definition() {
-        let mut coming = Coming::default();
+    fn kind_is_planned_with_its_definition() {
+        let mut planned = PlannedDependencies::default();
         let definitions = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
-        coming.add(&definitions, "", "widgets.example.io");
-        assert!(coming.defines(&GroupResource::new("example.io", "widgets")));
-        assert!(!coming.defines(&GroupResource::new("example.io", "gadgets")));
+        planned.add(&definitions, "", "widgets.example.io");
+        assert!(planned.defines(&GroupResource::new("example.io", "widgets")));
+        assert!(!planned.defines(&GroupResource::new("example.io", "gadgets")));
     }
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::super::action::csi::tests::with_csi;
 use super::super::request::{self, Defaults, Facts, Lookup};
-use super::super::unpack::{self, Limits};
+use super::super::unpack::{self, UnpackLimits};
 use super::*;
 use crate::cluster::Fake;
 
@@ -34,7 +34,7 @@ fn archive(objects: &[(&str, Value)]) -> Contents {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(&tar.into_inner().unwrap()).unwrap();
     let packed = gzip.finish().unwrap();
-    unpack::unpack(&*packed, &std::env::temp_dir(), Limits::default()).unwrap()
+    unpack::unpack(&*packed, &std::env::temp_dir(), UnpackLimits::default()).unwrap()
 }
 
 fn request(spec: Value, modifiers: &str) -> Request {
@@ -67,8 +67,8 @@ async fn plan_with(
     fake: Fake,
     request: Request,
     objects: &[(&str, Value)],
-    volumes: Volumes,
-) -> Plan {
+    volumes: BackupVolumes,
+) -> RestorePlan {
     let options = Options {
         requests: 4,
         items: 8,
@@ -83,14 +83,14 @@ async fn plan_with(
     super::run(run, Timestamp::UNIX_EPOCH).await.unwrap()
 }
 
-async fn plan_of(fake: Fake, request: Request, objects: &[(&str, Value)]) -> Plan {
-    plan_with(fake, request, objects, Volumes::default()).await
+async fn plan_of(fake: Fake, request: Request, objects: &[(&str, Value)]) -> RestorePlan {
+    plan_with(fake, request, objects, BackupVolumes::default()).await
 }
 
 /// Verdicts, by what is restored; the reasons only where there are any.
-fn told(plan: &Plan) -> Vec<String> {
-    let one = |entry: &Entry| {
-        let Entry { id, verdict, reason, .. } = entry;
+fn summary(plan: &RestorePlan) -> Vec<String> {
+    let one = |entry: &PlanEntry| {
+        let PlanEntry { id, verdict, reason, .. } = entry;
         let colon = if reason.is_empty() { "" } else { ": " };
         format!("{id} {verdict:?}{colon}{reason}")
     };
@@ -146,7 +146,7 @@ async fn each_item_gets_a_verdict_and_a_reason_in_the_order_of_the_restore() {
     ];
     let plan = plan_of(fake, request(json!({}), ""), &objects).await;
     assert_eq!(
-        told(&plan),
+        summary(&plan),
         [
             "customresourcedefinitions.apiextensions.k8s.io/widgets.example.io Create",
             "namespaces/gone Create",
@@ -170,7 +170,7 @@ async fn each_item_gets_a_verdict_and_a_reason_in_the_order_of_the_restore() {
 }
 
 #[tokio::test]
-async fn what_differs_is_changed_if_that_is_the_policy_and_mapped_first() {
+async fn mapped_object_is_updated_if_policy_is_update() {
     let fake = Fake::usual()
         .with(namespace("copy"))
         .with(config_map("copy", "same", "a"))
@@ -186,7 +186,7 @@ async fn what_differs_is_changed_if_that_is_the_policy_and_mapped_first() {
     let spec = json!({"existingResourcePolicy": "update", "namespaceMapping": {"shop": "copy"}});
     let plan = plan_of(fake, request(spec, ""), &objects).await;
     assert_eq!(
-        told(&plan),
+        summary(&plan),
         [
             "serviceaccounts/shop/app Update: it exists and lacks something in metadata",
             "configmaps/shop/other Update: it exists and differs in data.key",
@@ -200,7 +200,7 @@ async fn what_differs_is_changed_if_that_is_the_policy_and_mapped_first() {
 }
 
 #[tokio::test]
-async fn a_namespace_that_is_refused_takes_its_objects_with_it() {
+async fn refused_namespace_refuses_its_objects() {
     let fake = Fake::usual();
     fake.fail_write("namespaces", refused("not here"));
     let objects = [
@@ -211,7 +211,7 @@ async fn a_namespace_that_is_refused_takes_its_objects_with_it() {
     let reason = "the API server answered 422 (Invalid): not here";
     let inside = format!("its namespace shop cannot be created: {reason}");
     assert_eq!(
-        told(&plan),
+        summary(&plan),
         [
             format!("namespaces/shop Refuse: {reason}"),
             format!("configmaps/shop/a Refuse: {inside}"),
@@ -221,7 +221,7 @@ async fn a_namespace_that_is_refused_takes_its_objects_with_it() {
 }
 
 #[tokio::test]
-async fn what_filters_leave_out_is_not_told_and_what_others_need_is() {
+async fn excluded_items_are_not_planned_and_additional_items_are() {
     let fake = Fake::usual().with(namespace("shop"));
     let mut pod = object("v1", "Pod", "shop", "web");
     pod["metadata"]["labels"] = json!({"app": "web"});
@@ -239,7 +239,7 @@ async fn what_filters_leave_out_is_not_told_and_what_others_need_is() {
         "includedNamespaces": ["shop"], "labelSelector": {"matchLabels": {"app": "web"}},
     });
     let plan = plan_of(fake, request(spec, ""), &objects).await;
-    assert_eq!(told(&plan), ["persistentvolumeclaims/shop/data Create", "pods/shop/web Create"]);
+    assert_eq!(summary(&plan), ["persistentvolumeclaims/shop/data Create", "pods/shop/web Create"]);
     let not_run = ["velero.io/change-image-name", "velero.io/change-storage-class"];
     assert_eq!(plan.not_run, not_run);
 }
@@ -252,14 +252,14 @@ async fn a_modifier_that_fails_is_an_error_of_the_plan() {
     let spec = json!({"resourceModifier": {"kind": "ConfigMap", "name": "rules"}});
     let objects = [("configmaps", config_map("shop", "a", "a"))];
     let plan = plan_of(fake, request(spec, rules), &objects).await;
-    assert_eq!(told(&plan), ["configmaps/shop/a Create"]);
+    assert_eq!(summary(&plan), ["configmaps/shop/a Create"]);
     let errors = &plan.results.errors.namespaces["shop"];
     assert!(errors[0].starts_with("configmaps/a: a resource modifier failed: "), "{errors:?}");
     assert!(plan.would_fail());
 }
 
 #[tokio::test]
-async fn items_that_come_to_the_same_place_are_told() {
+async fn colliding_items_are_reported() {
     let claim = |namespace: &str| {
         let mut claim = object("v1", "PersistentVolumeClaim", namespace, "data");
         claim["spec"] = json!({"volumeName": "pv"});
@@ -291,12 +291,12 @@ async fn items_that_come_to_the_same_place_are_told() {
             "configmaps/b/own Create".to_owned(),
             format!("configmaps/b/x {verdict}"),
         ];
-        assert_eq!(told(&plan), expected);
+        assert_eq!(summary(&plan), expected);
     }
 }
 
 #[tokio::test]
-async fn a_volume_whose_data_is_lacking_is_refused_with_its_claim() {
+async fn volume_without_data_is_refused_with_its_claim() {
     let fake = Fake::usual().with(namespace("shop"));
     let mut volume = object("v1", "PersistentVolume", "", "pv");
     volume["spec"] = json!({"claimRef": {"namespace": "shop", "name": "data"}});
@@ -307,14 +307,14 @@ async fn a_volume_whose_data_is_lacking_is_refused_with_its_claim() {
     ]))
     .unwrap();
     let objects = [("persistentvolumes", volume), ("persistentvolumeclaims", claim)];
-    let volumes = Volumes { infos: volumes, ..Volumes::default() };
+    let volumes = BackupVolumes { infos: volumes, ..BackupVolumes::default() };
     let plan = plan_with(fake, request(json!({}), ""), &objects, volumes).await;
-    assert_eq!(plan.count(Verdict::Refuse), 2, "{:?}", told(&plan));
+    assert_eq!(plan.count(PlanVerdict::Refuse), 2, "{:?}", summary(&plan));
     assert!(plan.entries.iter().all(|entry| entry.reason.contains("--allow-empty-volumes")));
 }
 
 #[tokio::test]
-async fn a_volume_with_a_snapshot_would_be_made_from_it_and_nobody_is_asked() {
+async fn volume_from_snapshot_is_planned_without_calling_the_plugin() {
     let mut volume = object("v1", "PersistentVolume", "", "pv");
     volume["spec"] = json!({"claimRef": {"namespace": "shop", "name": "data"}});
     let mut claim = object("v1", "PersistentVolumeClaim", "shop", "data");
@@ -326,25 +326,33 @@ async fn a_volume_with_a_snapshot_would_be_made_from_it_and_nobody_is_asked() {
             "spec": {"location": "default", "persistentVolumeName": "pv"},
             "status": {"providerSnapshotID": "snap-1", "phase": "Completed"},
         }]);
-        Volumes { snapshots: serde_json::from_value(snapshots).unwrap(), ..Volumes::default() }
+        BackupVolumes {
+            snapshots: serde_json::from_value(snapshots).unwrap(),
+            ..BackupVolumes::default()
+        }
     };
-    let made = "Create: it would be made from the snapshot snap-1 by the plugin of the \
+    let creation = "Create: it would be made from the snapshot snap-1 by the plugin of the \
                 VolumeSnapshotLocation default";
     let fake = || Fake::usual().with(namespace("shop"));
     let plan = plan_with(fake(), request(json!({}), ""), &objects, volumes()).await;
-    let expected =
-        [format!("persistentvolumes/pv {made}"), "persistentvolumeclaims/shop/data Create".into()];
-    assert_eq!(told(&plan), expected);
+    let expected = [
+        format!("persistentvolumes/pv {creation}"),
+        "persistentvolumeclaims/shop/data Create".into(),
+    ];
+    assert_eq!(summary(&plan), expected);
 
     // One that is in use stays; beside it the restored one gets another name.
     let in_use = || fake().with(namespace("copy")).with(volume.clone()).with(claim.clone());
     let plan = plan_with(in_use(), request(json!({}), ""), &objects, volumes()).await;
-    assert_eq!(plan.count(Verdict::Skip), 2, "{:?}", told(&plan));
+    assert_eq!(plan.count(PlanVerdict::Skip), 2, "{:?}", summary(&plan));
     let mapped = request(json!({"namespaceMapping": {"shop": "copy"}}), "");
     let plan = plan_with(in_use(), mapped, &objects, volumes()).await;
     assert_eq!(
-        told(&plan),
-        [format!("persistentvolumes/pv {made}"), "persistentvolumeclaims/shop/data Create".into(),]
+        summary(&plan),
+        [
+            format!("persistentvolumes/pv {creation}"),
+            "persistentvolumeclaims/shop/data Create".into(),
+        ]
     );
     let name = &plan.entries[0].target.as_ref().unwrap().name;
     assert!(name.starts_with("velero-clone-"), "{name}");
@@ -354,7 +362,7 @@ async fn a_volume_with_a_snapshot_would_be_made_from_it_and_nobody_is_asked() {
     released["status"] = json!({"phase": "Released"});
     let plan = plan_with(fake().with(released), request(json!({}), ""), &objects, volumes()).await;
     let entry = &plan.entries[0];
-    assert_eq!(entry.verdict, Verdict::NotValidated, "{:?}", told(&plan));
+    assert_eq!(entry.verdict, PlanVerdict::NotValidated, "{:?}", summary(&plan));
     assert!(entry.reason.contains("the restore would wait"), "{}", entry.reason);
 }
 
@@ -393,13 +401,13 @@ async fn claims_from_csi_snapshots_are_planned_with_what_they_need() {
         "persistentvolumes/pv-1 Skip: its claim gets a new one from a CSI snapshot",
         "persistentvolumeclaims/shop/data Create",
     ];
-    assert_eq!(told(&plan), expected);
+    assert_eq!(summary(&plan), expected);
     assert_eq!(plan.not_run, ["velero.io/change-storage-class"]);
 
     let without = with_csi().with(shop());
     without.remove("csidrivers.storage.k8s.io", "", "a.driver");
     let plan = plan_of(without, request(json!({}), ""), &objects).await;
-    let claim = told(&plan).remove(3);
+    let claim = summary(&plan).remove(3);
     assert!(claim.contains("data Refuse: ") && claim.contains("is not installed"), "{claim}");
     assert!(plan.would_fail());
 }

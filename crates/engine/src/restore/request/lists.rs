@@ -10,7 +10,7 @@ use crate::restore::filter::Lists;
 /// Resources that are never restored: they belong to a cluster, come from the bucket by themselves, or ask a
 /// server to do something. A DeleteBackupRequest that came back would delete a backup. Velero's list has the
 /// first nine.
-const NEVER: [&str; 18] = [
+const NEVER_RESTORED: [&str; 18] = [
     "nodes",
     "events",
     "events.events.k8s.io",
@@ -32,18 +32,18 @@ const NEVER: [&str; 18] = [
 ];
 
 /// What Kubernetes allows for the name of a namespace.
-const LONGEST_NAMESPACE: usize = 63;
+const MAX_NAMESPACE_LENGTH: usize = 63;
 
 /// Reads which kinds are asked for, and writes those that are never restored into the spec, where
 /// users can see them.
 pub(super) fn kinds(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> Lists {
     let has = |list: &[String], name: &str| list.iter().any(|other| other == name);
-    for name in NEVER {
+    for name in NEVER_RESTORED {
         if !has(&spec.excluded_resources, name) {
             spec.excluded_resources.push(name.to_owned());
         }
     }
-    for name in NEVER.into_iter().filter(|name| has(&spec.included_resources, name)) {
+    for name in NEVER_RESTORED.into_iter().filter(|name| has(&spec.included_resources, name)) {
         errors.push(format!("{name} are non-restorable resources"));
     }
     let lists = (spec.included_resources.as_slice(), spec.excluded_resources.as_slice());
@@ -79,13 +79,13 @@ fn compile_with(
     glob: impl Fn(&str) -> Result<Glob, String>,
     errors: &mut Vec<String>,
 ) -> Lists {
-    let mut wrong = contradictions(included, excluded);
+    let mut problems = contradictions(included, excluded);
     let mut globs = |list: &[String]| {
         let compiled = list.iter().map(|pattern| glob(pattern));
-        compiled.filter_map(|glob| glob.map_err(|error| wrong.push(error)).ok()).collect()
+        compiled.filter_map(|glob| glob.map_err(|error| problems.push(error)).ok()).collect()
     };
     let lists = Lists { included: globs(included), excluded: globs(excluded) };
-    errors.extend(wrong.into_iter().map(|wrong| format!("{prefix}: {wrong}")));
+    errors.extend(problems.into_iter().map(|problem| format!("{prefix}: {problem}")));
     lists
 }
 
@@ -97,7 +97,7 @@ pub(super) fn check_mapping(mapping: &BTreeMap<String, String>, errors: &mut Vec
             && !to.is_empty()
             && !to.starts_with('-')
             && !to.ends_with('-')
-            && to.len() <= LONGEST_NAMESPACE;
+            && to.len() <= MAX_NAMESPACE_LENGTH;
         if !is_name {
             errors.push(format!(
                 "invalid namespaceMapping of {from:?}: {to:?} is not the name of a namespace"
@@ -107,19 +107,19 @@ pub(super) fn check_mapping(mapping: &BTreeMap<String, String>, errors: &mut Vec
 }
 
 fn contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
-    let (taken, left_out) = (sorted(included), sorted(excluded));
-    let mut wrong = Vec::new();
-    if taken.len() > 1 && taken.contains("*") {
-        wrong.push(
+    let (includes, excludes) = (sorted(included), sorted(excluded));
+    let mut problems = Vec::new();
+    if includes.len() > 1 && includes.contains("*") {
+        problems.push(
             "includes list must either contain '*' only, or a non-empty list of items".to_owned(),
         );
     }
-    if left_out.contains("*") {
-        wrong.push("excludes list cannot contain '*'".to_owned());
+    if excludes.contains("*") {
+        problems.push("excludes list cannot contain '*'".to_owned());
     }
-    let words = "excludes list cannot contain an item in the includes list";
-    wrong.extend(taken.intersection(&left_out).map(|item| format!("{words}: {item}")));
-    wrong
+    let message = "excludes list cannot contain an item in the includes list";
+    problems.extend(includes.intersection(&excludes).map(|item| format!("{message}: {item}")));
+    problems
 }
 
 fn sorted(list: &[String]) -> BTreeSet<&str> {

@@ -6,7 +6,7 @@ use bowline_api::{Backup, BackupPhase, BackupStorageLocation, GROUP, Restore};
 use super::{Facts, Lookup};
 
 /// The backup to restore: the one that is named, else the latest one of a schedule that completed.
-pub fn source<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a Backup> {
+pub fn source_backup<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a Backup> {
     let name = restore.spec.backup_name.as_str();
     if !name.is_empty() {
         return backups.iter().find(|backup| backup.metadata.name.as_deref() == Some(name));
@@ -22,7 +22,7 @@ pub fn source<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a Backup
 }
 
 /// Finds the backup and writes its name into the Restore.
-pub(super) fn find(
+pub(super) fn resolve_backup(
     restore: &mut Restore,
     facts: &Facts,
     errors: &mut Vec<String>,
@@ -47,7 +47,7 @@ pub(super) fn find(
     if by_schedule && backups.is_empty() {
         errors.push("No backups found for schedule".to_owned());
     }
-    match source(restore, backups) {
+    match source_backup(restore, backups) {
         Some(backup) => {
             restore.spec.backup_name = backup.metadata.name.clone().unwrap_or_default();
             Some(backup.clone())

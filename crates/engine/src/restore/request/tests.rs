@@ -114,7 +114,7 @@ fn defaults_are_filled_in() {
     assert_eq!(request.backup_name.as_str(), "b");
     assert_eq!(request.namespace, "velero");
     assert_eq!(*request.restore, prepared.restore);
-    assert_eq!(request.existing, Existing::Unset);
+    assert_eq!(request.existing, ExistingObjectPolicy::Unset);
     assert!(request.volumes.restore_pvs && !request.volumes.allow_empty);
     assert!(!request.preserve_node_ports && request.modifiers.is_none());
     assert_eq!(request.timeouts.item_operation, time::Duration::from_hours(4));
@@ -123,7 +123,7 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn wishes_are_kept() {
+fn explicit_settings_are_kept() {
     let request = prepared(|restore, facts| {
         let annotations = BTreeMap::from([(ALLOW_EMPTY_VOLUMES.into(), "true".into())]);
         restore.metadata.annotations = Some(annotations);
@@ -153,7 +153,7 @@ fn wishes_are_kept() {
     let request = request.outcome.unwrap();
     assert!(!request.volumes.restore_pvs && request.volumes.allow_empty);
     assert!(request.preserve_node_ports && request.modifiers.is_some());
-    assert_eq!(request.existing, Existing::Update);
+    assert_eq!(request.existing, ExistingObjectPolicy::Update);
     assert_eq!(request.timeouts.item_operation, time::Duration::from_mins(1));
     assert_eq!(request.filter.namespaces.included, globs(&["a*"]));
     assert_eq!(request.filter.kinds.included, globs(&["po"]));
@@ -164,7 +164,7 @@ fn wishes_are_kept() {
 }
 
 #[test]
-fn namespaces_are_mapped_or_stay() {
+fn unmapped_namespaces_keep_their_name() {
     let request = prepared(|restore, _| {
         restore.spec.namespace_mapping = BTreeMap::from([("a".into(), "b".into())]);
     });
@@ -174,7 +174,7 @@ fn namespaces_are_mapped_or_stay() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
-fn every_rule_has_its_words() {
+fn each_broken_rule_has_its_message() {
     type Change = fn(&mut Restore, &mut Facts);
     let rules: [(Change, &[&str]); 24] = [
         (
@@ -358,7 +358,7 @@ fn reference(kind: &str) -> TypedLocalObjectReference {
 }
 
 #[test]
-fn modifiers_must_be_there_and_make_sense() {
+fn modifiers_must_exist_and_be_valid() {
     let data = |text: &str| Lookup::Found(BTreeMap::from([("rules".into(), text.into())]));
     for (kind, modifiers, expected) in [
         ("configmap", Lookup::Missing, "failed to get resource modifiers configmap velero/mods"),
@@ -422,7 +422,7 @@ fn init_containers_need_a_name_an_image_and_a_command() {
 }
 
 #[test]
-fn of_a_schedule_the_latest_completed_backup_is_taken() {
+fn latest_completed_backup_of_a_schedule_is_used() {
     let completed = BackupPhase::Completed;
     let backups = vec![
         backup("unknown", completed.clone(), None),
@@ -439,14 +439,14 @@ fn of_a_schedule_the_latest_completed_backup_is_taken() {
 }
 
 #[test]
-fn a_backup_without_a_whole_archive_is_not_restored() {
+fn backup_without_a_complete_archive_is_refused() {
     let still = |phase: &str| {
         format!(
             "The backup b is still {phase}, cannot restore from it before all its objects are in \
              the storage location"
         )
     };
-    let going = "The backup b is being deleted, cannot restore from it".to_owned();
+    let deleting = "The backup b is being deleted, cannot restore from it".to_owned();
     for (phase, expected) in [
         (None, Some(still("New"))),
         (Some("New"), Some(still("New"))),
@@ -462,7 +462,7 @@ fn a_backup_without_a_whole_archive_is_not_restored() {
         (Some("Failed"), None),
         (Some("FailedValidation"), None),
         (Some("Teleported"), None),
-        (Some("Deleting"), Some(going)),
+        (Some("Deleting"), Some(deleting)),
     ] {
         let of_phase = |facts: &mut Facts| {
             let mut backup = backup("b", BackupPhase::Completed, None);
@@ -480,22 +480,22 @@ fn a_backup_without_a_whole_archive_is_not_restored() {
         assert_eq!(unavailable, ["The BSL main is unavailable, cannot retrieve the backup"]);
 
         // A restore that has begun goes on.
-        let begun = prepared(|restore, facts| {
+        let started = prepared(|restore, facts| {
             of_phase(facts);
             restore.status.get_or_insert_default().phase = Some(RestorePhase::InProgress);
         });
-        assert!(begun.outcome.is_ok(), "{phase:?}");
+        assert!(started.outcome.is_ok(), "{phase:?}");
     }
 }
 
 #[test]
-fn a_restore_that_has_begun_can_be_prepared_again() {
+fn started_restore_can_be_prepared_again() {
     let first = prepared(|restore, _| by_schedule(restore)).restore;
-    let mut begun = first.clone();
-    begun.status.as_mut().unwrap().phase = Some(RestorePhase::InProgress);
+    let mut started = first.clone();
+    started.status.as_mut().unwrap().phase = Some(RestorePhase::InProgress);
     let later = "2026-02-04T00:00:00Z".parse().unwrap();
-    let again = prepare(&begun, &facts(), &Defaults::default(), later);
-    assert_eq!(again.restore, begun, "nothing is changed");
+    let again = prepare(&started, &facts(), &Defaults::default(), later);
+    assert_eq!(again.restore, started, "nothing is changed");
     assert!(again.outcome.is_ok());
 }
 
@@ -512,7 +512,7 @@ fn namespaces_are_those_of_the_backup() {
         (&[""], &[], &[], 0),
     ] {
         let lists = Lists { included: globs(included), excluded: globs(excluded) };
-        let found = selected(&lists, &names);
+        let found = select_namespaces(&lists, &names);
         assert_eq!(found.names, expected, "{included:?}");
         assert_eq!(found.warnings.len(), warnings, "{found:?}");
     }

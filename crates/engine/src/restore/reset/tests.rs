@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn the_former_life_goes_and_the_rest_stays() {
+fn server_metadata_and_status_are_removed() {
     let mut object = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -31,8 +31,8 @@ fn the_former_life_goes_and_the_rest_stays() {
         "data": {"status": "kept"},
         "status": {"phase": "Bound"},
     });
-    assert_eq!(former_life(&mut object), Ok(Some(json!({"phase": "Bound"}))));
-    let left = json!({
+    assert_eq!(reset_metadata_and_status(&mut object), Ok(Some(json!({"phase": "Bound"}))));
+    let expected = json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
@@ -45,17 +45,17 @@ fn the_former_life_goes_and_the_rest_stays() {
         },
         "data": {"status": "kept"},
     });
-    assert_eq!(object, left);
-    assert_eq!(former_life(&mut object), Ok(None));
-    assert_eq!(object, left, "twice is as good as once");
+    assert_eq!(object, expected);
+    assert_eq!(reset_metadata_and_status(&mut object), Ok(None));
+    assert_eq!(object, expected, "twice is as good as once");
 }
 
 #[test]
 fn an_object_without_metadata_is_refused() {
     for mut object in [json!({}), json!({"metadata": 1}), json!([]), json!(null)] {
-        assert_eq!(former_life(&mut object), Err(NoMetadata));
-        assert_eq!(labels(&mut object, "b", "r"), Err(NoMetadata));
-        assert_eq!(namespace(&mut object, "n"), Err(NoMetadata));
+        assert_eq!(reset_metadata_and_status(&mut object), Err(NoMetadata));
+        assert_eq!(set_restore_labels(&mut object, "b", "r"), Err(NoMetadata));
+        assert_eq!(set_namespace(&mut object, "n"), Err(NoMetadata));
     }
 }
 
@@ -65,7 +65,7 @@ fn labels_name_the_backup_and_the_restore() {
     let rows = [json!({"app": "x", "velero.io/backup-name": "old"}), json!(null), json!("broken")];
     for before in rows {
         let mut object = json!({"metadata": {"labels": before.clone()}});
-        labels(&mut object, "b", &long).unwrap();
+        set_restore_labels(&mut object, "b", &long).unwrap();
         let labels = &object["metadata"]["labels"];
         assert_eq!(labels["velero.io/backup-name"], "b");
         assert_eq!(labels["velero.io/restore-name"], *label::value(&long));
@@ -74,17 +74,17 @@ fn labels_name_the_backup_and_the_restore() {
 }
 
 #[test]
-fn only_what_is_in_a_namespace_is_moved() {
+fn only_namespaced_objects_change_namespace() {
     let mut pod = json!({"metadata": {"namespace": "a"}});
-    namespace(&mut pod, "b").unwrap();
+    set_namespace(&mut pod, "b").unwrap();
     assert_eq!(pod, json!({"metadata": {"namespace": "b"}}));
     let mut role = json!({"metadata": {"name": "r"}});
-    namespace(&mut role, "").unwrap();
+    set_namespace(&mut role, "").unwrap();
     assert_eq!(role, json!({"metadata": {"name": "r"}}));
 }
 
 #[test]
-fn a_claim_is_freed_for_its_volume_or_for_a_new_one() {
+fn claim_is_rebound_to_its_volume_or_a_new_one() {
     let bound = || {
         json!({
             "metadata": {"annotations": {
@@ -96,12 +96,12 @@ fn a_claim_is_freed_for_its_volume_or_for_a_new_one() {
         })
     };
     for (volume, name) in [
-        (Volume::Same, Some("pv-1")),
-        (Volume::Provisioned, None),
-        (Volume::Renamed("pv-2"), Some("pv-2")),
+        (ClaimBinding::Same, Some("pv-1")),
+        (ClaimBinding::Provisioned, None),
+        (ClaimBinding::Renamed("pv-2"), Some("pv-2")),
     ] {
         let mut object = bound();
-        claim(&mut object, volume);
+        rebind_claim(&mut object, volume);
         assert_eq!(object["metadata"]["annotations"], json!({"note": "x"}), "{volume:?}");
         assert_eq!(claim_volume(&object), name, "{volume:?}");
         assert_eq!(object["spec"]["storageClassName"], "fast");
@@ -110,12 +110,12 @@ fn a_claim_is_freed_for_its_volume_or_for_a_new_one() {
     let unbound = json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
         "spec": {"volumeName": ""}});
     let mut object = unbound.clone();
-    claim(&mut object, Volume::Renamed("pv-2"));
+    rebind_claim(&mut object, ClaimBinding::Renamed("pv-2"));
     assert_eq!(object, unbound);
 }
 
 #[test]
-fn a_volume_is_freed_for_its_claim_where_that_is_now() {
+fn volume_is_unbound_and_follows_its_claims_namespace() {
     let mapping = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
     for (from, to) in [("a", "b"), ("c", "c")] {
         let mut object = json!({
@@ -124,7 +124,7 @@ fn a_volume_is_freed_for_its_claim_where_that_is_now() {
                 "namespace": from, "name": "data", "uid": "1", "resourceVersion": "2"
             }},
         });
-        volume(&mut object, &mapping);
+        unbind_volume(&mut object, &mapping);
         let expected = json!({
             "metadata": {"annotations": {}},
             "spec": {"claimRef": {"namespace": to, "name": "data"}},
@@ -132,12 +132,12 @@ fn a_volume_is_freed_for_its_claim_where_that_is_now() {
         assert_eq!(object, expected);
     }
     let mut unclaimed = json!({"metadata": {}, "spec": {}});
-    volume(&mut unclaimed, &mapping);
+    unbind_volume(&mut unclaimed, &mapping);
     assert_eq!(unclaimed, json!({"metadata": {}, "spec": {}}));
 }
 
 #[test]
-fn a_renamed_volume_remembers_its_name() {
+fn renamed_volume_is_annotated_with_its_old_name() {
     let mut object = json!({"metadata": {"name": "pv-1"}});
     rename_volume(&mut object, "velero-clone-1").unwrap();
     let expected = json!({"metadata": {
@@ -160,9 +160,10 @@ fn snapshot(id: &str, phase: Option<SnapshotPhase>) -> Snapshot {
 }
 
 #[test]
-fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
-    let wishes = Wishes { restore_pvs: true, allow_empty: false };
-    let no_pvs = Wishes { restore_pvs: false, ..wishes };
+#[expect(clippy::too_many_lines, reason = "one table")]
+fn volume_decision_depends_on_data_and_reclaim_policy() {
+    let options = VolumeOptions { restore_pvs: true, allow_empty: false };
+    let no_pvs = VolumeOptions { restore_pvs: false, ..options };
     let skipped = BackupVolumeInfo {
         skipped: true,
         skipped_reason: "not opted in".into(),
@@ -194,7 +195,7 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
     let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
     let unnamed = snapshot("", Some(SnapshotPhase::Completed));
     let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
-    let begun = snapshot("snap-1", Some(SnapshotPhase::New));
+    let new_snapshot = snapshot("snap-1", Some(SnapshotPhase::New));
     let odd = snapshot("snap-1", Some(SnapshotPhase::Other("Paused".into())));
     let silent = snapshot("snap-1", None);
 
@@ -202,58 +203,85 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
     let as_is = ("as is", "");
     let from = |id| ("from", id);
     let fresh = |word| ("reprovision", word);
-    let lacking = |word| ("lacking", word);
+    let unavailable = |word| ("lacking", word);
     let from_claim = ("from claim", "from a CSI snapshot");
-    let saved = Saved::default();
-    let known = |info| Saved { info: Some(info), ..saved };
-    let with = |snapshot, info| Saved { info, snapshot: Some(snapshot), ..saved };
-    for (policy, saved, wishes, expected) in [
-        ("Delete", saved, wishes, fresh("not in the backup")),
-        ("Retain", saved, wishes, as_is),
-        ("", saved, wishes, as_is),
-        ("Delete", known(&none), wishes, fresh("not in the backup")),
-        ("Delete", known(&skipped), wishes, fresh("not opted in")),
-        ("Retain", known(&skipped), wishes, as_is),
-        ("Delete", known(&files), wishes, lacking("copy of its files")),
-        ("Retain", known(&files), no_pvs, lacking("copy of its files")),
-        ("Delete", known(&csi), wishes, from_claim),
+    let saved = SavedData::default();
+    let known = |info| SavedData { info: Some(info), ..saved };
+    let with = |snapshot, info| SavedData { info, snapshot: Some(snapshot), ..saved };
+    for (policy, saved, options, expected) in [
+        ("Delete", saved, options, fresh("not in the backup")),
+        ("Retain", saved, options, as_is),
+        ("", saved, options, as_is),
+        ("Delete", known(&none), options, fresh("not in the backup")),
+        ("Delete", known(&skipped), options, fresh("not opted in")),
+        ("Retain", known(&skipped), options, as_is),
+        ("Delete", known(&files), options, unavailable("copy of its files")),
+        ("Retain", known(&files), no_pvs, unavailable("copy of its files")),
+        ("Delete", known(&csi), options, from_claim),
         ("Retain", known(&csi), no_pvs, from_claim),
-        ("Delete", known(&lost), wishes, lacking("saving it had failed")),
-        ("Delete", known(&moved), wishes, lacking("data mover copied it into the store (kopia-7)")),
-        ("Retain", known(&native), wishes, lacking("of a plugin (snap-1), but the backup does")),
+        ("Delete", known(&lost), options, unavailable("saving it had failed")),
+        (
+            "Delete",
+            known(&moved),
+            options,
+            unavailable("data mover copied it into the store (kopia-7)"),
+        ),
+        (
+            "Retain",
+            known(&native),
+            options,
+            unavailable("of a plugin (snap-1), but the backup does"),
+        ),
         ("Delete", known(&native), no_pvs, as_is),
-        ("Delete", with(&whole, Some(&native)), wishes, from("snap-1")),
-        ("Retain", with(&whole, Some(&native)), wishes, from("snap-1")),
+        ("Delete", with(&whole, Some(&native)), options, from("snap-1")),
+        ("Retain", with(&whole, Some(&native)), options, from("snap-1")),
         ("Delete", with(&whole, Some(&native)), no_pvs, as_is),
-        ("Delete", with(&broken, Some(&native)), wishes, lacking("saving it had failed")),
+        ("Delete", with(&broken, Some(&native)), options, unavailable("saving it had failed")),
         ("Delete", with(&broken, Some(&native)), no_pvs, as_is),
-        ("Delete", with(&whole, Some(&not_uploaded)), wishes, lacking("saving it had failed")),
-        ("Delete", with(&begun, Some(&native)), wishes, lacking("snapshot snap-1 is New")),
-        ("Delete", with(&odd, Some(&native)), wishes, lacking("snapshot snap-1 is Paused")),
-        ("Delete", with(&silent, Some(&native)), wishes, lacking("snap-1 is not known")),
-        ("Delete", with(&unnamed, Some(&native)), wishes, lacking("has no id")),
-        ("Delete", known(&other), wishes, lacking("Magic")),
-        ("Retain", known(&failed), wishes, lacking("had failed")),
+        ("Delete", with(&whole, Some(&not_uploaded)), options, unavailable("saving it had failed")),
+        (
+            "Delete",
+            with(&new_snapshot, Some(&native)),
+            options,
+            unavailable("snapshot snap-1 is New"),
+        ),
+        ("Delete", with(&odd, Some(&native)), options, unavailable("snapshot snap-1 is Paused")),
+        ("Delete", with(&silent, Some(&native)), options, unavailable("snap-1 is not known")),
+        ("Delete", with(&unnamed, Some(&native)), options, unavailable("has no id")),
+        ("Delete", known(&other), options, unavailable("Magic")),
+        ("Retain", known(&failed), options, unavailable("had failed")),
         // Old backups have no volume information.
-        ("Delete", with(&whole, None), wishes, from("snap-1")),
-        ("Delete", with(&broken, None), wishes, lacking("saving it had failed")),
+        ("Delete", with(&whole, None), options, from("snap-1")),
+        ("Delete", with(&broken, None), options, unavailable("saving it had failed")),
         ("Retain", with(&whole, None), no_pvs, as_is),
-        ("Delete", Saved { has_pod_volume_backup: true, ..saved }, wishes, lacking("files")),
-        ("Delete", Saved { has_csi_snapshot: true, ..saved }, wishes, from_claim),
-        ("Delete", Saved { has_data_upload: true, ..saved }, wishes, lacking("data mover")),
+        (
+            "Delete",
+            SavedData { has_pod_volume_backup: true, ..saved },
+            options,
+            unavailable("files"),
+        ),
+        ("Delete", SavedData { has_csi_snapshot: true, ..saved }, options, from_claim),
+        (
+            "Delete",
+            SavedData { has_data_upload: true, ..saved },
+            options,
+            unavailable("data mover"),
+        ),
         // What the backup says counts more than what else is found.
-        ("Retain", with(&whole, Some(&none)), wishes, as_is),
-        ("Delete", with(&whole, Some(&skipped)), wishes, fresh("not opted in")),
-        ("Delete", with(&whole, Some(&files)), wishes, lacking("copy of its files")),
+        ("Retain", with(&whole, Some(&none)), options, as_is),
+        ("Delete", with(&whole, Some(&skipped)), options, fresh("not opted in")),
+        ("Delete", with(&whole, Some(&files)), options, unavailable("copy of its files")),
     ] {
         let volume = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
-        let found = fate(&volume, saved, wishes);
+        let found = decide_volume(&volume, saved, options);
         let (kind, reason) = match &found {
-            Fate::AsIs => ("as is", ""),
-            Fate::FromSnapshot(snapshot) => ("from", snapshot.status.provider_snapshot_id.as_str()),
-            Fate::FromClaim(reason) => ("from claim", reason.as_str()),
-            Fate::Reprovision(reason) => ("reprovision", reason.as_str()),
-            Fate::Lacking(reason) => ("lacking", reason.as_str()),
+            VolumeDecision::AsIs => ("as is", ""),
+            VolumeDecision::FromSnapshot(snapshot) => {
+                ("from", snapshot.status.provider_snapshot_id.as_str())
+            }
+            VolumeDecision::FromClaim(reason) => ("from claim", reason.as_str()),
+            VolumeDecision::Reprovision(reason) => ("reprovision", reason.as_str()),
+            VolumeDecision::DataUnavailable(reason) => ("lacking", reason.as_str()),
         };
         assert_eq!(kind, expected.0, "{policy} {saved:?}: {found:?}");
         assert!(reason.contains(expected.1), "{policy} {saved:?}: {found:?}");
@@ -264,21 +292,29 @@ fn the_fate_of_a_volume_follows_from_its_data_and_its_policy() {
 fn a_user_may_allow_empty_volumes() {
     let volume = json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}});
     let info = info(Method::PodVolumeBackup);
-    let saved = Saved { info: Some(&info), ..Saved::default() };
-    let wishes = Wishes { restore_pvs: true, allow_empty: true };
-    let Fate::Reprovision(reason) = fate(&volume, saved, wishes) else { panic!("not allowed") };
+    let saved = SavedData { info: Some(&info), ..SavedData::default() };
+    let options = VolumeOptions { restore_pvs: true, allow_empty: true };
+    let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
+        panic!("not allowed")
+    };
     assert!(reason.contains("cannot be brought back"), "{reason}");
     let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
-    let saved = Saved { snapshot: Some(&broken), ..Saved::default() };
-    let Fate::Reprovision(reason) = fate(&volume, saved, wishes) else { panic!("not allowed") };
+    let saved = SavedData { snapshot: Some(&broken), ..SavedData::default() };
+    let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
+        panic!("not allowed")
+    };
     assert!(reason.contains("had failed"), "{reason}");
     let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
-    let saved = Saved { snapshot: Some(&whole), ..Saved::default() };
-    assert_eq!(fate(&volume, saved, wishes), Fate::FromSnapshot(&whole), "there is no need");
+    let saved = SavedData { snapshot: Some(&whole), ..SavedData::default() };
+    assert_eq!(
+        decide_volume(&volume, saved, options),
+        VolumeDecision::FromSnapshot(&whole),
+        "there is no need"
+    );
 }
 
 #[test]
-fn owners_of_fields_go_and_are_kept_where_somebody_applied_the_object() {
+fn managed_fields_are_returned_only_for_applied_objects() {
     let entry = |operation: &str, of: &str| json!({"manager": "m", "operation": operation, "subresource": of});
     for (entries, is_kept) in [
         (json!([entry("Update", ""), entry("Apply", "")]), true),
@@ -288,8 +324,8 @@ fn owners_of_fields_go_and_are_kept_where_somebody_applied_the_object() {
         (json!("nonsense"), false),
     ] {
         let mut object = json!({"metadata": {"name": "a", "managedFields": entries}});
-        assert_eq!(managed_fields(&mut object), is_kept.then_some(entries));
+        assert_eq!(remove_managed_fields(&mut object), is_kept.then_some(entries));
         assert_eq!(object, json!({"metadata": {"name": "a"}}));
     }
-    assert_eq!(managed_fields(&mut json!({"metadata": {}})), None);
+    assert_eq!(remove_managed_fields(&mut json!({"metadata": {}})), None);
 }

@@ -42,15 +42,15 @@ pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Un
         return Err(Unreadable::NoKind);
     }
     if metadata.name != name || metadata.namespace != namespace {
-        let said = [&*metadata.namespace, &*metadata.name];
-        let said = said.map(|text| text.chars().take(NAMED).collect::<String>());
-        return Err(Unreadable::Other(format!("{:?}", said.join("/"))));
+        let actual = [&*metadata.namespace, &*metadata.name];
+        let actual = actual.map(|text| text.chars().take(MAX_NAME_SHOWN).collect::<String>());
+        return Err(Unreadable::Other(format!("{:?}", actual.join("/"))));
     }
-    match nesting::levels(json) {
-        levels if levels > nesting::DEEPEST => Err(Unreadable::TooDeep(levels)),
+    match nesting::count_levels(json) {
+        levels if levels > nesting::MAX_LEVELS => Err(Unreadable::TooDeep(levels)),
         levels => Ok(levels),
     }
 }
 
 /// How much of a name is told.
-const NAMED: usize = 100;
+const MAX_NAME_SHOWN: usize = 100;

@@ -6,14 +6,14 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 
-use super::{Limits, UnpackError};
+use super::{UnpackError, UnpackLimits};
 
 /// What the headers of one entry may take, its long names among them. They are read into memory.
 const HEADERS: u64 = 1 << 20;
 
 /// The counts of one archive.
 pub(super) struct Meter {
-    limits: Limits,
+    limits: UnpackLimits,
     packed: Cell<u64>,
     unpacked: Cell<u64>,
     /// What may be unpacked until the next entry.
@@ -23,7 +23,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: UnpackLimits) -> Self {
         Self {
             limits,
             packed: Cell::new(0),
@@ -50,16 +50,16 @@ impl Meter {
     }
 
     fn fail(&self, failure: UnpackError) -> io::Error {
-        let told = io::Error::other(failure.to_string());
+        let error = io::Error::other(failure.to_string());
         // What comes after the first is its consequence.
         self.failure.borrow_mut().get_or_insert(failure);
-        told
+        error
     }
 
     fn count(&self, bytes: u64) -> io::Result<()> {
         let unpacked = self.unpacked.get() + bytes;
         self.unpacked.set(unpacked);
-        let Limits { total, ratio, free, .. } = self.limits;
+        let UnpackLimits { total, ratio, free_expansion: free, .. } = self.limits;
         let excess = if unpacked > total {
             Some(format!("it holds more than {total} bytes"))
         } else if unpacked > free && unpacked / ratio > self.packed.get() {
@@ -80,12 +80,12 @@ impl Meter {
 }
 
 /// The archive as it comes.
-pub(super) struct Packed<'a, R> {
+pub(super) struct PackedReader<'a, R> {
     pub(super) inner: R,
     pub(super) meter: &'a Meter,
 }
 
-impl<R: Read> Read for Packed<'_, R> {
+impl<R: Read> Read for PackedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.inner.read(buffer) {
             Ok(count) => {
@@ -99,12 +99,12 @@ impl<R: Read> Read for Packed<'_, R> {
 }
 
 /// The archive as it is unpacked.
-pub(super) struct Unpacked<'a, R> {
+pub(super) struct UnpackedReader<'a, R> {
     pub(super) inner: R,
     pub(super) meter: &'a Meter,
 }
 
-impl<R: Read> Read for Unpacked<'_, R> {
+impl<R: Read> Read for UnpackedReader<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.meter.is_at_end.set(count == 0);

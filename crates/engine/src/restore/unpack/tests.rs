@@ -4,7 +4,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::path::{self, Entry, VersionFolder};
+use super::path::{self, ArchiveEntry, VersionFolder};
 use super::*;
 
 /// A tar whose paths are not checked by the one who writes it.
@@ -31,7 +31,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn unpacked(archive: &[u8], limits: Limits) -> Result<Contents, UnpackError> {
+fn unpacked(archive: &[u8], limits: UnpackLimits) -> Result<Contents, UnpackError> {
     let scratch = tempfile::tempdir().unwrap();
     let contents = unpack(archive, scratch.path(), limits);
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0, "nothing has a name");
@@ -64,7 +64,7 @@ fn pod(name: &str) -> Vec<u8> {
 #[test]
 fn paths_become_keys_or_are_refused() {
     let item = |path: &str| match path::parse(path) {
-        Ok(Entry::Item(place)) => (
+        Ok(ArchiveEntry::Item(place)) => (
             place.resource.to_string(),
             match place.version {
                 VersionFolder::None => String::new(),
@@ -90,7 +90,7 @@ fn paths_become_keys_or_are_refused() {
     ] {
         assert_eq!(item(path), expected, "{path}");
     }
-    assert_eq!(path::parse("metadata/version"), Ok(Entry::FormatVersion));
+    assert_eq!(path::parse("metadata/version"), Ok(ArchiveEntry::FormatVersion));
     for path in [
         "/etc/passwd",
         "../../etc/passwd",
@@ -121,7 +121,7 @@ fn an_archive_is_read_into_an_index() {
         ("resources/pods/v2/namespaces/a/x.json", FILE, &pod("x")),
         ("resources/nodes/cluster/n.json", FILE, b"{\"kind\":\"Node\"}"),
     ]));
-    let contents = unpacked(&archive, Limits::default()).unwrap();
+    let contents = unpacked(&archive, UnpackLimits::default()).unwrap();
     assert_eq!(contents.refusals, [] as [&str; 0]);
     assert_eq!(contents.format_version, "1.1.0");
     assert_eq!(contents.namespaces(), ["a"]);
@@ -133,7 +133,7 @@ fn an_archive_is_read_into_an_index() {
 }
 
 #[test]
-fn hostile_entries_are_refused_and_the_rest_is_read() {
+fn invalid_entries_are_refused_and_the_rest_is_read() {
     let archive = gzip(&tar(&[
         ("../../../../tmp/evil", FILE, b"x"),
         ("/tmp/evil", FILE, b"x"),
@@ -146,19 +146,20 @@ fn hostile_entries_are_refused_and_the_rest_is_read() {
         ("resources/pods/namespaces/a/liar.json", FILE, &pod("truth")),
         ("resources/pods/namespaces/a/long.json", FILE, &[b' '; 3000]),
     ]));
-    let contents = unpacked(&archive, Limits { entry: 2000, ..Limits::default() }).unwrap();
+    let contents =
+        unpacked(&archive, UnpackLimits { entry: 2000, ..UnpackLimits::default() }).unwrap();
     assert_eq!(contents.refusals.len(), 7, "{:#?}", contents.refusals);
     assert_eq!(contents.read(&pods(), None, "a", "x").unwrap().json().to_vec(), pod("x"));
     let resource = pod_resource();
     assert!(contents.object(&resource, None, "a", "x").is_ok());
     assert!(matches!(contents.object(&resource, None, "a", "bad"), Err(ReadError::Object(_))));
-    assert!(matches!(contents.object(&resource, None, "a", "liar"), Err(ReadError::Lies(_))));
+    assert!(matches!(contents.object(&resource, None, "a", "liar"), Err(ReadError::Mismatch(_))));
 }
 
 #[test]
 fn the_size_of_an_item_is_known_without_reading_it() {
     let archive = gzip(&tar(&[("resources/pods/namespaces/a/x.json", FILE, &pod("x"))]));
-    let contents = unpacked(&archive, Limits::default()).unwrap();
+    let contents = unpacked(&archive, UnpackLimits::default()).unwrap();
     let id = |name: &str| ResourceIdentifier {
         group: String::new(),
         resource: "pods".into(),
@@ -169,7 +170,7 @@ fn the_size_of_an_item_is_known_without_reading_it() {
 }
 
 #[test]
-fn an_object_of_another_kind_than_its_folder_is_a_liar() {
+fn object_whose_kind_differs_from_its_folder_is_refused() {
     let fields = r#""metadata":{"name":"x","namespace":"a"}"#;
     for (kind, api_version, is_true) in [
         ("Pod", "v1", true),
@@ -181,21 +182,21 @@ fn an_object_of_another_kind_than_its_folder_is_a_liar() {
         let object = format!(r#"{{"apiVersion":"{api_version}","kind":"{kind}",{fields}}}"#);
         let path = "resources/pods/namespaces/a/x.json";
         let archive = gzip(&tar(&[(path, FILE, object.as_bytes())]));
-        let contents = unpacked(&archive, Limits::default()).unwrap();
+        let contents = unpacked(&archive, UnpackLimits::default()).unwrap();
         let read = contents.object(&pod_resource(), None, "a", "x");
         assert_eq!(read.is_ok(), is_true, "{object}");
-        assert!(is_true || matches!(read, Err(ReadError::Lies(_))), "{object}");
+        assert!(is_true || matches!(read, Err(ReadError::Mismatch(_))), "{object}");
     }
 }
 
 #[test]
-fn names_are_text_and_no_longer_than_a_path_can_be() {
+fn paths_must_be_utf8_and_within_the_length_limit() {
     let mut latin = tar(&[("resources/pods/namespaces/a/u.json", FILE, &pod("u"))]);
     latin[28] = 0xfc;
     // With the sum of the header as it is now.
     let sum: u32 = latin[..148].iter().chain(&latin[156..512]).map(|&byte| u32::from(byte)).sum();
     latin[148..156].copy_from_slice(format!("{:06o}\0 ", sum + 8 * 32).as_bytes());
-    let contents = unpacked(&gzip(&latin), Limits::default()).unwrap();
+    let contents = unpacked(&gzip(&latin), UnpackLimits::default()).unwrap();
     assert_eq!(contents.kinds().count(), 0);
     assert!(contents.refusals[0].contains("it is no text"), "{:?}", contents.refusals);
 
@@ -205,14 +206,15 @@ fn names_are_text_and_no_longer_than_a_path_can_be() {
     let name = "x".repeat(5000);
     let path = format!("resources/pods/namespaces/a/{name}.json");
     builder.append_data(&mut header, path, &[][..]).unwrap();
-    let contents = unpacked(&gzip(&builder.into_inner().unwrap()), Limits::default()).unwrap();
+    let contents =
+        unpacked(&gzip(&builder.into_inner().unwrap()), UnpackLimits::default()).unwrap();
     assert_eq!(contents.kinds().count(), 0);
     let refusal = &contents.refusals[0];
     assert!(refusal.contains("it is too long") && refusal.len() < 400, "{refusal}");
 }
 
 #[test]
-fn of_a_broken_archive_what_comes_before_the_break_is_read() {
+fn entries_before_the_break_of_an_archive_are_read() {
     let paths: Vec<String> =
         (0..50).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
     // Content that does not compress, so that a cut is a cut in the middle.
@@ -225,12 +227,12 @@ fn of_a_broken_archive_what_comes_before_the_break_is_read() {
     let entries: Vec<_> =
         paths.iter().zip(&contents).map(|(path, pod)| (path.as_str(), FILE, &pod[..])).collect();
     let archive = gzip(&tar(&entries));
-    let cut = unpacked(&archive[..archive.len() / 2], Limits::default()).unwrap();
-    let kept = cut.kind(&pods()).unwrap().len();
-    assert!((10..40).contains(&kept), "{kept}");
+    let cut = unpacked(&archive[..archive.len() / 2], UnpackLimits::default()).unwrap();
+    let item_count = cut.kind(&pods()).unwrap().len();
+    assert!((10..40).contains(&item_count), "{item_count}");
     assert!(cut.refusals.last().unwrap().contains("breaks off"), "{:?}", cut.refusals);
     for nonsense in [&b"this is no archive at all"[..], b"", &gzip(b"nor is this"), &gzip(b"")] {
-        let nonsense = unpacked(nonsense, Limits::default()).unwrap();
+        let nonsense = unpacked(nonsense, UnpackLimits::default()).unwrap();
         assert_eq!(nonsense.kinds().count(), 0);
         assert!(nonsense.broken.is_some());
         assert!(nonsense.refusals[0].contains("breaks off"), "{:?}", nonsense.refusals);
@@ -243,8 +245,8 @@ fn one_pod() -> Vec<u8> {
 }
 
 /// What is wrong with an archive of which the pod can be read.
-fn complaint(archive: &[u8]) -> Option<String> {
-    let contents = unpacked(archive, Limits::default()).unwrap();
+fn break_reason(archive: &[u8]) -> Option<String> {
+    let contents = unpacked(archive, UnpackLimits::default()).unwrap();
     assert_eq!(contents.read(&pods(), None, "a", "x").unwrap().json().to_vec(), pod("x"));
     assert!(contents.refusals.len() < 2, "{:?}", contents.refusals);
     assert!(contents.broken.is_none() || contents.broken.as_ref() == contents.refusals.last());
@@ -252,68 +254,68 @@ fn complaint(archive: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn an_archive_is_read_to_its_very_end() {
+fn truncated_gzip_trailer_is_detected() {
     let whole = gzip(&one_pod());
-    assert_eq!(complaint(&whole), None);
+    assert_eq!(break_reason(&whole), None);
     for missing in 1..=8 {
-        let cut = complaint(&whole[..whole.len() - missing]).expect("it is noticed");
+        let cut = break_reason(&whole[..whole.len() - missing]).expect("it is noticed");
         assert!(cut.contains("breaks off at its end"), "{missing}: {cut}");
     }
     // The checksum is in the last eight bytes, and after it the length.
-    for place in [8, 1] {
+    for offset in [8, 1] {
         let mut wrong = whole.clone();
-        let at = wrong.len() - place;
+        let at = wrong.len() - offset;
         wrong[at] ^= 1;
-        let wrong = complaint(&wrong).expect("it is noticed");
-        assert!(wrong.contains("breaks off at its end"), "{place}: {wrong}");
+        let wrong = break_reason(&wrong).expect("it is noticed");
+        assert!(wrong.contains("breaks off at its end"), "{offset}: {wrong}");
     }
 }
 
 #[test]
-fn an_archive_in_several_pieces_is_read_to_the_end_of_the_last() {
+fn multi_member_gzip_is_read_to_the_end() {
     let tar = one_pod();
     let (head, tail) = tar.split_at(1024);
     let (first, second) = (gzip(head), gzip(tail));
     let whole = [&first[..], &second].concat();
-    assert_eq!(complaint(&whole), None);
+    assert_eq!(break_reason(&whole), None);
     // The piece that holds the end of the archive is missing, or what it has behind its content.
-    let cut = complaint(&first).expect("it is noticed");
+    let cut = break_reason(&first).expect("it is noticed");
     assert!(cut.contains("its end is missing"), "{cut}");
     for missing in [1, 8] {
-        let cut = complaint(&whole[..whole.len() - missing]).expect("it is noticed");
+        let cut = break_reason(&whole[..whole.len() - missing]).expect("it is noticed");
         assert!(cut.contains("breaks off at its end"), "{missing}: {cut}");
     }
     let third = gzip(&[0; 9000]);
     let padded = [&whole[..], &third].concat();
-    assert_eq!(complaint(&padded), None);
-    let cut = complaint(&padded[..padded.len() - 3]).expect("it is noticed");
+    assert_eq!(break_reason(&padded), None);
+    let cut = break_reason(&padded[..padded.len() - 3]).expect("it is noticed");
     assert!(cut.contains("breaks off at its end"), "{cut}");
-    let wrong = complaint(&[&whole[..], b"nonsense"].concat()).expect("it is noticed");
+    let wrong = break_reason(&[&whole[..], b"nonsense"].concat()).expect("it is noticed");
     assert!(wrong.contains("breaks off at its end"), "{wrong}");
 }
 
 #[test]
-fn what_comes_after_the_end_of_an_archive_is_not_read_but_told() {
+fn data_after_the_end_of_the_archive_is_reported() {
     let glued = gzip(&[one_pod(), one_pod()].concat());
-    let contents = unpacked(&glued, Limits::default()).unwrap();
+    let contents = unpacked(&glued, UnpackLimits::default()).unwrap();
     assert_eq!(contents.kind(&pods()).unwrap().len(), 1);
     assert_eq!(contents.refusals, ["there is something behind the end of the archive"]);
     assert_eq!(contents.broken, None);
 }
 
 #[test]
-fn an_entry_that_is_shorter_than_it_says_is_not_kept() {
+fn truncated_entry_is_not_indexed() {
     let mut tar = one_pod();
     tar.truncate(512 + pod("x").len() - 1);
-    let contents = unpacked(&gzip(&tar), Limits::default()).unwrap();
+    let contents = unpacked(&gzip(&tar), UnpackLimits::default()).unwrap();
     assert!(contents.read(&pods(), None, "a", "x").is_err());
     assert!(contents.broken.unwrap().contains("breaks off in"));
 }
 
 #[test]
-fn what_the_bucket_does_not_give_is_no_fault_of_the_archive() {
-    struct Breaks<'a>(&'a [u8]);
-    impl Read for Breaks<'_> {
+fn read_error_of_the_bucket_is_no_damage() {
+    struct BrokenReader<'a>(&'a [u8]);
+    impl Read for BrokenReader<'_> {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             match self.0.read(buffer)? {
                 0 => Err(io::Error::other("connection reset")),
@@ -323,33 +325,47 @@ fn what_the_bucket_does_not_give_is_no_fault_of_the_archive() {
     }
     let archive = gzip(&one_pod());
     for length in [0, 5, archive.len() / 2, archive.len() - 3] {
-        let broken = Breaks(&archive[..length]);
-        let error = unpack(broken, &std::env::temp_dir(), Limits::default()).unwrap_err();
+        let broken = BrokenReader(&archive[..length]);
+        let error = unpack(broken, &std::env::temp_dir(), UnpackLimits::default()).unwrap_err();
         assert!(matches!(&error, UnpackError::Source(_)), "{length}: {error}");
         assert!(error.to_string().contains("connection reset"), "{error}");
     }
 }
 
 #[test]
-fn what_expands_without_end_is_refused() {
+fn decompression_bomb_is_refused() {
     let entry = vec![b' '; 8 << 10];
     let paths: Vec<String> =
         (0..40).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
     let entries: Vec<_> = paths.iter().map(|path| (path.as_str(), FILE, &entry[..])).collect();
     let archive = gzip(&tar(&entries));
     let free = 1 << 17;
-    let error = unpacked(&archive, Limits { free, ratio: 20, ..Limits::default() }).unwrap_err();
+    let error = unpacked(
+        &archive,
+        UnpackLimits { free_expansion: free, ratio: 20, ..UnpackLimits::default() },
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("20 times"), "{error}");
-    let error = unpacked(&archive, Limits { total: free, ..Limits::default() }).unwrap_err();
+    let error =
+        unpacked(&archive, UnpackLimits { total: free, ..UnpackLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("more than 131072 bytes"), "{error}");
-    let error = unpacked(&archive, Limits { entries: 3, ..Limits::default() }).unwrap_err();
+    let error =
+        unpacked(&archive, UnpackLimits { entries: 3, ..UnpackLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("more than 3 entries"), "{error}");
-    assert!(unpacked(&archive, Limits { ratio: 20, ..Limits::default() }).is_ok(), "it is small");
+    assert!(
+        unpacked(&archive, UnpackLimits { ratio: 20, ..UnpackLimits::default() }).is_ok(),
+        "it is small"
+    );
 }
 
 #[test]
-fn what_is_not_kept_counts_as_well() {
-    let limits = Limits { free: 1 << 16, ratio: 20, entry: 1 << 16, ..Limits::default() };
+fn refused_entries_count_towards_the_limits() {
+    let limits = UnpackLimits {
+        free_expansion: 1 << 16,
+        ratio: 20,
+        entry: 1 << 16,
+        ..UnpackLimits::default()
+    };
     let bomb = vec![b' '; 1 << 18];
     let small = "resources/pods/namespaces/a/x.json";
     // A path that is refused, an entry that is too large, and a folder with content.
@@ -364,21 +380,21 @@ fn what_is_not_kept_counts_as_well() {
 }
 
 #[test]
-fn headers_are_not_read_into_memory_without_end() {
+fn header_size_is_limited() {
     let long = vec![b'x'; (1 << 20) + 4096];
     let x = "resources/pods/namespaces/a/x.json";
     for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader]
     {
         let entries = [(x, FILE, &pod("x")[..]), ("long", kind, &long), (x, FILE, &pod("x"))];
-        let broken = complaint(&gzip(&tar(&entries))).expect("it is noticed");
+        let broken = break_reason(&gzip(&tar(&entries))).expect("it is noticed");
         assert!(broken.contains("its headers are longer than"), "{broken}");
     }
 }
 
 #[test]
-fn refusals_are_told_up_to_a_number() {
+fn number_of_reported_refusals_is_limited() {
     let entries: Vec<_> = (0..5).map(|_| ("elsewhere/x", FILE, &b"x"[..])).collect();
-    let limits = Limits { refusals: 2, ..Limits::default() };
+    let limits = UnpackLimits { refusals: 2, ..UnpackLimits::default() };
     let contents = unpacked(&gzip(&tar(&entries)), limits).unwrap();
     assert_eq!(contents.refusals.len(), 3);
     assert_eq!(contents.refusals[2], "and 3 more entries were refused");
@@ -400,23 +416,25 @@ fn names_are_no_longer_than_kubernetes_allows() {
 }
 
 #[test]
-fn an_archive_whose_index_or_items_take_too_much_is_refused() {
+fn index_and_spool_size_are_limited() {
     let paths: Vec<String> =
         (0..40).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
     let entries: Vec<_> = paths.iter().map(|path| (path.as_str(), FILE, &b"{}"[..])).collect();
     let archive = gzip(&tar(&entries));
-    assert!(unpacked(&archive, Limits::default()).is_ok());
-    let error = unpacked(&archive, Limits { index: 4000, ..Limits::default() }).unwrap_err();
+    assert!(unpacked(&archive, UnpackLimits::default()).is_ok());
+    let error =
+        unpacked(&archive, UnpackLimits { index: 4000, ..UnpackLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("its index takes more than 4000 bytes"), "{error}");
-    let error = unpacked(&archive, Limits { spool: 70, ..Limits::default() }).unwrap_err();
+    let error =
+        unpacked(&archive, UnpackLimits { spool: 70, ..UnpackLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("its items take more than 70 bytes"), "{error}");
     // What a pod of 512 MiB has room for, and the disk of its node.
-    let Limits { entry, index, spool, .. } = Limits::default();
+    let UnpackLimits { entry, index, spool, .. } = UnpackLimits::default();
     assert!(entry <= 8 << 20 && index <= 256 << 20 && spool <= 8 << 30);
 }
 
 #[test]
-fn what_is_wrong_with_items_is_known_when_the_archive_has_been_read() {
+fn item_damage_is_known_after_unpacking() {
     let archive = gzip(&tar(&[
         ("resources/pods/namespaces/a/x.json", FILE, &pod("x")),
         ("resources/pods/namespaces/a/bad.json", FILE, b"{"),
@@ -424,7 +442,7 @@ fn what_is_wrong_with_items_is_known_when_the_archive_has_been_read() {
         ("resources/pods/namespaces/a/link.json", tar::EntryType::Symlink, b""),
         ("metadata/other", FILE, b"x"),
     ]));
-    let contents = unpacked(&archive, Limits::default()).unwrap();
+    let contents = unpacked(&archive, UnpackLimits::default()).unwrap();
     assert_eq!((contents.damage.len(), contents.lost), (3, 3), "{:#?}", contents.damage);
     for (damage, words) in contents.damage.iter().zip(["bad.json", "liar.json", "link.json"]) {
         assert!(damage.contains(words), "{damage}");

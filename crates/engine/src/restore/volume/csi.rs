@@ -10,70 +10,70 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::Context;
-use super::super::action::CSI_CLAIMS;
+use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{self, CONTENTS, SNAPSHOT_GROUP, SNAPSHOTS};
-use super::WAY_OUT;
+use super::ALLOW_EMPTY_HINT;
+use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::operation::{Kind, Operation};
-use crate::point::{self, Point};
 use crate::resource::GroupResource;
 
 /// What an item is made from, as the backup calls it.
-struct Origin {
+struct ItemSource {
     id: ResourceIdentifier,
     kind: &'static str,
 }
 
 /// Sees to it that what an item is made from is there: a claim whose snapshot could not be restored
 /// would wait for ever. A dry run has nothing to see to.
-pub(in crate::restore) fn require(
+pub(in crate::restore) fn require_source(
     context: &Context,
     id: &ResourceIdentifier,
     backed_up: &Object,
     value: &mut Value,
 ) -> Result<(), String> {
-    if context.maker.is_none() {
+    if context.volume_creator.is_none() {
         return Ok(());
     }
     let is_claim = backed_up.resource.is_core("persistentvolumeclaims");
     let is_snapshot = id.group == SNAPSHOT_GROUP && id.resource == SNAPSHOTS;
-    let origin = match backed_up.item.parse::<Value>() {
-        Ok(claim) if is_claim => origin_of_claim(context, id, &claim, value),
-        Ok(snapshot) if is_snapshot => origin_of_snapshot(&snapshot),
+    let source = match backed_up.item.parse::<Value>() {
+        Ok(claim) if is_claim => source_of_claim(context, id, &claim, value),
+        Ok(snapshot) if is_snapshot => source_of_snapshot(&snapshot),
         _ => None,
     };
-    let Some(Origin { id: origin, kind }) = origin else { return Ok(()) };
-    if context.once.exists(&origin) {
+    let Some(ItemSource { id: source_id, kind }) = source else { return Ok(()) };
+    if context.claimed_items.is_in_cluster(&source_id) {
         return Ok(());
     }
-    let reason = format!("its {kind} {} was not restored", origin.name);
+    let reason = format!("its {kind} {} was not restored", source_id.name);
     if !is_claim {
         return Err(reason);
     }
     if !context.request.volumes.allow_empty {
-        return Err(format!("its data cannot be brought back: {reason}; {WAY_OUT}"));
+        return Err(format!("its data cannot be brought back: {reason}; {ALLOW_EMPTY_HINT}"));
     }
-    context.report.warning(id, format!("it is created empty: {reason}"));
+    context.report.warn(id, format!("it is created empty: {reason}"));
     if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("dataSource");
     }
     Ok(())
 }
 
-fn origin_of_claim(
+fn source_of_claim(
     context: &Context,
     id: &ResourceIdentifier,
     backed_up: &Value,
     value: &Value,
-) -> Option<Origin> {
+) -> Option<ItemSource> {
     let snapshot = snapshot_of(context, &id.namespace, backed_up, value)?;
-    Some(Origin { id: csi::object(SNAPSHOTS, &id.namespace, snapshot), kind: "VolumeSnapshot" })
+    Some(ItemSource { id: csi::object(SNAPSHOTS, &id.namespace, snapshot), kind: "VolumeSnapshot" })
 }
 
-fn origin_of_snapshot(backed_up: &Value) -> Option<Origin> {
+fn source_of_snapshot(backed_up: &Value) -> Option<ItemSource> {
     let content = text(backed_up, "/status/boundVolumeSnapshotContentName");
     let id = csi::object(CONTENTS, "", content);
-    (!content.is_empty()).then_some(Origin { id, kind: "VolumeSnapshotContent" })
+    (!content.is_empty()).then_some(ItemSource { id, kind: "VolumeSnapshotContent" })
 }
 
 /// The VolumeSnapshot of the backup that a claim is made from, unless somebody has made it something
@@ -84,17 +84,17 @@ fn snapshot_of<'a>(
     backed_up: &'a Value,
     value: &Value,
 ) -> Option<&'a str> {
-    let noted = annotated(backed_up, label::VOLUME_SNAPSHOT_NAME)?;
+    let snapshot = annotated(backed_up, label::VOLUME_SNAPSHOT_NAME)?;
     let source = csi::data_source(value)?;
-    let name = csi::name_in_restore(context.request.uid.as_str(), namespace, noted);
-    (source == name).then_some(noted)
+    let name = csi::name_in_restore(context.request.uid.as_str(), namespace, snapshot);
+    (source == name).then_some(snapshot)
 }
 
 /// Follows a claim that is in the cluster until it has its volume, if that is made at once. What is
 /// made when a pod first needs it is not waited for: that may never be.
 ///
 /// Nothing of it is noted: a process that goes on finds the claim, and begins here again.
-pub(in crate::restore) async fn follow(
+pub(in crate::restore) async fn track_claim(
     context: &Context,
     id: &ResourceIdentifier,
     created: &Object,
@@ -106,7 +106,7 @@ pub(in crate::restore) async fn follow(
     let Some(snapshot) = snapshot_of(context, &id.namespace, &backed_up, &claim) else { return };
     let Ok(source) = context.csi.source(&id.namespace, snapshot) else { return };
     let vsc_name = csi::name_in_restore(context.request.uid.as_str(), &id.namespace, snapshot);
-    context.volume_outcomes.claimed(RestoreVolumeInfo {
+    context.volume_outcomes.record_claim(RestoreVolumeInfo {
         pvc_namespace: created.namespace.clone(),
         pvc_name: created.name.clone(),
         pv_name: text(&claim, "/spec/volumeName").to_owned(),
@@ -120,7 +120,7 @@ pub(in crate::restore) async fn follow(
         }),
         ..RestoreVolumeInfo::default()
     });
-    match context.csi.surroundings().storage_classes().await {
+    match context.csi.capabilities().storage_classes().await {
         Ok(classes) => {
             let name = text(&claim, "/spec/storageClassName");
             if classes.iter().any(|class| class.name == name && class.waits_for_consumer) {
@@ -130,29 +130,37 @@ pub(in crate::restore) async fn follow(
         }
         Err(error) => {
             let text = format!("it is not known when its volume is made: {error}");
-            context.report.warning(id, text);
+            context.report.warn(id, text);
             return;
         }
     }
     let uid = text(&claim, "/metadata/uid");
     let operation = format!("{}/{}/{uid}", created.namespace, created.name);
-    let (Ok(plugin), Some(operation)) = (CSI_CLAIMS.parse(), OperationId::new(&operation)) else {
+    let (Ok(plugin), Some(operation)) = (CSI_PVC_ACTION.parse(), OperationId::new(&operation))
+    else {
         return;
     };
     let (now, timeout) = (Timestamp::now(), context.request.timeouts.item_operation);
-    context.begun(Operation::begun(Kind::ItemRestore, plugin, id.clone(), operation, now, timeout));
-    point::pass(Point::ClaimFollowed);
+    context.record_operation(Operation::started(
+        Kind::ItemRestore,
+        plugin,
+        id.clone(),
+        operation,
+        now,
+        timeout,
+    ));
+    failpoint::hit(Point::ClaimWatched);
 }
 
 /// Whether a claim of the backup names a CSI snapshot, and whether it names a copy of one.
-pub(super) fn of_claim(context: &Context, namespace: &str, name: &str) -> (bool, bool) {
+pub(super) fn claim_data_kinds(context: &Context, namespace: &str, name: &str) -> (bool, bool) {
     let claims = GroupResource::new("", "persistentvolumeclaims");
     let claim = context.contents.read(&claims, None, namespace, name).ok();
     let Some(claim) = claim.and_then(|item| item.parse::<Value>().ok()) else {
         return (false, false);
     };
     let has = |key| annotated(&claim, key).is_some_and(|value| !value.is_empty());
-    if context.csi.is_moved() {
+    if context.csi.is_data_moved() {
         return (false, has(annotation::DATA_UPLOAD_NAME));
     }
     (has(label::VOLUME_SNAPSHOT_NAME), false)

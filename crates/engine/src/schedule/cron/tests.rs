@@ -48,7 +48,7 @@ fn times_are_those_that_veleros_parser_finds() {
 }
 
 #[test]
-fn what_veleros_parser_refuses_is_refused_and_what_never_comes_as_well() {
+fn expressions_that_velero_refuses_or_that_never_fire_are_refused() {
     let golden = golden();
     assert!(golden.refused.len() > 30);
     for expression in golden.refused {
@@ -61,7 +61,7 @@ fn what_veleros_parser_refuses_is_refused_and_what_never_comes_as_well() {
 }
 
 #[test]
-fn the_reason_of_a_refusal_says_what_is_wrong_where() {
+fn refusal_names_the_problem_and_its_position() {
     for (expression, reason) in [
         ("", "found 0"),
         ("0 0 * * * *", "found 6"),

@@ -5,9 +5,11 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Kind, Result};
 
 use super::*;
-use crate::check::Verdict;
-use crate::check::rule::Judge;
-use crate::check::sabotage::{NoProcess, broken, findings, input, kept, left, plugin};
+use crate::check::RuleVerdict;
+use crate::check::rule::RuleRunner;
+use crate::check::test_support::{
+    NoRestart, broken_rules, kept_rules, reported_leftovers, run_check, sample_input, sample_plugin,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
@@ -18,7 +20,7 @@ enum Flaw {
     AppendsInsteadOfReplacing,
     KeepsBrokenUploads,
     SaysThatAllExist,
-    TellsAMissingObjectInTheStream,
+    ReportsMissingObjectInStream,
     IgnoresThePrefix,
     ListsPrefixesTwice,
     GivesNoUrl,
@@ -29,14 +31,14 @@ enum Flaw {
 }
 
 /// A store in memory.
-struct Fake {
+struct FakeStore {
     flaw: Flaw,
     objects: Mutex<BTreeMap<String, Vec<u8>>>,
 }
 
-impl Fake {
+impl FakeStore {
     /// What rights to a part of the bucket leave of it.
-    fn permit(&self, key: &str) -> Result<()> {
+    fn check_folder_permission(&self, key: &str) -> Result<()> {
         let is_permitted = key.starts_with("a/b/plugins/bowline-check-id/");
         if self.flaw == Flaw::PermitsOnlyOneFolder && !is_permitted {
             return Err(Error::new(Code::PermissionDenied, key));
@@ -50,15 +52,15 @@ fn not_found() -> Error {
 }
 
 #[async_trait]
-impl ObjectStore for Fake {
+impl ObjectStore for FakeStore {
     async fn init(&self, _: &Config) -> Result<()> {
         if self.flaw == Flaw::RefusesConfig { Err(Error::unknown("no")) } else { Ok(()) }
     }
 
     async fn put_object(&self, _: &str, key: &str, mut body: ByteStream) -> Result<()> {
-        self.permit(key)?;
+        self.check_folder_permission(key)?;
         let mut content = Vec::new();
-        let whole = loop {
+        let upload_result = loop {
             match body.try_next().await {
                 Ok(Some(piece)) => content.extend(piece),
                 Ok(None) => break Ok(()),
@@ -71,7 +73,7 @@ impl ObjectStore for Fake {
         if self.flaw == Flaw::Truncates {
             content.truncate(MIB);
         }
-        if whole.is_ok() || self.flaw == Flaw::KeepsBrokenUploads {
+        if upload_result.is_ok() || self.flaw == Flaw::KeepsBrokenUploads {
             let mut objects = self.objects.lock().unwrap();
             let object = objects.entry(key.to_owned()).or_default();
             if self.flaw != Flaw::AppendsInsteadOfReplacing {
@@ -79,11 +81,11 @@ impl ObjectStore for Fake {
             }
             object.extend(content);
         }
-        whole
+        upload_result
     }
 
     async fn object_exists(&self, _: &str, key: &str) -> Result<bool> {
-        self.permit(key)?;
+        self.check_folder_permission(key)?;
         let exists = self.objects.lock().unwrap().contains_key(key);
         Ok(exists || self.flaw == Flaw::SaysThatAllExist)
     }
@@ -91,7 +93,7 @@ impl ObjectStore for Fake {
     async fn get_object(&self, _: &str, key: &str) -> Result<ByteStream> {
         match self.objects.lock().unwrap().get(key) {
             Some(content) => Ok(Box::pin(stream::iter([Ok(Bytes::from(content.clone()))]))),
-            None if self.flaw == Flaw::TellsAMissingObjectInTheStream => {
+            None if self.flaw == Flaw::ReportsMissingObjectInStream => {
                 Ok(Box::pin(stream::iter([Err(io::Error::other(not_found()))])))
             }
             None => Err(not_found()),
@@ -117,13 +119,13 @@ impl ObjectStore for Fake {
     }
 
     async fn list_objects(&self, _: &str, prefix: &str) -> Result<Vec<String>> {
-        self.permit(prefix)?;
+        self.check_folder_permission(prefix)?;
         let below = |key: &&String| key.starts_with(prefix) || self.flaw == Flaw::IgnoresThePrefix;
         Ok(self.objects.lock().unwrap().keys().filter(below).cloned().collect())
     }
 
     async fn delete_object(&self, _: &str, key: &str) -> Result<()> {
-        self.permit(key)?;
+        self.check_folder_permission(key)?;
         if self.flaw == Flaw::HangsInADelete && key.ends_with("/large") {
             std::future::pending::<()>().await;
         }
@@ -142,7 +144,7 @@ impl ObjectStore for Fake {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_flaw_of_a_store_is_found_by_its_rule() {
+async fn each_store_flaw_breaks_its_rule() {
     let clean_up = "deletes all that the check put";
     let expected: [(Flaw, &[&str]); 13] = [
         (Flaw::None, &[]),
@@ -159,7 +161,7 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
                 "deletes an object",
             ],
         ),
-        (Flaw::TellsAMissingObjectInTheStream, &["makes a missing object an error of the call"]),
+        (Flaw::ReportsMissingObjectInStream, &["makes a missing object an error of the call"]),
         (Flaw::IgnoresThePrefix, &["lists the objects below a prefix"]),
         (Flaw::ListsPrefixesTwice, &["lists common prefixes, each once"]),
         (Flaw::GivesNoUrl, &["gives a signed URL"]),
@@ -169,13 +171,15 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
     for (flaw, rules) in expected {
         // Something of others, which is never touched.
         let others = BTreeMap::from([("others/key".to_owned(), b"precious".to_vec())]);
-        let fake = Arc::new(Fake { flaw, objects: Mutex::new(others.clone()) });
-        let plugin = plugin(Kind::ObjectStore);
-        let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input());
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
-        assert_eq!(broken(&found), rules, "{flaw:?}");
+        let fake = Arc::new(FakeStore { flaw, objects: Mutex::new(others.clone()) });
+        let plugin = sample_plugin(Kind::ObjectStore);
+        let check =
+            ObjectStoreCheck::new(plugin, fake.clone(), Arc::new(NoRestart), sample_input());
+        let found =
+            run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
+        assert_eq!(broken_rules(&found), rules, "{flaw:?}");
         match flaw {
-            Flaw::RefusesConfig => assert_eq!(kept(&found), [] as [&str; 0]),
+            Flaw::RefusesConfig => assert_eq!(kept_rules(&found), [] as [&str; 0]),
             Flaw::DeletesNothing => assert!(fake.objects.lock().unwrap().len() > 1),
             _ => assert_eq!(*fake.objects.lock().unwrap(), others, "{flaw:?}"),
         }
@@ -183,67 +187,84 @@ async fn each_flaw_of_a_store_is_found_by_its_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_keys_lie_in_a_folder_that_velero_permits_below_the_prefix_of_the_location() {
+async fn keys_stay_in_a_velero_folder_below_the_locations_prefix() {
     for prefix in ["a/b", "/a/b/"] {
-        let fake = Fake { flaw: Flaw::PermitsOnlyOneFolder, objects: Mutex::default() };
+        let fake = FakeStore { flaw: Flaw::PermitsOnlyOneFolder, objects: Mutex::default() };
         let config = Config::from([("prefix".to_owned(), prefix.to_owned())]);
-        let input = Arc::new(Input { config, ..Input::clone(&input()) });
-        let plugin = plugin(Kind::ObjectStore);
-        let trial = Trial::new(plugin, Arc::new(fake), Arc::new(NoProcess), input);
-        assert_eq!(trial.config["prefix"], "a/b");
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
-        assert_eq!(broken(&found), [] as [&str; 0]);
+        let input = Arc::new(Input { config, ..Input::clone(&sample_input()) });
+        let plugin = sample_plugin(Kind::ObjectStore);
+        let check = ObjectStoreCheck::new(plugin, Arc::new(fake), Arc::new(NoRestart), input);
+        assert_eq!(check.config["prefix"], "a/b");
+        let found =
+            run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
+        assert_eq!(broken_rules(&found), [] as [&str; 0]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_bucket_nothing_is_put() {
-    let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
-    let input = Arc::new(Input { bucket: None, ..Input::clone(&input()) });
-    let trial = Trial::new(plugin(Kind::ObjectStore), fake, Arc::new(NoProcess), input);
-    assert!(!trial.config.contains_key("bucket"));
-    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
-    assert_eq!(kept(&found), ["takes its configuration"]);
-    let skipped = Verdict::Skipped("name a scratch bucket with --bucket".into());
+async fn nothing_is_put_without_a_bucket() {
+    let fake = Arc::new(FakeStore { flaw: Flaw::None, objects: Mutex::default() });
+    let input = Arc::new(Input { bucket: None, ..Input::clone(&sample_input()) });
+    let check =
+        ObjectStoreCheck::new(sample_plugin(Kind::ObjectStore), fake, Arc::new(NoRestart), input);
+    assert!(!check.config.contains_key("bucket"));
+    let found =
+        run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
+    assert_eq!(kept_rules(&found), ["takes its configuration"]);
+    let skipped = RuleVerdict::Skipped("name a scratch bucket with --bucket".into());
     assert!(found[1..].iter().all(|finding| finding.verdict == skipped), "{found:?}");
     assert_eq!(found.len(), RULES.len());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_of_no_configuration_is_not_held_against_a_store() {
+async fn refusing_an_empty_configuration_is_not_a_violation() {
     for (config, bucket, verdict) in [
-        (false, true, Verdict::Skipped("no; give its configuration with --config".into())),
-        (true, false, Verdict::Skipped("no; name a scratch bucket with --bucket".into())),
-        (true, true, Verdict::Broken("no".into())),
+        (false, true, RuleVerdict::Skipped("no; give its configuration with --config".into())),
+        (true, false, RuleVerdict::Skipped("no; name a scratch bucket with --bucket".into())),
+        (true, true, RuleVerdict::Broken("no".into())),
     ] {
-        let fake = Arc::new(Fake { flaw: Flaw::RefusesConfig, objects: Mutex::default() });
-        let mut input = Input::clone(&input());
+        let fake = Arc::new(FakeStore { flaw: Flaw::RefusesConfig, objects: Mutex::default() });
+        let mut input = Input::clone(&sample_input());
         input.config.retain(|_, _| config);
         input.bucket = input.bucket.filter(|_| bucket);
-        let store = plugin(Kind::ObjectStore);
-        let trial = Trial::new(store, fake, Arc::new(NoProcess), Arc::new(input));
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+        let store = sample_plugin(Kind::ObjectStore);
+        let check = ObjectStoreCheck::new(store, fake, Arc::new(NoRestart), Arc::new(input));
+        let found =
+            run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
         assert_eq!(found[0].verdict, verdict);
-        assert_eq!(kept(&found), [] as [&str; 0]);
+        assert_eq!(kept_rules(&found), [] as [&str; 0]);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_prefix_all_keys_lie_in_the_folder_for_plugins() {
-    let fake = Arc::new(Fake { flaw: Flaw::None, objects: Mutex::default() });
-    let trial = Trial::new(plugin(Kind::ObjectStore), fake, Arc::new(NoProcess), input());
-    assert_eq!(trial.key("x"), "plugins/bowline-check-id/x");
+async fn without_a_prefix_keys_are_in_the_plugins_folder() {
+    let fake = Arc::new(FakeStore { flaw: Flaw::None, objects: Mutex::default() });
+    let check = ObjectStoreCheck::new(
+        sample_plugin(Kind::ObjectStore),
+        fake,
+        Arc::new(NoRestart),
+        sample_input(),
+    );
+    assert_eq!(check.key("x"), "plugins/bowline-check-id/x");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_deleted_in_time_is_named_and_all_else_is_gone() {
-    let fake = Arc::new(Fake { flaw: Flaw::HangsInADelete, objects: Mutex::default() });
-    let trial = Trial::new(plugin(Kind::ObjectStore), fake.clone(), Arc::new(NoProcess), input());
-    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+async fn undeleted_objects_are_named_and_all_others_removed() {
+    let fake = Arc::new(FakeStore { flaw: Flaw::HangsInADelete, objects: Mutex::default() });
+    let check = ObjectStoreCheck::new(
+        sample_plugin(Kind::ObjectStore),
+        fake.clone(),
+        Arc::new(NoRestart),
+        sample_input(),
+    );
+    let found =
+        run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
     let key = "plugins/bowline-check-id/large";
     assert!(fake.objects.lock().unwrap().keys().eq([key]));
     // Two are gone already, which the store calls an error.
-    let told = left(&found);
-    assert!(told.contains(&"object plugins/bowline-check-id/large in the bucket bowline-check"));
-    assert_eq!(told.len(), 3, "{told:?}");
+    let reported = reported_leftovers(&found);
+    assert!(
+        reported.contains(&"object plugins/bowline-check-id/large in the bucket bowline-check")
+    );
+    assert_eq!(reported.len(), 3, "{reported:?}");
 }

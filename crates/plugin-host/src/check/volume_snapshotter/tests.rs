@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Progress, Result};
 
 use super::*;
-use crate::check::rule::Judge;
-use crate::check::sabotage::{
-    NoProcess, broken, findings, findings_until, input, kept, left, plugin,
+use crate::check::rule::RuleRunner;
+use crate::check::test_support::{
+    NoRestart, broken_rules, kept_rules, reported_leftovers, run_check, run_check_until,
+    sample_input, sample_plugin,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,22 +24,22 @@ enum Flaw {
     DeletesOnce,
     NeverDeletes,
     HangsInCreate,
-    HangsInMakingAVolume,
+    HangsInCreateVolume,
     HangsInDelete,
     KnowsEverySnapshot,
     RefusesCancelOfUnknown,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     snapshots: Vec<String>,
     uploaded: usize,
 }
 
 /// A snapshotter in memory.
-struct Fake {
+struct FakeSnapshotter {
     flaw: Flaw,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
 }
 
 fn handle_of(volume: &Item) -> Option<VolumeId> {
@@ -47,7 +48,7 @@ fn handle_of(volume: &Item) -> Option<VolumeId> {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Fake {
+impl VolumeSnapshotter for FakeSnapshotter {
     async fn init(&self, _: &Config) -> Result<()> {
         if self.flaw == Flaw::RefusesConfig { Err(Error::unknown("no")) } else { Ok(()) }
     }
@@ -93,7 +94,7 @@ impl VolumeSnapshotter for Fake {
         _: &VolumeInfo,
         _: &str,
     ) -> Result<VolumeId> {
-        if self.flaw == Flaw::HangsInMakingAVolume {
+        if self.flaw == Flaw::HangsInCreateVolume {
             std::future::pending::<()>().await;
         }
         Ok(VolumeId::new("made").unwrap())
@@ -151,7 +152,7 @@ impl VolumeSnapshotter for Fake {
 const CLEANS_UP: &str = "leaves no snapshot, and no volume that it has not named";
 
 #[tokio::test(start_paused = true)]
-async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
+async fn each_snapshotter_flaw_breaks_its_rule() {
     let clean_up = CLEANS_UP;
     let expected: [(Flaw, &[&str]); 14] = [
         (Flaw::None, &[]),
@@ -176,70 +177,83 @@ async fn each_flaw_of_a_snapshotter_is_found_by_its_rule() {
         (Flaw::RefusesCancelOfUnknown, &["accepts the cancellation of an unknown snapshot"]),
     ];
     for (flaw, rules) in expected {
-        let fake = Arc::new(Fake { flaw, state: Mutex::default() });
-        let mut input = Input::clone(&input());
-        let own = String::from_utf8_lossy(sample::persistent_volume().unwrap().json())
+        let fake = Arc::new(FakeSnapshotter { flaw, state: Mutex::default() });
+        let mut input = Input::clone(&sample_input());
+        let own_volume = String::from_utf8_lossy(sample::persistent_volume().unwrap().json())
             .replace("unknown.example.com", "mine.example.com");
-        input.persistent_volume = Some(Item::from_json(own).unwrap());
-        let plugin = plugin(Kind::VolumeSnapshotterV2);
-        let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), Arc::new(input));
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
-        assert_eq!(broken(&found), rules, "{flaw:?}");
-        let left = fake.state.lock().unwrap().snapshots.len();
-        assert_eq!(left, usize::from(flaw == Flaw::NeverDeletes), "{flaw:?}");
+        input.persistent_volume = Some(Item::from_json(own_volume).unwrap());
+        let plugin = sample_plugin(Kind::VolumeSnapshotterV2);
+        let check =
+            SnapshotterCheck::new(plugin, fake.clone(), Arc::new(NoRestart), Arc::new(input));
+        let found =
+            run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
+        assert_eq!(broken_rules(&found), rules, "{flaw:?}");
+        let remaining = fake.state.lock().unwrap().snapshots.len();
+        assert_eq!(remaining, usize::from(flaw == Flaw::NeverDeletes), "{flaw:?}");
         if flaw == Flaw::RefusesConfig {
-            assert_eq!(kept(&found), [] as [&str; 0]);
+            assert_eq!(kept_rules(&found), [] as [&str; 0]);
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_volume_no_snapshot_is_made() {
-    let fake = Arc::new(Fake { flaw: Flaw::None, state: Mutex::default() });
-    let input = Arc::new(Input { volume: None, ..Input::clone(&input()) });
-    let trial =
-        Trial::new(plugin(Kind::VolumeSnapshotter), fake.clone(), Arc::new(NoProcess), input);
-    let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
+async fn no_snapshot_is_created_without_a_volume() {
+    let fake = Arc::new(FakeSnapshotter { flaw: Flaw::None, state: Mutex::default() });
+    let input = Arc::new(Input { volume: None, ..Input::clone(&sample_input()) });
+    let check = SnapshotterCheck::new(
+        sample_plugin(Kind::VolumeSnapshotter),
+        fake.clone(),
+        Arc::new(NoRestart),
+        input,
+    );
+    let found =
+        run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
     assert_eq!(
-        kept(&found),
+        kept_rules(&found),
         [
             "takes its configuration",
             "knows no volume behind the PersistentVolume of another driver"
         ]
     );
-    assert_eq!(broken(&found), [] as [&str; 0]);
+    assert_eq!(broken_rules(&found), [] as [&str; 0]);
     assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
 }
 
-const MAYBE_A_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
+const POSSIBLE_VOLUME: &str = "maybe a volume made from the snapshot vol-bowline-check-id-0";
 
 #[tokio::test(start_paused = true)]
-async fn what_a_call_without_an_answer_may_have_made_is_named() {
+async fn possible_results_of_an_unanswered_call_are_named() {
     let snapshot = "snapshot vol-bowline-check-id-0";
     let request = "maybe a snapshot with the tag bowline.io/request-id=bowline-check-id";
     for (flaw, expected) in [
         (Flaw::None, None),
         (Flaw::HangsInCreate, Some(request)),
-        (Flaw::HangsInMakingAVolume, Some(MAYBE_A_VOLUME)),
+        (Flaw::HangsInCreateVolume, Some(POSSIBLE_VOLUME)),
         (Flaw::HangsInDelete, Some(snapshot)),
     ] {
-        let fake = Arc::new(Fake { flaw, state: Mutex::default() });
-        let plugin = plugin(Kind::VolumeSnapshotterV2);
-        let trial = Trial::new(plugin, fake, Arc::new(NoProcess), input());
-        let found = findings(async |judge: &mut Judge<'_>| trial.examine(judge).await).await;
-        assert_eq!(left(&found), expected.into_iter().collect::<Vec<_>>(), "{flaw:?}");
-        assert_eq!(broken(&found).contains(&CLEANS_UP), expected.is_some(), "{flaw:?}");
+        let fake = Arc::new(FakeSnapshotter { flaw, state: Mutex::default() });
+        let plugin = sample_plugin(Kind::VolumeSnapshotterV2);
+        let check = SnapshotterCheck::new(plugin, fake, Arc::new(NoRestart), sample_input());
+        let found =
+            run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
+        assert_eq!(
+            reported_leftovers(&found),
+            expected.into_iter().collect::<Vec<_>>(),
+            "{flaw:?}"
+        );
+        assert_eq!(broken_rules(&found).contains(&CLEANS_UP), expected.is_some(), "{flaw:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_interrupt_a_volume_may_be_left_but_no_snapshot() {
-    let fake = Arc::new(Fake { flaw: Flaw::HangsInMakingAVolume, state: Mutex::default() });
-    let plugin = plugin(Kind::VolumeSnapshotterV2);
-    let trial = Trial::new(plugin, fake.clone(), Arc::new(NoProcess), input());
-    let interrupt = tokio::time::sleep(input().timeout / 3);
-    let examine = async |judge: &mut Judge<'_>| trial.examine(judge).await;
-    let found = findings_until(interrupt, examine).await;
-    assert_eq!(left(&found), [MAYBE_A_VOLUME]);
+async fn after_an_interrupt_only_a_volume_may_be_left_over() {
+    let fake =
+        Arc::new(FakeSnapshotter { flaw: Flaw::HangsInCreateVolume, state: Mutex::default() });
+    let plugin = sample_plugin(Kind::VolumeSnapshotterV2);
+    let check = SnapshotterCheck::new(plugin, fake.clone(), Arc::new(NoRestart), sample_input());
+    let interrupt = tokio::time::sleep(sample_input().timeout / 3);
+    let examine = async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await;
+    let found = run_check_until(interrupt, examine).await;
+    assert_eq!(reported_leftovers(&found), [POSSIBLE_VOLUME]);
     assert_eq!(fake.state.lock().unwrap().snapshots, [] as [&str; 0]);
 }

@@ -3,65 +3,65 @@
 use std::collections::BTreeSet;
 
 use bowline_api::label;
-use bowline_engine::backup::csi::{self, Left, Reach, Target};
+use bowline_engine::backup::csi::{self, Leftovers, SnapshotApi, Target};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::operation::record::Of;
+use bowline_engine::operation::record::RunRef;
 use bowline_engine::operation::{Operation, State};
-use bowline_engine::report::{About, Report};
+use bowline_engine::report::{Report, ReportSubject};
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::BackupStore;
 use bowline_store::file::BackupVolumeInfo;
 
-use super::clean::told_left;
-use super::wait::bucket;
-use super::{Course, WorkError};
+use super::leftovers::leftovers_message;
+use super::wait::file_contents;
+use super::{BackupRun, BackupRunError};
 use crate::server::Context;
 
 /// Why nothing can be done about snapshots where their API is gone.
 const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
 
-impl Course<'_> {
+impl BackupRun<'_> {
     /// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could
     /// not be deleted, which are told.
-    pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Left {
-        discard(self.context, self.of(), targets, report).await
+    pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Leftovers {
+        discard(self.context, self.run_ref(), targets, report).await
     }
 
     /// Deletes the CSI snapshots of a backup that ends without a record, since nothing leads to them then.
     /// Returns what is to be told besides: there are no results to tell it in.
-    pub(super) async fn abandon_csi(&self, operations: &[Operation]) -> String {
+    pub(super) async fn discard_unrecorded_csi(&self, operations: &[Operation]) -> String {
         let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
-        let left = self.discard_csi(&targets, &Report::default()).await;
-        told_left(&left.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let leftovers = self.discard_csi(&targets, &Report::default()).await;
+        leftovers_message(&leftovers.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     /// What is to be told of the CSI snapshots of a backup of which it is not known whether it has a record:
     /// they stay.
-    pub(super) fn tell_kept_csi(&self) -> String {
+    pub(super) fn kept_csi_message(&self) -> String {
         if self.status().csi_volume_snapshots_attempted == 0 {
             return String::new();
         }
-        let (label, uid) = (label::BACKUP_UID, self.kit.uid.as_str());
+        let (label, uid) = (label::BACKUP_UID, self.resources.uid.as_str());
         format!("; its VolumeSnapshots ({label}={uid}) are left as they are")
     }
 
     /// Sees to it that the CSI snapshots of a backup outlive their objects. One that was lost before counts
     /// as failed from here on.
-    pub(super) async fn keep_csi(
+    pub(super) async fn retain_csi(
         &self,
         operations: &mut [Operation],
         infos: &[BackupVolumeInfo],
         report: &Report,
-    ) -> Result<(), WorkError> {
-        let (kept, _) = csi::targets(operations);
-        if kept.is_empty() {
+    ) -> Result<(), BackupRunError> {
+        let (retained, _) = csi::targets_of_operations(operations);
+        if retained.is_empty() {
             return Ok(());
         }
         let cluster = self.cluster();
-        let lost = match Reach::discover(&*cluster, self.of()).await {
-            Ok(Some(reach)) => csi::retain(&reach, &kept, report).await,
-            Ok(None) => kept.into_iter().map(|one| (one, NOT_SERVED.to_owned())).collect(),
-            Err(error) => return Err(WorkError::Thaw(error.to_string())),
+        let lost = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
+            Ok(Some(reach)) => csi::retain(&reach, &retained, report).await,
+            Ok(None) => retained.into_iter().map(|one| (one, NOT_SERVED.to_owned())).collect(),
+            Err(error) => return Err(BackupRunError::Retryable(error.to_string())),
         };
         fail_lost(&lost, operations, infos, report);
         Ok(())
@@ -69,27 +69,27 @@ impl Course<'_> {
 
     /// Removes the objects of CSI snapshots that are kept. What is left of them harms nobody but whoever
     /// reads the list, so a failure is told in the log and no more.
-    pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), WorkError> {
-        let operations = match self.operations(store).await {
+    pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), BackupRunError> {
+        let operations = match self.load_operations(store).await {
             Ok(known) => known.operations,
             // The backup is over, whether or not they can be named.
-            Err(WorkError::Refused(reason)) => {
+            Err(BackupRunError::Refused(reason)) => {
                 tracing::warn!("VolumeSnapshots may be left in the cluster: {reason}");
                 return Ok(());
             }
             Err(error) => return Err(error),
         };
-        let (kept, _) = csi::targets(&operations);
-        if kept.is_empty() {
+        let (retained, _) = csi::targets_of_operations(&operations);
+        if retained.is_empty() {
             return Ok(());
         }
         let cluster = self.cluster();
-        let left = match Reach::discover(&*cluster, self.of()).await {
-            Ok(Some(reach)) => csi::release(&reach, &kept).await,
+        let leftovers = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
+            Ok(Some(reach)) => csi::release(&reach, &retained).await,
             Ok(None) => Vec::new(),
-            Err(error) => return Err(WorkError::Thaw(error.to_string())),
+            Err(error) => return Err(BackupRunError::Retryable(error.to_string())),
         };
-        for (Target { namespace, name, .. }, reason) in left {
+        for (Target { namespace, name, .. }, reason) in leftovers {
             tracing::warn!(namespace, name, "a VolumeSnapshot is left in the cluster: {reason}");
         }
         Ok(())
@@ -100,12 +100,12 @@ impl Course<'_> {
         &self,
         store: &BackupStore,
         operations: &[Operation],
-    ) -> Result<Vec<BackupVolumeInfo>, WorkError> {
-        if !operations.iter().any(csi::is_of_csi) {
+    ) -> Result<Vec<BackupVolumeInfo>, BackupRunError> {
+        if !operations.iter().any(csi::is_csi_operation) {
             return Ok(Vec::new());
         }
-        let infos = bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
-        Ok(infos.found().unwrap_or_default())
+        let infos = file_contents(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)?;
+        Ok(infos.into_found().unwrap_or_default())
     }
 }
 
@@ -113,21 +113,21 @@ impl Course<'_> {
 /// deleted, which are told.
 pub(super) async fn discard(
     context: &Context,
-    of: Of<'_>,
+    run_ref: RunRef<'_>,
     targets: &[Target],
     report: &Report,
-) -> Left {
+) -> Leftovers {
     if targets.is_empty() {
-        return Left::default();
+        return Leftovers::default();
     }
     tracing::info!(snapshots = targets.len(), "CSI snapshots of the backup are deleted");
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-    let reason = match Reach::discover(&cluster, of).await {
-        Ok(Some(reach)) => return csi::discard_or_tell(&reach, targets, report).await,
+    let reason = match SnapshotApi::discover(&cluster, run_ref).await {
+        Ok(Some(reach)) => return csi::discard_and_report(&reach, targets, report).await,
         Ok(None) => NOT_SERVED.to_owned(),
         Err(error) => error.to_string(),
     };
-    report.error(About::Run, format!("its CSI snapshots could not be deleted: {reason}"));
+    report.error(ReportSubject::Run, format!("its CSI snapshots could not be deleted: {reason}"));
     targets.to_vec().into()
 }
 
@@ -171,7 +171,7 @@ pub(super) fn without_failed(
 ) -> BTreeSet<ResourceIdentifier> {
     let mut items = items;
     let failed =
-        operations.iter().filter(|one| csi::is_of_csi(one) && one.state != State::Completed);
+        operations.iter().filter(|one| csi::is_csi_operation(one) && one.state != State::Completed);
     for operation in failed {
         for item in &operation.post_operation_items {
             items.remove(item);
@@ -203,7 +203,7 @@ mod tests {
         Operation {
             post_operation_items: vec![item("volumesnapshots", claim)],
             state,
-            ..Operation::begun(
+            ..Operation::started(
                 Kind::ItemBackup,
                 csi::BACKUPPER.parse().unwrap(),
                 item("volumesnapshots", claim),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_stored_again_in_the_place_of_a_snapshot_that_failed() {
+    fn failed_snapshot_is_replaced_by_its_claim() {
         let operations =
             [operation("a", State::Completed), operation("b", State::Failed("no".to_owned()))];
         let items = ["a", "b"].map(|name| item("volumesnapshots", name)).into();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_that_was_lost_has_failed_and_is_told_of_its_claim() {
+    fn lost_snapshot_fails_and_is_reported_on_its_claim() {
         let mut operations = [operation("a", State::Completed), operation("b", State::Completed)];
         let mut infos = [info("a"), info("b")];
         let lost = Target::of_operation(&operations[1]).unwrap();
@@ -245,10 +245,13 @@ mod tests {
         fail_lost(&[(lost, "it is gone".to_owned())], &mut operations, &infos, &report);
         assert_eq!(operations[0].state, State::Completed);
         assert_eq!(operations[1].state, State::Failed("it is gone".to_owned()));
-        assert_eq!(report.errors(), 1, "so that the backup is no whole one");
-        let told = serde_json::to_string(&report.results()).unwrap();
-        assert!(told.contains("persistentvolumeclaims") && told.contains("it is gone"), "{told}");
-        csi::settle(&operations, &mut infos);
+        assert_eq!(report.error_count(), 1, "so that the backup is no whole one");
+        let results_json = serde_json::to_string(&report.results()).unwrap();
+        assert!(
+            results_json.contains("persistentvolumeclaims") && results_json.contains("it is gone"),
+            "{results_json}"
+        );
+        csi::apply_operation_results(&operations, &mut infos);
         let results = infos.map(|info| info.result);
         assert_eq!(results, [Some(Outcome::Succeeded), Some(Outcome::Failed)]);
     }

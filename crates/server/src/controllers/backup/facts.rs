@@ -12,19 +12,19 @@ use kube::core::NamespaceResourceScope;
 use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use crate::controllers::backup_queue::reach;
-use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
-use crate::queue::Reach;
+use crate::controllers::backup_queue::scope_of;
+use crate::controllers::lookup::{OpenError, config_map, lookup, open, split_refusal};
+use crate::error_text::status_message;
+use crate::queue::NamespaceScope;
 use crate::server::Context;
-use crate::story::one_line;
 
 /// What the server knows before a backup starts.
-pub(super) struct Known {
+pub(super) struct BackupFacts {
     pub(super) facts: Facts,
     pub(super) defaults: Defaults,
 }
 
-impl Known {
+impl BackupFacts {
     /// Opens the store of the backup's location.
     pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
         open(context, &self.facts.storage_location).await
@@ -36,8 +36,8 @@ impl Known {
     }
 
     /// What a backup reaches into.
-    pub(super) fn reach(&self, backup: &Backup) -> Reach {
-        self.facts.namespaces.as_ref().map_or(Reach::All, |live| reach(backup, live))
+    pub(super) fn scope_of(&self, backup: &Backup) -> NamespaceScope {
+        self.facts.namespaces.as_ref().map_or(NamespaceScope::All, |live| scope_of(backup, live))
     }
 }
 
@@ -48,22 +48,24 @@ fn awaits_first_check(location: &Lookup<BackupStorageLocation>) -> bool {
 
 /// Looks everything up. What the API server refuses to say is among the facts, since it may make the
 /// backup invalid; what it cannot say at the moment is an error.
-pub(super) async fn gather(context: &Context, backup: &Backup) -> kube::Result<Known> {
+pub(super) async fn gather_facts(context: &Context, backup: &Backup) -> kube::Result<BackupFacts> {
     let location = location(context, backup).await?;
     let policy = backup.spec.resource_policy.as_ref().map(|policy| policy.name.as_str());
     let facts = Facts {
         storage_location: location.found,
         default_storage_location: location.default,
-        storage_locations: told(all(&context.api::<BackupStorageLocation>()).await)?,
-        snapshot_locations: told(all(&context.api::<VolumeSnapshotLocation>()).await)?,
-        namespaces: told(live_namespaces(context).await)?,
+        storage_locations: split_refusal(list_all(&context.api::<BackupStorageLocation>()).await)?,
+        snapshot_locations: split_refusal(
+            list_all(&context.api::<VolumeSnapshotLocation>()).await,
+        )?,
+        namespaces: split_refusal(live_namespaces(context).await)?,
         policy: config_map(context, policy).await?,
     };
-    Ok(Known { facts, defaults: defaults(context).await })
+    Ok(BackupFacts { facts, defaults: defaults(context).await })
 }
 
 /// The location of a backup.
-pub(super) struct Location {
+pub(super) struct BackupLocation {
     /// What it is.
     pub(super) found: Lookup<BackupStorageLocation>,
     /// The name of the one that says that it is the default. Not looked for if the backup names one.
@@ -71,27 +73,29 @@ pub(super) struct Location {
 }
 
 /// Looks up the location of a backup.
-pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result<Location> {
+pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result<BackupLocation> {
     let locations: Api<BackupStorageLocation> = context.api();
     let own = backup.spec.storage_location.as_str();
     if !own.is_empty() {
         let found = lookup(locations.get_opt(own).await)?;
-        return Ok(Location { found, default: None });
+        return Ok(BackupLocation { found, default: None });
     }
-    let listed = match told(all(&locations).await)? {
+    let listed = match split_refusal(list_all(&locations).await)? {
         Ok(listed) => listed,
         // Whether another is the default is not known, so none is.
-        Err(refusal) => return Ok(Location { found: Lookup::Failed(refusal), default: None }),
+        Err(refusal) => {
+            return Ok(BackupLocation { found: Lookup::Failed(refusal), default: None });
+        }
     };
     let name = &context.options.default_backup_storage_location;
     let marked = listed.iter().find(|location| location.spec.default);
     let default = marked.map(kube::ResourceExt::name_any);
     let wanted = default.as_ref().unwrap_or(name);
     let found = listed.iter().find(|location| location.name_any() == *wanted);
-    Ok(Location { found: found.cloned().map_or(Lookup::Missing, Lookup::Found), default })
+    Ok(BackupLocation { found: found.cloned().map_or(Lookup::Missing, Lookup::Found), default })
 }
 
-async fn all<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+async fn list_all<K>(api: &Api<K>) -> kube::Result<Vec<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -122,7 +126,7 @@ async fn defaults(context: &Context) -> Defaults {
     let options = &context.options;
     let version = context.client.apiserver_version().await.map_or_else(
         |error| {
-            tracing::warn!("the version of the cluster is not known: {}", one_line(&error));
+            tracing::warn!("the version of the cluster is not known: {}", status_message(&error));
             ClusterVersion::default()
         },
         |info| ClusterVersion {
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_waited_for_only_until_somebody_has_looked_at_it() {
+    fn backup_waits_only_for_the_first_location_check() {
         for (location, expected) in [
             (found(&Value::Null), true),
             (found(&json!({})), true),

@@ -6,82 +6,89 @@ use std::sync::{Arc, PoisonError};
 
 use bowline_engine::backup::csi::{self, Target};
 use bowline_engine::backup::{Progress, Recovery, finalize, replace, snapshot};
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::operation::Operation;
-use bowline_engine::point::{self, Point};
-use bowline_engine::report::{About, Report};
+use bowline_engine::report::{Report, ReportSubject};
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupVolumeInfo, Own, Snapshot};
+use bowline_store::file::{BackupVolumeInfo, BowlineBackupInfo, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
-use super::commit::{Conclusion, Recorded, commit};
+use super::commit::{Conclusion, RecordState, commit};
 use super::csi::without_failed;
-use super::volumes::Resources;
-use super::wait::{Contents, Recalled, bucket};
-use super::{Course, Then, WorkError, canceled_reason, canceled_with_results, failed, recover};
-use crate::controllers::bucket_wait::{try_bucket, unless_canceled};
-use crate::story::one_line;
+use super::volumes::SnapshotResources;
+use super::wait::{FileContents, LoadedOperations, file_contents};
+use super::{
+    BackupRun, BackupRunError, NextStage, canceled_reason, canceled_status_with_results,
+    failed_status, recover,
+};
+use crate::controllers::bucket_wait::{retry_bucket_call, with_cancel_grace};
+use crate::error_text::status_message;
 
-impl Course<'_> {
+impl BackupRun<'_> {
     /// Ends a backup whose operations have ended.
-    pub(super) async fn finish(&self) -> Result<Then, WorkError> {
-        let store = match self.ask(recover::committed(self.context, &self.backup)).await? {
-            recover::Committed::Yes(status) => {
-                // Its files are there, and so are maybe the objects of its snapshots.
-                let store = recover::store(self.context, &self.backup).await?;
-                self.release_csi(&store).await?;
-                return Ok(Then::Over(status));
-            }
-            recover::Committed::No(store) => store,
-        };
-        if self.kit.cancel.is_cancelled() && !self.is_there().await? {
-            self.clean_up_recorded(&store).await?;
-            return Ok(Then::Gone);
+    pub(super) async fn finish(&self) -> Result<NextStage, BackupRunError> {
+        let store =
+            match self.wait_for_bucket(recover::commit_state(self.context, &self.backup)).await? {
+                recover::CommitState::Yes(status) => {
+                    // Its files are there, and so are maybe the objects of its snapshots.
+                    let store = recover::open_store(self.context, &self.backup).await?;
+                    self.release_csi(&store).await?;
+                    return Ok(NextStage::Finished(status));
+                }
+                recover::CommitState::No(store) => store,
+            };
+        if self.resources.cancel.is_cancelled() && !self.object_exists().await? {
+            self.delete_recorded_leftovers(&store).await?;
+            return Ok(NextStage::ObjectGone);
         }
-        let Recalled { mut operations, own, report, unreadable } =
-            self.ask(self.operations(&store)).await?;
+        let LoadedOperations { mut operations, own, report, unreadable } =
+            self.wait_for_bucket(self.load_operations(&store)).await?;
         let own = (!unreadable.own).then_some(own);
-        let infos = self.ask(self.csi_infos(&store, &operations)).await?;
-        if !self.kit.cancel.is_cancelled() {
-            self.keep_csi(&mut operations, &infos, &report).await?;
+        let infos = self.wait_for_bucket(self.csi_infos(&store, &operations)).await?;
+        if !self.resources.cancel.is_cancelled() {
+            self.retain_csi(&mut operations, &infos, &report).await?;
         }
         let items = without_failed(replace::items_of(&operations), &operations, &infos);
-        if !items.is_empty() && !self.kit.cancel.is_cancelled() {
-            self.replace(&store, items, &report).await?;
-            point::pass(Point::ArchiveReplaced);
+        if !items.is_empty() && !self.resources.cancel.is_cancelled() {
+            self.store_items_again(&store, items, &report).await?;
+            failpoint::hit(Point::ArchiveReplaced);
         }
         // From here on it is settled whether it was cancelled.
-        let is_canceled = self.kit.cancel.is_cancelled();
+        let is_canceled = self.resources.cancel.is_cancelled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         if is_canceled {
-            report.error(About::Run, canceled_reason());
+            report.error(ReportSubject::Run, canceled_reason());
         }
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
-            if let Some(error) = WorkError::of_write(&error) {
+            if let Some(error) = BackupRunError::of_write(&error) {
                 return Err(error);
             }
-            let left = self.abandon_csi(&operations).await;
-            let reason = format!("cannot write the results: {}{left}", one_line(&error));
-            return Ok(Then::Over(Box::new(failed(&status, reason))));
+            let leftovers = self.discard_unrecorded_csi(&operations).await;
+            let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));
+            return Ok(NextStage::Finished(Box::new(failed_status(&status, reason))));
         }
-        point::pass(Point::ResultsWritten);
+        failpoint::hit(Point::ResultsWritten);
         self.write_log(&store).await?;
-        let status = if is_canceled { canceled_with_results(&status) } else { status };
-        let unknown = || WorkError::Commit("no answer since the backup was canceled".into());
+        let status = if is_canceled { canceled_status_with_results(&status) } else { status };
+        let unknown = || BackupRunError::Commit("no answer since the backup was canceled".into());
         let committing = commit(&store, &self.backup, &status);
-        let conclusion = unless_canceled(&self.kit.cancel, committing, || Err(unknown())).await?;
+        let conclusion =
+            with_cancel_grace(&self.resources.cancel, committing, || Err(unknown())).await?;
         let Conclusion { mut status, recorded, refusal } = conclusion;
         if let Some(refusal) = refusal {
-            return Err(WorkError::WriteRefused(refusal));
+            return Err(BackupRunError::WriteRefused(refusal));
         }
         match recorded {
-            Recorded::Yes => self.release_csi(&store).await?,
-            Recorded::No => status.failure_reason.push_str(&self.abandon_csi(&operations).await),
-            Recorded::Unknown => status.failure_reason.push_str(&self.tell_kept_csi()),
+            RecordState::Yes => self.release_csi(&store).await?,
+            RecordState::No => {
+                status.failure_reason.push_str(&self.discard_unrecorded_csi(&operations).await);
+            }
+            RecordState::Unknown => status.failure_reason.push_str(&self.kept_csi_message()),
         }
-        Ok(Then::Over(Box::new(status)))
+        Ok(NextStage::Finished(Box::new(status)))
     }
 
     /// Writes what became of the volumes of the backup, and of their snapshots. Files that cannot be read are
@@ -90,44 +97,46 @@ impl Course<'_> {
         &self,
         store: &BackupStore,
         operations: &[Operation],
-        own: Option<Own>,
+        own: Option<BowlineBackupInfo>,
         is_canceled: bool,
         report: &Report,
-    ) -> Result<(), WorkError> {
-        let snapshots = self.ask(async { bucket(store.get::<Vec<Snapshot>>(&self.name).await) });
-        let (snapshots, has_snapshots) = told(snapshots.await?, "its snapshots", report);
+    ) -> Result<(), BackupRunError> {
+        let snapshots = self
+            .wait_for_bucket(async { file_contents(store.get::<Vec<Snapshot>>(&self.name).await) });
+        let (snapshots, has_snapshots) = list_or_report(snapshots.await?, "its snapshots", report);
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         if snapshots.is_empty() && by_csi.is_empty() {
             return Ok(());
         }
-        let infos =
-            self.ask(async { bucket(store.get::<Vec<BackupVolumeInfo>>(&self.name).await) });
-        let (mut infos, has_infos) = told(infos.await?, "its volumes", report);
-        let resources = Resources::new(self.context, &self.backup);
-        resources.learn(&infos);
+        let infos = self.wait_for_bucket(async {
+            file_contents(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)
+        });
+        let (mut infos, has_infos) = list_or_report(infos.await?, "its volumes", report);
+        let resources = SnapshotResources::new(self.context, &self.backup);
+        resources.learn_csi_snapshots(&infos);
         resources.show(operations).await;
-        resources.end(operations).await;
-        let shown = resources.all().await?;
+        resources.end_resources(operations).await;
+        let shown = resources.stored_resources().await?;
         let mut snapshots =
             if is_canceled { self.discard(snapshots, report).await } else { snapshots };
-        snapshot::settle(operations, &mut snapshots, &mut infos);
-        csi::settle(operations, &mut infos);
+        snapshot::apply_operation_results(operations, &mut snapshots, &mut infos);
+        csi::apply_operation_results(operations, &mut infos);
         if is_canceled {
-            snapshot::forget_discarded(&snapshots, &mut infos);
-            let left = self.discard_csi(&by_csi, report).await;
-            csi::forget_discarded(&by_csi, &left, &mut infos);
+            snapshot::clear_discarded_ids(&snapshots, &mut infos);
+            let leftovers = self.discard_csi(&by_csi, report).await;
+            csi::clear_discarded_handles(&by_csi, &leftovers, &mut infos);
         } else {
-            let (_, failed) = csi::targets(operations);
-            let left = self.discard_csi(&failed, report).await;
-            csi::forget_discarded(&failed, &left, &mut infos);
+            let (_, failed) = csi::targets_of_operations(operations);
+            let leftovers = self.discard_csi(&failed, report).await;
+            csi::clear_discarded_handles(&failed, &leftovers, &mut infos);
         }
         let is_kept = |volume: &str| {
             !is_canceled || snapshots.iter().any(|one| one.spec.persistent_volume_name == volume)
         };
-        let kept: Vec<Operation> =
+        let kept_operations: Vec<Operation> =
             operations.iter().filter(|one| is_kept(&one.item.name)).cloned().collect();
-        let own = own.map(|own| finalize::own(&kept, own.freeze_windows));
-        let written = try_bucket(&self.kit.cancel, || async {
+        let own = own.map(|own| finalize::own_file(&kept_operations, own.freeze_windows));
+        let written = retry_bucket_call(&self.resources.cancel, || async {
             if let Some(own) = &own {
                 store.put(&self.name, own).await?;
             }
@@ -140,74 +149,83 @@ impl Course<'_> {
             store.put(&self.name, &shown).await
         });
         written.await.map_err(|error| {
-            WorkError::of_write(&error).unwrap_or_else(|| WorkError::Bucket(one_line(&error)))
+            BackupRunError::of_write(&error)
+                .unwrap_or_else(|| BackupRunError::Bucket(status_message(&error)))
         })?;
-        point::pass(Point::VolumesSettled);
+        failpoint::hit(Point::VolumesSettled);
         Ok(())
     }
 
     /// Stores items again that operations have changed.
-    async fn replace(
+    async fn store_items_again(
         &self,
         store: &BackupStore,
         items: BTreeSet<ResourceIdentifier>,
         report: &Report,
-    ) -> Result<(), WorkError> {
-        let request = match self.request().await? {
+    ) -> Result<(), BackupRunError> {
+        let request = match self.prepare_request().await? {
             Ok((request, _)) => request,
             Err(errors) => {
                 let text = format!("items that operations changed are not stored again: {errors}");
-                report.error(About::Run, text);
+                report.error(ReportSubject::Run, text);
                 return Ok(());
             }
         };
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store.clone(), Recovery::default(), progress);
-        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let replaced = Box::pin(replace::run(run, &items, &noted, Timestamp::now())).await;
+        let journaled_items =
+            self.journaled_items.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let replaced =
+            Box::pin(replace::run(run, &items, &journaled_items, Timestamp::now())).await;
         let (errors, warnings) = replaced.report.messages();
-        report.take_over(errors, warnings);
+        report.append(errors, warnings);
         match replaced.outcome {
             Ok(count) => tracing::info!(items = count, "items were stored again"),
             Err(fatal) => {
-                let reason = fatal.told();
+                let reason = fatal.error_chain();
                 let text = format!("items that operations changed are not stored again: {reason}");
-                report.error(About::Run, text);
+                report.error(ReportSubject::Run, text);
             }
         }
         Ok(())
     }
 
     /// Lets the log go on from what an earlier process has written of it.
-    pub(super) async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
-        if self.kit.wants_log() {
-            let log = self.ask(async { bucket(store.log(&self.name).await) }).await?;
-            if let Contents::Found(log) = log {
-                self.kit.log.go_on_from(&log);
+    pub(super) async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
+        if self.resources.take_needs_earlier_log() {
+            let log =
+                self.wait_for_bucket(async { file_contents(store.log(&self.name).await) }).await?;
+            if let FileContents::Found(log) = log {
+                self.resources.log.prepend(&log);
             }
         }
         Ok(())
     }
 
     /// Adds to the log in the bucket what was logged since.
-    async fn write_log(&self, store: &BackupStore) -> Result<(), WorkError> {
-        self.recall_log(store).await?;
-        let log = self.kit.log.snapshot();
+    async fn write_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
+        self.load_earlier_log(store).await?;
+        let log = self.resources.log.snapshot();
         let put = || store.put_log(&self.name, Box::pin(stream::iter([Ok(log.clone())])));
-        if let Err(error) = try_bucket(&self.kit.cancel, put).await {
-            tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
+        if let Err(error) = retry_bucket_call(&self.resources.cancel, put).await {
+            tracing::warn!("the end of the log cannot be written: {}", status_message(&error));
         }
         Ok(())
     }
 }
 
 /// A list of a backup, and whether it may be written anew. One that cannot be read is told, and may not.
-fn told<T>(contents: Contents<Vec<T>>, what: &str, report: &Report) -> (Vec<T>, bool) {
+fn list_or_report<T>(
+    contents: FileContents<Vec<T>>,
+    what: &str,
+    report: &Report,
+) -> (Vec<T>, bool) {
     match contents {
-        Contents::Found(list) => (list, true),
-        Contents::Absent => (Vec::new(), true),
-        Contents::Unreadable(reason) => {
-            report.error(About::Run, format!("the list of {what} cannot be read: {reason}"));
+        FileContents::Found(list) => (list, true),
+        FileContents::Absent => (Vec::new(), true),
+        FileContents::Unreadable(reason) => {
+            report
+                .error(ReportSubject::Run, format!("the list of {what} cannot be read: {reason}"));
             (Vec::new(), false)
         }
     }
@@ -218,14 +236,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_cannot_be_read_is_told_and_not_written_anew() {
+    fn unreadable_list_is_reported_and_not_overwritten() {
         let report = Report::default();
-        assert_eq!(told(Contents::Found(vec![1]), "its snapshots", &report), (vec![1], true));
-        assert_eq!(told(Contents::<Vec<u8>>::Absent, "its snapshots", &report), (vec![], true));
-        assert_eq!(report.errors(), 0);
-        let unreadable = Contents::<Vec<u8>>::Unreadable("no JSON".to_owned());
-        assert_eq!(told(unreadable, "its snapshots", &report), (vec![], false));
-        let told = serde_json::to_string(&report.results()).unwrap();
-        assert!(told.contains("its snapshots") && told.contains("no JSON"), "{told}");
+        assert_eq!(
+            list_or_report(FileContents::Found(vec![1]), "its snapshots", &report),
+            (vec![1], true)
+        );
+        assert_eq!(
+            list_or_report(FileContents::<Vec<u8>>::Absent, "its snapshots", &report),
+            (vec![], true)
+        );
+        assert_eq!(report.error_count(), 0);
+        let unreadable = FileContents::<Vec<u8>>::Unreadable("no JSON".to_owned());
+        assert_eq!(list_or_report(unreadable, "its snapshots", &report), (vec![], false));
+        let results = serde_json::to_string(&report.results()).unwrap();
+        assert!(results.contains("its snapshots") && results.contains("no JSON"), "{results}");
     }
 }

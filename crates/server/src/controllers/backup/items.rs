@@ -4,14 +4,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupStatus};
-use bowline_engine::backup::csi::{Follower, Left};
+use bowline_engine::backup::csi::{Leftovers, ReadinessWatch};
 use bowline_engine::backup::request::Request;
-use bowline_engine::backup::{self, Fatal, Progress, Recovery, Taken, finalize, replace};
+use bowline_engine::backup::{self, BackupOutcome, Fatal, Progress, Recovery, finalize, replace};
 use bowline_engine::cluster::ApiServer;
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Board, Operation};
+use bowline_engine::operation::{Operation, OperationTable};
 use bowline_engine::phase::Stage;
-use bowline_engine::point::{self, Point};
 use bowline_engine::report::Report;
 use bowline_plugin::Encoded;
 use bowline_plugin_host as plugin_host;
@@ -22,172 +22,191 @@ use kube::ResourceExt as _;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::clean::{named as named_snapshot, tell_left, told_left};
 use super::commit::commit;
-use super::volumes::{Askers, Resources};
-use super::{Course, Then, WorkError, canceled_status, failed, hold, recover, with_conditions};
+use super::leftovers::{leftovers_message, log_leftovers, snapshot_description as named_snapshot};
+use super::volumes::{BackupOperationClients, SnapshotResources};
+use super::{
+    BackupRun, BackupRunError, NextStage, canceled_status, failed_status, recover, register_run,
+    with_conditions,
+};
 use crate::controllers::bucket_wait::{
-    BucketDecision, BucketFailure, EndReason, first_answer, try_bucket,
+    BucketDecision, BucketFailure, EndReason, retry_bucket_call, wait_for_first_answer,
 };
-use crate::controllers::kit::NotNoted;
 use crate::controllers::operations::{
-    Actions, CANCELED_PREFIX, Followed, Nobody, follow, tell_failed,
+    ActionClients, CANCELED_PREFIX, FollowOutcome, NoPublisher, follow_operations, report_failed,
 };
-use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
-use crate::controllers::timed;
+use crate::controllers::run::{
+    ItemProgress, engine_plugins, run_until_gone, show_progress, with_retries,
+};
+use crate::controllers::run_resources::AttemptNotJournaled;
+use crate::controllers::timed_plugins;
+use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::patch;
-use crate::runs::Held;
+use crate::runs::RunGuard;
 use crate::server::Context;
-use crate::story::one_line;
-use crate::unlisted;
+use crate::unlisted_plugins;
 
 /// How many LISTs one backup makes at a time.
-const CONNECTIONS: usize = 4;
+const LIST_CONNECTIONS: usize = 4;
 
-impl Course<'_> {
+impl BackupRun<'_> {
     /// Goes on with a backup whose server ended while it was in progress: first of all thaws what may
     /// be frozen, which needs no bucket.
-    pub(super) async fn resume(&self, recovered: Recovered) -> Result<Then, WorkError> {
+    pub(super) async fn resume(&self, recovered: Recovered) -> Result<NextStage, BackupRunError> {
         let report = Report::default();
         let cluster = self.cluster();
-        self.kit.thaw(self.context, &*cluster, &self.backup, &report).await;
-        let looking = self.ask(recover::committed(self.context, &self.backup));
-        let looking = first_answer(self.context, self.kit.uid.as_str(), looking);
-        let store = match Box::pin(looking).await {
-            Ok(recover::Committed::Yes(status)) => return Ok(Then::Over(status)),
-            Ok(recover::Committed::No(store)) => store,
+        self.resources.thaw(self.context, &*cluster, &self.backup, &report).await;
+        let committed_check =
+            self.wait_for_bucket(recover::commit_state(self.context, &self.backup));
+        let committed_check =
+            wait_for_first_answer(self.context, self.resources.uid.as_str(), committed_check);
+        let store = match Box::pin(committed_check).await {
+            Ok(recover::CommitState::Yes(status)) => return Ok(NextStage::Finished(status)),
+            Ok(recover::CommitState::No(store)) => store,
             Err(error) => {
                 let failed = Err(error);
-                return self.unless_bucket_fails(Stage::Items, failed, Some(&recovered)).await;
+                return self.handle_bucket_failure(Stage::Items, failed, Some(&recovered)).await;
             }
         };
-        self.kit.note_bucket_back(self.context).await;
+        self.resources.journal_bucket_back(self.context).await;
         if recovered.attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
-            return Box::pin(self.give_up(reason, &recovered, &store)).await;
+            return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
         }
-        let (request, reach) = match self.request().await? {
+        let (request, scope) = match self.prepare_request().await? {
             Ok(request) => request,
             Err(errors) => {
                 let reason = format!("it is not valid any more: {errors}");
-                return Box::pin(self.give_up(reason, &recovered, &store)).await;
+                return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
             }
         };
-        let held = hold(self.context, &self.backup, &reach)?;
+        let guard = register_run(self.context, &self.backup, &scope)?;
         tracing::info!(
             attempt = recovered.attempts + 1,
             blocks = recovered.finished.len(),
             "the server ended during this backup, which goes on"
         );
         let attempt = u32::try_from(recovered.attempts + 1).unwrap_or(u32::MAX);
-        self.tell(Milestone::Resumed { attempt }).await;
-        Box::pin(self.items(request, held, store, Recovery { recovered, report })).await
+        self.publish_milestone(Milestone::Resumed { attempt }).await;
+        Box::pin(self.run_items(request, guard, store, Recovery { recovered, report })).await
     }
 
     /// Ends a backup that is not taken up again: what it has begun is told to stop.
-    async fn give_up(
+    async fn end_given_up(
         &self,
         reason: String,
         recovered: &Recovered,
         store: &BackupStore,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, BackupRunError> {
         let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        let mut taken = Taken::given_up(reason, recovered, self.timeout(), began);
-        self.stop_operations(&mut taken.operations).await;
-        tell_failed(&taken.operations, &taken.report);
-        self.discard_csi(&taken.csi_targets(), &taken.report).await;
-        let status = finalize::status(&self.backup, &taken);
+        let mut outcome = BackupOutcome::abandoned(reason, recovered, self.timeout(), began);
+        self.stop_operations(&mut outcome.operations).await;
+        report_failed(&outcome.operations, &outcome.report);
+        self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
+        let status = finalize::status(&self.backup, &outcome);
         let attempts = recovered.attempts.max(self.bounds().attempts);
-        Box::pin(self.close(store, status, &taken, attempts)).await
+        Box::pin(self.write_files(store, status, &outcome, attempts)).await
     }
 
     /// Lets the engine take the backup, which is held as one that runs.
-    pub(super) async fn items(
+    pub(super) async fn run_items(
         &self,
         request: Request,
-        _held: Held,
+        _guard: RunGuard,
         store: BackupStore,
         recovery: Recovery,
-    ) -> Result<Then, WorkError> {
-        if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
+    ) -> Result<NextStage, BackupRunError> {
+        if let Err(AttemptNotJournaled { reason, is_for_good }) =
+            self.resources.journal_attempt().await
+        {
             if !is_for_good {
-                return Err(WorkError::Thaw(reason));
+                return Err(BackupRunError::Retryable(reason));
             }
             let reason = format!("it cannot go on: {reason}");
-            return Box::pin(self.give_up(reason, &recovery.recovered, &store)).await;
+            return Box::pin(self.end_given_up(reason, &recovery.recovered, &store)).await;
         }
-        self.kit.keep_hooks(self.context, &self.backup.spec.hooks).await;
+        self.resources.save_hooks(self.context, &self.backup.spec.hooks).await;
         let attempts = recovery.recovered.attempts + 1;
-        unlisted::tell(self.context.host.registry().unlisted(), &recovery.report);
-        let (mut taken, is_there) = Box::pin(self.take(request, store.clone(), recovery)).await;
-        tell(&taken);
-        if let Ok(archive) = &taken.archive {
+        unlisted_plugins::report_unlisted(
+            self.context.host.registry().unlisted(),
+            &recovery.report,
+        );
+        let (mut outcome, is_there) =
+            Box::pin(self.run_engine(request, store.clone(), recovery)).await;
+        log_outcome(&outcome);
+        if let Ok(archive) = &outcome.archive {
             self.context.metrics.archive_written(&self.backup, archive.bytes);
         }
-        for window in &taken.freezes {
+        for window in &outcome.freezes {
             let milliseconds = u64::try_from(window.milliseconds).unwrap_or_default();
-            self.context.metrics.froze(Duration::from_millis(milliseconds));
+            self.context.metrics.observe_freeze(Duration::from_millis(milliseconds));
         }
-        let noted = replace::items_of(&taken.operations);
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).extend(noted);
-        let is_there = is_there && self.is_there().await?;
-        let is_other = is_of_another(&taken);
-        let mut left_by_csi = None;
-        match &taken.archive {
+        let changed_items = replace::items_of(&outcome.operations);
+        self.journaled_items.lock().unwrap_or_else(PoisonError::into_inner).extend(changed_items);
+        let is_there = is_there && self.object_exists().await?;
+        let is_other = belongs_to_other_backup(&outcome);
+        let mut csi_leftovers = None;
+        match &outcome.archive {
             _ if !is_there => {
-                self.stop_operations(&mut taken.operations).await;
-                let by_csi = taken.csi_targets();
+                self.stop_operations(&mut outcome.operations).await;
+                let by_csi = outcome.csi_targets();
                 if is_other {
-                    let snapshots = self.discard(taken.snapshots, &taken.report).await;
-                    let by_csi = self.discard_csi(&by_csi, &taken.report).await;
-                    tell_left(&snapshots, &by_csi);
-                    if is_left(&snapshots, &by_csi) {
-                        self.kit.keep_journal();
+                    let snapshots = self.discard(outcome.snapshots, &outcome.report).await;
+                    let by_csi = self.discard_csi(&by_csi, &outcome.report).await;
+                    log_leftovers(&snapshots, &by_csi);
+                    if has_leftovers(&snapshots, &by_csi) {
+                        self.resources.keep_journal();
                     }
                 } else {
-                    self.clean_up(&store, taken.snapshots, &by_csi).await;
+                    self.delete_leftovers(&store, outcome.snapshots, &by_csi).await;
                 }
-                return Ok(Then::Gone);
+                return Ok(NextStage::ObjectGone);
             }
-            Err(Fatal::Stopped) => return Ok(Then::Left),
+            Err(Fatal::Stopped) => return Ok(NextStage::HandedOver),
             Err(_) => {
-                self.stop_operations(&mut taken.operations).await;
-                tell_failed(&taken.operations, &taken.report);
+                self.stop_operations(&mut outcome.operations).await;
+                report_failed(&outcome.operations, &outcome.report);
                 // Without an archive nothing says which claims they are of.
-                left_by_csi = Some(self.discard_csi(&taken.csi_targets(), &taken.report).await);
+                csi_leftovers =
+                    Some(self.discard_csi(&outcome.csi_targets(), &outcome.report).await);
                 // Of a backup that has failed they are deleted with its record; one that was
                 // cancelled, or has no record, leaves none.
-                if is_other || matches!(taken.archive, Err(Fatal::Canceled)) {
-                    let snapshots = std::mem::take(&mut taken.snapshots);
-                    taken.snapshots = self.discard(snapshots, &taken.report).await;
+                if is_other || matches!(outcome.archive, Err(Fatal::Canceled)) {
+                    let snapshots = std::mem::take(&mut outcome.snapshots);
+                    outcome.snapshots = self.discard(snapshots, &outcome.report).await;
                 }
             }
             Ok(_) => {}
         }
-        let mut status = match &taken.archive {
-            Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &taken)),
-            _ => finalize::status(&self.backup, &taken),
+        let mut status = match &outcome.archive {
+            Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &outcome)),
+            _ => finalize::status(&self.backup, &outcome),
         };
-        if let Some(left) = left_by_csi {
+        if let Some(leftovers) = csi_leftovers {
             if is_other {
                 // There will be no results to tell it in.
-                status.failure_reason.push_str(&told(&taken.snapshots, &left));
-                if is_left(&taken.snapshots, &left) {
-                    self.kit.abandon(Stage::Items).await;
+                status
+                    .failure_reason
+                    .push_str(&leftover_snapshots_message(&outcome.snapshots, &leftovers));
+                if has_leftovers(&outcome.snapshots, &leftovers) {
+                    self.resources.journal_abandoned(Stage::Items).await;
                 }
             }
             // One that was taken and deleted again is none that a deletion would have to find.
-            let left = i64::try_from(left.iter().count()).unwrap_or(i64::MAX);
+            let leftover_count = i64::try_from(leftovers.iter().count()).unwrap_or(i64::MAX);
             let completed = &mut status.csi_volume_snapshots_completed;
-            *completed = (*completed).min(left);
+            *completed = (*completed).min(leftover_count);
         }
-        Box::pin(self.close(&store, status, &taken, attempts)).await
+        Box::pin(self.write_files(&store, status, &outcome, attempts)).await
     }
 
     /// Who asks about the operations of the backup.
-    pub(super) fn askers<'a>(&'a self, resources: &'a Resources<'a>) -> Askers<'a> {
-        askers(self.context, &self.kit.plugins, &self.backup, resources)
+    pub(super) fn operation_clients<'a>(
+        &'a self,
+        resources: &'a SnapshotResources<'a>,
+    ) -> BackupOperationClients<'a> {
+        operation_clients(self.context, &self.resources.plugins, &self.backup, resources)
     }
 
     pub(super) fn cluster(&self) -> Arc<ApiServer> {
@@ -203,44 +222,47 @@ impl Course<'_> {
         recovery: Recovery,
         progress: Arc<Progress>,
     ) -> backup::Run {
-        let Self { context, kit, .. } = self;
+        let Self { context, resources, .. } = self;
         backup::Run {
             request: Request { backup: Encoded::new(self.backup.clone()), ..request },
             cluster: self.cluster(),
             store,
-            backup_item_actions: named(self.actions()),
-            item_block_actions: named(timed::item_block_actions(&kit.plugins, &context.calls)),
+            backup_item_actions: engine_plugins(self.actions()),
+            item_block_actions: engine_plugins(timed_plugins::item_block_actions(
+                &resources.plugins,
+                &context.calls,
+            )),
             snapshotters: Arc::clone(&context.snapshotters) as _,
             options: backup::Options {
-                connections: CONNECTIONS,
+                connections: LIST_CONNECTIONS,
                 block_workers: context.options.item_block_worker_count.max(1),
                 scratch: context.options.scratch_dir.clone(),
                 freeze_timeout: Some(context.options.freeze_timeout),
             },
             progress,
-            journal: Arc::clone(&kit.journal) as _,
+            journal: Arc::clone(&resources.journal) as _,
             recovery,
             stop: context.stop.child_token(),
-            cancel: self.kit.cancel.clone(),
+            cancel: self.resources.cancel.clone(),
         }
     }
 
     /// Lets the engine take the backup, and shows how far it is meanwhile. Returns as well whether the
     /// Backup is still there.
-    async fn take(
+    async fn run_engine(
         &self,
         request: Request,
         store: BackupStore,
         recovery: Recovery,
-    ) -> (Taken, bool) {
+    ) -> (BackupOutcome, bool) {
         let progress = Arc::new(Progress::default());
         let run = self.engine_run(request, store, recovery, Arc::clone(&progress));
-        let items = || Items {
+        let items = || ItemProgress {
             done: progress.backed_up(),
             total: progress.total(),
             is_total_known: progress.is_total_known(),
         };
-        let resources = Resources::new(self.context, &self.backup);
+        let resources = SnapshotResources::new(self.context, &self.backup);
         let shown = Box::pin(async {
             let counted =
                 show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
@@ -250,154 +272,169 @@ impl Course<'_> {
                 () = resources.publish(&progress.snapshots) => {}
             }
         });
-        until_over(Box::pin(backup::run(run, Timestamp::now())), shown, &self.kit.cancel).await
+        run_until_gone(Box::pin(backup::run(run, Timestamp::now())), shown, &self.resources.cancel)
+            .await
     }
 
     /// Tells operations to stop that nobody will wait for, and notes what came of that.
     pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
-        stop_operations(self.context, &self.kit.plugins, &self.backup, operations).await;
+        stop_operations(self.context, &self.resources.plugins, &self.backup, operations).await;
     }
 
     /// Writes the files of a backup that was attempted so often; of one that has failed, the commit record as
     /// well.
-    async fn close(
+    async fn write_files(
         &self,
         store: &BackupStore,
         status: BackupStatus,
-        taken: &Taken,
+        outcome: &BackupOutcome,
         attempts: usize,
-    ) -> Result<Then, WorkError> {
-        if is_of_another(taken) {
-            return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
+    ) -> Result<NextStage, BackupRunError> {
+        if belongs_to_other_backup(outcome) {
+            return Ok(NextStage::Finished(Box::new(finalize::completed_status(
+                &status,
+                Timestamp::now(),
+            ))));
         }
-        let log = self.kit.log.snapshot();
-        let write = || finalize::write(store, &self.name, taken, self.of(), log.clone());
-        if let Err(error) = try_bucket(&self.kit.cancel, write).await {
-            let reason = one_line(&error);
+        let log = self.resources.log.snapshot();
+        let write = || finalize::write(store, &self.name, outcome, self.run_ref(), log.clone());
+        if let Err(error) = retry_bucket_call(&self.resources.cancel, write).await {
+            let reason = status_message(&error);
             // The journal knows all of it, so that it can be done again.
             if let Some(failure) = BucketFailure::of_write(&error)
                 && BucketDecision::Retry
-                    == self.outage(Stage::Items, failure, attempts, &reason).await
+                    == self.journal_outage(Stage::Items, failure, attempts, &reason).await
             {
-                return Err(WorkError::Bucket(reason));
+                return Err(BackupRunError::Bucket(reason));
             }
-            return Ok(self.end_unstored(&status, taken, &reason).await);
+            return Ok(self.end_without_files(&status, outcome, &reason).await);
         }
-        self.kit.note_bucket_back(self.context).await;
-        point::pass(Point::FilesWritten);
-        if taken.archive.is_err() {
-            let committing = self.ask(commit(store, &self.backup, &status)).await;
-            let failure = committing.as_ref().err().and_then(WorkError::bucket_failure);
+        self.resources.journal_bucket_back(self.context).await;
+        failpoint::hit(Point::FilesWritten);
+        if outcome.archive.is_err() {
+            let committing = self.wait_for_bucket(commit(store, &self.backup, &status)).await;
+            let failure = committing.as_ref().err().and_then(BackupRunError::bucket_failure);
             return match (committing, failure) {
-                (Ok(end), _) => Ok(Then::Over(Box::new(end.status))),
+                (Ok(end), _) => Ok(NextStage::Finished(Box::new(end.status))),
                 (Err(error), Some(failure)) => {
                     let reason = error.to_string();
-                    let decision = self.outage(Stage::Items, failure, attempts, &reason).await;
+                    let decision =
+                        self.journal_outage(Stage::Items, failure, attempts, &reason).await;
                     match decision {
                         BucketDecision::Retry => Err(error),
                         // Its files are there, and name what a deletion of the backup has to find.
-                        BucketDecision::End(_) => Ok(Then::Over(Box::new(failed(&status, reason)))),
+                        BucketDecision::End(_) => {
+                            Ok(NextStage::Finished(Box::new(failed_status(&status, reason))))
+                        }
                     }
                 }
                 (Err(error), None) => Err(error),
             };
         }
         // From here on, whoever finds the Backup can end it.
-        let shown = patiently(|| self.show(&status)).await?;
-        point::pass(Point::BackupCollected);
+        let shown = with_retries(|| self.write_status(&status)).await?;
+        failpoint::hit(Point::BackupCollected);
         if let Some(backup) = shown {
-            return Ok(Then::Stage(Box::new(backup)));
+            return Ok(NextStage::Continue(Box::new(backup)));
         }
-        self.stop_operations(&mut taken.operations.clone()).await;
-        self.clean_up(store, taken.snapshots.clone(), &taken.csi_targets()).await;
-        Ok(Then::Gone)
+        self.stop_operations(&mut outcome.operations.clone()).await;
+        self.delete_leftovers(store, outcome.snapshots.clone(), &outcome.csi_targets()).await;
+        Ok(NextStage::ObjectGone)
     }
 
     /// Ends a backup whose files the bucket does not take: nothing would lead to what it has made.
-    async fn end_unstored(&self, status: &BackupStatus, taken: &Taken, reason: &str) -> Then {
-        self.stop_operations(&mut taken.operations.clone()).await;
-        let snapshots = self.discard(taken.snapshots.clone(), &taken.report).await;
-        let by_csi = self.discard_csi(&taken.csi_targets(), &taken.report).await;
-        if is_left(&snapshots, &by_csi) {
-            self.kit.abandon(Stage::Items).await;
+    async fn end_without_files(
+        &self,
+        status: &BackupStatus,
+        outcome: &BackupOutcome,
+        reason: &str,
+    ) -> NextStage {
+        self.stop_operations(&mut outcome.operations.clone()).await;
+        let snapshots = self.discard(outcome.snapshots.clone(), &outcome.report).await;
+        let by_csi = self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
+        if has_leftovers(&snapshots, &by_csi) {
+            self.resources.journal_abandoned(Stage::Items).await;
         }
         // There is no other place to tell it.
-        let left = told(&snapshots, &by_csi);
-        let reason = format!("cannot write the files of the backup: {reason}{left}");
-        let is_told = status.failure_reason.starts_with(CANCELED_PREFIX);
-        if self.is_canceled() && !is_told {
-            return Then::Over(Box::new(failed(&canceled_status(status), reason)));
+        let leftovers = leftover_snapshots_message(&snapshots, &by_csi);
+        let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
+        let is_cancel_reported = status.failure_reason.starts_with(CANCELED_PREFIX);
+        if self.is_canceled() && !is_cancel_reported {
+            return NextStage::Finished(Box::new(failed_status(&canceled_status(status), reason)));
         }
-        Then::Over(Box::new(failed(status, reason)))
+        NextStage::Finished(Box::new(failed_status(status, reason)))
     }
 
     /// Writes the status. None if the Backup is gone.
-    pub(super) async fn show(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
+    pub(super) async fn write_status(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
         let status = with_conditions(status, self.is_canceled());
         patch::patch_status_of(self.api, &self.backup, json!(status)).await
     }
 }
 
 /// Whether there are snapshots that could not be deleted.
-fn is_left(snapshots: &[Snapshot], by_csi: &Left) -> bool {
-    snapshots.iter().any(|one| named_snapshot(one).is_some()) || !by_csi.is_empty()
+fn has_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> bool {
+    snapshots.iter().any(|one| named_snapshot(one).is_some()) || !csi_leftovers.is_empty()
 }
 
 /// What is to be told of snapshots that could not be deleted.
-fn told(snapshots: &[Snapshot], by_csi: &Left) -> String {
-    let by_csi = by_csi.iter().map(ToString::to_string);
-    told_left(&snapshots.iter().filter_map(named_snapshot).chain(by_csi).collect::<Vec<_>>())
+fn leftover_snapshots_message(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> String {
+    let by_csi = csi_leftovers.iter().map(ToString::to_string);
+    leftovers_message(
+        &snapshots.iter().filter_map(named_snapshot).chain(by_csi).collect::<Vec<_>>(),
+    )
 }
 
 /// Who asks about the operations of a backup.
-fn askers<'a>(
+fn operation_clients<'a>(
     context: &'a Context,
-    plugins: &plugin_host::Run,
+    plugins: &plugin_host::PluginRun,
     backup: &Backup,
-    resources: &'a Resources<'a>,
-) -> Askers<'a> {
+    resources: &'a SnapshotResources<'a>,
+) -> BackupOperationClients<'a> {
     let unlisted = context.host.registry().unlisted();
-    let actions = timed::backup_item_actions(plugins, &context.calls);
-    let actions = Actions::new(actions, backup.clone(), unlisted);
+    let actions = timed_plugins::backup_item_actions(plugins, &context.calls);
+    let actions = ActionClients::new(actions, backup.clone(), unlisted);
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-    let follower = Follower::new(Arc::new(cluster), &backup.name_any());
-    Askers::new(actions, follower, context, resources)
+    let follower = ReadinessWatch::new(Arc::new(cluster), &backup.name_any());
+    BackupOperationClients::new(actions, follower, context, resources)
 }
 
 /// Tells operations to stop that nobody will wait for, and notes what came of that.
 pub(super) async fn stop_operations(
     context: &Context,
-    plugins: &plugin_host::Run,
+    plugins: &plugin_host::PluginRun,
     backup: &Backup,
     operations: &mut Vec<Operation>,
 ) {
     if operations.is_empty() {
         return;
     }
-    let board = Arc::new(Board::new(std::mem::take(operations)));
-    let resources = Resources::new(context, backup);
-    let asker = askers(context, plugins, backup, &resources);
+    let table = Arc::new(OperationTable::new(std::mem::take(operations)));
+    let resources = SnapshotResources::new(context, backup);
+    let clients = operation_clients(context, plugins, backup, &resources);
     let canceled = CancellationToken::new();
     canceled.cancel();
     let uid = backup.uid().unwrap_or_default();
-    let followed = follow(context, &uid, &board, &asker, &canceled, &Nobody).await;
-    if followed == Followed::Stopped {
+    let followed =
+        follow_operations(context, &uid, &table, &clients, &canceled, &NoPublisher).await;
+    if followed == FollowOutcome::Stopped {
         tracing::warn!("operations may go on, because the server ends");
     }
-    *operations = board.operations();
+    *operations = table.operations();
     resources.update(operations).await;
 }
 
 /// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to
 /// touch.
-fn is_of_another(taken: &Taken) -> bool {
-    matches!(taken.archive, Err(Fatal::Exists | Fatal::Look(_)))
+fn belongs_to_other_backup(outcome: &BackupOutcome) -> bool {
+    matches!(outcome.archive, Err(Fatal::Exists | Fatal::ReadBucket(_)))
 }
 
 /// Says in the log how it went. The counts come from the report.
-fn tell(taken: &Taken) {
-    let (errors, warnings) = (taken.report.errors(), taken.report.warnings());
-    match &taken.archive {
+fn log_outcome(outcome: &BackupOutcome) {
+    let (errors, warnings) = (outcome.report.error_count(), outcome.report.warning_count());
+    match &outcome.archive {
         Ok(archive) => tracing::info!(
             items = archive.items,
             bytes = archive.bytes,
@@ -409,7 +446,12 @@ fn tell(taken: &Taken) {
             tracing::info!("the server ends; the next server resumes the backup");
         }
         Err(fatal) => {
-            tracing::error!(errors, warnings, "the backup has not ended well: {}", fatal.told());
+            tracing::error!(
+                errors,
+                warnings,
+                "the backup has not ended well: {}",
+                fatal.error_chain()
+            );
         }
     }
 }
@@ -424,9 +466,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_that_the_next_server_resumes_is_no_error_in_the_log() {
+    fn resumable_backup_is_not_logged_as_an_error() {
         assert!(is_resumed_later(&Fatal::Stopped));
         assert!(!is_resumed_later(&Fatal::Canceled));
-        assert!(!is_resumed_later(&Fatal::GivenUp("no".to_owned())));
+        assert!(!is_resumed_later(&Fatal::Abandoned("no".to_owned())));
     }
 }

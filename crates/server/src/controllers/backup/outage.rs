@@ -4,17 +4,21 @@ use bowline_api::BackupStatus;
 use bowline_engine::journal::Recovered;
 use bowline_engine::phase::{Stage, backup_stage};
 
-use super::clean::told_left;
-use super::{Course, Then, WorkError, canceled_status, failed, gone, phase_of};
-use crate::controllers::bucket_wait::{BucketDecision, BucketFailure, EndReason, unless_canceled};
-use crate::controllers::kit::NotNoted;
+use super::leftovers::leftovers_message;
+use super::{
+    BackupRun, BackupRunError, NextStage, canceled_status, failed_status, journal_cleanup, phase_of,
+};
+use crate::controllers::bucket_wait::{
+    BucketDecision, BucketFailure, EndReason, with_cancel_grace,
+};
+use crate::controllers::run_resources::AttemptNotJournaled;
 use crate::events::Milestone;
 
-impl Course<'_> {
+impl BackupRun<'_> {
     /// Begins with a stage behind the items that another process has left. One that has ended the server too often
     /// ends here.
-    pub(super) async fn begin_stage(&self) -> Result<Then, WorkError> {
-        let next = Then::Stage(Box::new(self.backup.clone()));
+    pub(super) async fn resume_stage(&self) -> Result<NextStage, BackupRunError> {
+        let next = NextStage::Continue(Box::new(self.backup.clone()));
         let (Some(stage), Some(recovered)) =
             (phase_of(&self.backup).and_then(backup_stage), &self.recovered)
         else {
@@ -22,13 +26,15 @@ impl Course<'_> {
         };
         let attempts = recovered.attempts_at(stage);
         if attempts >= self.bounds().attempts {
-            let why = EndReason::TooManyAttempts(attempts);
-            return self.end_by_journal(stage, why, "", recovered).await;
+            let end_reason = EndReason::TooManyAttempts(attempts);
+            return self.end_from_journal(stage, end_reason, "", recovered).await;
         }
-        match self.kit.note_stage_attempt(self.context, stage).await {
-            Err(NotNoted { reason, is_for_good: false }) => Err(WorkError::Thaw(reason)),
+        match self.resources.journal_stage_attempt(self.context, stage).await {
+            Err(AttemptNotJournaled { reason, is_for_good: false }) => {
+                Err(BackupRunError::Retryable(reason))
+            }
             // A journal that is full does not keep a backup from its end.
-            Err(NotNoted { reason, is_for_good: true }) => {
+            Err(AttemptNotJournaled { reason, is_for_good: true }) => {
                 tracing::warn!("{reason}");
                 Ok(next)
             }
@@ -38,37 +44,37 @@ impl Course<'_> {
 
     /// What follows a stage. If all that is wrong is the bucket, the backup waits for it, or ends by what its journal
     /// knows. Without what that knows it is tried once more, which opens the journal.
-    pub(super) async fn unless_bucket_fails(
+    pub(super) async fn handle_bucket_failure(
         &self,
         stage: Stage,
-        outcome: Result<Then, WorkError>,
+        outcome: Result<NextStage, BackupRunError>,
         recovered: Option<&Recovered>,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, BackupRunError> {
         let error = match outcome {
-            Ok(then) => {
-                if matches!(then, Then::Stage(_)) {
-                    self.kit.note_bucket_back(self.context).await;
+            Ok(next_stage) => {
+                if matches!(next_stage, NextStage::Continue(_)) {
+                    self.resources.journal_bucket_back(self.context).await;
                 }
-                return Ok(then);
+                return Ok(next_stage);
             }
             Err(error) => error,
         };
         let Some(failure) = error.bucket_failure() else { return Err(error) };
         let attempts = recovered.map_or(0, |recovered| recovered.attempts_at(stage));
         let reason = error.to_string();
-        match (self.outage(stage, failure, attempts, &reason).await, recovered) {
-            (BucketDecision::End(why), Some(recovered)) => {
-                self.end_by_journal(stage, why, &reason, recovered).await
+        match (self.journal_outage(stage, failure, attempts, &reason).await, recovered) {
+            (BucketDecision::End(end_reason), Some(recovered)) => {
+                self.end_from_journal(stage, end_reason, &reason, recovered).await
             }
             (BucketDecision::End(_) | BucketDecision::Retry, _) => {
-                self.kit.leave_stage_attempt(self.context, stage).await;
+                self.resources.journal_stage_attempt_left(self.context, stage).await;
                 Err(error)
             }
         }
     }
 
     /// Notes that the bucket cannot be used, and decides what follows.
-    pub(super) async fn outage(
+    pub(super) async fn journal_outage(
         &self,
         stage: Stage,
         failure: BucketFailure,
@@ -76,78 +82,91 @@ impl Course<'_> {
         reason: &str,
     ) -> BucketDecision {
         let is_canceled = self.is_canceled();
-        let deciding = self.kit.decide_outage(self.context, stage, failure, attempts, is_canceled);
+        let deciding =
+            self.resources.decide_outage(self.context, stage, failure, attempts, is_canceled);
         let (decision, begins_to_wait) = deciding.await;
         if begins_to_wait {
             tracing::warn!("the backup waits for its bucket: {reason}");
-            self.tell(Milestone::BucketLost).await;
+            self.publish_milestone(Milestone::BucketLost).await;
         }
         decision
     }
 
     /// Waits for an answer of the bucket; not for long once the backup was canceled.
-    pub(super) async fn ask<T>(
+    pub(super) async fn wait_for_bucket<T>(
         &self,
-        call: impl Future<Output = Result<T, WorkError>>,
-    ) -> Result<T, WorkError> {
-        let given_up = || Err(WorkError::Bucket("no answer since the backup was canceled".into()));
-        unless_canceled(&self.kit.cancel, call, given_up).await
+        call: impl Future<Output = Result<T, BackupRunError>>,
+    ) -> Result<T, BackupRunError> {
+        let given_up =
+            || Err(BackupRunError::Bucket("no answer since the backup was canceled".into()));
+        with_cancel_grace(&self.resources.cancel, call, given_up).await
     }
 
     /// Ends a backup without its bucket: operations that its journal names are told to stop, and snapshots deleted.
     /// Behind the operations the bucket may have the record of the backup, and the snapshots belong to it then: they
     /// stay until that is known. What is left is named, and the journal is kept for it.
-    async fn end_by_journal(
+    async fn end_from_journal(
         &self,
         stage: Stage,
-        why: EndReason,
+        end_reason: EndReason,
         reason: &str,
         recovered: &Recovered,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, BackupRunError> {
         let may_be_recorded = stage >= Stage::Finalizing;
-        let left = if may_be_recorded {
-            gone::made(recovered)
+        let leftovers = if may_be_recorded {
+            journal_cleanup::created_objects(recovered)
         } else {
-            gone::take_away(self.context, &self.backup, recovered).await
+            journal_cleanup::delete_created(self.context, &self.backup, recovered).await
         };
         if self.context.stop.is_cancelled() {
-            return Ok(Then::Left);
+            return Ok(NextStage::HandedOver);
         }
-        if !self.is_there().await? {
-            for one in &left {
+        if !self.object_exists().await? {
+            for one in &leftovers {
                 tracing::error!("of a backup that is gone there is left over: {one}");
             }
-            if !left.is_empty() {
-                self.kit.keep_journal();
+            if !leftovers.is_empty() {
+                self.resources.keep_journal();
             }
-            return Ok(Then::Gone);
+            return Ok(NextStage::ObjectGone);
         }
-        if !left.is_empty() {
-            self.kit.abandon(stage).await;
+        if !leftovers.is_empty() {
+            self.resources.journal_abandoned(stage).await;
         }
-        let told = if may_be_recorded { told_kept(&left) } else { told_left(&left) };
-        Ok(Then::Over(Box::new(ended(&self.status(), why, reason, &told))))
+        let message =
+            if may_be_recorded { kept_message(&leftovers) } else { leftovers_message(&leftovers) };
+        Ok(NextStage::Finished(Box::new(ended_without_bucket(
+            &self.status(),
+            end_reason,
+            reason,
+            &message,
+        ))))
     }
 }
 
 /// The status of a backup that ended without its bucket.
-fn ended(status: &BackupStatus, why: EndReason, reason: &str, left: &str) -> BackupStatus {
-    if why == EndReason::Canceled {
+fn ended_without_bucket(
+    status: &BackupStatus,
+    end_reason: EndReason,
+    reason: &str,
+    leftovers: &str,
+) -> BackupStatus {
+    if end_reason == EndReason::Canceled {
         let mut status = canceled_status(status);
-        let told = format!("; its files in the bucket were not read: {reason}{left}");
-        status.failure_reason.push_str(&told);
+        let message = format!("; its files in the bucket were not read: {reason}{leftovers}");
+        status.failure_reason.push_str(&message);
         return status;
     }
     let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
-    failed(status, format!("{why}{reason}{left}"))
+    failed_status(status, format!("{end_reason}{reason}{leftovers}"))
 }
 
 /// Names the first few of what is kept, for a status that is the only place to tell it.
-fn told_kept(left: &[String]) -> String {
-    if left.is_empty() {
+fn kept_message(leftovers: &[String]) -> String {
+    if leftovers.is_empty() {
         return String::new();
     }
-    let named = told_left(left);
+    let named = leftovers_message(leftovers);
     let named = named.trim_start_matches("; and ").trim_end_matches(" could not be deleted");
     format!(
         "; the bucket may have the whole backup, so {named} will be kept until it says that it has not"
@@ -162,18 +181,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_says_why_it_ended_and_what_is_left() {
+    fn failure_reason_names_the_cause_and_the_leftovers() {
         let status = BackupStatus::default();
-        let left = ["the snapshot snap-1 of the volume pv-1 at east".to_owned()];
-        let why = EndReason::WaitedTooLong(Duration::from_secs(7));
-        let end = ended(&status, why, "it is away", &told_left(&left));
+        let leftovers = ["the snapshot snap-1 of the volume pv-1 at east".to_owned()];
+        let end_reason = EndReason::WaitedTooLong(Duration::from_secs(7));
+        let end =
+            ended_without_bucket(&status, end_reason, "it is away", &leftovers_message(&leftovers));
         assert_eq!(end.phase, Some(BackupPhase::Failed));
         assert_eq!(
             end.failure_reason,
             "the bucket could not be used for 7 s: it is away; and the snapshot snap-1 of the volume pv-1 at \
              east could not be deleted"
         );
-        let end = ended(&status, EndReason::Canceled, "it is away", &told_kept(&left));
+        let end = ended_without_bucket(
+            &status,
+            EndReason::Canceled,
+            "it is away",
+            &kept_message(&leftovers),
+        );
         assert!(end.failure_reason.starts_with("canceled: "), "{}", end.failure_reason);
         assert!(
             end.failure_reason.ends_with(

@@ -7,19 +7,22 @@ use bowline_api::{Backup, BackupPhase, BackupStatus};
 use bowline_store::{BackupName, BackupStore};
 use kube::ResourceExt as _;
 
-use super::{WorkError, facts};
+use super::{BackupRunError, facts};
 use crate::controllers::bucket_wait::BucketFailure;
 use crate::controllers::lookup::open;
+use crate::error_text::status_message;
 use crate::server::Context;
-use crate::story::one_line;
 
 /// The store of a backup.
-pub(super) async fn store(context: &Context, backup: &Backup) -> Result<BackupStore, WorkError> {
+pub(super) async fn open_store(
+    context: &Context,
+    backup: &Backup,
+) -> Result<BackupStore, BackupRunError> {
     let location = facts::location(context, backup).await?;
-    open(context, &location.found).await.map_err(WorkError::Open)
+    open(context, &location.found).await.map_err(BackupRunError::Open)
 }
 
-pub(super) enum Committed {
+pub(super) enum CommitState {
     /// It is over, with this status.
     Yes(Box<BackupStatus>),
     /// It is not, in this store.
@@ -27,10 +30,12 @@ pub(super) enum Committed {
 }
 
 /// What the bucket says of a backup.
-pub(super) async fn committed(context: &Context, backup: &Backup) -> Result<Committed, WorkError> {
-    let no = |error: &(dyn std::error::Error + 'static), failure| WorkError::Unseen {
-        reason: one_line(error),
-        failure,
+pub(super) async fn commit_state(
+    context: &Context,
+    backup: &Backup,
+) -> Result<CommitState, BackupRunError> {
+    let no = |error: &(dyn std::error::Error + 'static), failure| {
+        BackupRunError::BucketStateUnknown { reason: status_message(error), failure }
     };
     let location = facts::location(context, backup).await?;
     let opened = open(context, &location.found).await;
@@ -40,14 +45,14 @@ pub(super) async fn committed(context: &Context, backup: &Backup) -> Result<Comm
     let read = store.backup(&name).await;
     let record =
         read.map_err(|error| no(&error, BucketFailure::of_read(&error).unwrap_or(refused)))?;
-    Ok(match end_of(backup, record) {
-        Some(status) => Committed::Yes(Box::new(status)),
-        None => Committed::No(store),
+    Ok(match terminal_status(backup, record) {
+        Some(status) => CommitState::Yes(Box::new(status)),
+        None => CommitState::No(store),
     })
 }
 
 /// How a backup has ended, if a record under its name is its own.
-pub(super) fn end_of(backup: &Backup, record: Option<Backup>) -> Option<BackupStatus> {
+pub(super) fn terminal_status(backup: &Backup, record: Option<Backup>) -> Option<BackupStatus> {
     let status = record.filter(|record| record.uid() == backup.uid())?.status?;
     status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)
 }

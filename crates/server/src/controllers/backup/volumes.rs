@@ -18,35 +18,35 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bowline_api::Backup;
 use bowline_engine::backup::csi;
-use bowline_engine::operation::{Asker, Operation};
+use bowline_engine::operation::{Operation, OperationClient};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters as _};
 use bowline_plugin::{BackupItemAction, Code, Error, Progress, Result, SnapshotId};
 use tokio::sync::OnceCell;
 
-use self::report::combine;
-pub(super) use self::resources::Resources;
-use crate::controllers::operations::Actions;
+use self::report::combine_progress;
+pub(super) use self::resources::SnapshotResources;
+use crate::controllers::operations::ActionClients;
 use crate::server::Context;
 
 /// Asks about all operations of a backup: item actions about those on items, snapshotters about those
 /// on snapshots.
-pub(super) struct Askers<'a> {
-    actions: Actions<dyn BackupItemAction, Backup>,
-    csi: csi::Follower,
+pub(super) struct BackupOperationClients<'a> {
+    actions: ActionClients<dyn BackupItemAction, Backup>,
+    csi: csi::ReadinessWatch,
     context: &'a Context,
-    resources: &'a Resources<'a>,
+    resources: &'a SnapshotResources<'a>,
     /// The snapshotters that were needed so far, by location.
-    opened: Mutex<HashMap<String, Arc<OnceCell<Snapshotter>>>>,
+    snapshotters: Mutex<HashMap<String, Arc<OnceCell<Snapshotter>>>>,
 }
 
-impl<'a> Askers<'a> {
+impl<'a> BackupOperationClients<'a> {
     pub(super) fn new(
-        actions: Actions<dyn BackupItemAction, Backup>,
-        csi: csi::Follower,
+        actions: ActionClients<dyn BackupItemAction, Backup>,
+        csi: csi::ReadinessWatch,
         context: &'a Context,
-        resources: &'a Resources<'a>,
+        resources: &'a SnapshotResources<'a>,
     ) -> Self {
-        Self { actions, csi, context, resources, opened: Mutex::default() }
+        Self { actions, csi, context, resources, snapshotters: Mutex::default() }
     }
 
     async fn snapshotter(&self, operation: &Operation) -> Result<(Snapshotter, SnapshotId)> {
@@ -56,18 +56,18 @@ impl<'a> Askers<'a> {
         let id = id.ok_or_else(|| Error::new(Code::InvalidArgument, "the snapshot has no id"))?;
         // Each has a cell of its own: one that is slow to open keeps no other waiting.
         let cell = {
-            let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut opened = self.snapshotters.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(opened.entry(location.to_owned()).or_default())
         };
         let open = async || {
-            self.context.snapshotters.open(location).await.map_err(|error| not_open(&error))
+            self.context.snapshotters.open(location).await.map_err(|error| open_error(&error))
         };
         let snapshotter = cell.get_or_try_init(open).await?.clone();
         Ok((snapshotter, id))
     }
 
     /// What the plugin answers that is asked how a snapshot goes.
-    async fn answer(&self, operation: &Operation) -> Result<Progress> {
+    async fn plugin_progress(&self, operation: &Operation) -> Result<Progress> {
         let (snapshotter, id) = self.snapshotter(operation).await?;
         snapshotter.calls.progress(&id).await
     }
@@ -75,26 +75,26 @@ impl<'a> Askers<'a> {
 
 /// The error of an operation whose location cannot be opened. One that may be opened the next time, as when its Secret
 /// is being replaced, is tried again for as long as a plugin may be away; one that was deleted is not.
-fn not_open(error: &OpenError) -> Error {
+fn open_error(error: &OpenError) -> Error {
     let code = if error.is_retryable { Code::Unavailable } else { Code::NotFound };
     Error::new(code, error.to_string())
 }
 
 #[async_trait]
-impl Asker for Askers<'_> {
+impl OperationClient for BackupOperationClients<'_> {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
-        if csi::is_of_csi(operation) {
+        if csi::is_csi_operation(operation) {
             return self.csi.progress(operation).await;
         }
         if !operation.kind.is_of_volume() {
             return self.actions.progress(operation).await;
         }
         let report = self.resources.plugin_report(operation).await;
-        combine(operation, self.answer(operation).await, report)
+        combine_progress(operation, self.plugin_progress(operation).await, report)
     }
 
     async fn cancel(&self, operation: &Operation) -> Result<()> {
-        if csi::is_of_csi(operation) {
+        if csi::is_csi_operation(operation) {
             return self.csi.cancel(operation);
         }
         if !operation.kind.is_of_volume() {
@@ -117,14 +117,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_location_that_cannot_be_opened_now_is_opened_again() {
+    fn location_open_error_is_retryable() {
         for (is_retryable, class) in [(true, Class::Transient), (false, Class::Permanent)] {
             let error = OpenError {
                 location: "disks".to_owned(),
                 reason: "the Secret cloud does not exist".to_owned(),
                 is_retryable,
             };
-            let error = not_open(&error);
+            let error = open_error(&error);
             assert_eq!(error.class(), class, "{error}");
             assert!(error.to_string().contains("the Secret cloud does not exist"), "{error}");
         }

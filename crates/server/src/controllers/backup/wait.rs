@@ -5,87 +5,101 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bowline_api::BackupStatus;
 use bowline_engine::backup::{finalize, snapshot};
-use bowline_engine::operation::{Board, Counts, Operation, record};
+use bowline_engine::failpoint::{self, Point};
+use bowline_engine::operation::{Counts, Operation, OperationTable, record};
 use bowline_engine::phase::{self, Stage};
-use bowline_engine::point::{self, Point};
-use bowline_engine::report::{About, Report};
+use bowline_engine::report::{Report, ReportSubject};
 use bowline_store::BackupStore;
-use bowline_store::file::{BackupOperation, FreezeWindow, Own, Results};
+use bowline_store::file::{BackupOperation, BowlineBackupInfo, FreezeWindow, Results};
 use jiff::Timestamp;
 
-use super::volumes::Resources;
-use super::{Course, Then, WorkError, failed, recover};
-use crate::controllers::bucket_wait::{try_bucket, unless_canceled};
-use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
-use crate::controllers::run::{add_results, patiently};
+use super::volumes::SnapshotResources;
+use super::{BackupRun, BackupRunError, NextStage, failed_status, recover};
+use crate::controllers::bucket_wait::{retry_bucket_call, with_cancel_grace};
+use crate::controllers::operations::{
+    FollowOutcome, OperationPublisher, follow_operations, report_failed,
+};
+use crate::controllers::run::{add_results, with_retries};
+use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::story::one_line;
 
-impl Course<'_> {
+impl BackupRun<'_> {
     /// Waits until all operations have ended.
-    pub(super) async fn wait(&self) -> Result<Then, WorkError> {
-        let store = self.ask(recover::store(self.context, &self.backup)).await?;
-        let Recalled { operations, own, report, unreadable } =
-            self.ask(self.operations(&store)).await?;
-        self.recall_log(&store).await?;
-        let infos = self.ask(self.csi_infos(&store, &operations)).await?;
-        let board = Arc::new(Board::new(operations));
-        let resources = Resources::new(self.context, &self.backup);
-        resources.learn(&infos);
-        resources.show(&board.operations()).await;
-        let asker = self.askers(&resources);
+    pub(super) async fn wait_for_operations(&self) -> Result<NextStage, BackupRunError> {
+        let store = self.wait_for_bucket(recover::open_store(self.context, &self.backup)).await?;
+        let LoadedOperations { operations, own, report, unreadable } =
+            self.wait_for_bucket(self.load_operations(&store)).await?;
+        self.load_earlier_log(&store).await?;
+        let infos = self.wait_for_bucket(self.csi_infos(&store, &operations)).await?;
+        let table = Arc::new(OperationTable::new(operations));
+        let resources = SnapshotResources::new(self.context, &self.backup);
+        resources.learn_csi_snapshots(&infos);
+        resources.show(&table.operations()).await;
+        let operation_clients = self.operation_clients(&resources);
         let freezes = own.freeze_windows;
-        let (course, store, resources) = (self, &store, &resources);
-        let waiting = Waiting { course, store, resources, freezes, unreadable };
-        let count = board.counts().attempted;
-        self.tell(Milestone::OperationsStarted { count }).await;
-        let uid = self.kit.uid.as_str();
-        match follow(self.context, uid, &board, &asker, &self.kit.cancel, &waiting).await {
-            Followed::Stopped => return Ok(Then::Left),
-            Followed::Gone => {
-                self.clean_up_recorded(store).await?;
-                return Ok(Then::Gone);
+        let (run, store, resources) = (self, &store, &resources);
+        let publisher = BackupOperationPublisher { run, store, resources, freezes, unreadable };
+        let count = table.counts().attempted;
+        self.publish_milestone(Milestone::OperationsStarted { count }).await;
+        let uid = self.resources.uid.as_str();
+        match follow_operations(
+            self.context,
+            uid,
+            &table,
+            &operation_clients,
+            &self.resources.cancel,
+            &publisher,
+        )
+        .await
+        {
+            FollowOutcome::Stopped => return Ok(NextStage::HandedOver),
+            FollowOutcome::ObjectGone => {
+                self.delete_recorded_leftovers(store).await?;
+                return Ok(NextStage::ObjectGone);
             }
-            Followed::Over => {}
+            FollowOutcome::Finished => {}
         }
-        let operations = board.operations();
+        let operations = table.operations();
         resources.show(&operations).await;
-        tell_failed(&operations, &report);
-        snapshot::tell_not_uploaded(&operations, &report);
-        let status = match self.note_end(&waiting, &operations, &report).await {
+        report_failed(&operations, &report);
+        snapshot::warn_not_uploaded(&operations, &report);
+        let status = match self.write_end(&publisher, &operations, &report).await {
             Ok(status) => status,
             Err(error) => {
-                if let Some(error) = WorkError::of_write(&error) {
+                if let Some(error) = BackupRunError::of_write(&error) {
                     return Err(error);
                 }
-                let left = self.abandon_csi(&operations).await;
-                let error = one_line(&error);
-                let reason = format!("cannot write what operations came to: {error}{left}");
-                return Ok(Then::Over(Box::new(failed(&self.status(), reason))));
+                let leftovers = self.discard_unrecorded_csi(&operations).await;
+                let error = status_message(&error);
+                let reason = format!("cannot write what operations came to: {error}{leftovers}");
+                return Ok(NextStage::Finished(Box::new(failed_status(&self.status(), reason))));
             }
         };
-        let shown = patiently(|| self.show(&status)).await?;
-        point::pass(Point::BackupFinalizing);
+        let shown = with_retries(|| self.write_status(&status)).await?;
+        failpoint::hit(Point::BackupFinalizing);
         if let Some(backup) = shown {
-            return Ok(Then::Stage(Box::new(backup)));
+            return Ok(NextStage::Continue(Box::new(backup)));
         }
-        self.clean_up_recorded(store).await?;
-        Ok(Then::Gone)
+        self.delete_recorded_leftovers(store).await?;
+        Ok(NextStage::ObjectGone)
     }
 
     /// The operations of the backup, as the bucket knows them, and what else our own file says.
-    pub(super) async fn operations(&self, store: &BackupStore) -> Result<Recalled, WorkError> {
+    pub(super) async fn load_operations(
+        &self,
+        store: &BackupStore,
+    ) -> Result<LoadedOperations, BackupRunError> {
         let report = Report::default();
-        let mut unreadable = Unreadable::default();
-        let records = match bucket(store.get::<Vec<BackupOperation>>(&self.name).await)? {
-            Contents::Found(records) => records,
-            Contents::Absent => {
-                report.error(About::Run, "the file of its operations is not in the bucket");
+        let mut unreadable = UnreadableFiles::default();
+        let records = match file_contents(store.get::<Vec<BackupOperation>>(&self.name).await)? {
+            FileContents::Found(records) => records,
+            FileContents::Absent => {
+                report.error(ReportSubject::Run, "the file of its operations is not in the bucket");
                 Vec::new()
             }
-            Contents::Unreadable(reason) => {
+            FileContents::Unreadable(reason) => {
                 unreadable.operations = true;
-                report.error(About::Run, format!("its operations are not known: {reason}"));
+                report.error(ReportSubject::Run, format!("its operations are not known: {reason}"));
                 Vec::new()
             }
         };
@@ -94,42 +108,42 @@ impl Course<'_> {
         for one in records {
             match record::from_backup(one, self.timeout(), began) {
                 Ok(operation) => operations.push(operation),
-                Err(error) => report.error(About::Run, error.to_string()),
+                Err(error) => report.error(ReportSubject::Run, error.to_string()),
             }
         }
         // A backup of Velero's has no such file.
-        let mut own = match bucket(store.get::<Own>(&self.name).await)? {
-            Contents::Found(own) => own,
-            Contents::Absent => Own::default(),
-            Contents::Unreadable(reason) => {
+        let mut own = match file_contents(store.get::<BowlineBackupInfo>(&self.name).await)? {
+            FileContents::Found(own) => own,
+            FileContents::Absent => BowlineBackupInfo::default(),
+            FileContents::Unreadable(reason) => {
                 unreadable.own = true;
                 let text = format!("what became of its snapshots is not known: {reason}");
-                report.error(About::Run, text);
-                Own::default()
+                report.error(ReportSubject::Run, text);
+                BowlineBackupInfo::default()
             }
         };
         for one in std::mem::take(&mut own.volume_operations) {
             match record::from_volume(one, self.timeout(), began) {
                 Ok(operation) => operations.push(operation),
-                Err(error) => report.error(About::Run, error.to_string()),
+                Err(error) => report.error(ReportSubject::Run, error.to_string()),
             }
         }
-        Ok(Recalled { operations, own, report, unreadable })
+        Ok(LoadedOperations { operations, own, report, unreadable })
     }
 
     /// Writes what the operations came to. The results are written before the phase says that it is
     /// over, so that no failure is lost.
-    async fn note_end(
+    async fn write_end(
         &self,
-        waiting: &Waiting<'_>,
+        publisher: &BackupOperationPublisher<'_>,
         operations: &[Operation],
         report: &Report,
     ) -> Result<BackupStatus, bowline_store::Error> {
-        let store = waiting.store;
-        try_bucket(&self.kit.cancel, || waiting.write(operations)).await?;
-        point::pass(Point::OperationsWritten);
+        let store = publisher.store;
+        retry_bucket_call(&self.resources.cancel, || publisher.write(operations)).await?;
+        failpoint::hit(Point::OperationsWritten);
         let mut status = self.status();
-        finalize::counted(&mut status, operations);
+        finalize::count_operations(&mut status, operations);
         self.add_results(store, report, &mut status).await?;
         status.phase = Some(phase::of_backup(Stage::Finalizing, status.errors > 0));
         Ok(status)
@@ -142,92 +156,92 @@ impl Course<'_> {
         report: &Report,
         status: &mut BackupStatus,
     ) -> Result<(), bowline_store::Error> {
-        let cancel = &self.kit.cancel;
-        let read = unless_canceled(cancel, store.get::<Results>(&self.name), || {
-            Err(bowline_store::Error::GivenUp)
+        let cancel = &self.resources.cancel;
+        let read = with_cancel_grace(cancel, store.get::<Results>(&self.name), || {
+            Err(bowline_store::Error::TaskAborted)
         });
         let mut results = read.await?.unwrap_or_default();
         add_results(&mut results, report, &mut status.errors, &mut status.warnings);
-        try_bucket(cancel, || store.put(&self.name, &results)).await
+        retry_bucket_call(cancel, || store.put(&self.name, &results)).await
     }
 }
 
 /// What the bucket knows of the operations of a backup.
-pub(super) struct Recalled {
+pub(super) struct LoadedOperations {
     pub(super) operations: Vec<Operation>,
-    pub(super) own: Own,
+    pub(super) own: BowlineBackupInfo,
     /// What could not be read, for the results.
     pub(super) report: Report,
-    pub(super) unreadable: Unreadable,
+    pub(super) unreadable: UnreadableFiles,
 }
 
 /// Files that are there and cannot be read. They are left as they are: somebody may yet learn something from
 /// them, and nothing from the empty list that we would write.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableFiles {
     operations: bool,
     pub(super) own: bool,
 }
 
 /// Shows how the operations of a backup go.
-struct Waiting<'a> {
-    course: &'a Course<'a>,
+struct BackupOperationPublisher<'a> {
+    run: &'a BackupRun<'a>,
     store: &'a BackupStore,
-    resources: &'a Resources<'a>,
+    resources: &'a SnapshotResources<'a>,
     freezes: Vec<FreezeWindow>,
-    unreadable: Unreadable,
+    unreadable: UnreadableFiles,
 }
 
-impl Waiting<'_> {
+impl BackupOperationPublisher<'_> {
     /// Writes operations to the bucket.
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
-        let Self { course, store, unreadable, .. } = self;
+        let Self { run, store, unreadable, .. } = self;
         if !unreadable.operations {
-            store.put(&course.name, &finalize::records(operations, course.of())).await?;
+            store.put(&run.name, &finalize::records(operations, run.run_ref())).await?;
         }
         let has_volumes = operations.iter().any(|operation| operation.kind.is_of_volume());
         if has_volumes && !unreadable.own {
-            let own = finalize::own(operations, self.freezes.clone());
-            store.put(&course.name, &own).await?;
+            let own = finalize::own_file(operations, self.freezes.clone());
+            store.put(&run.name, &own).await?;
         }
         Ok(())
     }
 }
 
 #[async_trait]
-impl Audience for Waiting<'_> {
-    async fn keep(&self, operations: &[Operation]) -> bool {
-        let kept = self.write(operations).await;
-        match &kept {
-            Ok(()) => self.course.kit.note_bucket_back(self.course.context).await,
-            Err(error) => tracing::warn!("operations cannot be written: {}", one_line(error)),
+impl OperationPublisher for BackupOperationPublisher<'_> {
+    async fn store_operations(&self, operations: &[Operation]) -> bool {
+        let stored = self.write(operations).await;
+        match &stored {
+            Ok(()) => self.run.resources.journal_bucket_back(self.run.context).await,
+            Err(error) => tracing::warn!("operations cannot be written: {}", status_message(error)),
         }
-        point::pass(Point::OperationsWritten);
-        kept.is_ok()
+        failpoint::hit(Point::OperationsWritten);
+        stored.is_ok()
     }
 
-    async fn show(&self, operations: &[Operation]) -> bool {
+    async fn publish_counts(&self, operations: &[Operation]) -> bool {
         let counts = Counts::of(operations);
-        let mut status = self.course.status();
-        finalize::counted(&mut status, operations);
+        let mut status = self.run.status();
+        finalize::count_operations(&mut status, operations);
         if counts.failed > 0 {
             status.phase = Some(phase::of_backup(Stage::Waiting, true));
         }
-        if let Some(milestone) = self.course.kit.milestone(counts) {
-            self.course.tell(milestone).await;
+        if let Some(milestone) = self.run.resources.next_milestone(counts) {
+            self.run.publish_milestone(milestone).await;
         }
         // One that cannot be shown now is shown with the next change.
-        !matches!(self.course.show(&status).await, Ok(None))
+        !matches!(self.run.write_status(&status).await, Ok(None))
     }
 
-    async fn progress(&self, operations: &[Operation]) {
+    async fn publish_progress(&self, operations: &[Operation]) {
         self.resources.show(operations).await;
     }
 }
 
 /// What a file of a backup holds.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Contents<T> {
+pub(super) enum FileContents<T> {
     Found(T),
     /// There is no such file.
     Absent,
@@ -235,9 +249,9 @@ pub(super) enum Contents<T> {
     Unreadable(String),
 }
 
-impl<T> Contents<T> {
+impl<T> FileContents<T> {
     /// What was found, if anything.
-    pub(super) fn found(self) -> Option<T> {
+    pub(super) fn into_found(self) -> Option<T> {
         match self {
             Self::Found(found) => Some(found),
             Self::Absent | Self::Unreadable(_) => None,
@@ -247,19 +261,19 @@ impl<T> Contents<T> {
 
 /// What the bucket says. Only what it says counts: a bucket that does not answer, or refuses to, is asked
 /// again.
-pub(super) fn bucket<T>(
+pub(super) fn file_contents<T>(
     read: Result<Option<T>, bowline_store::Error>,
-) -> Result<Contents<T>, WorkError> {
+) -> Result<FileContents<T>, BackupRunError> {
     match read {
-        Ok(Some(found)) => Ok(Contents::Found(found)),
-        Ok(None) => Ok(Contents::Absent),
-        Err(error) if error.is_retryable() => Err(WorkError::Bucket(one_line(&error))),
+        Ok(Some(found)) => Ok(FileContents::Found(found)),
+        Ok(None) => Ok(FileContents::Absent),
+        Err(error) if error.is_retryable() => Err(BackupRunError::Bucket(status_message(&error))),
         Err(error @ bowline_store::Error::Unreadable { .. }) => {
-            let reason = one_line(&error);
+            let reason = status_message(&error);
             tracing::error!("a file of the backup cannot be read: {reason}");
-            Ok(Contents::Unreadable(reason))
+            Ok(FileContents::Unreadable(reason))
         }
-        Err(error) => Err(WorkError::Refused(one_line(&error))),
+        Err(error) => Err(BackupRunError::Refused(status_message(&error))),
     }
 }
 
@@ -271,13 +285,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_bucket_says_is_taken_for_a_fact() {
-        let told = |read| match bucket::<u8>(read) {
-            Ok(Contents::Found(_)) => "found",
-            Ok(Contents::Absent) => "absent",
-            Ok(Contents::Unreadable(_)) => "unreadable",
-            Err(WorkError::Bucket(_)) => "later",
-            Err(WorkError::Refused(_)) => "refused",
+    fn only_definite_bucket_answers_are_accepted() {
+        let outcome_of = |read| match file_contents::<u8>(read) {
+            Ok(FileContents::Found(_)) => "found",
+            Ok(FileContents::Absent) => "absent",
+            Ok(FileContents::Unreadable(_)) => "unreadable",
+            Err(BackupRunError::Bucket(_)) => "later",
+            Err(BackupRunError::Refused(_)) => "refused",
             Err(other) => panic!("{other}"),
         };
         let refused = |code| Error::Backend {
@@ -297,12 +311,12 @@ mod tests {
             (Err(refused(Code::Unimplemented)), "refused"),
             (Err(refused(Code::Unavailable)), "later"),
             (Err(refused(Code::Unknown)), "later"),
-            (Err(Error::GivenUp), "later"),
+            (Err(Error::TaskAborted), "later"),
             (Err(unreadable(decode::Error::Damaged(damaged))), "later"),
             (Err(unreadable(decode::Error::Json(json))), "unreadable"),
             (Err(unreadable(decode::Error::TooLarge(1))), "unreadable"),
         ] {
-            assert_eq!(told(read), expected);
+            assert_eq!(outcome_of(read), expected);
         }
     }
 }

@@ -8,18 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::delete::{BackupPossessions, OtherBackups, against_unreadable, possessions};
+use bowline_engine::delete::{
+    BackupPossessions, OtherBackups, against_unreadable, referenced_snapshots,
+};
 use bowline_store::{BackupName, BackupStore};
 use futures::{StreamExt as _, stream};
 use kube::{Api, ResourceExt as _};
 
-use super::belongings::list;
+use super::owned_objects::list;
 use crate::controllers::lookup::{lookup, open};
+use crate::error_text::status_message;
 use crate::server::Context;
-use crate::story::one_line;
 
 /// How many backups are looked at at a time.
-const AT_ONCE: usize = 16;
+const CONCURRENT_READS: usize = 16;
 
 type Possessions = Arc<BackupPossessions>;
 
@@ -35,8 +37,9 @@ impl PossessionIndex {
         backup: &Backup,
     ) -> kube::Result<Result<OtherBackups, String>> {
         let all: Vec<Backup> = list(context, None).await?;
-        let others: Vec<&Backup> = all.iter().filter(|one| counts(one, backup)).collect();
-        self.keep_only(&all);
+        let others: Vec<&Backup> =
+            all.iter().filter(|one| protects_possessions(one, backup)).collect();
+        self.retain_existing(&all);
         let mut stores: BTreeMap<&str, Option<BackupStore>> = BTreeMap::new();
         for other in &others {
             let location = other.spec.storage_location.as_str();
@@ -53,19 +56,19 @@ impl PossessionIndex {
                 }
             }
         }
-        let looks = others.into_iter().filter_map(|other| {
+        let reads = others.into_iter().filter_map(|other| {
             let store = stores.get(other.spec.storage_location.as_str())?.clone()?;
             Some((other.name_any(), other.uid().unwrap_or_default(), store))
         });
         // Collected, since a closure over borrowed values must not live across a wait.
-        let looks: Vec<(String, String, BackupStore)> = looks.collect();
-        let looks = stream::iter(looks).map(|(name, uid, store)| async move {
+        let reads: Vec<(String, String, BackupStore)> = reads.collect();
+        let reads = stream::iter(reads).map(|(name, uid, store)| async move {
             let named = self.named(&store, &name, &uid).await;
             (name, named)
         });
-        let looks: Vec<_> = looks.buffer_unordered(AT_ONCE).collect().await;
+        let reads: Vec<_> = reads.buffer_unordered(CONCURRENT_READS).collect().await;
         let mut all = OtherBackups::default();
-        for (name, named) in looks {
+        for (name, named) in reads {
             match named {
                 Ok(named) => all.add(&name, &named),
                 Err(reason) => return Ok(Err(against_unreadable(&name, &reason))),
@@ -81,11 +84,12 @@ impl PossessionIndex {
         uid: &str,
     ) -> Result<Possessions, String> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(named) = lock().get(uid) {
-            return Ok(Arc::clone(named));
+        if let Some(possessions_of) = lock().get(uid) {
+            return Ok(Arc::clone(possessions_of));
         }
         let Ok(backup) = BackupName::new(name) else { return Ok(Possessions::default()) };
-        let named = possessions(store, &backup).await.map_err(|error| one_line(&error))?;
+        let named =
+            referenced_snapshots(store, &backup).await.map_err(|error| status_message(&error))?;
         let named = Arc::new(named);
         if named.unreadable.is_empty() {
             lock().insert(uid.to_owned(), Arc::clone(&named));
@@ -93,17 +97,17 @@ impl PossessionIndex {
         Ok(named)
     }
 
-    fn keep_only(&self, all: &[Backup]) {
+    fn retain_existing(&self, all: &[Backup]) {
         let uids: BTreeSet<&str> =
             all.iter().filter_map(|backup| backup.metadata.uid.as_deref()).collect();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|uid, _| uids.contains(uid.as_str()));
+        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.retain(|uid, _| uids.contains(uid.as_str()));
     }
 }
 
 /// Whether what a Backup names is kept from another that goes. One that goes itself keeps nothing, nor does one that has
 /// put nothing anywhere; one that runs takes its own.
-fn counts(other: &Backup, going: &Backup) -> bool {
+fn protects_possessions(other: &Backup, going: &Backup) -> bool {
     use BackupPhase as Phase;
     let phase = other.status.as_ref().and_then(|status| status.phase.as_ref());
     other.uid() != going.uid()
@@ -118,7 +122,7 @@ async fn store(context: &Context, name: &str) -> kube::Result<Result<Option<Back
     if let Lookup::Missing = location {
         return Ok(Ok(None));
     }
-    Ok(open(context, &location).await.map(Some).map_err(|error| one_line(&error)))
+    Ok(open(context, &location).await.map(Some).map_err(|error| status_message(&error)))
 }
 
 #[cfg(test)]
@@ -128,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_and_stays_keeps_what_it_names() {
+    fn finished_backups_protect_what_they_name() {
         let backup = |uid: &str, phase: &str, location: &str| -> Backup {
             serde_json::from_value(json!({
                 "metadata": {"name": "b", "uid": uid}, "spec": {"storageLocation": location},
@@ -136,7 +140,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let going = backup("u", "Completed", "l");
+        let deleted = backup("u", "Completed", "l");
         for (other, expected) in [
             (backup("v", "Completed", "l"), true),
             (backup("v", "PartiallyFailed", "other"), true),
@@ -147,7 +151,7 @@ mod tests {
             (backup("v", "Completed", ""), false),
             (backup("u", "Completed", "l"), false),
         ] {
-            assert_eq!(counts(&other, &going), expected, "{other:?}");
+            assert_eq!(protects_possessions(&other, &deleted), expected, "{other:?}");
         }
     }
 }

@@ -14,7 +14,7 @@ pub(super) const MAX_AGE: Duration = Duration::from_hours(24);
 
 /// What is to be done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RequestStep {
     /// Fulfil it, or go on with that.
     Work,
     /// Remove it then.
@@ -24,19 +24,19 @@ pub(super) enum Step {
 }
 
 /// What is to be done with a request.
-pub(super) fn decide(request: &DeleteBackupRequest, now: Timestamp) -> Step {
+pub(super) fn decide(request: &DeleteBackupRequest, now: Timestamp) -> RequestStep {
     if request.metadata.deletion_timestamp.is_some() {
-        return Step::Leave;
+        return RequestStep::Leave;
     }
     match phase(request) {
         // One in progress was begun by a server that is gone: this one does one thing at a time.
-        None | Some(Phase::New | Phase::InProgress) => Step::Work,
+        None | Some(Phase::New | Phase::InProgress) => RequestStep::Work,
         Some(Phase::Processed) => match request.creation_timestamp() {
-            Some(created) => Step::Expire(period::due(Some(created.0), Some(MAX_AGE), now)),
-            None => Step::Leave,
+            Some(created) => RequestStep::Expire(period::due(Some(created.0), Some(MAX_AGE), now)),
+            None => RequestStep::Leave,
         },
-        Some(Phase::Other(text)) if text.is_empty() => Step::Work,
-        Some(Phase::Other(_)) => Step::Leave,
+        Some(Phase::Other(text)) if text.is_empty() => RequestStep::Work,
+        Some(Phase::Other(_)) => RequestStep::Leave,
     }
 }
 
@@ -47,7 +47,10 @@ pub(super) fn is_in_progress(request: &DeleteBackupRequest) -> bool {
 
 /// How long ago the backup was asked to stop because of a request; none if it was not. Where clocks differ that was
 /// now.
-pub(super) fn stopping(request: &DeleteBackupRequest, now: Timestamp) -> Option<Duration> {
+pub(super) fn stop_requested_for(
+    request: &DeleteBackupRequest,
+    now: Timestamp,
+) -> Option<Duration> {
     let asked = request.annotations().get(annotation::STOP_ASKED)?.parse::<Timestamp>().ok()?;
     Some(Duration::try_from(now.duration_since(asked)).unwrap_or_default())
 }
@@ -70,8 +73,8 @@ pub(super) fn yields_to_restores(
 
 /// How often the deletion was begun, and has not ended. Something in the backup may end the server.
 pub(super) fn attempts(request: &DeleteBackupRequest) -> u32 {
-    let noted = request.annotations().get(annotation::DELETION_ATTEMPTS);
-    noted.and_then(|noted| noted.parse().ok()).unwrap_or_default()
+    let annotation_value = request.annotations().get(annotation::DELETION_ATTEMPTS);
+    annotation_value.and_then(|count| count.parse().ok()).unwrap_or_default()
 }
 
 fn phase(request: &DeleteBackupRequest) -> Option<&Phase> {
@@ -98,41 +101,41 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_answered_is_worked_on_and_what_was_goes_after_a_day() {
+    fn unanswered_requests_are_processed_and_answered_ones_expire() {
         let now = at("2026-01-01T23:00:00Z");
         let hour = Duration::from_hours(1);
         for (phase, expected) in [
-            ("", Step::Work),
-            ("New", Step::Work),
-            ("InProgress", Step::Work),
-            ("Processed", Step::Expire(Due::In(hour))),
-            ("Pondered", Step::Leave),
+            ("", RequestStep::Work),
+            ("New", RequestStep::Work),
+            ("InProgress", RequestStep::Work),
+            ("Processed", RequestStep::Expire(Due::In(hour))),
+            ("Pondered", RequestStep::Leave),
         ] {
             assert_eq!(decide(&request(phase), now), expected, "{phase:?}");
         }
-        assert_eq!(decide(&DeleteBackupRequest::default(), now), Step::Work);
+        assert_eq!(decide(&DeleteBackupRequest::default(), now), RequestStep::Work);
         let later = at("2026-01-02T00:00:00Z");
-        assert_eq!(decide(&request("Processed"), later), Step::Expire(Due::Now));
+        assert_eq!(decide(&request("Processed"), later), RequestStep::Expire(Due::Now));
         // However long it takes.
-        assert_eq!(decide(&request("InProgress"), at("2027-01-01T00:00:00Z")), Step::Work);
+        assert_eq!(decide(&request("InProgress"), at("2027-01-01T00:00:00Z")), RequestStep::Work);
         let mut leaving = request("New");
         leaving.metadata.deletion_timestamp = leaving.metadata.creation_timestamp.clone();
-        assert_eq!(decide(&leaving, now), Step::Leave);
+        assert_eq!(decide(&leaving, now), RequestStep::Leave);
     }
 
     #[test]
-    fn patience_begins_when_a_backup_is_asked_to_stop() {
+    fn stop_time_counts_from_the_stop_request() {
         let mut request = request("New");
         let now = at("2026-01-01T05:00:05Z");
-        assert_eq!(stopping(&request, now), None, "it has waited for its turn");
+        assert_eq!(stop_requested_for(&request, now), None, "it has waited for its turn");
         let asked = "2026-01-01T05:00:00Z".to_owned();
         request.annotations_mut().insert(annotation::STOP_ASKED.to_owned(), asked);
-        assert_eq!(stopping(&request, now), Some(Duration::from_secs(5)));
-        assert_eq!(stopping(&request, at("2025-12-31T00:00:00Z")), Some(Duration::ZERO));
+        assert_eq!(stop_requested_for(&request, now), Some(Duration::from_secs(5)));
+        assert_eq!(stop_requested_for(&request, at("2025-12-31T00:00:00Z")), Some(Duration::ZERO));
     }
 
     #[test]
-    fn a_request_says_who_made_it_and_how_often_it_was_begun() {
+    fn request_records_its_requester_and_attempts() {
         let mut request = request("New");
         assert!(!is_by_retention(&request));
         assert_eq!(attempts(&request), 0);
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn retention_never_kills_a_restore_and_users_may() {
+    fn retention_yields_to_restores_and_users_do_not() {
         let by_user = request("New");
         let mut by_retention = request("New");
         by_retention.labels_mut().insert(label::REQUESTED_BY.to_owned(), "retention".to_owned());

@@ -26,7 +26,7 @@ fn checked_at(second: i64) -> BackupStorageLocation {
 }
 
 #[test]
-fn a_location_is_checked_at_first_when_it_changes_and_then_now_and_then() {
+fn location_is_checked_first_on_change_and_periodically() {
     let now = at(1000);
     let known = location("a", 0, false).spec;
     let mut other = known.clone();
@@ -55,7 +55,7 @@ fn a_location_is_checked_at_first_when_it_changes_and_then_now_and_then() {
 }
 
 #[test]
-fn the_status_says_why_and_forgets_it_when_all_is_well() {
+fn status_message_is_cleared_when_available() {
     let now = "2026-01-02T03:04:05.678Z".parse().unwrap();
     assert_eq!(
         status("a", Some("no bucket"), now),
@@ -72,10 +72,10 @@ fn the_status_says_why_and_forgets_it_when_all_is_well() {
 }
 
 #[test]
-fn of_several_defaults_the_newest_stays() {
+fn newest_default_location_wins() {
     let losers = |locations: &[(&str, i64, bool)]| {
         let all: Vec<_> = locations.iter().map(|l| Arc::new(location(l.0, l.1, l.2))).collect();
-        let mut names: Vec<_> = not_default(&all).iter().map(|l| l.name_any()).collect();
+        let mut names: Vec<_> = surplus_defaults(&all).iter().map(|l| l.name_any()).collect();
         names.sort();
         names
     };
@@ -87,17 +87,17 @@ fn of_several_defaults_the_newest_stays() {
 }
 
 #[test]
-fn a_location_that_is_going_away_is_no_default() {
-    let mut going = location("b", 2, true);
-    going.metadata.deletion_timestamp = Some(Time(at(3)));
-    let all = [Arc::new(location("a", 1, true)), Arc::new(going)];
-    assert!(not_default(&all).is_empty());
+fn deleted_location_is_not_the_default() {
+    let mut deleted = location("b", 2, true);
+    deleted.metadata.deletion_timestamp = Some(Time(at(3)));
+    let all = [Arc::new(location("a", 1, true)), Arc::new(deleted)];
+    assert!(surplus_defaults(&all).is_empty());
 }
 
 #[test]
-fn the_servers_default_is_marked_only_if_there_is_no_other() {
+fn server_default_is_marked_only_without_another_default() {
     let named = location("default", 1, false);
-    assert!(wants_mark(std::slice::from_ref(&named), "default"));
-    assert!(!wants_mark(&[named.clone(), location("a", 1, true)], "default"));
-    assert!(!wants_mark(&[named], "other"));
+    assert!(should_mark_default(std::slice::from_ref(&named), "default"));
+    assert!(!should_mark_default(&[named.clone(), location("a", 1, true)], "default"));
+    assert!(!should_mark_default(&[named], "other"));
 }

@@ -13,13 +13,13 @@ use bowline_api::condition::{DEGRADED, SYNCED, TLS_VERIFIED};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::patch::to_the_second;
-use crate::story::shorten;
+use crate::error_text::truncate_text;
+use crate::patch::truncate_to_second;
 
 /// How many backups are named that are left out.
-const NAMED: usize = 5;
+const MAX_NAMED_BACKUPS: usize = 5;
 /// The setting that switches the check of certificates off.
-const INSECURE: &str = "insecureSkipTLSVerify";
+const INSECURE_SETTING: &str = "insecureSkipTLSVerify";
 
 /// How a sync ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) enum SyncOutcome {
 }
 
 /// The conditions of a location after a sync; none if those that there are say the same.
-pub(super) fn after_sync(
+pub(super) fn conditions_after_sync(
     before: &[Condition],
     spec: &BackupStorageLocationSpec,
     outcome: &SyncOutcome,
@@ -39,35 +39,47 @@ pub(super) fn after_sync(
 ) -> Option<Vec<Condition>> {
     let mut after = before.to_vec();
     match outcome {
-        SyncOutcome::Failed(reason) => set(&mut after, SYNCED, false, "Failed", reason, now),
-        SyncOutcome::Done(left_out) => {
-            set(&mut after, SYNCED, true, "Synced", "", now);
-            let was_told = before.iter().any(|condition| condition.type_ == DEGRADED);
-            if left_out.is_empty() && was_told {
-                set(&mut after, DEGRADED, false, "Complete", "", now);
-            } else if !left_out.is_empty() {
-                set(&mut after, DEGRADED, true, "BackupsLeftOut", &named(left_out), now);
+        SyncOutcome::Failed(reason) => {
+            set_condition(&mut after, SYNCED, false, "Failed", reason, now);
+        }
+        SyncOutcome::Done(skipped) => {
+            set_condition(&mut after, SYNCED, true, "Synced", "", now);
+            let was_degraded = before.iter().any(|condition| condition.type_ == DEGRADED);
+            if skipped.is_empty() && was_degraded {
+                set_condition(&mut after, DEGRADED, false, "Complete", "", now);
+            } else if !skipped.is_empty() {
+                set_condition(
+                    &mut after,
+                    DEGRADED,
+                    true,
+                    "BackupsLeftOut",
+                    &skipped_message(skipped),
+                    now,
+                );
             }
         }
     }
-    if spec.config.get(INSECURE).is_some_and(|value| value == "true") {
+    if spec.config.get(INSECURE_SETTING).is_some_and(|value| value == "true") {
         let message = "the certificate of the server is not checked (insecureSkipTLSVerify): whoever \
                        is in between can read and change backups";
-        set(&mut after, TLS_VERIFIED, false, "InsecureSkipTLSVerify", message, now);
+        set_condition(&mut after, TLS_VERIFIED, false, "InsecureSkipTLSVerify", message, now);
     } else {
         after.retain(|condition| condition.type_ != TLS_VERIFIED);
     }
     let is_news = after.len() != before.len()
-        || after.iter().zip(before).any(|(after, before)| !says_the_same(after, before));
+        || after.iter().zip(before).any(|(after, before)| !is_equivalent(after, before));
     is_news.then_some(after)
 }
 
 /// The first few backups that are left out, and how many more there are.
-fn named(left_out: &[(String, String)]) -> String {
-    let first: Vec<String> =
-        left_out.iter().take(NAMED).map(|(name, why)| format!("{name}: {why}")).collect();
-    let count = left_out.len();
-    let more = match count.saturating_sub(NAMED) {
+fn skipped_message(skipped: &[(String, String)]) -> String {
+    let first: Vec<String> = skipped
+        .iter()
+        .take(MAX_NAMED_BACKUPS)
+        .map(|(name, reason)| format!("{name}: {reason}"))
+        .collect();
+    let count = skipped.len();
+    let more = match count.saturating_sub(MAX_NAMED_BACKUPS) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
@@ -75,7 +87,7 @@ fn named(left_out: &[(String, String)]) -> String {
     format!("{count} {backups} not brought into the cluster: {}{more}", first.join("; "))
 }
 
-fn set(
+fn set_condition(
     conditions: &mut Vec<Condition>,
     type_: &str,
     is_true: bool,
@@ -84,27 +96,27 @@ fn set(
     now: Timestamp,
 ) {
     let status = if is_true { "True" } else { "False" };
-    let said = conditions.iter_mut().find(|condition| condition.type_ == type_);
-    let since = match &said {
-        Some(said) if said.status == status => said.last_transition_time.clone(),
-        _ => to_the_second(now),
+    let existing = conditions.iter_mut().find(|condition| condition.type_ == type_);
+    let since = match &existing {
+        Some(existing) if existing.status == status => existing.last_transition_time.clone(),
+        _ => truncate_to_second(now),
     };
     let condition = Condition {
         type_: type_.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: shorten(message.to_owned()),
+        message: truncate_text(message.to_owned()),
         last_transition_time: since,
         observed_generation: None,
     };
-    match said {
-        Some(said) => *said = condition,
+    match existing {
+        Some(existing) => *existing = condition,
         None => conditions.push(condition),
     }
 }
 
 /// Whether two say the same, but for numbers: how long something took is no news, and each write begins the next look.
-fn says_the_same(one: &Condition, other: &Condition) -> bool {
+fn is_equivalent(one: &Condition, other: &Condition) -> bool {
     let words = |condition: &Condition| {
         condition.message.chars().filter(|c| !c.is_ascii_digit()).collect::<String>()
     };
@@ -125,51 +137,61 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_sync_is_visible_until_it_succeeds() {
+    fn failed_sync_is_shown_until_it_succeeds() {
         let spec = BackupStorageLocationSpec::default();
         let failed = |text: &str| SyncOutcome::Failed(text.to_owned());
-        let first = after_sync(&[], &spec, &failed("no answer in 12 ms"), at(1)).unwrap();
+        let first =
+            conditions_after_sync(&[], &spec, &failed("no answer in 12 ms"), at(1)).unwrap();
         let synced = find(&first, SYNCED).unwrap();
         assert_eq!(
             (synced.status.as_str(), synced.message.as_str()),
             ("False", "no answer in 12 ms")
         );
         // What changes in numbers alone is not written again.
-        assert_eq!(after_sync(&first, &spec, &failed("no answer in 99 ms"), at(2)), None);
-        let other = after_sync(&first, &spec, &failed("access denied"), at(3)).unwrap();
+        assert_eq!(
+            conditions_after_sync(&first, &spec, &failed("no answer in 99 ms"), at(2)),
+            None
+        );
+        let other = conditions_after_sync(&first, &spec, &failed("access denied"), at(3)).unwrap();
         let synced = find(&other, SYNCED).unwrap();
         assert_eq!(synced.last_transition_time.0, at(1), "it fails since then");
-        let well = after_sync(&other, &spec, &SyncOutcome::Done(Vec::new()), at(4)).unwrap();
+        let well =
+            conditions_after_sync(&other, &spec, &SyncOutcome::Done(Vec::new()), at(4)).unwrap();
         let synced = find(&well, SYNCED).unwrap();
         assert_eq!((synced.status.as_str(), synced.last_transition_time.0), ("True", at(4)));
         assert_eq!(find(&well, DEGRADED), None, "there never was anything to say");
-        assert_eq!(after_sync(&well, &spec, &SyncOutcome::Done(Vec::new()), at(5)), None);
+        assert_eq!(
+            conditions_after_sync(&well, &spec, &SyncOutcome::Done(Vec::new()), at(5)),
+            None
+        );
     }
 
     #[test]
-    fn backups_that_are_left_out_are_named() {
+    fn skipped_backups_are_named() {
         let spec = BackupStorageLocationSpec::default();
-        let left_out =
+        let skipped =
             |count: usize| (0..count).map(|n| (format!("b{n}"), "too large".to_owned())).collect();
-        let seven = after_sync(&[], &spec, &SyncOutcome::Done(left_out(7)), at(1)).unwrap();
+        let seven =
+            conditions_after_sync(&[], &spec, &SyncOutcome::Done(skipped(7)), at(1)).unwrap();
         let degraded = find(&seven, DEGRADED).unwrap();
         assert_eq!(degraded.status, "True");
         assert!(degraded.message.starts_with("7 backups are not brought"), "{}", degraded.message);
         assert!(degraded.message.contains("b0: too large; b1"), "{}", degraded.message);
         assert!(degraded.message.ends_with("and 2 more"), "{}", degraded.message);
-        let none = after_sync(&seven, &spec, &SyncOutcome::Done(left_out(0)), at(2)).unwrap();
+        let none =
+            conditions_after_sync(&seven, &spec, &SyncOutcome::Done(skipped(0)), at(2)).unwrap();
         assert_eq!(find(&none, DEGRADED).unwrap().status, "False");
     }
 
     #[test]
-    fn a_location_whose_certificate_is_not_checked_says_so() {
+    fn unverified_tls_is_shown() {
         let mut spec = BackupStorageLocationSpec::default();
-        spec.config.insert(INSECURE.to_owned(), "true".to_owned());
+        spec.config.insert(INSECURE_SETTING.to_owned(), "true".to_owned());
         let done = SyncOutcome::Done(Vec::new());
-        let told = after_sync(&[], &spec, &done, at(1)).unwrap();
-        assert_eq!(find(&told, TLS_VERIFIED).unwrap().status, "False");
+        let conditions = conditions_after_sync(&[], &spec, &done, at(1)).unwrap();
+        assert_eq!(find(&conditions, TLS_VERIFIED).unwrap().status, "False");
         let spec = BackupStorageLocationSpec::default();
-        let mended = after_sync(&told, &spec, &done, at(2)).unwrap();
+        let mended = conditions_after_sync(&conditions, &spec, &done, at(2)).unwrap();
         assert_eq!(find(&mended, TLS_VERIFIED), None);
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::{Resource, ResourceExt as _};
 
 use super::INCOMPLETE;
-use crate::patch::to_the_second;
+use crate::patch::truncate_to_second;
 
 /// How long a backup is kept at least after it was taken in. Its record says when it expires, and whoever can write a
 /// bucket writes records: without this one that was planted would have things deleted within a minute, before anybody
@@ -19,10 +19,10 @@ use crate::patch::to_the_second;
 pub(super) const GRACE: Duration = Duration::from_hours(24);
 
 /// What our own annotations begin with.
-const OURS: &str = "bowline.io/";
+const OWN_ANNOTATIONS_PREFIX: &str = "bowline.io/";
 
 /// Where backups are taken in.
-pub(super) struct Place<'a> {
+pub(super) struct ImportTarget<'a> {
     pub(super) namespace: &'a str,
     /// The location that they come from, under the name that it has here.
     pub(super) location: &'a str,
@@ -30,36 +30,36 @@ pub(super) struct Place<'a> {
 
 /// What is to be done with a record.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum ImportDecision {
     /// Nothing, for now.
-    Skip(Reason),
+    Skip(SkipReason),
     /// Create this.
     Create(Box<Backup>),
 }
 
 /// Why a record is not taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(super) enum SkipReason {
     /// Another cluster is working on it.
     NotEnded(BackupPhase),
     /// Nobody writes such a record.
-    NoRecordPhase(Option<BackupPhase>),
+    NotTerminal(Option<BackupPhase>),
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotEnded(phase) => write!(f, "it is {phase}, so it has not ended"),
-            Self::NoRecordPhase(Some(phase)) => {
+            Self::NotTerminal(Some(phase)) => {
                 write!(f, "its phase is {:?}, not an end", phase.to_string())
             }
-            Self::NoRecordPhase(None) => write!(f, "it has no phase"),
+            Self::NotTerminal(None) => write!(f, "it has no phase"),
         }
     }
 }
 
 /// The names of the schedules that a record says it belongs to.
-pub(super) fn schedules(record: &Backup) -> Vec<String> {
+pub(super) fn owner_schedules(record: &Backup) -> Vec<String> {
     let owners = record.owner_references().iter();
     owners.filter(|owner| owner.kind == "Schedule").map(|owner| owner.name.clone()).collect()
 }
@@ -67,10 +67,10 @@ pub(super) fn schedules(record: &Backup) -> Vec<String> {
 /// What becomes of a record; `schedules` are those that are here, by name and uid.
 pub(super) fn decide(
     record: Backup,
-    place: &Place<'_>,
+    target: &ImportTarget<'_>,
     schedules: &[(String, String)],
     now: Timestamp,
-) -> Verdict {
+) -> ImportDecision {
     use BackupPhase as Phase;
     let mut status = record.status.clone().unwrap_or_default();
     let phase = match status.phase.take() {
@@ -85,54 +85,55 @@ pub(super) fn decide(
         ) => {
             let expiration = status.expiration.as_ref().map(|time| time.0);
             if expiration.is_none_or(|expiration| expiration > now) {
-                return Verdict::Skip(Reason::NotEnded(phase));
+                return ImportDecision::Skip(SkipReason::NotEnded(phase));
             }
             // Nobody will finish it any more; here it can be deleted.
             Phase::PartiallyFailed
         }
         // A Backup in any other phase would be run.
-        other => return Verdict::Skip(Reason::NoRecordPhase(other)),
+        other => return ImportDecision::Skip(SkipReason::NotTerminal(other)),
     };
     status.phase = Some(phase);
-    let kept = now.checked_add(GRACE).unwrap_or(Timestamp::MAX);
-    if status.expiration.as_ref().is_some_and(|expiration| expiration.0 < kept) {
-        status.expiration = Some(to_the_second(kept));
+    let earliest_expiration = now.checked_add(GRACE).unwrap_or(Timestamp::MAX);
+    if status.expiration.as_ref().is_some_and(|expiration| expiration.0 < earliest_expiration) {
+        status.expiration = Some(truncate_to_second(earliest_expiration));
     }
 
     let mut backup = record;
     let owners = backup.metadata.owner_references.take().unwrap_or_default();
     let uid = backup.metadata.uid.take().unwrap_or_default();
-    backup.metadata = metadata(&backup.metadata, place);
-    backup.metadata.owner_references = alive(owners, schedules);
-    let location = label::value(place.location).into_owned();
+    backup.metadata = imported_metadata(&backup.metadata, target);
+    backup.metadata.owner_references = existing_owners(owners, schedules);
+    let location = label::value(target.location).into_owned();
     backup.labels_mut().insert(label::STORAGE_LOCATION.to_owned(), location);
     backup.annotations_mut().insert(INCOMPLETE.to_owned(), "true".to_owned());
     // Those are about what servers do in their own clusters.
     backup.annotations_mut().retain(|key, _| {
-        !key.starts_with(OURS) || [annotation::SNAPSHOT_TYPE, INCOMPLETE].contains(&key.as_str())
+        !key.starts_with(OWN_ANNOTATIONS_PREFIX)
+            || [annotation::SNAPSHOT_TYPE, INCOMPLETE].contains(&key.as_str())
     });
     // Whatever the record says of itself: this is how it is known again.
     backup.annotations_mut().insert(annotation::RECORD_UID.to_owned(), uid);
-    place.location.clone_into(&mut backup.spec.storage_location);
+    target.location.clone_into(&mut backup.spec.storage_location);
     // They are of use only while a backup runs.
     backup.spec.hooks = BackupHooks::default();
     backup.status = Some(status);
-    Verdict::Create(Box::new(backup))
+    ImportDecision::Create(Box::new(backup))
 }
 
 /// Of another cluster's metadata what means something here: name, labels and annotations.
-fn metadata(theirs: &ObjectMeta, place: &Place<'_>) -> ObjectMeta {
+fn imported_metadata(original: &ObjectMeta, target: &ImportTarget<'_>) -> ObjectMeta {
     ObjectMeta {
-        name: theirs.name.clone(),
-        namespace: Some(place.namespace.to_owned()),
-        labels: theirs.labels.clone(),
-        annotations: theirs.annotations.clone(),
+        name: original.name.clone(),
+        namespace: Some(target.namespace.to_owned()),
+        labels: original.labels.clone(),
+        annotations: original.annotations.clone(),
         ..ObjectMeta::default()
     }
 }
 
 /// The owners that are here. Kubernetes would delete whatever has none that is.
-fn alive(
+fn existing_owners(
     owners: Vec<OwnerReference>,
     schedules: &[(String, String)],
 ) -> Option<Vec<OwnerReference>> {
@@ -149,7 +150,7 @@ pub(super) trait Child: Resource<DynamicType = ()> {
     /// Whether the work on it is over. If not, somebody here would go on with it.
     fn has_ended(&self) -> bool;
     /// Writes down where it is now.
-    fn settle(&mut self, backup: &Backup, place: &Place<'_>);
+    fn relocate(&mut self, backup: &Backup, target: &ImportTarget<'_>);
 }
 
 impl Child for PodVolumeBackup {
@@ -158,8 +159,8 @@ impl Child for PodVolumeBackup {
         phase.is_some_and(bowline_api::transfer::TransferPhase::is_terminal)
     }
 
-    fn settle(&mut self, _: &Backup, place: &Place<'_>) {
-        place.location.clone_into(&mut self.spec.backup_storage_location);
+    fn relocate(&mut self, _: &Backup, target: &ImportTarget<'_>) {
+        target.location.clone_into(&mut self.spec.backup_storage_location);
     }
 }
 
@@ -169,18 +170,22 @@ impl Child for VolumePluginBackup {
         true
     }
 
-    fn settle(&mut self, backup: &Backup, _: &Place<'_>) {
+    fn relocate(&mut self, backup: &Backup, _: &ImportTarget<'_>) {
         self.spec.backup = backup.name_any();
     }
 }
 
 /// What a child becomes here; none if it is not taken in.
-pub(super) fn child<K: Child>(mut child: K, place: &Place<'_>, backup: &Backup) -> Option<K> {
+pub(super) fn import_child<K: Child>(
+    mut child: K,
+    target: &ImportTarget<'_>,
+    backup: &Backup,
+) -> Option<K> {
     if !child.has_ended() {
         return None;
     }
-    *child.meta_mut() = metadata(child.meta(), place);
-    child.settle(backup, place);
+    *child.meta_mut() = imported_metadata(child.meta(), target);
+    child.relocate(backup, target);
     let owner = OwnerReference { controller: Some(true), ..backup.owner_ref(&())? };
     child.meta_mut().owner_references = Some(vec![owner]);
     let name = label::value(&backup.name_any()).into_owned();

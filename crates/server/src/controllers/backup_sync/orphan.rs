@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_backup_that_has_ended_well_enough_can_be_an_orphan() {
+    fn only_finished_backups_can_be_orphans() {
         for phase in BackupPhase::KNOWN {
             let expected = ["Completed", "PartiallyFailed", "Deleting"].contains(phase);
             assert_eq!(is_orphan(backup(phase), &[]), expected, "{phase}");
@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_with_any_file_is_no_orphan() {
+    fn backup_with_files_is_not_an_orphan() {
         assert!(is_orphan(backup("Completed"), &["a", "c"]));
         assert!(!is_orphan(backup("Completed"), &["a", "b"]));
     }
 
     #[test]
-    fn backups_of_other_locations_and_new_ones_are_left_alone() {
+    fn backups_of_other_locations_and_new_backups_are_kept() {
         type Change = fn(&mut Backup);
         let changes: [(&str, Change); 6] = [
             ("another label", |backup| {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_with_a_long_name_is_known_by_its_label() {
+    fn location_with_a_long_name_is_matched_by_label() {
         let long = "x".repeat(100);
         let mut backup = backup("Completed");
         let value = label::value(&long).into_owned();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_is_wholly_empty_costs_no_backup() {
+    fn empty_location_deletes_no_backup() {
         let cluster = [backup("Completed"), backup("Completed"), backup("Failed")];
         let find = |listed: &[&str], has_others| {
             let listed = listed.iter().copied().collect();

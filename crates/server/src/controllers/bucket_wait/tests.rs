@@ -5,7 +5,7 @@ use bowline_plugin::Code;
 use bowline_store::{Error, decode};
 
 use super::*;
-use BucketFailure::{Away, Refused, WriteRefused};
+use BucketFailure::{Refused, Unreachable, WriteRefused};
 
 const BOUNDS: RunBounds = RunBounds { bucket_wait: Duration::from_mins(1), attempts: 4 };
 
@@ -22,13 +22,13 @@ fn decided(
 }
 
 #[test]
-fn a_run_waits_for_its_bucket_until_it_is_canceled_or_a_bound_is_reached() {
+fn run_waits_for_its_bucket_until_canceled_or_bounded() {
     use BucketDecision::{End, Retry};
     let too_long = |seconds| End(EndReason::WaitedTooLong(Duration::from_secs(seconds)));
     let too_often = End(EndReason::TooManyAttempts(4));
     let canceled = End(EndReason::Canceled);
     for stage in [Stage::Items, Stage::Waiting, Stage::Finalizing] {
-        for failure in [Away, Refused] {
+        for failure in [Unreachable, Refused] {
             for (waited, attempts, is_canceled, expected) in [
                 (0, 0, false, Retry),
                 (59, 0, false, Retry),
@@ -50,7 +50,7 @@ fn a_run_waits_for_its_bucket_until_it_is_canceled_or_a_bound_is_reached() {
 }
 
 #[test]
-fn only_a_run_that_would_freeze_applications_again_ends_at_once_if_it_cannot_be_stored() {
+fn refused_write_ends_the_run_only_during_items() {
     use BucketDecision::{End, Retry};
     let write = |stage, waited| decided(stage, WriteRefused, waited, 1, false);
     assert_eq!(write(Stage::Items, 0), End(EndReason::WriteRefused));
@@ -69,16 +69,16 @@ fn refused(code: Code) -> Error {
 }
 
 #[test]
-fn the_bucket_is_not_blamed_for_what_a_file_holds() {
+fn unreadable_file_is_not_a_bucket_failure() {
     let unreadable = |source| Error::Unreadable { key: "backups/b/x".to_owned(), source };
     let json = || decode::Error::Json(serde_json::from_str::<u8>("[").unwrap_err());
     for (error, read, write) in [
-        (refused(Code::Unavailable), Some(Away), Some(Away)),
-        (refused(Code::Unknown), Some(Away), Some(Away)),
+        (refused(Code::Unavailable), Some(Unreachable), Some(Unreachable)),
+        (refused(Code::Unknown), Some(Unreachable), Some(Unreachable)),
         (refused(Code::PermissionDenied), Some(Refused), Some(WriteRefused)),
         (refused(Code::Unauthenticated), Some(Refused), Some(WriteRefused)),
         (refused(Code::FailedPrecondition), Some(Refused), Some(WriteRefused)),
-        (Error::GivenUp, Some(Away), Some(Away)),
+        (Error::TaskAborted, Some(Unreachable), Some(Unreachable)),
         (unreadable(json()), None, None),
         (unreadable(decode::Error::TooLarge(1)), None, None),
     ] {
@@ -88,14 +88,14 @@ fn the_bucket_is_not_blamed_for_what_a_file_holds() {
 }
 
 #[test]
-fn why_a_run_ended_is_told_with_numbers() {
+fn end_reason_contains_numbers() {
     let waited = EndReason::WaitedTooLong(Duration::from_mins(2)).to_string();
     assert_eq!(waited, "the bucket could not be used for 120 s");
     assert!(EndReason::TooManyAttempts(4).to_string().contains("4 times"));
 }
 
 /// How often something was tried until it was given up.
-async fn tries(cancel: &CancellationToken, cancel_after: usize) -> usize {
+async fn attempts_made(cancel: &CancellationToken, cancel_after: usize) -> usize {
     let count = Cell::new(0);
     let attempt = || {
         count.set(count.get() + 1);
@@ -104,25 +104,29 @@ async fn tries(cancel: &CancellationToken, cancel_after: usize) -> usize {
         }
         ready(Err::<(), _>(refused(Code::Unavailable)))
     };
-    try_bucket(cancel, attempt).await.unwrap_err();
+    retry_bucket_call(cancel, attempt).await.unwrap_err();
     count.get()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_is_not_asked_again_and_again_for_a_run_that_was_canceled() {
-    assert_eq!(tries(&CancellationToken::new(), usize::MAX).await, 6);
+async fn canceled_run_tries_its_bucket_at_most_once_more() {
+    assert_eq!(attempts_made(&CancellationToken::new(), usize::MAX).await, 6);
     let canceled = CancellationToken::new();
     canceled.cancel();
-    assert_eq!(tries(&canceled, usize::MAX).await, 2);
-    assert_eq!(tries(&CancellationToken::new(), 2).await, 4, "the one under way, and two more");
+    assert_eq!(attempts_made(&canceled, usize::MAX).await, 2);
+    assert_eq!(
+        attempts_made(&CancellationToken::new(), 2).await,
+        4,
+        "the one under way, and two more"
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_bucket_that_hangs_does_not_hold_a_run_that_was_canceled() {
+async fn hanging_bucket_does_not_delay_a_canceled_run() {
     let cancel = CancellationToken::new();
     cancel.cancel();
     let begin = tokio::time::Instant::now();
-    let outcome = try_bucket(&cancel, pending::<Result<(), Error>>).await;
-    assert!(matches!(outcome, Err(Error::GivenUp)), "{outcome:?}");
-    assert_eq!(begin.elapsed(), AFTER_CANCEL);
+    let outcome = retry_bucket_call(&cancel, pending::<Result<(), Error>>).await;
+    assert!(matches!(outcome, Err(Error::TaskAborted)), "{outcome:?}");
+    assert_eq!(begin.elapsed(), CANCEL_GRACE);
 }

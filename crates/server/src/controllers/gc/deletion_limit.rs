@@ -57,7 +57,7 @@ impl Deletions {
     }
 
     fn to_text(&self) -> String {
-        self.0.iter().map(|(at, count)| format!("{at} {count}\n")).collect()
+        self.0.iter().fold(String::new(), |text, (at, count)| text + &format!("{at} {count}\n"))
     }
 
     /// Counts one more deletion, or returns how long to wait for it.

@@ -15,7 +15,7 @@ use crate::controllers::period::{self, Due};
 
 /// What is to be done with a Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RetentionStep {
     /// Nothing.
     Leave,
     /// Delete it then.
@@ -23,7 +23,7 @@ pub(super) enum Step {
 }
 
 /// When a Backup is to be deleted.
-pub(super) fn decide(backup: &Backup, now: Timestamp) -> Step {
+pub(super) fn decide(backup: &Backup, now: Timestamp) -> RetentionStep {
     let status = backup.status.as_ref();
     let is_over =
         status.and_then(|status| status.phase.as_ref()).is_some_and(BackupPhase::is_terminal);
@@ -31,11 +31,11 @@ pub(super) fn decide(backup: &Backup, now: Timestamp) -> Step {
     match expiration {
         Some(expiration) if is_over && backup.metadata.deletion_timestamp.is_none() => {
             match Duration::try_from(expiration.duration_since(now)) {
-                Ok(rest) if !rest.is_zero() => Step::Expire(Due::In(rest)),
-                _ => Step::Expire(Due::Now),
+                Ok(rest) if !rest.is_zero() => RetentionStep::Expire(Due::In(rest)),
+                _ => RetentionStep::Expire(Due::Now),
             }
         }
-        _ => Step::Leave,
+        _ => RetentionStep::Leave,
     }
 }
 
@@ -65,7 +65,7 @@ impl Obstacle {
 }
 
 /// What about its location keeps a Backup from being deleted.
-pub(super) fn hindrance(
+pub(super) fn obstacle_of(
     backup: &Backup,
     location: &Lookup<BackupStorageLocation>,
 ) -> Option<Obstacle> {
@@ -87,7 +87,7 @@ pub(super) fn hindrance(
 }
 
 /// A Restore of a Backup that is not over.
-pub(super) fn user_of<'a>(backup: &Backup, restores: &'a [Restore]) -> Option<&'a Restore> {
+pub(super) fn restore_using<'a>(backup: &Backup, restores: &'a [Restore]) -> Option<&'a Restore> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     restores.iter().find(|restore| {
         let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
@@ -96,7 +96,7 @@ pub(super) fn user_of<'a>(backup: &Backup, restores: &'a [Restore]) -> Option<&'
 }
 
 /// When another request may be made for a Backup that has these; never while one has no answer.
-pub(super) fn pending(
+pub(super) fn next_request_due(
     requests: &[DeleteBackupRequest],
     frequency: Duration,
     now: Timestamp,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_is_in_use_while_a_restore_of_it_goes_on() {
+    fn backup_is_in_use_while_it_is_restored() {
         let restore = |of: &str, phase: Option<&str>| -> Restore {
             let status = phase.map(|phase| json!({"phase": phase}));
             let object = json!({
@@ -152,32 +152,36 @@ mod tests {
             ("other", Some("InProgress"), false),
         ] {
             let restores = [restore(of, phase)];
-            let found = user_of(&backup("Completed"), &restores);
+            let found = restore_using(&backup("Completed"), &restores);
             assert_eq!(found.is_some(), is_used, "{of} {phase:?}");
         }
     }
 
     #[test]
-    fn a_backup_that_is_over_expires_and_one_that_goes_on_does_not() {
+    fn only_finished_backups_expire() {
         for phase in BackupPhase::KNOWN {
             let step = decide(&backup(phase), at("2026-01-02T00:00:00Z"));
             let is_over = BackupPhase::from(*phase).is_terminal();
-            assert_eq!(step == Step::Expire(Due::Now), is_over, "{phase}");
-            assert_eq!(step == Step::Leave, !is_over, "{phase}");
+            assert_eq!(step == RetentionStep::Expire(Due::Now), is_over, "{phase}");
+            assert_eq!(step == RetentionStep::Leave, !is_over, "{phase}");
         }
         let hour = Duration::from_hours(1);
         let before = decide(&backup("Completed"), at("2026-01-01T23:00:00Z"));
-        assert_eq!(before, Step::Expire(Due::In(hour)));
+        assert_eq!(before, RetentionStep::Expire(Due::In(hour)));
         let mut changed = backup("Completed");
         changed.status.as_mut().unwrap().expiration = None;
-        assert_eq!(decide(&changed, at("2036-01-01T00:00:00Z")), Step::Leave, "kept for ever");
+        assert_eq!(
+            decide(&changed, at("2036-01-01T00:00:00Z")),
+            RetentionStep::Leave,
+            "kept for ever"
+        );
         let mut leaving = backup("Completed");
         leaving.metadata.deletion_timestamp = leaving.status.as_ref().unwrap().expiration.clone();
-        assert_eq!(decide(&leaving, at("2036-01-01T00:00:00Z")), Step::Leave);
+        assert_eq!(decide(&leaving, at("2036-01-01T00:00:00Z")), RetentionStep::Leave);
     }
 
     #[test]
-    fn what_keeps_a_backup_is_what_velero_says() {
+    fn obstacle_labels_match_velero() {
         let location = |spec: &Value, phase: &str| {
             let mut spec = spec.clone();
             spec["provider"] = json!("aws");
@@ -196,15 +200,15 @@ mod tests {
             (location(&json!({}), ""), Some(Obstacle::Unavailable), None),
             (location(&json!({}), "Available"), None, None),
         ] {
-            let found = hindrance(&backup("Completed"), &location);
+            let found = obstacle_of(&backup("Completed"), &location);
             assert_eq!(found, expected, "{location:?}");
             assert_eq!(found.and_then(Obstacle::label), label);
-            assert_eq!(hindrance(&backup("FailedValidation"), &location), None);
+            assert_eq!(obstacle_of(&backup("FailedValidation"), &location), None);
         }
     }
 
     #[test]
-    fn there_is_one_request_at_a_time_and_not_too_many() {
+    fn deletion_requests_are_sequential_and_rate_limited() {
         let request = |phase: &str, created: &str| -> DeleteBackupRequest {
             serde_json::from_value(json!({
                 "apiVersion": "velero.io/v1", "kind": "DeleteBackupRequest",
@@ -226,7 +230,7 @@ mod tests {
             (vec![request("Processed", late), request("Processed", early)], rest),
             (vec![request("Processed", early), request("New", late)], Due::Never),
         ] {
-            let found = pending(&requests, hour, at("2026-01-01T01:00:00Z"));
+            let found = next_request_due(&requests, hour, at("2026-01-01T01:00:00Z"));
             assert_eq!(found, expected, "{requests:?}");
         }
     }

@@ -5,9 +5,8 @@ use jiff::Timestamp;
 use super::*;
 
 #[tokio::test]
-async fn an_operation_is_asked_about_again_while_its_plugin_may_be_in_a_binary_that_was_not_listed()
-{
-    let operation = Operation::begun(
+async fn operation_is_polled_again_while_its_plugin_may_be_in_an_unlisted_binary() {
+    let operation = Operation::started(
         Kind::ItemBackup,
         "x.io/action".parse().unwrap(),
         ResourceIdentifier::default(),
@@ -20,8 +19,8 @@ async fn an_operation_is_asked_about_again_while_its_plugin_may_be_in_a_binary_t
         (&[][..], (Code::NotFound, Class::Permanent)),
         (&unlisted, (Code::Unavailable, Class::Transient)),
     ] {
-        let actions: Actions<dyn BackupItemAction, Backup> =
-            Actions::new(Vec::new(), Backup::default(), unlisted);
+        let actions: ActionClients<dyn BackupItemAction, Backup> =
+            ActionClients::new(Vec::new(), Backup::default(), unlisted);
         for error in [
             actions.progress(&operation).await.unwrap_err(),
             actions.cancel(&operation).await.unwrap_err(),

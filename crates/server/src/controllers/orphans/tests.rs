@@ -1,4 +1,4 @@
-use bowline_engine::journal::{VolumeBegun, VolumeEnded};
+use bowline_engine::journal::{VolumeAnswered, VolumeRequested};
 use bowline_store::Prefix;
 use bowline_store::backend::Memory;
 use bowline_store::file::ResourceIdentifier;
@@ -14,10 +14,10 @@ fn a_backup_that_has_its_record_keeps_its_snapshots() {
         record.metadata.uid = uid.map(str::to_owned);
         record
     };
-    assert_eq!(whose(None, &run), Recorded::Nothing);
-    assert_eq!(whose(Some(&record(Some("0a-1b"))), &run), Recorded::Ours);
-    assert_eq!(whose(Some(&record(Some("0a-1c"))), &run), Recorded::Other);
-    assert_eq!(whose(Some(&record(None)), &run), Recorded::Other);
+    assert_eq!(classify_record(None, &run), BucketRecord::Nothing);
+    assert_eq!(classify_record(Some(&record(Some("0a-1b"))), &run), BucketRecord::Ours);
+    assert_eq!(classify_record(Some(&record(Some("0a-1c"))), &run), BucketRecord::Other);
+    assert_eq!(classify_record(Some(&record(None)), &run), BucketRecord::Other);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn store() -> BackupStore {
 }
 
 fn backup(phase: BackupPhase) -> Backup {
-    let mut backup = stand_in("velero", &orphan(None));
+    let mut backup = placeholder_backup("velero", &orphan(None));
     backup.status.get_or_insert_default().phase = Some(phase);
     backup
 }
@@ -120,15 +120,15 @@ async fn an_empty_location_does_not_say_that_a_backup_has_no_record() {
     let run = RunUid::new("0a-1b").unwrap();
     let refused = find_record(&store, &name, &run, false).await.unwrap_err();
     assert!(refused.contains("is empty"), "{refused}");
-    assert_eq!(find_record(&store, &name, &run, true).await, Ok(Recorded::Nothing));
+    assert_eq!(find_record(&store, &name, &run, true).await, Ok(BucketRecord::Nothing));
     store.put_scratch(&run, 0, "1".into()).await.unwrap();
-    assert_eq!(find_record(&store, &name, &run, false).await, Ok(Recorded::Nothing));
+    assert_eq!(find_record(&store, &name, &run, false).await, Ok(BucketRecord::Nothing));
     store.commit(&backup(BackupPhase::Completed)).await.unwrap();
-    assert_eq!(find_record(&store, &name, &run, false).await, Ok(Recorded::Ours));
+    assert_eq!(find_record(&store, &name, &run, false).await, Ok(BucketRecord::Ours));
 }
 
 #[tokio::test]
-async fn without_the_files_of_a_whole_backup_nobody_knows_its_snapshots() {
+async fn snapshots_of_a_complete_backup_are_unknown_without_its_files() {
     let run = RunUid::new("0a-1b").unwrap();
     let name = BackupName::new("b").unwrap();
     for phase in [BackupPhase::Completed, BackupPhase::PartiallyFailed] {
@@ -143,7 +143,7 @@ async fn without_the_files_of_a_whole_backup_nobody_knows_its_snapshots() {
         recorded(&store, &whole, &other).await.expect_err("the record is another backup's");
     }
     // Its Backup is gone, but the record says that it was whole.
-    let (store, gone) = (store(), stand_in("velero", &orphan(None)));
+    let (store, gone) = (store(), placeholder_backup("velero", &orphan(None)));
     assert_eq!(recorded(&store, &gone, &run).await, Ok(Vec::new()));
     store.commit(&backup(BackupPhase::Completed)).await.unwrap();
     recorded(&store, &gone, &run).await.expect_err("the list is missing");
@@ -156,7 +156,7 @@ async fn without_the_files_of_a_whole_backup_nobody_knows_its_snapshots() {
 
 #[tokio::test]
 async fn a_snapshot_is_given_up_with_its_location_and_not_for_a_bucket_that_is_away() {
-    let (run, gone) = (RunUid::new("0a-1b").unwrap(), stand_in("velero", &orphan(None)));
+    let (run, gone) = (RunUid::new("0a-1b").unwrap(), placeholder_backup("velero", &orphan(None)));
     let unknown = RunBucket::Unknown("the storage location is gone".to_owned());
     recorded_in(&unknown, &gone, &run).await.expect("each snapshot has its day").unwrap_err();
     let away = RunBucket::Away("no answer".to_owned());
@@ -170,10 +170,10 @@ fn volumes_of_a_restore_are_left_over_unless_a_persistent_volume_uses_them() {
     let volume = |name: &str, answer: Option<Option<&str>>| {
         let text = str::to_owned;
         let item = ResourceIdentifier { name: text(name), ..ResourceIdentifier::default() };
-        let begun = VolumeBegun { item, name: text(name), ..VolumeBegun::default() };
+        let begun = VolumeRequested { item, name: text(name), ..VolumeRequested::default() };
         let ended =
-            |volume: Option<&str>| VolumeEnded { volume: volume.map(text), block: begun.block };
-        Requested { ended: answer.map(ended), begun }
+            |volume: Option<&str>| VolumeAnswered { volume: volume.map(text), block: begun.block };
+        VolumeRequest { ended: answer.map(ended), started: begun }
     };
     let recovered = Recovered {
         volumes: vec![

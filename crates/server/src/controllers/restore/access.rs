@@ -17,30 +17,30 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 
-use crate::story::one_line;
+use crate::error_text::status_message;
 
 /// How long all questions may take together.
-const LIMIT: Duration = Duration::from_secs(10);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 /// In how many namespaces it is asked what may be done. If there are more, it is not known.
-const NAMESPACES: usize = 256;
+const MAX_NAMESPACES: usize = 256;
 /// How many are listed: besides those the server's own, and one that would be too many.
-const NAMESPACES_LISTED: u32 = 258;
+const NAMESPACE_LIST_LIMIT: u32 = 258;
 /// How many questions are asked at once.
-const AT_ONCE: usize = 8;
+const CONCURRENT_REVIEWS: usize = 8;
 /// How many namespaces are named to users.
-const NAMED: usize = 3;
+const MAX_NAMED_NAMESPACES: usize = 3;
 /// With which verbs objects are restored.
-const VERBS: [&str; 4] = ["create", "update", "patch", "*"];
+const RESTORE_VERBS: [&str; 4] = ["create", "update", "patch", "*"];
 /// Where everybody may ask about himself, which creates nothing.
-const QUESTIONS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
+const REVIEW_GROUPS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
 
 /// What a server may write in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rights {
+enum WritePermission {
     /// No object that is restored.
-    Nothing,
+    Denied,
     /// Something, or it is not known.
-    Perhaps,
+    Possible,
 }
 
 /// Why nothing can be restored, if that is sure. The server's own namespace, in which it may always write
@@ -51,23 +51,27 @@ pub(super) async fn refusal(
     restore: &RestoreSpec,
     backup: &BackupSpec,
 ) -> Option<String> {
-    let asked = tokio::time::timeout(LIMIT, ask(client, own_namespace, restore, backup)).await;
+    let asked = tokio::time::timeout(
+        REVIEW_TIMEOUT,
+        check_permissions(client, own_namespace, restore, backup),
+    )
+    .await;
     match asked {
         Ok(Ok(refusal)) => refusal,
         Ok(Err(error)) => {
-            tracing::debug!("it is not known what may be restored: {}", one_line(&error));
+            tracing::debug!("it is not known what may be restored: {}", status_message(&error));
             None
         }
         Err(_) => {
             tracing::debug!(
-                "it is not known what may be restored: there is no answer in {LIMIT:?}"
+                "it is not known what may be restored: there is no answer in {REVIEW_TIMEOUT:?}"
             );
             None
         }
     }
 }
 
-async fn ask(
+async fn check_permissions(
     client: &Client,
     own_namespace: &str,
     restore: &RestoreSpec,
@@ -76,12 +80,12 @@ async fn ask(
     if may_create_all(client).await? {
         return Ok(None);
     }
-    let targets = targets(restore, backup);
+    let targets = target_namespaces(restore, backup);
     let namespaces = match &targets {
         Some(targets) => targets.clone(),
-        None => others(client, own_namespace).await?,
+        None => other_namespaces(client, own_namespace).await?,
     };
-    if namespaces.len() > NAMESPACES {
+    if namespaces.len() > MAX_NAMESPACES {
         return Ok(None);
     }
     let reviews: Api<SelfSubjectRulesReview> = Api::all(client.clone());
@@ -92,13 +96,13 @@ async fn ask(
         let reviews = &reviews;
         async move { reviews.create(&PostParams::default(), &review).await }
     });
-    let mut answers = stream::iter(asked).buffer_unordered(AT_ONCE);
+    let mut answers = stream::iter(asked).buffer_unordered(CONCURRENT_REVIEWS);
     while let Some(answer) = answers.next().await {
-        if rights(answer?.status.as_ref(), with_snapshots) == Rights::Perhaps {
+        if write_permission(answer?.status.as_ref(), with_snapshots) == WritePermission::Possible {
             return Ok(None);
         }
     }
-    Ok(Some(told(targets.as_deref())))
+    Ok(Some(refusal_message(targets.as_deref())))
 }
 
 /// Whether the server may create everything everywhere, as one of the full profile may.
@@ -123,7 +127,7 @@ async fn may_create_all(client: &Client) -> kube::Result<bool> {
 
 /// The namespaces that objects go to, as far as the restore or else the backup names them. None if
 /// that could be any.
-fn targets(restore: &RestoreSpec, backup: &BackupSpec) -> Option<Vec<String>> {
+fn target_namespaces(restore: &RestoreSpec, backup: &BackupSpec) -> Option<Vec<String>> {
     let is_named = |names: &Vec<String>| {
         !names.is_empty() && !names.iter().any(|name| name.contains(['*', '?', '[', '{']))
     };
@@ -135,9 +139,10 @@ fn targets(restore: &RestoreSpec, backup: &BackupSpec) -> Option<Vec<String>> {
 
 /// All namespaces but the server's own, and one that is always there. In those that are not there yet
 /// nobody may do more than in all.
-async fn others(client: &Client, own_namespace: &str) -> kube::Result<Vec<String>> {
+async fn other_namespaces(client: &Client, own_namespace: &str) -> kube::Result<Vec<String>> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let listed = namespaces.list_metadata(&ListParams::default().limit(NAMESPACES_LISTED)).await?;
+    let listed =
+        namespaces.list_metadata(&ListParams::default().limit(NAMESPACE_LIST_LIMIT)).await?;
     let names = listed.items.iter().map(kube::ResourceExt::name_any);
     let names = names.filter(|name| name != own_namespace);
     let mut names: Vec<String> = names.collect();
@@ -157,11 +162,14 @@ fn names_snapshots(restore: &RestoreSpec) -> bool {
 }
 
 /// What an answer allows. Snapshots alone are something only where they are asked for.
-fn rights(answer: Option<&SubjectRulesReviewStatus>, with_snapshots: bool) -> Rights {
-    let Some(answer) = answer else { return Rights::Perhaps };
+fn write_permission(
+    answer: Option<&SubjectRulesReviewStatus>,
+    with_snapshots: bool,
+) -> WritePermission {
+    let Some(answer) = answer else { return WritePermission::Possible };
     if answer.incomplete || answer.evaluation_error.as_ref().is_some_and(|error| !error.is_empty())
     {
-        return Rights::Perhaps;
+        return WritePermission::Possible;
     }
     let granted = cluster_rules(Profile::BackupOnly);
     let is_granted = |group: &str, resource: &str| {
@@ -171,14 +179,14 @@ fn rights(answer: Option<&SubjectRulesReviewStatus>, with_snapshots: bool) -> Ri
         granted.iter().any(|rule| has(&rule.api_groups, group) && has(&rule.resources, resource))
     };
     let allows = |rule: &ResourceRule| {
-        if !rule.verbs.iter().any(|verb| VERBS.contains(&verb.as_str())) {
+        if !rule.verbs.iter().any(|verb| RESTORE_VERBS.contains(&verb.as_str())) {
             return false;
         }
         let groups = rule.api_groups.iter().flatten();
         groups.flat_map(|group| rule.resources.iter().flatten().map(move |one| (group, one))).any(
             |(group, resource)| {
                 let is_part = resource.contains('/');
-                let is_question = QUESTIONS.contains(&group.as_str());
+                let is_question = REVIEW_GROUPS.contains(&group.as_str());
                 // Read as a grant of writing only where it names what it grants.
                 let is_for_backups =
                     !with_snapshots && resource != "*" && is_granted(group, resource);
@@ -186,25 +194,29 @@ fn rights(answer: Option<&SubjectRulesReviewStatus>, with_snapshots: bool) -> Ri
             },
         )
     };
-    if answer.resource_rules.iter().any(allows) { Rights::Perhaps } else { Rights::Nothing }
+    if answer.resource_rules.iter().any(allows) {
+        WritePermission::Possible
+    } else {
+        WritePermission::Denied
+    }
 }
 
 /// What users are told.
-fn told(targets: Option<&[String]>) -> String {
-    let place = match targets {
+fn refusal_message(targets: Option<&[String]>) -> String {
+    let where_text = match targets {
         None => "any namespace".to_owned(),
         Some(names) => {
-            let first = names.iter().take(NAMED).map(|name| format!("{name:?}"));
+            let first = names.iter().take(MAX_NAMED_NAMESPACES).map(|name| format!("{name:?}"));
             let first = first.collect::<Vec<_>>().join(", ");
             let word = if names.len() == 1 { "namespace" } else { "namespaces" };
-            match names.len().saturating_sub(NAMED) {
+            match names.len().saturating_sub(MAX_NAMED_NAMESPACES) {
                 0 => format!("the {word} {first}"),
                 more => format!("the {word} {first} and {more} more"),
             }
         }
     };
     format!(
-        "the API server does not let the server create anything that could be restored, neither in {place} \
+        "the API server does not let the server create anything that could be restored, neither in {where_text} \
          nor outside of namespaces; most likely it was installed with the profile `{}`; to restore, \
          install it again with `bowline install --profile {}` and the flags that it was installed with",
         Profile::BackupOnly,

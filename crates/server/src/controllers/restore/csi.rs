@@ -7,32 +7,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bowline_api::{Restore, RestoreStatus};
 use bowline_engine::cluster::{ApiServer, Cluster};
-use bowline_engine::csi::plugin_of;
-use bowline_engine::operation::{Asker, Operation, State};
-use bowline_engine::point::{self, Point};
+use bowline_engine::csi::plugin_name;
+use bowline_engine::failpoint::{self, Point};
+use bowline_engine::operation::{Operation, OperationClient, State};
 use bowline_engine::resource::Resources;
-use bowline_engine::restore::action::CSI_CLAIMS;
-use bowline_engine::restore::finalize::volumes::{Settling, is_concerned};
-use bowline_engine::restore::volume::{Claims, End, Making, Witness as _};
+use bowline_engine::restore::action::CSI_PVC_ACTION;
+use bowline_engine::restore::finalize::volumes::{VolumeFinalizer, has_csi_volumes};
+use bowline_engine::restore::volume::{
+    ClaimTracker, VolumeCreation, VolumeCreationResult, VolumeProgressReporter as _,
+};
 use bowline_plugin::{
     Code, Error, OperationId, Progress, RestoreItemAction, Result, SnapshotId, VolumeId,
 };
 use bowline_store::file::{BackupVolumeInfo, Method, ResourceList, RestoreVolumeInfo, Results};
 use bowline_store::{BackupName, BackupStore};
 
-use super::volumes::Witness;
-use super::{Course, WorkError};
-use crate::controllers::bucket_wait::try_bucket;
-use crate::controllers::operations::Actions;
-use crate::story::one_line;
+use super::volumes::VolumePluginRestoreReporter;
+use super::{RestoreRun, RestoreRunError};
+use crate::controllers::bucket_wait::retry_bucket_call;
+use crate::controllers::operations::ActionClients;
+use crate::error_text::status_message;
 
 /// Asks plugins about their operations, and a watch about claims.
-pub(super) struct Askers {
-    actions: Actions<dyn RestoreItemAction, Restore>,
-    claims: Option<Claims>,
+pub(super) struct RestoreOperationClients {
+    actions: ActionClients<dyn RestoreItemAction, Restore>,
+    claims: Option<ClaimTracker>,
 }
 
-impl Askers {
+impl RestoreOperationClients {
     /// Follows the claims, for as long as it is asked about them.
     pub(super) async fn run(&self) {
         match &self.claims {
@@ -41,7 +43,7 @@ impl Askers {
         }
     }
 
-    fn claims(&self) -> Result<&Claims> {
+    fn claims(&self) -> Result<&ClaimTracker> {
         let unknown = || Error::new(Code::Unavailable, "it is not known how claims go");
         self.claims.as_ref().ok_or_else(unknown)
     }
@@ -53,11 +55,11 @@ impl Askers {
 }
 
 fn is_of_claim(operation: &Operation) -> bool {
-    operation.plugin.as_str() == CSI_CLAIMS
+    operation.plugin.as_str() == CSI_PVC_ACTION
 }
 
 #[async_trait]
-impl Asker for Askers {
+impl OperationClient for RestoreOperationClients {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
         if is_of_claim(operation) {
             return self.claims()?.progress(&operation.id).await;
@@ -73,26 +75,29 @@ impl Asker for Askers {
     }
 }
 
-impl Course<'_> {
+impl RestoreRun<'_> {
     /// Who knows how operations go.
-    pub(super) async fn askers(&self, operations: &[Operation]) -> Askers {
+    pub(super) async fn operation_clients(
+        &self,
+        operations: &[Operation],
+    ) -> RestoreOperationClients {
         let unlisted = self.context.host.registry().unlisted();
-        let actions = Actions::new(self.actions(), self.restore.clone(), unlisted);
+        let actions = ActionClients::new(self.actions(), self.restore.clone(), unlisted);
         if !operations.iter().any(is_of_claim) {
-            return Askers { actions, claims: None };
+            return RestoreOperationClients { actions, claims: None };
         }
         let cluster: Arc<dyn Cluster> = Arc::new(self.cluster());
         let claims = match cluster.discover().await {
             Ok(discovery) => {
                 let resources = Resources::new(discovery.resources);
-                Claims::new(Arc::clone(&cluster), &resources, self.name.as_str())
+                ClaimTracker::new(Arc::clone(&cluster), &resources, self.name.as_str())
             }
             Err(error) => {
-                tracing::warn!("claims cannot be followed: {}", one_line(&error));
+                tracing::warn!("claims cannot be followed: {}", status_message(&error));
                 None
             }
         };
-        Askers { actions, claims }
+        RestoreOperationClients { actions, claims }
     }
 
     fn cluster(&self) -> ApiServer {
@@ -101,19 +106,24 @@ impl Course<'_> {
     }
 
     /// Shows how the claims of operations go.
-    pub(super) async fn showing(&self, operations: &[Operation], store: &BackupStore) -> Showing {
-        let mut makings = HashMap::new();
+    pub(super) async fn claim_publisher(
+        &self,
+        operations: &[Operation],
+        store: &BackupStore,
+    ) -> ClaimPublisher {
+        let mut creations = HashMap::new();
         if operations.iter().any(is_of_claim) {
             let volumes = self.restored_volumes(store).await.unwrap_or_default();
             for operation in operations.iter().filter(|operation| is_of_claim(operation)) {
-                if let Some(making) = making(operation, &volumes) {
-                    makings.insert(operation.id.clone(), making);
+                if let Some(creation) = volume_creation(operation, &volumes) {
+                    creations.insert(operation.id.clone(), creation);
                 }
             }
         }
         let backup = self.backup_name();
-        let witness = backup.map(|name| Witness::new(self.context, &self.restore, &name));
-        Showing { witness, makings, told: Mutex::default() }
+        let reporter =
+            backup.map(|name| VolumePluginRestoreReporter::new(self.context, &self.restore, &name));
+        ClaimPublisher { reporter, creations, shown: Mutex::default() }
     }
 
     fn backup_name(&self) -> Option<BackupName> {
@@ -124,7 +134,7 @@ impl Course<'_> {
         &self,
         store: &BackupStore,
     ) -> std::result::Result<Vec<RestoreVolumeInfo>, bowline_store::Error> {
-        Ok(store.get_of_restore(&self.name).await?.unwrap_or_default())
+        Ok(store.get_restore_file(&self.name).await?.unwrap_or_default())
     }
 
     /// Gives the new volumes of claims what the old ones had. None if the server ends meanwhile. A restore that is
@@ -132,22 +142,24 @@ impl Course<'_> {
     pub(super) async fn settle_volumes(
         &self,
         store: &BackupStore,
-    ) -> std::result::Result<Option<RestoreStatus>, WorkError> {
-        let bucket = |error: bowline_store::Error| WorkError::of_write(&error);
-        let cancel = &self.kit.cancel;
+    ) -> std::result::Result<Option<RestoreStatus>, RestoreRunError> {
+        let to_run_error = |error: bowline_store::Error| RestoreRunError::of_write(&error);
+        let cancel = &self.resources.cancel;
         let status = self.status();
         let Some(backup) = self.backup_name() else { return Ok(Some(status)) };
-        let saved: Option<Vec<BackupVolumeInfo>> = store.get(&backup).await.map_err(bucket)?;
+        let saved: Option<Vec<BackupVolumeInfo>> =
+            store.get(&backup).await.map_err(to_run_error)?;
         let saved = saved.unwrap_or_default();
-        if !is_concerned(&saved) {
+        if !has_csi_volumes(&saved) {
             return Ok(Some(status));
         }
-        let items: Option<ResourceList> = store.get_of_restore(&self.name).await.map_err(bucket)?;
-        let operations = self.operations(store, None).await?.operations;
-        let mut volumes = self.restored_volumes(store).await.map_err(bucket)?;
+        let items: Option<ResourceList> =
+            store.get_restore_file(&self.name).await.map_err(to_run_error)?;
+        let operations = self.load_operations(store, None).await?.operations;
+        let mut volumes = self.restored_volumes(store).await.map_err(to_run_error)?;
         let before = volumes.clone();
         let cluster = self.cluster();
-        let settling = Settling {
+        let settling = VolumeFinalizer {
             cluster: &cluster,
             restore: &self.restore,
             saved: &saved,
@@ -160,19 +172,21 @@ impl Course<'_> {
             () = self.context.stop.cancelled() => return Ok(None),
             () = cancel.cancelled() => return Ok(Some(status)),
         };
-        let report = settled.map_err(|error| WorkError::Note(one_line(&error)))?;
-        point::pass(Point::VolumesPatched);
+        let report = settled.map_err(|error| RestoreRunError::Retryable(status_message(&error)))?;
+        failpoint::hit(Point::VolumesPatched);
         if volumes != before {
-            let put = || store.put_of_restore(&self.name, &volumes);
-            try_bucket(cancel, put).await.map_err(bucket)?;
+            let put = || store.put_restore_file(&self.name, &volumes);
+            retry_bucket_call(cancel, put).await.map_err(to_run_error)?;
         }
-        if report.errors() == 0 && report.warnings() == 0 {
+        if report.error_count() == 0 && report.warning_count() == 0 {
             return Ok(Some(status));
         }
-        let read = store.get_of_restore::<Results>(&self.name).await.map_err(bucket)?;
+        let read = store.get_restore_file::<Results>(&self.name).await.map_err(to_run_error)?;
         let mut results = read.unwrap_or_default();
         report.add_to(&mut results);
-        try_bucket(cancel, || store.put_of_restore(&self.name, &results)).await.map_err(bucket)?;
+        retry_bucket_call(cancel, || store.put_restore_file(&self.name, &results))
+            .await
+            .map_err(to_run_error)?;
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         Ok(Some(RestoreStatus {
             errors: status.errors.max(count(results.errors.count())),
@@ -183,60 +197,66 @@ impl Course<'_> {
 }
 
 /// Shows how claims go, in VolumePluginRestores.
-pub(super) struct Showing {
-    witness: Option<Witness>,
-    makings: HashMap<OperationId, Making>,
+pub(super) struct ClaimPublisher {
+    reporter: Option<VolumePluginRestoreReporter>,
+    creations: HashMap<OperationId, VolumeCreation>,
     /// What was shown: that it has begun, and whether that it has ended.
-    told: Mutex<HashMap<OperationId, bool>>,
+    shown: Mutex<HashMap<OperationId, bool>>,
 }
 
-impl Showing {
+impl ClaimPublisher {
     /// Shows what has changed. What cannot be shown is told in the log.
-    pub(super) async fn show(&self, operations: &[Operation], askers: &Askers) {
-        let Some(witness) = &self.witness else { return };
+    pub(super) async fn publish(
+        &self,
+        operations: &[Operation],
+        clients: &RestoreOperationClients,
+    ) {
+        let Some(reporter) = &self.reporter else { return };
         for operation in operations {
-            let Some(making) = self.makings.get(&operation.id) else { continue };
-            let before = self.told().get(&operation.id).copied();
+            let Some(creation) = self.creations.get(&operation.id) else { continue };
+            let before = self.shown().get(&operation.id).copied();
             if before.is_none() {
-                tell(witness.began(making).await);
-                self.told().insert(operation.id.clone(), false);
+                log_unwritable(reporter.creation_started(creation).await);
+                self.shown().insert(operation.id.clone(), false);
             }
             let end = match &operation.state {
                 _ if before == Some(true) => continue,
                 State::New | State::InProgress => continue,
                 State::Completed => {
-                    let volume = askers.volume(&operation.id);
-                    let volume = volume.unwrap_or_else(|| making.target.clone());
-                    VolumeId::new(&volume).map(End::Completed)
+                    let volume = clients.volume(&operation.id);
+                    let volume = volume.unwrap_or_else(|| creation.target.clone());
+                    VolumeId::new(&volume).map(VolumeCreationResult::Completed)
                 }
-                State::Failed(why) if why.starts_with("canceled: ") => {
-                    Some(End::Canceled(why.clone()))
+                State::Failed(reason) if reason.starts_with("canceled: ") => {
+                    Some(VolumeCreationResult::Canceled(reason.clone()))
                 }
-                State::Failed(why) => Some(End::Failed(why.clone())),
+                State::Failed(reason) => Some(VolumeCreationResult::Failed(reason.clone())),
             };
             let Some(end) = end else { continue };
             let target = match &end {
-                End::Completed(volume) => volume.to_string(),
-                _ => making.target.clone(),
+                VolumeCreationResult::Completed(volume) => volume.to_string(),
+                _ => creation.target.clone(),
             };
-            tell(witness.ended(&Making { target, ..making.clone() }, &end).await);
-            self.told().insert(operation.id.clone(), true);
+            log_unwritable(
+                reporter.creation_ended(&VolumeCreation { target, ..creation.clone() }, &end).await,
+            );
+            self.shown().insert(operation.id.clone(), true);
         }
     }
 
-    fn told(&self) -> std::sync::MutexGuard<'_, HashMap<OperationId, bool>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn shown(&self) -> std::sync::MutexGuard<'_, HashMap<OperationId, bool>> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn tell(shown: std::result::Result<(), String>) {
+fn log_unwritable(shown: std::result::Result<(), String>) {
     if let Err(error) = shown {
         tracing::warn!("a VolumePluginRestore cannot be written: {error}");
     }
 }
 
 /// What is shown of the claim of an operation.
-fn making(operation: &Operation, volumes: &[RestoreVolumeInfo]) -> Option<Making> {
+fn volume_creation(operation: &Operation, volumes: &[RestoreVolumeInfo]) -> Option<VolumeCreation> {
     let mut parts = operation.id.as_str().splitn(3, '/');
     let (namespace, name) = (parts.next()?, parts.next()?);
     let volume = volumes.iter().find(|volume| {
@@ -245,11 +265,11 @@ fn making(operation: &Operation, volumes: &[RestoreVolumeInfo]) -> Option<Making
             && volume.pvc_name == name
     })?;
     let csi = volume.csi_snapshot_info.as_ref()?;
-    Some(Making {
+    Some(VolumeCreation {
         persistent_volume: format!("{namespace}-{name}"),
         target: format!("{namespace}/{name}"),
         snapshot: SnapshotId::new(&csi.snapshot_handle)?,
-        plugin: plugin_of(&csi.driver),
-        began: operation.created,
+        plugin: plugin_name(&csi.driver),
+        started_at: operation.created,
     })
 }

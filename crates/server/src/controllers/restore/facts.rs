@@ -1,21 +1,21 @@
 //! Looks up what a restore needs to know before it can start.
 
 use bowline_api::{Backup, BackupStorageLocation, Restore, label};
-use bowline_engine::restore::request::{Defaults, Facts, Lookup, source};
+use bowline_engine::restore::request::{Defaults, Facts, Lookup, source_backup};
 use bowline_store::BackupStore;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 
-use crate::controllers::lookup::{OpenError, config_map, lookup, open, told};
+use crate::controllers::lookup::{OpenError, config_map, lookup, open, split_refusal};
 use crate::server::Context;
 
 /// What the server knows before a restore starts.
-pub(super) struct Known {
+pub(super) struct RestoreFacts {
     pub(super) facts: Facts,
     pub(super) defaults: Defaults,
 }
 
-impl Known {
+impl RestoreFacts {
     /// Opens the store of the backup's location.
     pub(super) async fn open(&self, context: &Context) -> Result<BackupStore, OpenError> {
         open(context, &self.facts.location).await
@@ -31,10 +31,10 @@ impl Known {
 
     /// Why it is not known what the restore is of, or where that lies, if so. The Backup itself may be gone; that is
     /// known.
-    pub(super) fn hidden(&self, restore: &Restore) -> Option<String> {
+    pub(super) fn unknown_reason(&self, restore: &Restore) -> Option<String> {
         match (&self.facts.backups, &self.facts.location) {
             (Err(refusal), _) | (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
-            (Ok(backups), Lookup::Missing) => source(restore, backups)
+            (Ok(backups), Lookup::Missing) => source_backup(restore, backups)
                 .map(|_| "the storage location of its backup does not exist".to_owned()),
             (Ok(_), Lookup::Found(_)) => None,
         }
@@ -48,9 +48,12 @@ impl Known {
 
 /// Looks everything up. What the API server refuses to say is among the facts, since it may make the
 /// restore invalid; what it cannot say at the moment is an error.
-pub(super) async fn gather(context: &Context, restore: &Restore) -> kube::Result<Known> {
-    let backups = told(backups(&context.api(), restore).await)?;
-    let found = backups.as_ref().ok().and_then(|backups| source(restore, backups));
+pub(super) async fn gather_facts(
+    context: &Context,
+    restore: &Restore,
+) -> kube::Result<RestoreFacts> {
+    let backups = split_refusal(candidate_backups(&context.api(), restore).await)?;
+    let found = backups.as_ref().ok().and_then(|backups| source_backup(restore, backups));
     let location = match found {
         Some(backup) => {
             let locations: Api<BackupStorageLocation> = context.api();
@@ -65,11 +68,11 @@ pub(super) async fn gather(context: &Context, restore: &Restore) -> kube::Result
         item_operation_timeout: options.default_item_operation_timeout.into(),
         resource_timeout: options.resource_timeout.into(),
     };
-    Ok(Known { facts: Facts { backups, location, modifiers }, defaults })
+    Ok(RestoreFacts { facts: Facts { backups, location, modifiers }, defaults })
 }
 
 /// The backup that the restore names, or all those of its schedule.
-async fn backups(api: &Api<Backup>, restore: &Restore) -> kube::Result<Vec<Backup>> {
+async fn candidate_backups(api: &Api<Backup>, restore: &Restore) -> kube::Result<Vec<Backup>> {
     let (backup, schedule) = (&restore.spec.backup_name, &restore.spec.schedule_name);
     if !backup.is_empty() {
         return Ok(api.get_opt(backup).await?.into_iter().collect());

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bowline_api::{RestorePhase, RestoreStatus};
 use bowline_engine::cluster::ApiServer;
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Board, Operation};
+use bowline_engine::operation::{Operation, OperationTable};
 use bowline_engine::phase::Stage;
-use bowline_engine::point::{self, Point};
 use bowline_engine::restore::request::Request;
-use bowline_engine::restore::{self, Fatal, Progress, Restored, finalize};
+use bowline_engine::restore::{self, Fatal, Progress, RestoreOutcome, finalize};
 use bowline_plugin::Encoded;
 use bowline_store::BackupStore;
 use jiff::Timestamp;
@@ -19,44 +19,52 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use tokio::time::Instant;
 
-use super::volumes::Witness;
-use super::{Course, Then, WorkError, canceled_status};
-use crate::controllers::bucket_wait::{BucketDecision, BucketFailure, EndReason, try_bucket};
-use crate::controllers::kit::NotNoted;
-use crate::controllers::operations::{Followed, Nobody, follow, tell_failed};
-use crate::controllers::run::{Items, named, patiently, show_progress, until_over};
+use super::volumes::VolumePluginRestoreReporter;
+use super::{NextStage, RestoreRun, RestoreRunError, canceled_status};
+use crate::controllers::bucket_wait::{
+    BucketDecision, BucketFailure, EndReason, retry_bucket_call,
+};
+use crate::controllers::operations::{
+    FollowOutcome, NoPublisher, follow_operations, report_failed,
+};
+use crate::controllers::run::{
+    ItemProgress, engine_plugins, run_until_gone, show_progress, with_retries,
+};
+use crate::controllers::run_resources::AttemptNotJournaled;
+use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::story::one_line;
-use crate::unlisted;
+use crate::unlisted_plugins;
 
 /// How many requests one restore makes at a time, and how many items it works on.
-const REQUESTS: usize = 32;
-const ITEMS: usize = 96;
+const MAX_REQUESTS: usize = 32;
+const MAX_ITEMS: usize = 96;
 /// For how long it is tried to write the files of a restore, and the pause in between.
-const WRITING: Duration = Duration::from_mins(5);
-const WRITING_PAUSE: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_mins(5);
+const WRITE_RETRY_PAUSE: Duration = Duration::from_secs(10);
 
-impl Course<'_> {
+impl RestoreRun<'_> {
     /// Lets the engine restore.
-    pub(super) async fn items(
+    pub(super) async fn run_items(
         &self,
         request: Request,
         recovered: Recovered,
         store: &BackupStore,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, RestoreRunError> {
         if self.context.stop.is_cancelled() {
-            return Ok(Then::Left);
+            return Ok(NextStage::HandedOver);
         }
-        let _held = self.context.runs.hold(&self.restore, None);
+        let _guard = self.context.runs.register(&self.restore, None);
         if recovered.attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
-            return Ok(self.give_up(&reason, &recovered).await);
+            return Ok(self.end_given_up(&reason, &recovered).await);
         }
-        if let Err(NotNoted { reason, is_for_good }) = self.kit.note_attempt().await {
+        if let Err(AttemptNotJournaled { reason, is_for_good }) =
+            self.resources.journal_attempt().await
+        {
             if !is_for_good {
-                return Err(WorkError::Note(reason));
+                return Err(RestoreRunError::Retryable(reason));
             }
-            return Ok(self.give_up(&format!("it cannot go on: {reason}"), &recovered).await);
+            return Ok(self.end_given_up(&format!("it cannot go on: {reason}"), &recovered).await);
         }
         tracing::info!(
             backup = %request.backup_name,
@@ -64,51 +72,56 @@ impl Course<'_> {
             "the restore has started"
         );
         let attempts = recovered.attempts + 1;
-        let (mut restored, is_there) = Box::pin(self.take(request, recovered, store.clone())).await;
+        let (mut restored, is_there) =
+            Box::pin(self.run_engine(request, recovered, store.clone())).await;
         // Restores that wait for operations hold no turn.
-        self.context.restores.release(&self.restore.uid().unwrap_or_default());
-        unlisted::tell(self.context.host.registry().unlisted(), &restored.report);
-        tell(&restored);
+        self.context.restore_queue.release(&self.restore.uid().unwrap_or_default());
+        unlisted_plugins::report_unlisted(
+            self.context.host.registry().unlisted(),
+            &restored.report,
+        );
+        log_outcome(&restored);
         match &restored.fatal {
             _ if !is_there => {
                 self.stop_operations(&mut restored.operations).await;
-                return Ok(Then::Gone);
+                return Ok(NextStage::ObjectGone);
             }
-            Some(Fatal::Stopped) => return Ok(Then::Left),
+            Some(Fatal::Stopped) => return Ok(NextStage::HandedOver),
             Some(_) => {
                 self.stop_operations(&mut restored.operations).await;
-                tell_failed(&restored.operations, &restored.report);
+                report_failed(&restored.operations, &restored.report);
             }
             None => {}
         }
-        self.close(&restored, attempts, store).await
+        self.write_files(&restored, attempts, store).await
     }
 
     /// Lets the engine restore, and shows how far it is meanwhile. Returns as well whether the Restore
     /// is still there.
-    async fn take(
+    async fn run_engine(
         &self,
         request: Request,
         recovered: Recovered,
         store: BackupStore,
-    ) -> (Restored, bool) {
+    ) -> (RestoreOutcome, bool) {
         let context = self.context;
         let progress = Arc::new(Progress::default());
         let options = &context.options;
-        let witness = Witness::new(context, &self.restore, &request.backup_name);
+        let reporter =
+            VolumePluginRestoreReporter::new(context, &self.restore, &request.backup_name);
         if recovered.attempts > 0 {
-            witness.resume().await;
+            reporter.resume().await;
         }
         let run = restore::Run {
             request: Request { restore: Encoded::new(self.restore.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
             store,
-            actions: named(self.actions()),
+            actions: engine_plugins(self.actions()),
             snapshotters: Arc::clone(context) as _,
-            witness: Arc::new(witness),
+            volume_reporter: Arc::new(reporter),
             options: restore::Options {
-                requests: REQUESTS,
-                items: ITEMS,
+                requests: MAX_REQUESTS,
+                items: MAX_ITEMS,
                 scratch: options.scratch_dir.clone(),
                 namespace: options.namespace.clone(),
                 priorities: options.restore_resource_priorities.clone(),
@@ -116,31 +129,36 @@ impl Course<'_> {
                 terminating_timeout: options.terminating_resource_timeout,
             },
             progress: Arc::clone(&progress),
-            journal: Arc::clone(&self.kit.journal) as _,
+            journal: Arc::clone(&self.resources.journal) as _,
             recovered,
             stop: context.stop.child_token(),
-            cancel: self.kit.cancel.clone(),
+            cancel: self.resources.cancel.clone(),
         };
-        let waiting = Arc::clone(&progress);
-        let items =
-            || Items { done: progress.restored(), total: progress.total(), is_total_known: true };
+        let waiting_progress = Arc::clone(&progress);
+        let items = || ItemProgress {
+            done: progress.restored(),
+            total: progress.total(),
+            is_total_known: true,
+        };
         // Boxed, since both ask the API server.
         let shown = Box::pin(async {
             tokio::select! {
                 () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}
-                () = self.tell_waiting(&waiting) => {}
+                () = self.publish_waiting_namespaces(&waiting_progress) => {}
             }
         });
-        until_over(Box::pin(restore::run(run, Timestamp::now())), shown, &self.kit.cancel).await
+        run_until_gone(Box::pin(restore::run(run, Timestamp::now())), shown, &self.resources.cancel)
+            .await
     }
 
     /// Tells of namespaces that must be gone before anything is restored there. It never ends.
-    async fn tell_waiting(&self, progress: &Progress) {
+    async fn publish_waiting_namespaces(&self, progress: &Progress) {
         let mut known = BTreeSet::new();
         loop {
-            known = progress.waiting(&known).await;
+            known = progress.changed_terminating_namespaces(&known).await;
             if !known.is_empty() {
-                self.tell(Milestone::WaitingForNamespaces { count: known.len() }).await;
+                self.publish_milestone(Milestone::WaitingForNamespaces { count: known.len() })
+                    .await;
             }
         }
     }
@@ -150,67 +168,78 @@ impl Course<'_> {
         if operations.is_empty() {
             return;
         }
-        let board = Arc::new(Board::new(std::mem::take(operations)));
-        let askers = self.askers(&board.operations()).await;
-        let canceled = self.kit.cancel.child_token();
+        let table = Arc::new(OperationTable::new(std::mem::take(operations)));
+        let clients = self.operation_clients(&table.operations()).await;
+        let canceled = self.resources.cancel.child_token();
         canceled.cancel();
-        let uid = self.kit.uid.as_str();
-        let followed = follow(self.context, uid, &board, &askers, &canceled, &Nobody).await;
-        if followed == Followed::Stopped {
+        let uid = self.resources.uid.as_str();
+        let followed =
+            follow_operations(self.context, uid, &table, &clients, &canceled, &NoPublisher).await;
+        if followed == FollowOutcome::Stopped {
             tracing::warn!("operations may go on, because the server ends");
         }
-        *operations = board.operations();
+        *operations = table.operations();
     }
 
     /// Writes the files of a restore that was attempted so often.
-    async fn close(
+    async fn write_files(
         &self,
-        restored: &Restored,
+        restored: &RestoreOutcome,
         attempts: usize,
         store: &BackupStore,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, RestoreRunError> {
         let status = finalize::status(&self.restore, restored);
-        let log = self.kit.log.snapshot();
-        let write = || finalize::write(store, &self.name, restored, self.of(), log.clone());
-        let cancel = &self.kit.cancel;
-        let longest = WRITING.min(self.bounds().bucket_wait);
+        let log = self.resources.log.snapshot();
+        let write = || finalize::write(store, &self.name, restored, self.run_ref(), log.clone());
+        let cancel = &self.resources.cancel;
+        let longest = WRITE_TIMEOUT.min(self.bounds().bucket_wait);
         let given_up = async {
             tokio::select! {
                 () = self.context.stop.cancelled() => {}
-                () = self.kit.cancel.cancelled() => {}
+                () = self.resources.cancel.cancelled() => {}
             }
         };
-        let written = persistently(|| try_bucket(cancel, write), given_up, longest).await;
+        let written =
+            write_with_retries(|| retry_bucket_call(cancel, write), given_up, longest).await;
         if let Err(error) = written {
-            let reason = one_line(&error);
+            let reason = status_message(&error);
             // The journal knows all of it but the hooks, so that it can be done again.
             if let Some(failure) = BucketFailure::of_write(&error)
                 && BucketDecision::Retry
-                    == self.outage(Stage::Items, failure, attempts, &reason).await
+                    == self.journal_outage(Stage::Items, failure, attempts, &reason).await
             {
-                return Err(WorkError::Bucket(reason));
+                return Err(RestoreRunError::Bucket(reason));
             }
             self.stop_operations(&mut restored.operations.clone()).await;
             let reason = format!("log and results of the restore cannot be written: {reason}");
             if self.is_canceled() {
-                let mut status = self.ended(&reason);
-                status.errors += i64::try_from(restored.report.errors()).unwrap_or(i64::MAX);
-                return Ok(Then::Over(Box::new(status)));
+                let mut status = self.ended_status(&reason);
+                status.errors += i64::try_from(restored.report.error_count()).unwrap_or(i64::MAX);
+                return Ok(NextStage::Finished(Box::new(status)));
             }
-            return Ok(Then::Over(Box::new(unrecorded(&status, reason, Timestamp::now()))));
+            return Ok(NextStage::Finished(Box::new(unrecorded(
+                &status,
+                reason,
+                Timestamp::now(),
+            ))));
         }
-        self.kit.note_bucket_back(self.context).await;
-        point::pass(Point::RestoreFilesWritten);
+        self.resources.journal_bucket_back(self.context).await;
+        failpoint::hit(Point::RestoreFilesWritten);
         match &restored.fatal {
-            Some(Fatal::Canceled) => return Ok(Then::Over(Box::new(canceled_status(&status)))),
+            Some(Fatal::Canceled) => {
+                return Ok(NextStage::Finished(Box::new(canceled_status(&status))));
+            }
             Some(_) => {
-                return Ok(Then::Over(Box::new(finalize::conclude(&status, Timestamp::now()))));
+                return Ok(NextStage::Finished(Box::new(finalize::conclude(
+                    &status,
+                    Timestamp::now(),
+                ))));
             }
             None => {}
         }
-        let shown = patiently(|| self.show(&status)).await?;
-        point::pass(Point::RestoreCollected);
-        Ok(shown.map_or(Then::Gone, |restore| Then::Stage(Box::new(restore))))
+        let shown = with_retries(|| self.write_status(&status)).await?;
+        failpoint::hit(Point::RestoreCollected);
+        Ok(shown.map_or(NextStage::ObjectGone, |restore| NextStage::Continue(Box::new(restore))))
     }
 }
 
@@ -233,7 +262,7 @@ fn unrecorded(status: &RestoreStatus, reason: String, now: Timestamp) -> Restore
 
 /// Tries to write the files of a restore for some minutes: a restore that is run again instead runs its hooks
 /// again. Not if it would fail the same, nor once `given_up` is over.
-async fn persistently<F>(
+async fn write_with_retries<F>(
     attempt: impl Fn() -> F,
     given_up: impl Future<Output = ()>,
     longest: Duration,
@@ -248,11 +277,11 @@ where
             Err(error) if error.is_retryable() => error,
             written => return written,
         };
-        let pause = WRITING_PAUSE.min(deadline.saturating_duration_since(Instant::now()));
+        let pause = WRITE_RETRY_PAUSE.min(deadline.saturating_duration_since(Instant::now()));
         if pause.is_zero() {
             return Err(error);
         }
-        tracing::warn!("the files are tried again in {pause:?}: {}", one_line(&error));
+        tracing::warn!("the files are tried again in {pause:?}: {}", status_message(&error));
         tokio::select! {
             () = &mut given_up => return Err(error),
             () = tokio::time::sleep(pause) => {}
@@ -261,15 +290,20 @@ where
 }
 
 /// Says in the log how it went. The counts come from the report.
-fn tell(restored: &Restored) {
-    let (errors, warnings) = (restored.report.errors(), restored.report.warnings());
+fn log_outcome(restored: &RestoreOutcome) {
+    let (errors, warnings) = (restored.report.error_count(), restored.report.warning_count());
     match &restored.fatal {
         None => tracing::info!(items = restored.items, errors, warnings, "all items are through"),
         Some(Fatal::Stopped) => {
             tracing::info!("the server ends; the next server resumes the restore");
         }
         Some(fatal) => {
-            tracing::error!(errors, warnings, "the restore has not ended well: {}", fatal.told());
+            tracing::error!(
+                errors,
+                warnings,
+                "the restore has not ended well: {}",
+                fatal.error_chain()
+            );
         }
     }
 }
@@ -290,7 +324,7 @@ mod tests {
     }
 
     /// How often it was tried until it ended, with what, and whether it took longer than it may.
-    async fn tried(
+    async fn attempts_made(
         given_up: impl Future<Output = ()>,
         answer: impl Fn(u32) -> Result<(), Error>,
     ) -> (u32, bool) {
@@ -299,8 +333,8 @@ mod tests {
             count.set(count.get() + 1);
             ready(answer(count.get()))
         };
-        let written = persistently(attempt, given_up, WRITING).await;
-        assert!(begin.elapsed() <= WRITING, "{:?}", begin.elapsed());
+        let written = write_with_retries(attempt, given_up, WRITE_TIMEOUT).await;
+        assert!(begin.elapsed() <= WRITE_TIMEOUT, "{:?}", begin.elapsed());
         (count.get(), written.is_ok())
     }
 
@@ -326,13 +360,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn files_are_written_again_and_again_before_a_restore_is_run_again() {
+    async fn writing_files_is_retried_before_the_restore_is_rerun() {
         let away = |_| Err(failure(Code::Unavailable));
         let back = |number| if number < 12 { away(number) } else { Ok(()) };
-        assert_eq!(tried(pending(), back).await, (12, true));
-        assert_eq!(tried(pending(), away).await, (31, false), "not for ever");
-        assert_eq!(tried(ready(()), away).await, (1, false), "the server ends");
+        assert_eq!(attempts_made(pending(), back).await, (12, true));
+        assert_eq!(attempts_made(pending(), away).await, (31, false), "not for ever");
+        assert_eq!(attempts_made(ready(()), away).await, (1, false), "the server ends");
         let refused = |_| Err(failure(Code::PermissionDenied));
-        assert_eq!(tried(pending(), refused).await, (1, false), "it would be the same");
+        assert_eq!(attempts_made(pending(), refused).await, (1, false), "it would be the same");
     }
 }

@@ -15,114 +15,119 @@ use jiff::Timestamp;
 use kube::{Api, ResourceExt as _};
 use tokio_util::sync::CancellationToken;
 
-use super::facts::Known;
-use super::{Course, Then, WorkError, canceled_status, failed, stage_of};
+use super::facts::RestoreFacts;
+use super::{NextStage, RestoreRun, RestoreRunError, canceled_status, failed_status, stage_of};
 use crate::controllers::bucket_wait::{
-    BucketDecision, BucketFailure, EndReason, RunBounds, unless_canceled,
+    BucketDecision, BucketFailure, EndReason, RunBounds, with_cancel_grace,
 };
-use crate::controllers::kit::NotNoted;
+use crate::controllers::run_resources::AttemptNotJournaled;
 use crate::events::Milestone;
 use crate::log::RunLog;
 use crate::server::Context;
 
 /// How many volumes that may be left over are named in a status.
-const VOLUMES_NAMED: usize = 5;
+const MAX_NAMED_VOLUMES: usize = 5;
 /// How long the object of a deleted restore stays at most for files that cannot be deleted.
-const DELETED: Duration = Duration::from_mins(5);
+const MAX_DELETED_WAIT: Duration = Duration::from_mins(5);
 
-impl Course<'_> {
+impl RestoreRun<'_> {
     /// Goes on at a stage, in a store that is returned as well, if the bucket can be used.
     pub(super) async fn resume(
         &self,
         stage: Stage,
-        known: &Known,
+        known: &RestoreFacts,
         recovered: &Recovered,
-    ) -> Result<(Then, Option<BackupStore>), WorkError> {
+    ) -> Result<(NextStage, Option<BackupStore>), RestoreRunError> {
         let Prepared { outcome, .. } =
             request::prepare(&self.restore, &known.facts, &known.defaults, Timestamp::now());
-        let request = match (outcome, known.hidden(&self.restore)) {
+        let request = match (outcome, known.unknown_reason(&self.restore)) {
             (Ok(request), _) => request,
             (Err(_), Some(refusal)) => {
-                let hidden = Err(WorkError::Hidden(refusal));
-                return Ok((self.unless_bucket_fails(stage, hidden, Some(recovered)).await?, None));
+                let hidden = Err(RestoreRunError::BackupUnknown(refusal));
+                return Ok((
+                    self.handle_bucket_failure(stage, hidden, Some(recovered)).await?,
+                    None,
+                ));
             }
             (Err(errors), None) => {
                 let reason = format!("it is not valid any more: {}", errors.join("; "));
-                return Ok((self.give_up(&reason, recovered).await, None));
+                return Ok((self.end_given_up(&reason, recovered).await, None));
             }
         };
-        let looked = self.ask(async {
-            let store = known.open(self.context.as_ref()).await.map_err(WorkError::Open)?;
+        let opening = self.wait_for_bucket(async {
+            let store = known.open(self.context.as_ref()).await.map_err(RestoreRunError::Open)?;
             // The stages behind the items begin with reading what they need.
             if stage == Stage::Items {
                 let found = store.exists(&request.backup_name).await;
-                found.map_err(|error| WorkError::of_read(&error))?;
+                found.map_err(|error| RestoreRunError::of_read(&error))?;
             }
             Ok(store)
         });
-        let store = match looked.await {
+        let store = match opening.await {
             Ok(store) => store,
             Err(error) => {
-                let failed = self.unless_bucket_fails(stage, Err(error), Some(recovered)).await?;
+                let failed = self.handle_bucket_failure(stage, Err(error), Some(recovered)).await?;
                 return Ok((failed, None));
             }
         };
         if stage == Stage::Items {
-            self.kit.note_bucket_back(self.context).await;
-            let then = self.items(request, recovered.clone(), &store).await?;
-            return Ok((then, Some(store)));
+            self.resources.journal_bucket_back(self.context).await;
+            let next_stage = self.run_items(request, recovered.clone(), &store).await?;
+            return Ok((next_stage, Some(store)));
         }
         let attempts = recovered.attempts_at(stage);
         if attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(attempts).to_string();
-            return Ok((self.give_up(&reason, recovered).await, Some(store)));
+            return Ok((self.end_given_up(&reason, recovered).await, Some(store)));
         }
-        match self.kit.note_stage_attempt(self.context, stage).await {
-            Err(NotNoted { reason, is_for_good: false }) => return Err(WorkError::Note(reason)),
+        match self.resources.journal_stage_attempt(self.context, stage).await {
+            Err(AttemptNotJournaled { reason, is_for_good: false }) => {
+                return Err(RestoreRunError::Retryable(reason));
+            }
             // A journal that is full does not keep a restore from its end.
-            Err(NotNoted { reason, is_for_good: true }) => tracing::warn!("{reason}"),
+            Err(AttemptNotJournaled { reason, is_for_good: true }) => tracing::warn!("{reason}"),
             Ok(()) => {}
         }
-        Ok((Then::Stage(Box::new(self.restore.clone())), Some(store)))
+        Ok((NextStage::Continue(Box::new(self.restore.clone())), Some(store)))
     }
 
     /// What follows a stage. If all that is wrong is the bucket, the restore waits for it, or ends by what its journal
     /// knows. Without what that knows it is tried once more, which opens the journal.
-    pub(super) async fn unless_bucket_fails(
+    pub(super) async fn handle_bucket_failure(
         &self,
         stage: Stage,
-        outcome: Result<Then, WorkError>,
+        outcome: Result<NextStage, RestoreRunError>,
         recovered: Option<&Recovered>,
-    ) -> Result<Then, WorkError> {
+    ) -> Result<NextStage, RestoreRunError> {
         let error = match outcome {
-            Ok(then) => {
-                if matches!(then, Then::Stage(_)) {
-                    self.kit.note_bucket_back(self.context).await;
+            Ok(next_stage) => {
+                if matches!(next_stage, NextStage::Continue(_)) {
+                    self.resources.journal_bucket_back(self.context).await;
                 }
-                return Ok(then);
+                return Ok(next_stage);
             }
             Err(error) => error,
         };
         let Some(failure) = error.bucket_failure() else { return Err(error) };
         let attempts = recovered.map_or(0, |recovered| recovered.attempts_at(stage));
         let reason = error.to_string();
-        match (self.outage(stage, failure, attempts, &reason).await, recovered) {
+        match (self.journal_outage(stage, failure, attempts, &reason).await, recovered) {
             (BucketDecision::End(EndReason::Canceled), Some(recovered)) => {
-                let told = format!("its files in the bucket were not read: {reason}");
-                Ok(self.give_up(&told, recovered).await)
+                let message = format!("its files in the bucket were not read: {reason}");
+                Ok(self.end_given_up(&message, recovered).await)
             }
-            (BucketDecision::End(why), Some(recovered)) => {
-                Ok(self.give_up(&format!("{why}: {reason}"), recovered).await)
+            (BucketDecision::End(end_reason), Some(recovered)) => {
+                Ok(self.end_given_up(&format!("{end_reason}: {reason}"), recovered).await)
             }
             (BucketDecision::End(_) | BucketDecision::Retry, _) => {
-                self.kit.leave_stage_attempt(self.context, stage).await;
+                self.resources.journal_stage_attempt_left(self.context, stage).await;
                 Err(error)
             }
         }
     }
 
     /// Notes that the bucket cannot be used, and decides what follows.
-    pub(super) async fn outage(
+    pub(super) async fn journal_outage(
         &self,
         stage: Stage,
         failure: BucketFailure,
@@ -130,30 +135,33 @@ impl Course<'_> {
         reason: &str,
     ) -> BucketDecision {
         let is_canceled = self.is_canceled();
-        let deciding = self.kit.decide_outage(self.context, stage, failure, attempts, is_canceled);
+        let deciding =
+            self.resources.decide_outage(self.context, stage, failure, attempts, is_canceled);
         let (decision, begins_to_wait) = deciding.await;
         if begins_to_wait {
             tracing::warn!("the restore waits for its bucket: {reason}");
-            self.tell(Milestone::BucketLost).await;
+            self.publish_milestone(Milestone::BucketLost).await;
         }
         decision
     }
 
     /// Waits for an answer of the bucket; not for long once the restore was canceled.
-    pub(super) async fn ask<T>(
+    pub(super) async fn wait_for_bucket<T>(
         &self,
-        call: impl Future<Output = Result<T, WorkError>>,
-    ) -> Result<T, WorkError> {
-        let given_up = || Err(WorkError::Bucket("no answer since the restore was canceled".into()));
-        unless_canceled(&self.kit.cancel, call, given_up).await
+        call: impl Future<Output = Result<T, RestoreRunError>>,
+    ) -> Result<T, RestoreRunError> {
+        let given_up =
+            || Err(RestoreRunError::Bucket("no answer since the restore was canceled".into()));
+        with_cancel_grace(&self.resources.cancel, call, given_up).await
     }
 
     /// Ends a restore that is not taken up again: what its journal says that it has begun is told to stop.
-    pub(super) async fn give_up(&self, reason: &str, recovered: &Recovered) -> Then {
-        let mut operations = restore::begun_before(recovered, self.timeout(), Timestamp::now());
+    pub(super) async fn end_given_up(&self, reason: &str, recovered: &Recovered) -> NextStage {
+        let mut operations =
+            restore::operations_before_restart(recovered, self.timeout(), Timestamp::now());
         self.stop_operations(&mut operations).await;
         if self.context.stop.is_cancelled() {
-            return Then::Left;
+            return NextStage::HandedOver;
         }
         let is_open = |state: &State| !matches!(state, State::Completed | State::Failed(_));
         let open = operations.iter().filter(|one| is_open(&one.state)).count();
@@ -161,27 +169,27 @@ impl Course<'_> {
         if open > 0 {
             reason = format!("{reason}; {open} operations may go on");
         }
-        let left = restore::volumes_left(recovered);
+        let left = restore::leftover_volumes(recovered);
         for (id, text) in &left {
             tracing::error!(volume = id.name, "{text}");
         }
         if !left.is_empty() {
             // The status may be gone with its Restore, and does not name all of them.
-            self.kit.abandon(stage_of(&self.restore).unwrap_or(Stage::Items)).await;
+            self.resources.journal_abandoned(stage_of(&self.restore).unwrap_or(Stage::Items)).await;
         }
         let volumes: Vec<String> =
             left.into_iter().map(|(id, text)| format!("; {}: {text}", id.name)).collect();
-        reason.extend(volumes.iter().take(VOLUMES_NAMED).map(String::as_str));
-        if let more @ 1.. = volumes.len().saturating_sub(VOLUMES_NAMED) {
+        reason.extend(volumes.iter().take(MAX_NAMED_VOLUMES).map(String::as_str));
+        if let more @ 1.. = volumes.len().saturating_sub(MAX_NAMED_VOLUMES) {
             reason = format!("{reason}; and {more} more volumes");
         }
-        Then::Over(Box::new(self.ended(&reason)))
+        NextStage::Finished(Box::new(self.ended_status(&reason)))
     }
 
     /// The status of a restore that ends for a reason, or because it was canceled.
-    pub(super) fn ended(&self, reason: &str) -> RestoreStatus {
+    pub(super) fn ended_status(&self, reason: &str) -> RestoreStatus {
         if !self.is_canceled() {
-            return failed(&self.restore, reason.to_owned());
+            return failed_status(&self.restore, reason.to_owned());
         }
         let mut status = canceled_status(&self.status());
         status.failure_reason.push_str("; ");
@@ -196,7 +204,7 @@ pub(super) async fn end_deleted(
     api: &Api<Restore>,
     restore: &Restore,
     log: &RunLog,
-) -> Result<(), WorkError> {
+) -> Result<(), RestoreRunError> {
     if stage_of(restore).is_none() {
         return Ok(());
     }
@@ -207,21 +215,25 @@ pub(super) async fn end_deleted(
     };
     let cancel = CancellationToken::new();
     cancel.cancel();
-    let opening = Course::open(context, api, restore.clone(), (name, uid), "", log, &cancel);
+    let opening = RestoreRun::open(context, api, restore.clone(), (name, uid), "", log, &cancel);
     // A journal that is damaged cannot say more than was told already.
-    let Some((course, recovered)) = opening.await? else { return Ok(()) };
-    match course.give_up("it was deleted", &recovered).await {
-        Then::Left => {
-            course.kit.leave().await;
+    let Some((run, recovered)) = opening.await? else { return Ok(()) };
+    match run.end_given_up("it was deleted", &recovered).await {
+        NextStage::HandedOver => {
+            run.resources.hand_over().await;
             Ok(())
         }
-        _ => course.forget(None).await,
+        _ => run.remove_journal(None).await,
     }
 }
 
 /// Whether a deleted restore stays until its files can be deleted.
-pub(super) fn keeps_deleted(deleted: Option<Timestamp>, bounds: RunBounds, now: Timestamp) -> bool {
-    let bounds = RunBounds { bucket_wait: bounds.bucket_wait.min(DELETED), ..bounds };
+pub(super) fn should_keep_deleted(
+    deleted: Option<Timestamp>,
+    bounds: RunBounds,
+    now: Timestamp,
+) -> bool {
+    let bounds = RunBounds { bucket_wait: bounds.bucket_wait.min(MAX_DELETED_WAIT), ..bounds };
     bounds.has_time(deleted, now)
 }
 
@@ -230,13 +242,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deleted_restore_does_not_wait_for_its_bucket_for_ever() {
+    fn deleted_restore_waits_for_its_bucket_for_a_limited_time() {
         let at = |second| Timestamp::from_second(second).unwrap();
         let bounds = |seconds| RunBounds { bucket_wait: Duration::from_secs(seconds), attempts: 4 };
         for (waited, bound, expected) in
             [(0, 9000, true), (299, 9000, true), (300, 9000, false), (7, 8, true), (8, 8, false)]
         {
-            let keeps = keeps_deleted(Some(at(1000)), bounds(bound), at(1000 + waited));
+            let keeps = should_keep_deleted(Some(at(1000)), bounds(bound), at(1000 + waited));
             assert_eq!(keeps, expected, "{waited} of {bound}");
         }
     }

@@ -17,7 +17,9 @@ use async_trait::async_trait;
 use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
 use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
 use bowline_api::{Restore, VolumePluginRestore, label};
-use bowline_engine::restore::volume::{self, Bytes, End, Making, Units};
+use bowline_engine::restore::volume::{
+    self, ByteProgress, UnitProgress, VolumeCreation, VolumeCreationResult,
+};
 use bowline_engine::snapshotter::{hashed_object_name, object_name};
 use bowline_plugin::{Name, VolumeId};
 use bowline_store::BackupName;
@@ -28,30 +30,30 @@ use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::controllers::adoption::Belonging;
+use crate::controllers::adoption::RunOwnership;
+use crate::error_text::{status_message, truncate_text};
 use crate::patch;
 use crate::server::Context;
-use crate::story::{one_line, shorten};
 
 /// How often a change is tried that somebody else's change comes before.
-const TRIES: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 /// How many are asked for at once, and how often at most.
 const PAGE: u32 = 250;
-const MOST_PAGES: u32 = 40;
+const MAX_PAGES: u32 = 40;
 
 /// How long a list of resources that plugins have made serves all volumes.
-const LIST_AGE: Duration = Duration::from_secs(1);
+const LIST_CACHE_TTL: Duration = Duration::from_secs(1);
 
 /// Shows how plugins make the volumes of a restore.
-pub(super) struct Witness {
+pub(super) struct VolumePluginRestoreReporter {
     api: Api<VolumePluginRestore>,
     restore: String,
     uid: String,
     created: Option<Time>,
-    belonging: Belonging,
+    ownership: RunOwnership,
     backup: String,
     /// By PersistentVolume.
-    known: Mutex<HashMap<String, Known>>,
+    owners: Mutex<HashMap<String, ResourceOwner>>,
     /// Resources that belong to no restore yet, and when they were listed.
     unclaimed: tokio::sync::Mutex<Option<(Instant, Vec<VolumePluginRestore>)>>,
     /// Resources of plugins that were there when this process resumed the restore.
@@ -60,16 +62,16 @@ pub(super) struct Witness {
 
 /// What is known of the resource for a volume.
 #[derive(Clone, Debug)]
-enum Known {
+enum ResourceOwner {
     /// It is ours, and was last seen like this.
-    Ours(Box<VolumePluginRestore>),
+    Server(Box<VolumePluginRestore>),
     /// It is its plugin's, under this name. Only its labels and its owner are ours.
-    Plugins(String),
+    Plugin(String),
     /// It is left alone: somebody else writes it, or it is gone, or there is no such kind.
-    HandsOff,
+    Unmanaged,
 }
 
-impl Witness {
+impl VolumePluginRestoreReporter {
     pub(super) fn new(context: &Context, restore: &Restore, backup: &BackupName) -> Self {
         let (name, uid) = (restore.name_any(), restore.uid().unwrap_or_default());
         let labels = vec![
@@ -81,9 +83,9 @@ impl Witness {
             restore: name,
             uid,
             created: restore.creation_timestamp(),
-            belonging: Belonging { labels, owner: restore.owner_ref(&()) },
+            ownership: RunOwnership { labels, owner: restore.owner_ref(&()) },
             backup: backup.as_str().to_owned(),
-            known: Mutex::default(),
+            owners: Mutex::default(),
             unclaimed: tokio::sync::Mutex::default(),
             earlier: Mutex::default(),
         }
@@ -96,9 +98,9 @@ impl Witness {
             Ok(found) => {
                 *self.earlier.lock().unwrap_or_else(PoisonError::into_inner) = found;
             }
-            Err(error) if patch::is_missing(&error) => {}
+            Err(error) if patch::is_not_found(&error) => {}
             Err(error) => {
-                let error = one_line(&error);
+                let error = status_message(&error);
                 tracing::warn!(
                     "VolumePluginRestores of before may look as if they went on: {error}"
                 );
@@ -115,127 +117,128 @@ impl Witness {
 
     /// Ends the resources of plugins that an earlier process of the server had asked for a volume, which is made
     /// again: that process is gone, and so is what it was told.
-    async fn end_earlier(&self, making: &Making) -> kube::Result<()> {
+    async fn end_earlier_resources(&self, creation: &VolumeCreation) -> kube::Result<()> {
         let is_it = |found: &mut VolumePluginRestore| {
-            is_of_making(found, &self.backup, making, self.created.as_ref())
+            is_about_creation(found, &self.backup, creation, self.created.as_ref())
         };
         let of_making: Vec<VolumePluginRestore> = {
             let mut earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner);
             earlier.extract_if(.., is_it).collect()
         };
         for found in of_making {
-            let Some(found) = self.belonging.adopt(&self.api, found).await? else { continue };
+            let Some(found) = self.ownership.adopt(&self.api, found).await? else { continue };
             if !has_failed(&found) {
                 let message =
                     "the server ended before it heard of this volume, and has another made";
-                let status = ended(&VolumePluginPhase::Failed, Some(message));
+                let status = ended_status(&VolumePluginPhase::Failed, Some(message));
                 patch::patch_status_of(&self.api, &found, status).await?;
             }
         }
         Ok(())
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<String, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn owners(&self) -> MutexGuard<'_, HashMap<String, ResourceOwner>> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn know(&self, making: &Making, known: Known) {
-        self.known().insert(making.persistent_volume.clone(), known);
+    fn set_owner(&self, creation: &VolumeCreation, known: ResourceOwner) {
+        self.owners().insert(creation.persistent_volume.clone(), known);
     }
 
     /// A resource of ours, as it is created.
-    fn resource(&self, name: &str, making: &Making) -> VolumePluginRestore {
+    fn new_resource(&self, name: &str, creation: &VolumeCreation) -> VolumePluginRestore {
         let spec = VolumePluginRestoreSpec {
-            snapshot_id: making.snapshot.to_string(),
+            snapshot_id: creation.snapshot.to_string(),
             backup: self.backup.clone(),
-            plugin: making.plugin.clone(),
+            plugin: creation.plugin.clone(),
             ..VolumePluginRestoreSpec::default()
         };
         let mut resource = VolumePluginRestore::new(name, spec);
-        resource.labels_mut().extend(self.belonging.labels.iter().cloned());
+        resource.labels_mut().extend(self.ownership.labels.iter().cloned());
         resource.labels_mut().insert(label::MANAGED.to_owned(), "true".to_owned());
-        resource.metadata.owner_references = self.belonging.owner.clone().map(|owner| vec![owner]);
+        resource.metadata.owner_references = self.ownership.owner.clone().map(|owner| vec![owner]);
         resource.status = Some(VolumePluginRestoreStatus {
             phase: Some(VolumePluginPhase::InProgress),
-            volume_id: making.target.clone(),
-            start_timestamp: Some(patch::to_the_second(making.began)),
+            volume_id: creation.target.clone(),
+            start_timestamp: Some(patch::truncate_to_second(creation.started_at)),
             ..VolumePluginRestoreStatus::default()
         });
         resource
     }
 
     /// Whether a resource is the one that this restore has made for a volume.
-    fn is_ours(&self, found: &VolumePluginRestore, making: &Making) -> bool {
+    fn is_owned_by_restore(&self, found: &VolumePluginRestore, creation: &VolumeCreation) -> bool {
         let labels = found.labels();
         labels.contains_key(label::MANAGED)
-            && self.belonging.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
-            && found.spec.snapshot_id == making.snapshot.as_str()
+            && self.ownership.labels.iter().all(|(key, value)| labels.get(key) == Some(value))
+            && found.spec.snapshot_id == creation.snapshot.as_str()
     }
 
     /// What the resource for a volume is called, and what if another is called so.
-    fn names(&self, making: &Making) -> [String; 2] {
-        let volume = &making.persistent_volume;
+    fn resource_names(&self, creation: &VolumeCreation) -> [String; 2] {
+        let volume = &creation.persistent_volume;
         let plain = format!("{}-{volume}", self.restore);
         let other = hashed_object_name(&plain, &format!("{}/{volume}", self.uid));
         [object_name(&plain), other]
     }
 
     /// Begins to show a volume, maybe for the second time, after its plugin has died.
-    async fn begin(&self, making: &Making) -> kube::Result<()> {
-        let of_before = match self.known().get(&making.persistent_volume) {
-            Some(Known::Plugins(name)) => Some(name.clone()),
-            Some(Known::Ours(_) | Known::HandsOff) | None => None,
+    async fn show_begin(&self, creation: &VolumeCreation) -> kube::Result<()> {
+        let of_before = match self.owners().get(&creation.persistent_volume) {
+            Some(ResourceOwner::Plugin(name)) => Some(name.clone()),
+            Some(ResourceOwner::Server(_) | ResourceOwner::Unmanaged) | None => None,
         };
         if let Some(name) = of_before {
-            let end = End::Failed("the plugin has died, and is asked again".to_owned());
-            self.end_of_plugin(&name, &end).await?;
+            let end =
+                VolumeCreationResult::Failed("the plugin has died, and is asked again".to_owned());
+            self.end_plugin_resource(&name, &end).await?;
         }
-        self.end_earlier(making).await?;
-        self.create(making).await
+        self.end_earlier_resources(creation).await?;
+        self.create(creation).await
     }
 
     /// Creates the resource for a volume. An earlier process may have done so.
-    async fn create(&self, making: &Making) -> kube::Result<()> {
-        for name in self.names(making) {
-            let wanted = self.resource(&name, making);
+    async fn create(&self, creation: &VolumeCreation) -> kube::Result<()> {
+        for name in self.resource_names(creation) {
+            let wanted = self.new_resource(&name, creation);
             match self.api.create(&patch::post_params(), &wanted).await {
                 Ok(created) => {
-                    self.know(making, Known::Ours(Box::new(created)));
+                    self.set_owner(creation, ResourceOwner::Server(Box::new(created)));
                     return Ok(());
                 }
                 // What was told once, when the server started.
-                Err(error) if patch::is_missing(&error) => {
-                    self.know(making, Known::HandsOff);
+                Err(error) if patch::is_not_found(&error) => {
+                    self.set_owner(creation, ResourceOwner::Unmanaged);
                     return Ok(());
                 }
-                Err(error) if patch::is_taken(&error) => {}
+                Err(error) if patch::is_already_exists(&error) => {}
                 Err(error) => return Err(error),
             }
             let found = self.api.get_opt(&name).await?;
-            if let Some(found) = found.filter(|found| self.is_ours(found, making)) {
-                self.know(making, Known::Ours(Box::new(found)));
+            if let Some(found) = found.filter(|found| self.is_owned_by_restore(found, creation)) {
+                self.set_owner(creation, ResourceOwner::Server(Box::new(found)));
                 let again = json!({
-                    "phase": VolumePluginPhase::InProgress, "volumeID": making.target,
+                    "phase": VolumePluginPhase::InProgress, "volumeID": creation.target,
                     "message": null, "completionTimestamp": null,
                 });
-                return self.change(making, again).await;
+                return self.change(creation, again).await;
             }
         }
-        let volume = &making.persistent_volume;
+        let volume = &creation.persistent_volume;
         tracing::warn!(volume, "its VolumePluginRestore is not made: its names are taken");
-        self.know(making, Known::HandsOff);
+        self.set_owner(creation, ResourceOwner::Unmanaged);
         Ok(())
     }
 
     /// Changes the status of the resource for a volume, as long as it is ours.
-    async fn change(&self, making: &Making, status: Value) -> kube::Result<()> {
-        let mut tries = 1;
+    async fn change(&self, creation: &VolumeCreation, status: Value) -> kube::Result<()> {
+        let mut attempts = 1;
         loop {
-            let known = self.known().get(&making.persistent_volume).cloned();
-            let Some(Known::Ours(current)) = known else { return Ok(()) };
-            if is_written_by_others(&current) {
+            let known = self.owners().get(&creation.persistent_volume).cloned();
+            let Some(ResourceOwner::Server(current)) = known else { return Ok(()) };
+            if has_other_writer(&current) {
                 tracing::info!(name = current.name_any(), "somebody else writes it now");
-                self.know(making, Known::HandsOff);
+                self.set_owner(creation, ResourceOwner::Unmanaged);
                 return Ok(());
             }
             let (name, version) = (current.name_any(), current.resource_version());
@@ -243,136 +246,159 @@ impl Witness {
                 patch::patch_status(&self.api, &name, version.as_deref(), status.clone()).await;
             match changed {
                 Ok(changed) => {
-                    self.know(making, Known::Ours(Box::new(changed)));
+                    self.set_owner(creation, ResourceOwner::Server(Box::new(changed)));
                     return Ok(());
                 }
-                Err(error) if patch::is_missing(&error) => {
-                    self.know(making, Known::HandsOff);
+                Err(error) if patch::is_not_found(&error) => {
+                    self.set_owner(creation, ResourceOwner::Unmanaged);
                     return Ok(());
                 }
-                Err(error) if patch::is_conflict(&error) && tries < TRIES => tries += 1,
+                Err(error) if patch::is_conflict(&error) && attempts < MAX_ATTEMPTS => {
+                    attempts += 1;
+                }
                 Err(error) => return Err(error),
             }
             let found = self.api.get_opt(&name).await?;
             let same = found.filter(|found| found.uid() == current.uid());
-            self.know(making, same.map_or(Known::HandsOff, |found| Known::Ours(Box::new(found))));
+            self.set_owner(
+                creation,
+                same.map_or(ResourceOwner::Unmanaged, |found| {
+                    ResourceOwner::Server(Box::new(found))
+                }),
+            );
         }
     }
 
-    async fn end(&self, making: &Making, end: &End) -> kube::Result<()> {
-        let plugins = match self.known().get(&making.persistent_volume) {
-            Some(Known::Plugins(name)) => Some(name.clone()),
-            Some(Known::Ours(_) | Known::HandsOff) | None => None,
+    async fn show_end(
+        &self,
+        creation: &VolumeCreation,
+        end: &VolumeCreationResult,
+    ) -> kube::Result<()> {
+        let plugins = match self.owners().get(&creation.persistent_volume) {
+            Some(ResourceOwner::Plugin(name)) => Some(name.clone()),
+            Some(ResourceOwner::Server(_) | ResourceOwner::Unmanaged) | None => None,
         };
         if let Some(name) = plugins {
-            match self.end_of_plugin(&name, end).await? {
-                Ended::Yes => return Ok(()),
+            match self.end_plugin_resource(&name, end).await? {
+                PluginResourceEnd::Ended => return Ok(()),
                 // The plugin has deleted it.
-                Ended::Gone => drop(self.known().remove(&making.persistent_volume)),
+                PluginResourceEnd::Gone => drop(self.owners().remove(&creation.persistent_volume)),
             }
-        } else if let End::Completed(volume) = end {
-            match self.of_plugin(making, volume).await {
+        } else if let VolumeCreationResult::Completed(volume) = end {
+            match self.plugin_resource(creation, volume).await {
                 Ok(Some(own)) => {
                     let name = own.name_any();
-                    self.leave_to(making, own).await?;
-                    return self.end_of_plugin(&name, end).await.map(drop);
+                    self.hand_over_to_plugin(creation, own).await?;
+                    return self.end_plugin_resource(&name, end).await.map(drop);
                 }
                 Ok(None) => {}
                 // Then there may be two.
-                Err(error) => tracing::debug!("cannot look for it: {}", one_line(&error)),
+                Err(error) => tracing::debug!("cannot look for it: {}", status_message(&error)),
             }
         }
-        let is_known = self.known().contains_key(&making.persistent_volume);
+        let is_known = self.owners().contains_key(&creation.persistent_volume);
         if !is_known {
-            self.create(making).await?;
+            self.create(creation).await?;
         }
-        let (phase, message) = phase_of(end);
-        let mut status = ended(&phase, message.as_deref());
-        status["volumeID"] = making.target.as_str().into();
-        if let (End::Completed(_), Some(total)) = (end, self.total(making)) {
+        let (phase, message) = phase_and_message(end);
+        let mut status = ended_status(&phase, message.as_deref());
+        status["volumeID"] = creation.target.as_str().into();
+        if let (VolumeCreationResult::Completed(_), Some(total)) = (end, self.total_bytes(creation))
+        {
             status["progress"] = json!(VolumePluginProgress {
                 total_bytes: total,
                 bytes_done: total,
                 ..VolumePluginProgress::default()
             });
         }
-        self.change(making, status).await
+        self.change(creation, status).await
     }
 
     /// Sees to it that a plugin's resource does not say for ever that it goes on: a plugin that has died does not
     /// write its end. What the plugin has said of the end itself stays.
-    async fn end_of_plugin(&self, name: &str, end: &End) -> kube::Result<Ended> {
-        let Some(found) = self.api.get_opt(name).await? else { return Ok(Ended::Gone) };
-        let said = found.status.as_ref().and_then(|status| status.phase.as_ref());
-        let has_said = said.is_some_and(VolumePluginPhase::is_terminal);
+    async fn end_plugin_resource(
+        &self,
+        name: &str,
+        end: &VolumeCreationResult,
+    ) -> kube::Result<PluginResourceEnd> {
+        let Some(found) = self.api.get_opt(name).await? else { return Ok(PluginResourceEnd::Gone) };
+        let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
+        let has_ended = phase.is_some_and(VolumePluginPhase::is_terminal);
         // After a success it may have said so in its own words.
-        if is_open(said) || (!has_said && !matches!(end, End::Completed(_))) {
-            let (phase, message) = phase_of(end);
-            let status = ended(&phase, message.as_deref());
+        if is_open(phase) || (!has_ended && !matches!(end, VolumeCreationResult::Completed(_))) {
+            let (phase, message) = phase_and_message(end);
+            let status = ended_status(&phase, message.as_deref());
             patch::patch_status_of(&self.api, &found, status).await?;
         }
-        Ok(Ended::Yes)
+        Ok(PluginResourceEnd::Ended)
     }
 
     /// Looks whether a plugin writes a resource of its own for a volume that it is making.
-    async fn look_for_plugins(&self, making: &Making) -> kube::Result<()> {
-        if !matches!(self.known().get(&making.persistent_volume), Some(Known::Ours(_))) {
+    async fn find_plugin_resource(&self, creation: &VolumeCreation) -> kube::Result<()> {
+        if !matches!(self.owners().get(&creation.persistent_volume), Some(ResourceOwner::Server(_)))
+        {
             return Ok(());
         }
         let mut unclaimed = self.unclaimed.lock().await;
-        if unclaimed.as_ref().is_none_or(|(listed, _)| listed.elapsed() >= LIST_AGE) {
+        if unclaimed.as_ref().is_none_or(|(listed, _)| listed.elapsed() >= LIST_CACHE_TTL) {
             let selector = format!("!{},!{}", label::MANAGED, label::RESTORE_UID);
             // From the API server's memory: what it misses now is there the next time.
             let params = ListParams::default().labels(&selector).match_any();
             let found = match self.api.list(&params).await {
                 Ok(found) => found.items,
-                Err(error) if patch::is_missing(&error) => Vec::new(),
+                Err(error) if patch::is_not_found(&error) => Vec::new(),
                 Err(error) => return Err(error),
             };
             *unclaimed = Some((Instant::now(), found));
         }
         let Some((_, found)) = unclaimed.as_mut() else { return Ok(()) };
         let is_it = |found: &VolumePluginRestore| {
-            is_of_making(found, &self.backup, making, self.created.as_ref())
+            is_about_creation(found, &self.backup, creation, self.created.as_ref())
         };
-        let Some(place) = found.iter().position(is_it) else { return Ok(()) };
+        let Some(index) = found.iter().position(is_it) else { return Ok(()) };
         // It is of this volume, so of no other.
-        let own = found.swap_remove(place);
+        let own = found.swap_remove(index);
         drop(unclaimed);
-        self.leave_to(making, own).await
+        self.hand_over_to_plugin(creation, own).await
     }
 
     /// How many bytes there were to move, if that was told.
-    fn total(&self, making: &Making) -> Option<i64> {
-        match self.known().get(&making.persistent_volume) {
-            Some(Known::Ours(current)) => {
+    fn total_bytes(&self, creation: &VolumeCreation) -> Option<i64> {
+        match self.owners().get(&creation.persistent_volume) {
+            Some(ResourceOwner::Server(current)) => {
                 let total = current.status.as_ref()?.progress.total_bytes;
                 Some(total).filter(|total| *total > 0)
             }
-            Some(Known::Plugins(_) | Known::HandsOff) | None => None,
+            Some(ResourceOwner::Plugin(_) | ResourceOwner::Unmanaged) | None => None,
         }
     }
 
     /// The resource that a plugin has written itself for a volume that it has made.
-    async fn of_plugin(
+    async fn plugin_resource(
         &self,
-        making: &Making,
+        creation: &VolumeCreation,
         volume: &VolumeId,
     ) -> kube::Result<Option<VolumePluginRestore>> {
         let params = ListParams::default().labels(&format!("!{}", label::MANAGED));
         let found = list(&self.api, params).await?;
-        Ok(found.into_iter().find(|found| is_about(found, &self.backup, making, volume)))
+        Ok(found.into_iter().find(|found| is_about_volume(found, &self.backup, creation, volume)))
     }
 
     /// Leaves it to a plugin to show how a volume was made.
-    async fn leave_to(&self, making: &Making, own: VolumePluginRestore) -> kube::Result<()> {
-        self.know(making, Known::Plugins(own.name_any()));
-        self.belonging.adopt(&self.api, own).await?;
+    async fn hand_over_to_plugin(
+        &self,
+        creation: &VolumeCreation,
+        own: VolumePluginRestore,
+    ) -> kube::Result<()> {
+        self.set_owner(creation, ResourceOwner::Plugin(own.name_any()));
+        self.ownership.adopt(&self.api, own).await?;
         // By name, since an answer to its creation may have been lost.
-        for name in self.names(making) {
+        for name in self.resource_names(creation) {
             let found = self.api.get_opt(&name).await?;
-            if let Some(ours) = found.filter(|found| self.is_ours(found, making)) {
-                patch::remove(&self.api, &ours).await?;
+            if let Some(own_resource) =
+                found.filter(|found| self.is_owned_by_restore(found, creation))
+            {
+                patch::delete_by_uid(&self.api, &own_resource).await?;
             }
         }
         Ok(())
@@ -380,65 +406,82 @@ impl Witness {
 }
 
 /// Whether a plugin's resource has its last word.
-enum Ended {
-    Yes,
+enum PluginResourceEnd {
+    Ended,
     /// It is not there.
     Gone,
 }
 
 #[async_trait]
-impl volume::Witness for Witness {
-    async fn began(&self, making: &Making) -> Result<(), String> {
-        self.begin(making).await.map_err(|error| one_line(&error))
+impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
+    async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), String> {
+        self.show_begin(creation).await.map_err(|error| status_message(&error))
     }
 
-    async fn progressed(&self, making: &Making, bytes: Bytes) -> Result<(), String> {
+    async fn report_bytes(
+        &self,
+        creation: &VolumeCreation,
+        bytes: ByteProgress,
+    ) -> Result<(), String> {
         let progress = VolumePluginProgress {
             total_bytes: bytes.total,
             bytes_done: bytes.done,
             ..VolumePluginProgress::default()
         };
-        let changed = self.change(making, json!({ "progress": progress })).await;
-        changed.map_err(|error| one_line(&error))
+        let changed = self.change(creation, json!({ "progress": progress })).await;
+        changed.map_err(|error| status_message(&error))
     }
 
-    async fn counted(&self, making: &Making, units: &Units) -> Result<(), String> {
+    async fn report_units(
+        &self,
+        creation: &VolumeCreation,
+        units: &UnitProgress,
+    ) -> Result<(), String> {
         let progress = VolumePluginProgress {
             units: units.name.clone(),
             units_done: units.done,
             total_units: units.total,
             ..VolumePluginProgress::default()
         };
-        let changed = self.change(making, json!({ "progress": progress })).await;
-        changed.map_err(|error| one_line(&error))
+        let changed = self.change(creation, json!({ "progress": progress })).await;
+        changed.map_err(|error| status_message(&error))
     }
 
-    async fn goes_on(&self, making: &Making) -> Result<(), String> {
-        self.look_for_plugins(making).await.map_err(|error| one_line(&error))
+    async fn report_running(&self, creation: &VolumeCreation) -> Result<(), String> {
+        self.find_plugin_resource(creation).await.map_err(|error| status_message(&error))
     }
 
-    async fn ended(&self, making: &Making, end: &End) -> Result<(), String> {
-        self.end(making, end).await.map_err(|error| one_line(&error))
+    async fn creation_ended(
+        &self,
+        creation: &VolumeCreation,
+        end: &VolumeCreationResult,
+    ) -> Result<(), String> {
+        self.show_end(creation, end).await.map_err(|error| status_message(&error))
     }
 }
 
 /// Ends the resources of a restore that has ended, where that could not be shown before: a server was
 /// killed, and the restore is not taken up again.
-pub(super) async fn close(context: &Context, restore: &Restore) {
-    if let Err(error) = close_open(context, restore).await
-        && !patch::is_missing(&error)
+pub(super) async fn end_open_resources(context: &Context, restore: &Restore) {
+    if let Err(error) = try_end_open_resources(context, restore).await
+        && !patch::is_not_found(&error)
     {
-        tracing::warn!("VolumePluginRestores may look as if they went on: {}", one_line(&error));
+        tracing::warn!(
+            "VolumePluginRestores may look as if they went on: {}",
+            status_message(&error)
+        );
     }
 }
 
-async fn close_open(context: &Context, restore: &Restore) -> kube::Result<()> {
+async fn try_end_open_resources(context: &Context, restore: &Restore) -> kube::Result<()> {
     let api: Api<VolumePluginRestore> = context.api();
     let uid = restore.uid().unwrap_or_default();
     let selector = format!("{}={}", label::RESTORE_UID, label::value(&uid));
     let found = list(&api, ListParams::default().labels(&selector)).await?;
-    let status =
-        ended(&VolumePluginPhase::Failed, Some("the restore ended before this was known to end"));
+    let status = ended_status(
+        &VolumePluginPhase::Failed,
+        Some("the restore ended before this was known to end"),
+    );
     for open in found.iter().filter(|found| is_left_open(found)) {
         patch::patch_status_of(&api, open, status.clone()).await?;
     }
@@ -456,7 +499,7 @@ fn has_failed(found: &VolumePluginRestore) -> bool {
 fn is_left_open(found: &VolumePluginRestore) -> bool {
     let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
     if found.labels().contains_key(label::MANAGED) {
-        return !phase.is_some_and(VolumePluginPhase::is_terminal) && !is_written_by_others(found);
+        return !phase.is_some_and(VolumePluginPhase::is_terminal) && !has_other_writer(found);
     }
     // A plugin may have another word for the end.
     is_open(phase)
@@ -474,20 +517,24 @@ fn is_open(phase: Option<&VolumePluginPhase>) -> bool {
 }
 
 /// The phase at the end, and its reason.
-fn phase_of(end: &End) -> (VolumePluginPhase, Option<String>) {
+fn phase_and_message(end: &VolumeCreationResult) -> (VolumePluginPhase, Option<String>) {
     match end {
-        End::Completed(_) => (VolumePluginPhase::Completed, None),
-        End::Failed(reason) => (VolumePluginPhase::Failed, Some(shorten(reason.clone()))),
-        End::Canceled(reason) => (VolumePluginPhase::Canceled, Some(shorten(reason.clone()))),
+        VolumeCreationResult::Completed(_) => (VolumePluginPhase::Completed, None),
+        VolumeCreationResult::Failed(reason) => {
+            (VolumePluginPhase::Failed, Some(truncate_text(reason.clone())))
+        }
+        VolumeCreationResult::Canceled(reason) => {
+            (VolumePluginPhase::Canceled, Some(truncate_text(reason.clone())))
+        }
     }
 }
 
 /// The status of something that has ended.
-fn ended(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
+fn ended_status(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
     json!({
         "phase": phase,
         "message": message,
-        "completionTimestamp": patch::to_the_second(Timestamp::now()),
+        "completionTimestamp": patch::truncate_to_second(Timestamp::now()),
     })
 }
 
@@ -497,7 +544,7 @@ async fn list(
     params: ListParams,
 ) -> kube::Result<Vec<VolumePluginRestore>> {
     let (mut params, mut found) = (params.limit(PAGE), Vec::new());
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let page = api.list(&params).await?;
         found.extend(page.items);
         match page.metadata.continue_.filter(|more| !more.is_empty()) {
@@ -510,35 +557,41 @@ async fn list(
 
 /// Whether a resource that a plugin has written is about a volume. Plugins know the volume by their
 /// own word for it; the description of these resources asks for the PersistentVolume.
-fn is_about(found: &VolumePluginRestore, backup: &str, making: &Making, volume: &VolumeId) -> bool {
+fn is_about_volume(
+    found: &VolumePluginRestore,
+    backup: &str,
+    creation: &VolumeCreation,
+    volume: &VolumeId,
+) -> bool {
     let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
-    let told = found.status.as_ref().map(|status| status.volume_id.as_str()).unwrap_or_default();
-    snapshot_id == making.snapshot.as_str()
+    let reported_volume =
+        found.status.as_ref().map(|status| status.volume_id.as_str()).unwrap_or_default();
+    snapshot_id == creation.snapshot.as_str()
         && of == backup
-        && Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == making.plugin)
-        && [volume.as_str(), &making.target].contains(&told)
+        && Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin)
+        && [volume.as_str(), &creation.target].contains(&reported_volume)
 }
 
 /// Whether a resource that a plugin has written is about a volume that is being made, whose name only the plugin
 /// knows: it is of the same snapshot, and not older than the restore.
-fn is_of_making(
+fn is_about_creation(
     found: &VolumePluginRestore,
     backup: &str,
-    making: &Making,
+    creation: &VolumeCreation,
     restore_created: Option<&Time>,
 ) -> bool {
     let VolumePluginRestoreSpec { snapshot_id, backup: of, plugin, .. } = &found.spec;
-    let made = found.creation_timestamp();
-    let is_new = made.zip(restore_created).is_none_or(|(made, since)| made.0 >= since.0);
+    let created = found.creation_timestamp();
+    let is_new = created.zip(restore_created).is_none_or(|(made, since)| made.0 >= since.0);
     let is_of_plugin =
-        Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == making.plugin);
+        Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin);
     // One without a status is not about work that goes on.
     let has_begun = found.status.is_some();
-    is_new && has_begun && is_of_plugin && snapshot_id == making.snapshot.as_str() && of == backup
+    is_new && has_begun && is_of_plugin && snapshot_id == creation.snapshot.as_str() && of == backup
 }
 
 /// Whether somebody else has written to the status of a resource.
-fn is_written_by_others(found: &VolumePluginRestore) -> bool {
+fn has_other_writer(found: &VolumePluginRestore) -> bool {
     let entries = found.metadata.managed_fields.iter().flatten();
     let mut others = entries.filter(|entry| entry.manager.as_deref() != Some(patch::FIELD_MANAGER));
     others.any(|entry| {

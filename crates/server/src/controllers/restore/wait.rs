@@ -5,82 +5,85 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::RestoreStatus;
+use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Board, Counts, Operation, record};
+use bowline_engine::operation::{Counts, Operation, OperationTable, record};
 use bowline_engine::phase::{self, Stage};
-use bowline_engine::point::{self, Point};
-use bowline_engine::report::{About, Report};
+use bowline_engine::report::{Report, ReportSubject};
 use bowline_engine::restore::finalize;
 use bowline_store::BackupStore;
 use bowline_store::file::{RestoreOperation, Results};
 use futures::stream;
 use jiff::Timestamp;
 
-use super::csi::{Askers, Showing};
-use super::{Course, Then, WorkError, canceled_status};
-use crate::controllers::bucket_wait::{BucketFailure, try_bucket, unless_canceled};
-use crate::controllers::operations::{Audience, Followed, follow, tell_failed};
-use crate::controllers::run::{add_results, patiently};
+use super::csi::{ClaimPublisher, RestoreOperationClients};
+use super::{NextStage, RestoreRun, RestoreRunError, canceled_status};
+use crate::controllers::bucket_wait::{BucketFailure, retry_bucket_call, with_cancel_grace};
+use crate::controllers::operations::{
+    FollowOutcome, OperationPublisher, follow_operations, report_failed,
+};
+use crate::controllers::run::{add_results, with_retries};
+use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::story::one_line;
 
-impl Course<'_> {
+impl RestoreRun<'_> {
     /// Waits until all operations have ended.
-    pub(super) async fn wait(
+    pub(super) async fn wait_for_operations(
         &self,
         store: &BackupStore,
         recovered: Option<&Recovered>,
-    ) -> Result<Then, WorkError> {
-        let Recalled { operations, report, is_unreadable } =
-            self.ask(self.operations(store, recovered)).await?;
-        self.recall_log(store).await?;
-        let board = Arc::new(Board::new(operations));
-        let askers = self.askers(&board.operations()).await;
-        let showing = self.showing(&board.operations(), store).await;
-        showing.show(&board.operations(), &askers).await;
-        let count = board.counts().attempted;
-        self.tell(Milestone::OperationsStarted { count }).await;
-        let uid = self.kit.uid.as_str();
-        let (askers, showing) = (&askers, &showing);
-        let waiting = Waiting { course: self, store, askers, showing, is_unreadable };
+    ) -> Result<NextStage, RestoreRunError> {
+        let LoadedOperations { operations, report, is_unreadable } =
+            self.wait_for_bucket(self.load_operations(store, recovered)).await?;
+        self.load_earlier_log(store).await?;
+        let table = Arc::new(OperationTable::new(operations));
+        let clients = self.operation_clients(&table.operations()).await;
+        let claim_publisher = self.claim_publisher(&table.operations(), store).await;
+        claim_publisher.publish(&table.operations(), &clients).await;
+        let count = table.counts().attempted;
+        self.publish_milestone(Milestone::OperationsStarted { count }).await;
+        let uid = self.resources.uid.as_str();
+        let (clients, claim_publisher) = (&clients, &claim_publisher);
+        let publisher =
+            RestoreOperationPublisher { run: self, store, clients, claim_publisher, is_unreadable };
         let followed = tokio::select! {
-            followed = follow(self.context, uid, &board, askers, &self.kit.cancel, &waiting) => followed,
-            () = askers.run() => Followed::Stopped,
+            followed = follow_operations(self.context, uid, &table, clients, &self.resources.cancel, &publisher) => followed,
+            () = clients.run() => FollowOutcome::Stopped,
         };
-        showing.show(&board.operations(), askers).await;
+        claim_publisher.publish(&table.operations(), clients).await;
         match followed {
-            Followed::Stopped => return Ok(Then::Left),
-            Followed::Gone => return Ok(Then::Gone),
-            Followed::Over => {}
+            FollowOutcome::Stopped => return Ok(NextStage::HandedOver),
+            FollowOutcome::ObjectGone => return Ok(NextStage::ObjectGone),
+            FollowOutcome::Finished => {}
         }
-        let operations = board.operations();
-        tell_failed(&operations, &report);
-        let status = self.note_end(&waiting, &operations, &report).await;
-        let status = status.map_err(|error| WorkError::of_write(&error))?;
-        let shown = patiently(|| self.show(&status)).await?;
-        Ok(shown.map_or(Then::Gone, |restore| Then::Stage(Box::new(restore))))
+        let operations = table.operations();
+        report_failed(&operations, &report);
+        let status = self.write_end(&publisher, &operations, &report).await;
+        let status = status.map_err(|error| RestoreRunError::of_write(&error))?;
+        let shown = with_retries(|| self.write_status(&status)).await?;
+        Ok(shown.map_or(NextStage::ObjectGone, |restore| NextStage::Continue(Box::new(restore))))
     }
 
     /// Ends a restore whose operations have ended.
-    pub(super) async fn finish(&self, store: &BackupStore) -> Result<Then, WorkError> {
-        self.recall_log(store).await?;
-        let status = if self.kit.cancel.is_cancelled() {
+    pub(super) async fn finish(&self, store: &BackupStore) -> Result<NextStage, RestoreRunError> {
+        self.load_earlier_log(store).await?;
+        let status = if self.resources.cancel.is_cancelled() {
             self.status()
         } else {
             let Some(status) = Box::pin(self.settle_volumes(store)).await? else {
-                return Ok(Then::Left);
+                return Ok(NextStage::HandedOver);
             };
             status
         };
-        let log = self.kit.log.snapshot();
+        let log = self.resources.log.snapshot();
         let put = || {
             let log = Box::pin(stream::iter([Ok(log.clone())]));
             store.put_restore_log(&self.name, log)
         };
-        if let Err(error) = try_bucket(&self.kit.cancel, put).await {
-            tracing::warn!("the end of the log cannot be written: {}", one_line(&error));
+        if let Err(error) = retry_bucket_call(&self.resources.cancel, put).await {
+            tracing::warn!("the end of the log cannot be written: {}", status_message(&error));
         }
-        Ok(Then::Over(Box::new(if self.kit.cancel.is_cancelled() {
+        Ok(NextStage::Finished(Box::new(if self.resources.cancel.is_cancelled() {
             canceled_status(&status)
         } else {
             finalize::conclude(&status, Timestamp::now())
@@ -88,28 +91,29 @@ impl Course<'_> {
     }
 
     /// The operations of the restore, as the bucket knows them; as the journal does if the file is damaged.
-    pub(super) async fn operations(
+    pub(super) async fn load_operations(
         &self,
         store: &BackupStore,
         recovered: Option<&Recovered>,
-    ) -> Result<Recalled, WorkError> {
+    ) -> Result<LoadedOperations, RestoreRunError> {
         let report = Report::default();
         let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
         let mut is_unreadable = false;
-        let read = store.get_of_restore::<Vec<RestoreOperation>>(&self.name).await;
+        let read = store.get_restore_file::<Vec<RestoreOperation>>(&self.name).await;
         let records = match read {
             Ok(Some(records)) => records,
             Ok(None) => {
-                report.error(About::Run, "the file of its operations is not in the bucket");
+                report.error(ReportSubject::Run, "the file of its operations is not in the bucket");
                 Vec::new()
             }
             Err(error) if BucketFailure::of_read(&error).is_some() => {
-                return Err(WorkError::of_read(&error));
+                return Err(RestoreRunError::of_read(&error));
             }
             Err(error) => {
                 is_unreadable = true;
-                let text = format!("the file of its operations is damaged: {}", one_line(&error));
-                report.error(About::Run, text);
+                let text =
+                    format!("the file of its operations is damaged: {}", status_message(&error));
+                report.error(ReportSubject::Run, text);
                 let ended = recovered.into_iter().flat_map(|recovered| &recovered.finished);
                 ended.flat_map(|ended| ended.restore_operations.clone()).collect()
             }
@@ -118,45 +122,45 @@ impl Course<'_> {
         for one in records {
             match record::from_restore(one, self.timeout(), began) {
                 Ok(operation) => operations.push(operation),
-                Err(error) => report.error(About::Run, error.to_string()),
+                Err(error) => report.error(ReportSubject::Run, error.to_string()),
             }
         }
-        Ok(Recalled { operations, report, is_unreadable })
+        Ok(LoadedOperations { operations, report, is_unreadable })
     }
 
     /// Writes what the operations came to. The results are written before the phase says that it is
     /// over, so that no failure is lost.
-    async fn note_end(
+    async fn write_end(
         &self,
-        waiting: &Waiting<'_>,
+        publisher: &RestoreOperationPublisher<'_>,
         operations: &[Operation],
         report: &Report,
     ) -> Result<RestoreStatus, bowline_store::Error> {
-        let (store, cancel) = (waiting.store, &self.kit.cancel);
-        try_bucket(cancel, || waiting.write(operations)).await?;
-        point::pass(Point::OperationsWritten);
+        let (store, cancel) = (publisher.store, &self.resources.cancel);
+        retry_bucket_call(cancel, || publisher.write(operations)).await?;
+        failpoint::hit(Point::OperationsWritten);
         let mut status = self.status();
-        finalize::counted(&mut status, Counts::of(operations));
-        let read = unless_canceled(cancel, store.get_of_restore::<Results>(&self.name), || {
-            Err(bowline_store::Error::GivenUp)
+        finalize::set_operation_counts(&mut status, Counts::of(operations));
+        let read = with_cancel_grace(cancel, store.get_restore_file::<Results>(&self.name), || {
+            Err(bowline_store::Error::TaskAborted)
         });
         let mut results = read.await?.unwrap_or_default();
         add_results(&mut results, report, &mut status.errors, &mut status.warnings);
-        try_bucket(cancel, || store.put_of_restore(&self.name, &results)).await?;
-        point::pass(Point::ResultsWritten);
+        retry_bucket_call(cancel, || store.put_restore_file(&self.name, &results)).await?;
+        failpoint::hit(Point::ResultsWritten);
         status.phase = Some(phase::of_restore(Stage::Finalizing, status.errors > 0));
         Ok(status)
     }
 
     /// Lets the log go on from what an earlier process has written of it.
-    async fn recall_log(&self, store: &BackupStore) -> Result<(), WorkError> {
-        if self.kit.wants_log() {
-            let read = self.ask(async {
+    async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), RestoreRunError> {
+        if self.resources.take_needs_earlier_log() {
+            let read = self.wait_for_bucket(async {
                 let read = store.restore_log(&self.name).await;
-                read.map_err(|error| WorkError::of_read(&error))
+                read.map_err(|error| RestoreRunError::of_read(&error))
             });
             if let Some(log) = read.await? {
-                self.kit.log.go_on_from(&log);
+                self.resources.log.prepend(&log);
             }
         }
         Ok(())
@@ -164,7 +168,7 @@ impl Course<'_> {
 }
 
 /// What is known of the operations of a restore.
-pub(super) struct Recalled {
+pub(super) struct LoadedOperations {
     pub(super) operations: Vec<Operation>,
     /// What could not be read, for the results.
     pub(super) report: Report,
@@ -173,52 +177,52 @@ pub(super) struct Recalled {
 }
 
 /// Shows how the operations of a restore go.
-struct Waiting<'a> {
-    course: &'a Course<'a>,
+struct RestoreOperationPublisher<'a> {
+    run: &'a RestoreRun<'a>,
     store: &'a BackupStore,
-    askers: &'a Askers,
-    showing: &'a Showing,
+    clients: &'a RestoreOperationClients,
+    claim_publisher: &'a ClaimPublisher,
     is_unreadable: bool,
 }
 
-impl Waiting<'_> {
+impl RestoreOperationPublisher<'_> {
     /// Writes operations to the bucket.
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
         if self.is_unreadable {
             return Ok(());
         }
-        let records = finalize::records(operations, self.course.of());
-        self.store.put_of_restore(&self.course.name, &records).await
+        let records = finalize::records(operations, self.run.run_ref());
+        self.store.put_restore_file(&self.run.name, &records).await
     }
 }
 
 #[async_trait]
-impl Audience for Waiting<'_> {
-    async fn keep(&self, operations: &[Operation]) -> bool {
-        let kept = self.write(operations).await;
-        match &kept {
-            Ok(()) => self.course.kit.note_bucket_back(self.course.context).await,
-            Err(error) => tracing::warn!("operations cannot be written: {}", one_line(error)),
+impl OperationPublisher for RestoreOperationPublisher<'_> {
+    async fn store_operations(&self, operations: &[Operation]) -> bool {
+        let stored = self.write(operations).await;
+        match &stored {
+            Ok(()) => self.run.resources.journal_bucket_back(self.run.context).await,
+            Err(error) => tracing::warn!("operations cannot be written: {}", status_message(error)),
         }
-        point::pass(Point::OperationsWritten);
-        kept.is_ok()
+        failpoint::hit(Point::OperationsWritten);
+        stored.is_ok()
     }
 
-    async fn show(&self, operations: &[Operation]) -> bool {
+    async fn publish_counts(&self, operations: &[Operation]) -> bool {
         let counts = Counts::of(operations);
-        let mut status = self.course.status();
-        finalize::counted(&mut status, counts);
+        let mut status = self.run.status();
+        finalize::set_operation_counts(&mut status, counts);
         if counts.failed > 0 {
             status.phase = Some(phase::of_restore(Stage::Waiting, true));
         }
-        if let Some(milestone) = self.course.kit.milestone(counts) {
-            self.course.tell(milestone).await;
+        if let Some(milestone) = self.run.resources.next_milestone(counts) {
+            self.run.publish_milestone(milestone).await;
         }
         // One that cannot be shown now is shown with the next change.
-        !matches!(self.course.show(&status).await, Ok(None))
+        !matches!(self.run.write_status(&status).await, Ok(None))
     }
 
-    async fn progress(&self, operations: &[Operation]) {
-        self.showing.show(operations, self.askers).await;
+    async fn publish_progress(&self, operations: &[Operation]) {
+        self.claim_publisher.publish(operations, self.clients).await;
     }
 }

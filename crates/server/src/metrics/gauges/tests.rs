@@ -54,21 +54,21 @@ fn location(name: &str, status: &Value) -> Arc<BackupStorageLocation> {
 /// A Sunday.
 const NOW: &str = "2026-11-15T13:00:00Z";
 
-fn told(seen: &Seen) -> Gauges {
-    gauges(seen, &mut Intervals::default(), &TimeZone::UTC, at(NOW))
+fn gauges_of(objects: &ObservedObjects) -> Gauges {
+    compute_gauges(objects, &mut Intervals::default(), &TimeZone::UTC, at(NOW))
 }
 
 #[test]
-fn without_objects_all_is_zero_and_nothing_has_failed() {
-    let gauges = told(&Seen::default());
-    let none = OfSchedule::default();
-    assert!(none.is_well && none.last_success.is_none());
+fn gauges_without_objects_are_zero() {
+    let gauges = gauges_of(&ObservedObjects::default());
+    let none = ScheduleGauges::default();
+    assert!(none.last_succeeded && none.last_success.is_none());
     let schedules = BTreeMap::from([(String::new(), none)]);
     assert_eq!(gauges, Gauges { backups: 0, restores: 0, schedules, ..Gauges::default() });
 }
 
 #[test]
-fn the_last_backup_that_ended_says_how_it_stands_whatever_the_order() {
+fn last_status_comes_from_the_backup_that_ended_last() {
     type Row<'a> = (&'a str, Vec<Arc<Backup>>, bool, Option<&'a str>);
     let rows: [Row<'_>; 9] = [
         ("well", vec![backup("a", "", "Completed", Some(1))], true, Some("2026-11-15T12:01:00Z")),
@@ -122,32 +122,42 @@ fn the_last_backup_that_ended_says_how_it_stands_whatever_the_order() {
     for (case, mut backups, is_well, last) in rows {
         for _ in 0..2 {
             let count = backups.len();
-            let gauges = told(&Seen { backups: backups.clone(), ..Seen::default() });
+            let gauges = gauges_of(&ObservedObjects {
+                backups: backups.clone(),
+                ..ObservedObjects::default()
+            });
             assert_eq!(gauges.backups, count, "{case}");
-            let told = &gauges.schedules[""];
-            assert_eq!((told.is_well, told.last_success), (is_well, last.map(at)), "{case}");
+            let schedule_gauges = &gauges.schedules[""];
+            assert_eq!(
+                (schedule_gauges.last_succeeded, schedule_gauges.last_success),
+                (is_well, last.map(at)),
+                "{case}"
+            );
             backups.reverse();
         }
     }
 }
 
 #[test]
-fn items_and_errors_are_those_of_the_last_backup_that_ran() {
+fn items_and_errors_come_from_the_last_backup_that_ran() {
     let first = counted(backup("a", "", "Completed", Some(1)), 7, 0);
     let second = counted(backup("b", "", "PartiallyFailed", Some(2)), 9, 3);
     let refused = counted(backup("c", "", "FailedValidation", None), 0, 0);
-    let seen = Seen { backups: vec![refused, second, first.clone()], ..Seen::default() };
-    let gauges = told(&seen);
+    let objects = ObservedObjects {
+        backups: vec![refused, second, first.clone()],
+        ..ObservedObjects::default()
+    };
+    let gauges = gauges_of(&objects);
     let of_none = &gauges.schedules[""];
     assert_eq!((of_none.items, of_none.errors), (9, 3));
-    let gauges = told(&Seen { backups: vec![first], ..Seen::default() });
+    let gauges = gauges_of(&ObservedObjects { backups: vec![first], ..ObservedObjects::default() });
     assert_eq!((gauges.schedules[""].items, gauges.schedules[""].errors), (7, 0));
 }
 
 #[test]
-fn each_schedule_is_told_of_by_itself_and_one_that_is_gone_is_not() {
+fn each_existing_schedule_has_its_own_gauges() {
     let long = "x".repeat(70);
-    let seen = Seen {
+    let objects = ObservedObjects {
         backups: vec![
             backup("a", "nightly", "Failed", Some(1)),
             backup("b", "gone", "Failed", Some(2)),
@@ -159,18 +169,21 @@ fn each_schedule_is_told_of_by_itself_and_one_that_is_gone_is_not() {
             schedule("fresh", "0 1 * * *", false),
             schedule(&long, "0 1 * * *", false),
         ],
-        ..Seen::default()
+        ..ObservedObjects::default()
     };
-    let gauges = told(&seen);
-    let wells: Vec<_> =
-        gauges.schedules.iter().map(|(name, told)| (name.as_str(), told.is_well)).collect();
+    let gauges = gauges_of(&objects);
+    let wells: Vec<_> = gauges
+        .schedules
+        .iter()
+        .map(|(name, schedule_gauges)| (name.as_str(), schedule_gauges.last_succeeded))
+        .collect();
     let long = label::value(&long);
     assert_eq!(wells, [("", true), ("fresh", true), ("nightly", false), (&*long, false)]);
     assert_eq!(gauges.backups, 4, "those of a Schedule that is gone are there all the same");
 }
 
 #[test]
-fn the_longest_pause_of_a_schedule_is_told_while_it_has_times_to_come() {
+fn expected_interval_is_exported_while_the_schedule_has_future_times() {
     let hours = |hours: u64| Some(Duration::from_hours(hours));
     for (expression, is_paused, expected) in [
         ("@every 10m", false, Some(Duration::from_mins(10))),
@@ -183,13 +196,13 @@ fn the_longest_pause_of_a_schedule_is_told_while_it_has_times_to_come() {
         ("soon", false, None),
     ] {
         let schedules = vec![schedule("s", expression, is_paused)];
-        let gauges = told(&Seen { schedules, ..Seen::default() });
+        let gauges = gauges_of(&ObservedObjects { schedules, ..ObservedObjects::default() });
         assert_eq!(gauges.schedules["s"].interval, expected, "{expression}");
     }
 }
 
 #[test]
-fn neither_a_night_nor_a_weekend_is_a_delay_whenever_one_asks() {
+fn expected_interval_covers_nights_and_weekends_at_any_time() {
     let hours = |hours: u64| Some(Duration::from_hours(hours));
     // From Friday to Monday, by day and by night.
     let moments = [
@@ -221,60 +234,63 @@ fn neither_a_night_nor_a_weekend_is_a_delay_whenever_one_asks() {
     ] {
         for moment in moments {
             let schedule = schedule("s", expression, false);
-            let told = interval(&schedule, &TimeZone::UTC, at(moment));
-            assert_eq!(told, expected, "{expression} at {moment}");
+            let interval_found = longest_interval(&schedule, &TimeZone::UTC, at(moment));
+            assert_eq!(interval_found, expected, "{expression} at {moment}");
         }
     }
 }
 
 #[test]
-fn it_is_told_since_when_there_is_a_schedule() {
+fn schedule_creation_time_is_exported() {
     let mut old = Arc::unwrap_or_clone(schedule("s", "0 1 * * *", false));
     let created = serde_json::from_value(json!("2026-11-01T00:00:00Z")).unwrap();
     old.metadata.creation_timestamp = Some(created);
-    let gauges = told(&Seen { schedules: vec![Arc::new(old)], ..Seen::default() });
+    let gauges = gauges_of(&ObservedObjects {
+        schedules: vec![Arc::new(old)],
+        ..ObservedObjects::default()
+    });
     assert_eq!(gauges.schedules["s"].created, Some(at("2026-11-01T00:00:00Z")));
 }
 
 #[test]
-fn locations_are_told_of_once_somebody_has_looked_at_them() {
-    let seen = Seen {
+fn locations_are_exported_after_their_first_check() {
+    let objects = ObservedObjects {
         locations: vec![
             location("a", &json!({"phase": "Available"})),
             location("b", &json!({"phase": "Unavailable"})),
             location("c", &json!({})),
             location("d", &json!({"phase": "Strange"})),
         ],
-        ..Seen::default()
+        ..ObservedObjects::default()
     };
     let expected = BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), false)]);
-    assert_eq!(told(&seen).locations, expected);
+    assert_eq!(gauges_of(&objects).locations, expected);
 }
 
 #[test]
-fn nothing_is_told_before_everything_was_listed() {
-    let mut sources = Sources::default();
+fn gauges_are_absent_until_all_kinds_are_listed() {
+    let mut sources = ObjectSources::default();
     let (backups, mut backup_writer) = reflector::store();
     let (restores, mut restore_writer) = reflector::store();
     let (schedules, mut schedule_writer) = reflector::store();
     let (locations, mut location_writer) = reflector::store();
-    sources.add(Source::Backups(backups));
-    sources.add(Source::Restores(restores));
-    sources.add(Source::Schedules(schedules));
+    sources.add(ObjectSource::Backups(backups));
+    sources.add(ObjectSource::Restores(restores));
+    sources.add(ObjectSource::Schedules(schedules));
     let first = Backup::clone(&backup("a", "", "New", None));
     backup_writer.apply_watcher_event(&Event::InitApply(first));
     backup_writer.apply_watcher_event(&Event::InitDone);
     restore_writer.apply_watcher_event(&Event::InitDone);
     schedule_writer.apply_watcher_event(&Event::InitDone);
-    assert!(sources.look().is_none(), "locations are not watched yet");
-    sources.add(Source::Locations(locations));
-    assert!(sources.look().is_none(), "they are not listed yet");
+    assert!(sources.snapshot().is_none(), "locations are not watched yet");
+    sources.add(ObjectSource::Locations(locations));
+    assert!(sources.snapshot().is_none(), "they are not listed yet");
     location_writer.apply_watcher_event(&Event::InitDone);
-    assert_eq!(sources.look().unwrap().backups.len(), 1);
+    assert_eq!(sources.snapshot().unwrap().backups.len(), 1);
 }
 
 #[test]
-fn a_location_whose_sync_fails_is_told() {
+fn failed_location_sync_is_exported() {
     let with = |name: &str, status: &str| {
         let condition = json!({"type": "Synced", "status": status, "reason": "R", "message": "",
                                "lastTransitionTime": NOW});
@@ -282,30 +298,30 @@ fn a_location_whose_sync_fails_is_told() {
     };
     let never = location("never", &json!({"phase": "Available"}));
     let locations = vec![with("well", "True"), with("failing", "False"), never];
-    let seen = Seen { locations, ..Seen::default() };
+    let objects = ObservedObjects { locations, ..ObservedObjects::default() };
     let expected = [("failing".to_owned(), false), ("well".to_owned(), true)];
-    assert_eq!(told(&seen).synced, expected.into());
+    assert_eq!(gauges_of(&objects).synced, expected.into());
 }
 
 #[test]
-fn the_longest_pause_is_found_out_now_and_then_and_for_as_many_as_are_shown() {
+fn expected_intervals_are_cached_and_bounded() {
     let mut intervals = Intervals::default();
     let hourly = schedule("a", "@hourly", false);
     let hour = Some(Duration::from_hours(1));
-    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at(NOW)), hour);
+    assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at(NOW)), hour);
     // A mark that only what is remembered has.
     intervals.0.get_mut("a").unwrap().longest = None;
-    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at(NOW)), None, "it is not found out again");
-    assert_eq!(intervals.of(&hourly, &TimeZone::UTC, at("2026-11-15T13:11:00Z")), hour);
+    assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at(NOW)), None, "it is not found out again");
+    assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at("2026-11-15T13:11:00Z")), hour);
     let changed = schedule("a", "@daily", false);
     assert_eq!(
-        intervals.of(&changed, &TimeZone::UTC, at("2026-11-15T13:11:00Z")),
+        intervals.get(&changed, &TimeZone::UTC, at("2026-11-15T13:11:00Z")),
         Some(Duration::from_hours(24))
     );
     for number in 0..INTERVALS_MAX + 10 {
-        intervals.of(&schedule(&number.to_string(), "@yearly", true), &TimeZone::UTC, at(NOW));
+        intervals.get(&schedule(&number.to_string(), "@yearly", true), &TimeZone::UTC, at(NOW));
     }
     assert_eq!(intervals.0.len(), 1, "those that are paused have none");
-    intervals.keep_only(&[]);
+    intervals.retain_schedules(&[]);
     assert!(intervals.0.is_empty());
 }

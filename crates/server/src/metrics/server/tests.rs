@@ -4,8 +4,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::end::End;
 use crate::metrics::RunKind;
+use crate::run_state::TerminalPhase;
 
 const FREE: Address = Address::At(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
 
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    async fn start(limits: Limits) -> Self {
+    async fn start(limits: Timeouts) -> Self {
         let (metrics, readiness) = (Arc::new(Metrics::new()), Readiness::default());
         let bound = Server::bind(FREE, Arc::clone(&metrics), readiness.clone()).await.unwrap();
         let mut server = bound.unwrap();
@@ -51,21 +51,21 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn metrics_are_served_as_they_are_now() {
-    let server = Fixture::start(Limits::default()).await;
-    server.metrics.run_ended(RunKind::Backup, End::Failed);
+async fn metrics_are_rendered_on_each_request() {
+    let server = Fixture::start(Timeouts::default()).await;
+    server.metrics.run_ended(RunKind::Backup, TerminalPhase::Failed);
     let answer = server.get("/metrics").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"));
     let line = r#"bowline_runs_ended_total{kind="backup",phase="Failed"}"#;
     assert!(answer.contains(&format!("{line} 1\n")), "{answer}");
-    server.metrics.run_ended(RunKind::Backup, End::Failed);
+    server.metrics.run_ended(RunKind::Backup, TerminalPhase::Failed);
     assert!(server.get("/metrics").await.contains(&format!("{line} 2\n")));
 }
 
 #[tokio::test]
-async fn a_server_is_healthy_at_once_and_ready_when_it_says_so() {
-    let server = Fixture::start(Limits::default()).await;
+async fn healthz_is_ok_at_once_and_readyz_when_ready() {
+    let server = Fixture::start(Timeouts::default()).await;
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
     assert!(server.get("/readyz").await.starts_with("HTTP/1.1 503"));
     server.readiness.set(true);
@@ -75,8 +75,8 @@ async fn a_server_is_healthy_at_once_and_ready_when_it_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_else_is_answered() {
-    let server = Fixture::start(Limits::default()).await;
+async fn unknown_paths_are_not_found() {
+    let server = Fixture::start(Timeouts::default()).await;
     for path in ["/", "/metrics/", "/metrics/x", "/healthz/../x", "/debug/pprof"] {
         assert!(server.get(path).await.starts_with("HTTP/1.1 404"), "{path}");
     }
@@ -87,8 +87,8 @@ async fn nothing_else_is_answered() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_ask_or_asks_for_too_much_is_cut_off() {
-    let limits = Limits { request: Duration::from_millis(100), ..Limits::default() };
+async fn silent_or_oversized_requests_are_disconnected() {
+    let limits = Timeouts { request: Duration::from_millis(100), ..Timeouts::default() };
     let server = Fixture::start(limits).await;
     // Long before its connection would end of itself.
     let asked = tokio::time::timeout(limits.connection / 2, server.ask("GET /met"));
@@ -103,32 +103,32 @@ async fn a_client_that_does_not_ask_or_asks_for_too_much_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_of_itself() {
+async fn connection_has_a_time_limit() {
     let hour = Duration::from_hours(1);
-    let limits = Limits { request: hour, connection: Duration::from_millis(100) };
+    let limits = Timeouts { request: hour, connection: Duration::from_millis(100) };
     let server = Fixture::start(limits).await;
     assert_eq!(server.ask("GET /met").await, "");
 }
 
 #[tokio::test]
-async fn who_holds_connections_keeps_nobody_waiting() {
+async fn held_connections_do_not_block_others() {
     let hour = Duration::from_hours(1);
-    let server = Fixture::start(Limits { request: hour, connection: hour }).await;
-    let mut held = VecDeque::new();
-    for _ in 0..2 * CONNECTIONS {
-        held.push_back(server.connect().await);
+    let server = Fixture::start(Timeouts { request: hour, connection: hour }).await;
+    let mut held_connections = VecDeque::new();
+    for _ in 0..2 * MAX_CONNECTIONS {
+        held_connections.push_back(server.connect().await);
     }
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
-    let mut oldest = held.pop_front().unwrap();
+    let mut oldest = held_connections.pop_front().unwrap();
     let read = tokio::time::timeout(LIMIT, oldest.read(&mut [0])).await.expect("in time");
     // Whether with an end or an error, it is over.
     assert!(!matches!(read, Ok(1..)), "{read:?}");
 }
 
 #[tokio::test]
-async fn the_server_ends_when_asked_to_whoever_is_connected() {
+async fn server_stops_despite_open_connections() {
     let hour = Duration::from_hours(1);
-    let server = Fixture::start(Limits { request: hour, connection: hour }).await;
+    let server = Fixture::start(Timeouts { request: hour, connection: hour }).await;
     let _held = server.connect().await;
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
     server.stop.cancel();
@@ -141,25 +141,25 @@ async fn bind(address: Address) -> Result<Option<Server>, Error> {
 }
 
 #[tokio::test]
-async fn nothing_is_served_if_nobody_wants_it() {
+async fn disabled_address_serves_nothing() {
     assert!(bind(Address::Off).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_told_with_what_to_do() {
-    let first = bind(Address::Everywhere(0)).await.unwrap().unwrap();
+async fn address_in_use_error_has_a_hint() {
+    let first = bind(Address::AllInterfaces(0)).await.unwrap().unwrap();
     assert!(first.address().ip().is_unspecified());
     let port = first.address().port();
-    let error = bind(Address::Everywhere(port)).await.map(drop).unwrap_err();
-    let story = crate::story::one_line(&error);
-    assert!(story.starts_with(&format!("cannot serve metrics at :{port}; choose")), "{story}");
-    assert!(story.contains("--metrics-address=0"), "{story}");
-    assert!(story.contains("in use"), "{story}");
+    let error = bind(Address::AllInterfaces(port)).await.map(drop).unwrap_err();
+    let message = crate::error_text::status_message(&error);
+    assert!(message.starts_with(&format!("cannot serve metrics at :{port}; choose")), "{message}");
+    assert!(message.contains("--metrics-address=0"), "{message}");
+    assert!(message.contains("in use"), "{message}");
 }
 
 #[tokio::test]
-async fn all_addresses_are_those_of_ipv4_too() {
-    let server = bind(Address::Everywhere(0)).await.unwrap().unwrap();
+async fn all_interfaces_include_ipv4() {
+    let server = bind(Address::AllInterfaces(0)).await.unwrap().unwrap();
     let (port, stop) = (server.address().port(), CancellationToken::new());
     let task = tokio::spawn(server.run(stop.clone()));
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();

@@ -30,13 +30,13 @@ where
 }
 
 /// Metrics of a server that has done something of everything.
-fn busy() -> Metrics {
+fn metrics_with_activity() -> Metrics {
     let metrics = Metrics::new();
-    metrics.show(
+    metrics.set_operations(
         "1",
         &[operation("a/b", "x", NOW, State::New), operation("a/b", "y", NOW, State::Completed)],
     );
-    metrics.plugin_called(&name("a/b"), Method::Execute, Outcome::Ok, Duration::ZERO);
+    metrics.observe_plugin_call(&name("a/b"), Method::Execute, CallOutcome::Ok, Duration::ZERO);
     let status = json!({
         "phase": "Completed", "startTimestamp": "2026-11-15T12:00:00Z",
         "completionTimestamp": "2026-11-15T12:00:01Z", "csiVolumeSnapshotsAttempted": 1,
@@ -45,20 +45,20 @@ fn busy() -> Metrics {
     let backups = store::<Backup>(backup);
     let first = backups.state().remove(0);
     metrics.archive_written(&first, 1);
-    metrics.backup_ended(&first, first.status.as_ref().unwrap(), End::Completed);
-    metrics.see(Source::Backups(backups));
+    metrics.backup_ended(&first, first.status.as_ref().unwrap(), TerminalPhase::Completed);
+    metrics.add_source(ObjectSource::Backups(backups));
     let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
-    metrics.see(Source::Restores(store::<Restore>(restore)));
+    metrics.add_source(ObjectSource::Restores(store::<Restore>(restore)));
     let spec = json!({"schedule": "@every 1h", "template": {}});
     let metadata = json!({"name": "s", "creationTimestamp": "2026-11-15T12:00:00Z"});
     let schedule = json!({"metadata": metadata, "spec": spec});
-    metrics.see(Source::Schedules(store::<Schedule>(schedule)));
+    metrics.add_source(ObjectSource::Schedules(store::<Schedule>(schedule)));
     let spec = json!({"provider": "p", "objectStorage": {"bucket": "b"}});
     let condition = json!({"type": "Synced", "status": "True", "reason": "Synced", "message": "",
                            "lastTransitionTime": "2026-11-15T12:00:00Z"});
     let status = json!({"phase": "Available", "conditions": [condition]});
     let location = json!({"metadata": {"name": "l"}, "spec": spec, "status": status});
-    metrics.see(Source::Locations(store::<BackupStorageLocation>(location)));
+    metrics.add_source(ObjectSource::Locations(store::<BackupStorageLocation>(location)));
     metrics
 }
 
@@ -81,8 +81,8 @@ fn served(text: &str) -> BTreeMap<&str, BTreeSet<String>> {
 type Metric = (String, String, BTreeSet<String>);
 
 #[test]
-fn the_page_has_every_metric_with_its_type_and_labels_and_no_other() {
-    let text = busy().render(second(NOW)).unwrap();
+fn metrics_page_lists_exactly_the_served_metrics() {
+    let text = metrics_with_activity().render(second(NOW)).unwrap();
     let series = served(&text);
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     let metric = |(name, kind): (&str, &str)| -> Metric {
@@ -99,9 +99,9 @@ fn the_page_has_every_metric_with_its_type_and_labels_and_no_other() {
         let kind = rest.strip_prefix(" | ")?.split(' ').next()?;
         is_metric.then(|| (name.to_owned(), kind.to_owned(), labels))
     };
-    let told: BTreeSet<Metric> = PAGE.lines().filter_map(row).collect();
-    assert_eq!(served, told);
-    assert_eq!(PAGE.lines().filter_map(row).count(), told.len(), "each is there once");
+    let documented: BTreeSet<Metric> = PAGE.lines().filter_map(row).collect();
+    assert_eq!(served, documented);
+    assert_eq!(PAGE.lines().filter_map(row).count(), documented.len(), "each is there once");
 }
 
 /// The metrics that a text names, with the labels that it selects by.
@@ -136,10 +136,10 @@ fn texts_of<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn alerts_dashboard_and_page_ask_for_what_is_served() {
+fn alerts_dashboard_and_page_use_only_served_metrics() {
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let text = busy().render(second(NOW)).unwrap();
+    let text = metrics_with_activity().render(second(NOW)).unwrap();
     let series = served(&text);
     let mut asked = texts_of(&alerts, "expr");
     assert!(asked.len() >= 10, "{asked:?}");
@@ -155,12 +155,12 @@ fn alerts_dashboard_and_page_ask_for_what_is_served() {
         }
     }
     let is_prefix = |name: &str| ["velero_", "bowline_"].contains(&name);
-    let is_told = |name: &str| {
+    let is_documented = |name: &str| {
         let histogram = format!("{name}_count");
         series.contains_key(name) || series.contains_key(&*histogram) || is_prefix(name)
     };
     for (name, _) in named(PAGE) {
-        assert!(is_told(name), "{name} is on the page");
+        assert!(is_documented(name), "{name} is on the page");
     }
     // Panels lie beside each other, not on each other.
     let panels = dashboard["panels"].as_array().unwrap();
@@ -170,7 +170,7 @@ fn alerts_dashboard_and_page_ask_for_what_is_served() {
 }
 
 #[test]
-fn no_alert_takes_clusters_or_namespaces_together() {
+fn alerts_do_not_aggregate_over_clusters_or_namespaces() {
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
     for expression in texts_of(&alerts, "expr") {
         assert!(!expression.contains(" by ("), "{expression}");
@@ -178,7 +178,7 @@ fn no_alert_takes_clusters_or_namespaces_together() {
 }
 
 #[test]
-fn alerts_count_only_what_shows_as_an_increase() {
+fn alerts_use_increase_only_on_initialized_counters() {
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let asked = [texts_of(&alerts, "expr"), texts_of(&dashboard, "expr")].concat();

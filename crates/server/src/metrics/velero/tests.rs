@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::metrics::gauges::OfSchedule;
+use crate::metrics::gauges::ScheduleGauges;
 
 fn backup(name: &str, schedule: &str, status: &Value) -> Arc<Backup> {
     let object = json!({
@@ -18,17 +18,17 @@ fn backup(name: &str, schedule: &str, status: &Value) -> Arc<Backup> {
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-fn end(velero: &Velero, backup: &Backup, end: End) {
+fn end_backup(velero: &VeleroMetrics, backup: &Backup, end: TerminalPhase) {
     velero.backup_ended(backup, backup.status.as_ref().unwrap(), end);
 }
 
 fn gauges(schedules: &[&str]) -> Gauges {
-    let schedules = schedules.iter().map(|name| (name.to_string(), OfSchedule::default()));
+    let schedules = schedules.iter().map(|name| (name.to_string(), ScheduleGauges::default()));
     Gauges { schedules: schedules.collect(), ..Gauges::default() }
 }
 
 /// All series, with their values.
-fn series(velero: &Velero) -> BTreeMap<String, String> {
+fn series(velero: &VeleroMetrics) -> BTreeMap<String, String> {
     let mut text = String::new();
     velero.render(&mut text).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -39,7 +39,7 @@ fn series(velero: &Velero) -> BTreeMap<String, String> {
     lines.map(split).collect()
 }
 
-fn value_of(velero: &Velero, series: &str) -> Option<String> {
+fn value_of(velero: &VeleroMetrics, series: &str) -> Option<String> {
     self::series(velero).remove(series)
 }
 
@@ -53,9 +53,9 @@ fn ran() -> Value {
 }
 
 #[test]
-fn what_a_backup_came_to_is_counted_for_its_schedule_once() {
-    let velero = Velero::new();
-    end(&velero, &backup("n-1", "n", &ran()), End::PartiallyFailed);
+fn backup_outcome_is_counted_once_for_its_schedule() {
+    let velero = VeleroMetrics::new();
+    end_backup(&velero, &backup("n-1", "n", &ran()), TerminalPhase::PartiallyFailed);
     let expect = |series: &str, value: Option<&str>| {
         assert_eq!(value_of(&velero, series).as_deref(), value, "{series}");
     };
@@ -79,9 +79,9 @@ fn what_a_backup_came_to_is_counted_for_its_schedule_once() {
 }
 
 #[test]
-fn one_that_was_refused_took_no_time_and_has_no_snapshots() {
-    let velero = Velero::new();
-    end(&velero, &backup("b", "", &json!({"warnings": 1})), End::FailedValidation);
+fn refused_backup_has_no_duration_and_no_snapshots() {
+    let velero = VeleroMetrics::new();
+    end_backup(&velero, &backup("b", "", &json!({"warnings": 1})), TerminalPhase::FailedValidation);
     let of = |name: &str| value_of(&velero, &format!(r#"velero_{name}{{schedule=""}}"#));
     assert_eq!(of("backup_validation_failure_total").as_deref(), Some("1"));
     assert_eq!(of("backup_warning_total").as_deref(), Some("0"));
@@ -89,22 +89,22 @@ fn one_that_was_refused_took_no_time_and_has_no_snapshots() {
 }
 
 #[test]
-fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
-    let velero = Velero::new();
-    velero.show(None, &[]);
+fn gauges_of_objects_are_exported_once_known() {
+    let velero = VeleroMetrics::new();
+    velero.update_gauges(None, &[]);
     let has = |name: &str| series(&velero).keys().any(|key| key.starts_with(name));
     for name in ["velero_backup_total", "velero_restore_total", "velero_backup_last_status"] {
         assert!(!has(name), "{name}");
     }
-    let told = OfSchedule {
-        is_well: false,
+    let schedule_gauges = ScheduleGauges {
+        last_succeeded: false,
         last_success: Some(Timestamp::from_second(1_000).unwrap()),
         items: 7,
         errors: 2,
         interval: Some(Duration::from_hours(1)),
         created: Some(Timestamp::from_second(500).unwrap()),
     };
-    let schedules = [(String::new(), OfSchedule::default()), ("n".to_owned(), told)];
+    let schedules = [(String::new(), ScheduleGauges::default()), ("n".to_owned(), schedule_gauges)];
     let gauges = Gauges {
         backups: 3,
         restores: 4,
@@ -112,7 +112,7 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
         locations: [("a".to_owned(), true), ("b".to_owned(), false)].into_iter().collect(),
         synced: BTreeMap::new(),
     };
-    velero.show(Some(&gauges), &[]);
+    velero.update_gauges(Some(&gauges), &[]);
     for (series, value) in [
         ("velero_backup_total", Some("3")),
         ("velero_restore_total", Some("4")),
@@ -134,15 +134,15 @@ fn what_objects_say_is_shown_and_nothing_before_it_is_known() {
     ] {
         assert_eq!(value_of(&velero, series).as_deref(), value, "{series}");
     }
-    velero.show(None, &[]);
+    velero.update_gauges(None, &[]);
     assert!(!has("velero_backup_total") && !has("velero_backup_location_status_gauge"));
 }
 
 #[test]
-fn the_series_of_a_schedule_go_with_it_and_those_of_no_schedule_stay() {
-    let velero = Velero::new();
-    velero.show(Some(&gauges(&["", "n"])), &[]);
-    end(&velero, &backup("n-1", "n", &ran()), End::Completed);
+fn series_of_a_deleted_schedule_are_removed() {
+    let velero = VeleroMetrics::new();
+    velero.update_gauges(Some(&gauges(&["", "n"])), &[]);
+    end_backup(&velero, &backup("n-1", "n", &ran()), TerminalPhase::Completed);
     velero.archive_written(&backup("n-1", "n", &json!({})), 99);
     let of_n = || {
         let keys = series(&velero).into_keys();
@@ -150,59 +150,59 @@ fn the_series_of_a_schedule_go_with_it_and_those_of_no_schedule_stay() {
     };
     let with_it = of_n().len();
     assert!(with_it > 30, "{with_it}");
-    velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
-    let left = of_n();
-    assert!(left.iter().all(|key| key.contains(r#"backupName="n-1""#)), "{left:?}");
-    assert_eq!(left.len(), 3, "its backup is there still");
+    velero.update_gauges(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
+    let remaining = of_n();
+    assert!(remaining.iter().all(|key| key.contains(r#"backupName="n-1""#)), "{remaining:?}");
+    assert_eq!(remaining.len(), 3, "its backup is there still");
     let failed = r#"velero_backup_deletion_failure_total{schedule="(other)"}"#;
     let done = r#"velero_backup_success_total{schedule="(other)"}"#;
     for series in [failed, done] {
-        let told = value_of(&velero, series);
-        assert_eq!(told.as_deref(), Some("0"), "what was told already is not told again");
+        let value = value_of(&velero, series);
+        assert_eq!(value.as_deref(), Some("0"), "what was told already is not told again");
     }
     // What becomes of that is counted with the rest.
     for times in ["1", "2"] {
         velero.count(Count::BackupDeletionFailure, "n", 1);
-        velero.show(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
+        velero.update_gauges(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
         assert_eq!(value_of(&velero, failed).as_deref(), Some(times));
     }
-    velero.show(Some(&gauges(&[""])), &[]);
+    velero.update_gauges(Some(&gauges(&[""])), &[]);
     assert_eq!(of_n(), [""; 0], "the series of a backup go with it, too");
     let none = r#"velero_backup_attempt_total{schedule=""}"#;
     assert_eq!(value_of(&velero, none).as_deref(), Some("0"));
 }
 
 #[test]
-fn however_many_backups_and_schedules_there_are_the_series_are_not() {
-    let velero = Velero::new();
-    for number in 0..3 * BACKUPS_MAX {
-        end(&velero, &backup(&format!("b{number}"), "", &ran()), End::Completed);
+fn number_of_series_is_bounded() {
+    let velero = VeleroMetrics::new();
+    for number in 0..3 * MAX_BACKUP_SERIES {
+        end_backup(&velero, &backup(&format!("b{number}"), "", &ran()), TerminalPhase::Completed);
     }
     let of_csi = || {
         let keys = series(&velero).into_keys();
         keys.filter(|key| key.starts_with("velero_csi_snapshot_attempt_total")).collect::<Vec<_>>()
     };
-    assert_eq!(of_csi().len(), BACKUPS_MAX + 1);
-    let last = format!(r#"backupName="b{}""#, 3 * BACKUPS_MAX - 1);
+    assert_eq!(of_csi().len(), MAX_BACKUP_SERIES + 1);
+    let last = format!(r#"backupName="b{}""#, 3 * MAX_BACKUP_SERIES - 1);
     assert!(of_csi().iter().any(|key| key.contains(&last)));
     let names: Vec<String> = (0..3_000).map(|number| format!("s{number:04}")).collect();
     let names: Vec<&str> = [""].into_iter().chain(names.iter().map(String::as_str)).collect();
-    velero.show(Some(&gauges(&names)), &[]);
+    velero.update_gauges(Some(&gauges(&names)), &[]);
     let keys = series(&velero);
     let count = |name: &str| keys.keys().filter(|key| key.starts_with(name)).count();
     assert_eq!(count("velero_backup_last_status"), 1024);
     // And one for the rest.
     assert_eq!(count("velero_backup_attempt_total"), 1025);
-    velero.show(Some(&gauges(&[""])), &[]);
+    velero.update_gauges(Some(&gauges(&[""])), &[]);
     assert_eq!(series(&velero).keys().filter(|key| key.contains("s0001")).count(), 0);
 }
 
 #[test]
-fn schedules_that_are_gone_leave_no_names_however_long_their_backups_stay() {
-    let velero = Velero::new();
+fn deleted_schedules_leave_no_series_while_their_backups_remain() {
+    let velero = VeleroMetrics::new();
     for number in 0..3_000 {
         velero.count(Count::BackupDeletionSuccess, &format!("gone{number}"), 1);
-        velero.show(Some(&gauges(&[""])), &[]);
+        velero.update_gauges(Some(&gauges(&[""])), &[]);
     }
     assert_eq!(velero.names.all().len(), 1);
     let rest = r#"velero_backup_deletion_success_total{schedule="(other)"}"#;
@@ -211,7 +211,7 @@ fn schedules_that_are_gone_leave_no_names_however_long_their_backups_stay() {
     for number in 0..3_000 {
         velero.count(Count::BackupDeletionSuccess, &format!("gone{number}"), 1);
     }
-    velero.show(Some(&gauges(&["", "n"])), &[]);
+    velero.update_gauges(Some(&gauges(&["", "n"])), &[]);
     let of_n = r#"velero_backup_last_status{schedule="n"}"#;
     assert_eq!(value_of(&velero, of_n).as_deref(), Some("1"));
     assert_eq!(value_of(&velero, rest).as_deref(), Some("6000"));

@@ -137,7 +137,7 @@ pub(super) fn rows(failures: &[Failure]) -> (Vec<Row>, Vec<Row>) {
 }
 
 #[test]
-fn each_cell_is_tried_or_named_with_the_reason_why_not() {
+fn every_cell_is_tested_or_excluded_with_a_reason() {
     let (backups, restores) = rows(&FAILURES);
     let absent = |row: &&Row| ABSENT.iter().any(|absent| absent.covers(row));
     let all = all();

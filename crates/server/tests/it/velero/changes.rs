@@ -22,7 +22,7 @@ impl Row {
 }
 
 /// Objects beside those of the rich cluster, whose fields exclude each other.
-pub(super) fn more() -> Vec<Value> {
+pub(super) fn extra_objects() -> Vec<Value> {
     let workload = |kind: &str, name: &str, fields: Value| {
         let mut object = json!({
             "apiVersion": "apps/v1",
@@ -62,9 +62,9 @@ pub(super) fn more() -> Vec<Value> {
 /// Merge patches on objects in the cluster.
 #[expect(clippy::too_many_lines, reason = "it is a table")]
 pub(super) fn changed() -> Vec<Row> {
-    let noted = json!({"metadata": {"annotations": {"note": "by hand"}}});
+    let annotated = json!({"metadata": {"annotations": {"note": "by hand"}}});
     vec![
-        Row::new("Namespace", "", "shop", noted.clone()),
+        Row::new("Namespace", "", "shop", annotated.clone()),
         Row::new("Region", "", "eu-1", json!({"spec": {"html": "<i>", "more": {"a": 1}}})),
         Row::new("PriorityClass", "", "important", json!({"description": "by hand"})),
         Row::new(
@@ -187,7 +187,7 @@ pub(super) fn changed() -> Vec<Row> {
             "web",
             json!({"spec": {"minReplicas": 2, "maxReplicas": 9}}),
         ),
-        Row::new("PersistentVolumeClaim", "shop-data", "later", noted),
+        Row::new("PersistentVolumeClaim", "shop-data", "later", annotated),
         Row::new(
             "Discount",
             "shop",

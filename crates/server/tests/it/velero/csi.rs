@@ -10,7 +10,7 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::stage::{Bowline, back_up, eventually, install, restore};
+use super::harness::{BowlineServer, back_up, eventually, install, restore};
 use super::use_credentials;
 
 const APP: &str = "shop";
@@ -38,7 +38,7 @@ async fn folder(client: &Client, csi: &Csi, namespace: &str, claim: &str) -> Pat
     .await
 }
 
-async fn is_as_before(client: &Client, csi: &Csi, namespace: &str) {
+async fn assert_data_as_before(client: &Client, csi: &Csi, namespace: &str) {
     for claim in CLAIMS {
         let file = folder(client, csi, namespace, claim).await.join("file");
         let found = std::fs::read_to_string(&file).unwrap();
@@ -46,7 +46,7 @@ async fn is_as_before(client: &Client, csi: &Csi, namespace: &str) {
     }
 }
 
-async fn take(client: &Client, name: &str) {
+async fn back_up_app(client: &Client, name: &str) {
     let spec = BackupSpec { included_namespaces: vec![APP.to_owned()], ..BackupSpec::default() };
     let status = back_up(client, velero::NAMESPACE, name, spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{name}: {status:?}");
@@ -54,7 +54,7 @@ async fn take(client: &Client, name: &str) {
 }
 
 /// Brings a backup back into another namespace.
-async fn bring(client: &Client, backup: &str, namespace: &str) {
+async fn restore_into(client: &Client, backup: &str, namespace: &str) {
     let spec = json!({"backupName": backup, "namespaceMapping": {APP: namespace}});
     let name = format!("{backup}-back");
     let status = restore(client, velero::NAMESPACE, &name, spec).await;
@@ -81,8 +81,8 @@ async fn delete(client: &Client, backup: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_restores_the_csi_snapshots_of_the_other_and_ours_deletes_both() {
-    crate::bed::listen();
+async fn velero_and_bowline_restore_each_others_csi_snapshots() {
+    crate::bed::install_log_subscriber();
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
@@ -107,10 +107,10 @@ async fn each_restores_the_csi_snapshots_of_the_other_and_ours_deletes_both() {
 
     let running = Velero::start(&plane, &s3, with_csi()).await.unwrap();
     use_credentials(&client, &s3).await;
-    take(&client, "by-velero").await;
+    back_up_app(&client, "by-velero").await;
     drop(running);
-    let server = Bowline::start(&bed, &plane);
-    take(&client, "by-bowline").await;
+    let server = BowlineServer::start(&bed, &plane);
+    back_up_app(&client, "by-bowline").await;
 
     // The application and its volumes are lost.
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -123,20 +123,20 @@ async fn each_restores_the_csi_snapshots_of_the_other_and_ours_deletes_both() {
         .await;
     assert_eq!(driver.snapshots().unwrap().len(), 4);
 
-    bring(&client, "by-velero", "ours").await;
-    is_as_before(&client, &driver, "ours").await;
+    restore_into(&client, "by-velero", "ours").await;
+    assert_data_as_before(&client, &driver, "ours").await;
     server.end();
     let running = Velero::start(&plane, &s3, with_csi()).await.unwrap();
-    bring(&client, "by-bowline", "theirs").await;
-    is_as_before(&client, &driver, "theirs").await;
+    restore_into(&client, "by-bowline", "theirs").await;
+    assert_data_as_before(&client, &driver, "theirs").await;
     drop(running);
 
-    let server = Bowline::start(&bed, &plane);
+    let server = BowlineServer::start(&bed, &plane);
     delete(&client, "by-velero").await;
     assert_eq!(driver.snapshots().unwrap().len(), 2);
     delete(&client, "by-bowline").await;
     assert_eq!(driver.snapshots().unwrap(), [""; 0]);
     // The volumes do not need them any more.
-    is_as_before(&client, &driver, "ours").await;
+    assert_data_as_before(&client, &driver, "ours").await;
     server.end();
 }

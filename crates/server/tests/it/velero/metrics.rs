@@ -8,13 +8,15 @@ use bowline_testbed::{Bed, ControlPlane, S3, Velero, velero};
 use kube::{Api, Client};
 use serde_json::json;
 
-use super::stage::{Bowline, NAMESPACE, back_up, eventually, install, locate, restore};
+use super::harness::{
+    BowlineServer, NAMESPACE, back_up, create_location, eventually, install, restore,
+};
 use crate::backup::application;
 use crate::metrics::{Series, Served, address, scrape};
 
 const APP: &str = "told";
 /// What Velero tells and we do not: there are no repositories here.
-const NOT_OURS: [&str; 1] = ["velero_repo_maintenance_"];
+const VELERO_ONLY: [&str; 1] = ["velero_repo_maintenance_"];
 /// Gauges whose names end as those of counters do. What they say depends on when they are asked.
 const GAUGES: [&str; 3] =
     ["velero_backup_total", "velero_restore_total", "velero_backup_items_total"];
@@ -38,7 +40,7 @@ async fn labelled(client: &Client, namespace: &str, name: &str) {
 }
 
 /// Backups of no schedule and of one, one that is refused, restores, and a deletion.
-async fn happens(client: &Client, namespace: &str, by: &str) {
+async fn run_backups_restores_and_deletion(client: &Client, namespace: &str, by: &str) {
     let schedule = json!({
         "apiVersion": "velero.io/v1", "kind": "Schedule",
         "metadata": {"name": "yearly", "namespace": namespace},
@@ -83,12 +85,12 @@ async fn happens(client: &Client, namespace: &str, by: &str) {
     .await;
 }
 
-fn is_theirs((name, _): &Series) -> bool {
-    name.starts_with("velero_") && !NOT_OURS.iter().any(|prefix| name.starts_with(prefix))
+fn is_velero_series((name, _): &Series) -> bool {
+    name.starts_with("velero_") && !VELERO_ONLY.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// What has happened once or more, as it is to be counted.
-const HAPPENED: [(&str, &str, f64); 11] = [
+const EXPECTED_COUNTS: [(&str, &str, f64); 11] = [
     ("velero_backup_attempt_total", "", 2.0),
     ("velero_backup_attempt_total", "yearly", 1.0),
     ("velero_backup_deletion_attempt_total", "", 1.0),
@@ -105,34 +107,39 @@ const HAPPENED: [(&str, &str, f64); 11] = [
 /// Both have counted the same things, and we what has happened. Velero's number may be higher: its
 /// controllers read from a cache that can lack what they have just written, so that one refused
 /// restore is at times counted twice.
-fn agree(theirs: &BTreeMap<&Series, f64>, ours: &BTreeMap<&Series, f64>) {
+fn assert_counts_agree(velero: &BTreeMap<&Series, f64>, bowline: &BTreeMap<&Series, f64>) {
     let expected = |series: &Series| {
         let (name, labels) = series;
-        let told = |(told, schedule, _): &&(&str, &str, f64)| {
-            name == told && labels.get("schedule").is_some_and(|label| label == schedule)
+        let matches_series = |(expected, schedule, _): &&(&str, &str, f64)| {
+            name == expected && labels.get("schedule").is_some_and(|label| label == schedule)
         };
-        HAPPENED.iter().find(told).map_or(0.0, |(.., count)| *count)
+        EXPECTED_COUNTS.iter().find(matches_series).map_or(0.0, |(.., count)| *count)
     };
-    let happened = theirs.keys().map(|series| (*series, expected(series))).collect();
-    assert_eq!(*ours, happened);
+    let happened = velero.keys().map(|series| (*series, expected(series))).collect();
+    assert_eq!(*bowline, happened);
     for (series, count) in happened {
-        let theirs = theirs[series];
-        assert!(theirs >= count && (theirs > 0.0) == (count > 0.0), "{series:?}: {theirs}");
+        let velero_count = velero[series];
+        assert!(
+            velero_count >= count && (velero_count > 0.0) == (count > 0.0),
+            "{series:?}: {velero_count}"
+        );
     }
 }
 
 /// What was counted.
-fn counted(served: &Served) -> BTreeMap<&Series, f64> {
+fn counters(served: &Served) -> BTreeMap<&Series, f64> {
     let is_counter = |series: &&Series| {
-        is_theirs(series) && series.0.ends_with("_total") && !GAUGES.contains(&series.0.as_str())
+        is_velero_series(series)
+            && series.0.ends_with("_total")
+            && !GAUGES.contains(&series.0.as_str())
     };
     let counters = served.iter().filter(|(series, _)| is_counter(series));
     counters.map(|(series, value)| (series, *value)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_is_told_the_same_by_velero_and_by_us() {
-    crate::bed::listen();
+async fn velero_and_bowline_export_the_same_metrics() {
+    crate::bed::install_log_subscriber();
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
@@ -144,31 +151,32 @@ async fn prometheus_is_told_the_same_by_velero_and_by_us() {
     let arguments = vec![format!("--metrics-address={address_of_velero}")];
     let options = velero::Options { arguments, ..velero::Options::default() };
     let running = Velero::start(&plane, &s3, options).await.unwrap();
-    happens(&client, velero::NAMESPACE, "v").await;
-    let theirs = scrape(port).await;
+    run_backups_restores_and_deletion(&client, velero::NAMESPACE, "v").await;
+    let velero = scrape(port).await;
     drop(running);
 
-    locate(&client, &s3, NAMESPACE).await;
+    create_location(&client, &s3, NAMESPACE).await;
     let (port, metrics_address) = address();
-    let server = Bowline::start_with(&bed, &plane, |options| {
+    let server = BowlineServer::start_with(&bed, &plane, |options| {
         options.namespace = NAMESPACE.to_owned();
         options.metrics_address = metrics_address;
     });
-    happens(&client, NAMESPACE, "b").await;
-    let ours = scrape(port).await;
+    run_backups_restores_and_deletion(&client, NAMESPACE, "b").await;
+    let bowline = scrape(port).await;
     server.end();
 
-    let expected: BTreeSet<&Series> = theirs.keys().filter(|series| is_theirs(series)).collect();
+    let expected: BTreeSet<&Series> =
+        velero.keys().filter(|series| is_velero_series(series)).collect();
     assert!(expected.len() > 70, "{expected:#?}");
     let missing: Vec<_> =
-        expected.into_iter().filter(|series| !ours.contains_key(*series)).collect();
+        expected.into_iter().filter(|series| !bowline.contains_key(*series)).collect();
     assert!(missing.is_empty(), "Velero tells what we do not: {missing:#?}");
-    agree(&counted(&theirs), &counted(&ours));
+    assert_counts_agree(&counters(&velero), &counters(&bowline));
     for schedule in ["", "yearly"] {
         for name in ["velero_backup_last_status", "velero_backup_items_errors"] {
             let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
             let series = (name.to_owned(), labels);
-            let (theirs, ours) = (theirs.get(&series), ours.get(&series));
+            let (theirs, ours) = (velero.get(&series), bowline.get(&series));
             assert!(theirs.is_some(), "{series:?}");
             assert_eq!(theirs, ours, "{series:?}");
         }

@@ -15,8 +15,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::changes::{self, Row};
-use super::stage::{self, Bowline, api_of, back_up, eventually, read_compressed, reduced};
-use crate::rich;
+use super::harness::{self, BowlineServer, api_of, back_up, eventually, read_compressed, reduced};
+use crate::rich_cluster;
 
 const BACKUP: &str = "by-velero";
 /// The namespaces in the backup.
@@ -28,7 +28,7 @@ const CLUSTER_SCOPED: [&str; 3] = [
     "regions.shop.example.io",
 ];
 /// Kinds whose objects controllers make from others, and change.
-const RESTLESS: [&str; 6] = [
+const VOLATILE_KINDS: [&str; 6] = [
     "pods",
     "replicasets.apps",
     "controllerrevisions.apps",
@@ -39,18 +39,18 @@ const RESTLESS: [&str; 6] = [
 
 /// Who restores.
 #[derive(Clone, Copy)]
-struct Side {
+struct RestoringServer {
     prefix: &'static str,
     /// Where its server works.
     namespace: &'static str,
 }
 
-const THEIRS: Side = Side { prefix: "v", namespace: velero::NAMESPACE };
-const OURS: Side = Side { prefix: "b", namespace: stage::NAMESPACE };
+const VELERO: RestoringServer = RestoringServer { prefix: "v", namespace: velero::NAMESPACE };
+const BOWLINE: RestoringServer = RestoringServer { prefix: "b", namespace: harness::NAMESPACE };
 
-impl Side {
+impl RestoringServer {
     /// An object as it is called where this side restores it to.
-    fn moved(self, object: &Value) -> Value {
+    fn renamed_for_target(self, object: &Value) -> Value {
         let mut moved = object.clone();
         let is_namespace = object["kind"] == "Namespace";
         let field = if is_namespace { "name" } else { "namespace" };
@@ -75,8 +75,8 @@ impl Side {
 }
 
 /// What came of a restore.
-struct Outcome {
-    side: Side,
+struct RestoreOutcome {
+    side: RestoringServer,
     phase: Option<RestorePhase>,
     results: Results,
     /// What was done with each item.
@@ -86,7 +86,7 @@ struct Outcome {
 }
 
 /// A cluster with both servers, and the archive.
-struct Scene {
+struct ComparisonScenario {
     client: Client,
     bucket: PathBuf,
     /// What is compared.
@@ -94,23 +94,23 @@ struct Scene {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn velero_and_bowline_restore_the_same_with_modifiers_and_over_what_has_changed() {
-    crate::bed::listen();
+async fn velero_and_bowline_restore_the_same_with_modifiers_and_over_changed_objects() {
+    crate::bed::install_log_subscriber();
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let s3 = S3::start(&bed).await.unwrap();
     let client = plane.client().await.unwrap();
-    stage::install(&client).await;
-    let mut objects = rich::objects();
-    objects.extend(changes::more());
+    harness::install(&client).await;
+    let mut objects = rich_cluster::objects();
+    objects.extend(changes::extra_objects());
     objects.retain(is_compared);
     for object in &objects {
         apply(&client, object.clone()).await.unwrap();
     }
-    stage::locate(&client, &s3, stage::NAMESPACE).await;
+    harness::create_location(&client, &s3, harness::NAMESPACE).await;
     let velero = Velero::start(&plane, &s3, velero::Options::default()).await.unwrap();
-    let server = Bowline::start_with(&bed, &plane, |options| {
-        options.namespace = stage::NAMESPACE.to_owned();
+    let server = BowlineServer::start_with(&bed, &plane, |options| {
+        options.namespace = harness::NAMESPACE.to_owned();
     });
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     let spec = BackupSpec {
@@ -120,13 +120,13 @@ async fn velero_and_bowline_restore_the_same_with_modifiers_and_over_what_has_ch
     };
     let status = back_up(&client, velero::NAMESPACE, BACKUP, spec).await;
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
-    stage::until_there::<Backup>(&client, stage::NAMESPACE, BACKUP).await;
+    harness::until_there::<Backup>(&client, harness::NAMESPACE, BACKUP).await;
 
-    let scene = Scene { client, bucket: velero.bucket().to_owned(), objects };
-    let plain = scene.plain().await;
-    scene.over_changes_by_none(&plain).await;
-    scene.over_changes_by_update(&plain).await;
-    scene.with_modifiers(&plain).await;
+    let scene = ComparisonScenario { client, bucket: velero.bucket().to_owned(), objects };
+    let plain = scene.assert_restore_into_empty().await;
+    scene.assert_restore_over_changes_without_policy(&plain).await;
+    scene.assert_restore_over_changes_with_update_policy(&plain).await;
+    scene.assert_restore_with_modifiers(&plain).await;
     server.end();
 }
 
@@ -151,29 +151,29 @@ fn id(kind: &str, namespace: &str, name: &str) -> String {
     format!("{kind} {namespace}/{name}")
 }
 
-impl Scene {
+impl ComparisonScenario {
     /// Where nothing is yet. What there is afterwards is the state that all else begins with.
-    async fn plain(&self) -> BTreeMap<String, String> {
-        let theirs = self.restore(THEIRS, "plain", json!({})).await;
-        let ours = self.restore(OURS, "plain", json!({})).await;
-        is_same(&theirs, &ours);
-        for outcome in [&theirs, &ours] {
+    async fn assert_restore_into_empty(&self) -> BTreeMap<String, String> {
+        let velero = self.restore(VELERO, "plain", json!({})).await;
+        let bowline = self.restore(BOWLINE, "plain", json!({})).await;
+        assert_same_outcome(&velero, &bowline);
+        for outcome in [&velero, &bowline] {
             assert_eq!(outcome.phase, Some(RestorePhase::Completed), "{:?}", outcome.results);
         }
-        assert_eq!(warned_of(&ours), BTreeSet::new());
-        let missing = ours.objects.iter().filter(|(_, found)| found.as_str() == "null");
-        assert_eq!(missing.count(), 0, "{:?}", ours.objects);
-        ours.objects
+        assert_eq!(warned_objects(&bowline), BTreeSet::new());
+        let missing = bowline.objects.iter().filter(|(_, found)| found.as_str() == "null");
+        assert_eq!(missing.count(), 0, "{:?}", bowline.objects);
+        bowline.objects
     }
 
-    async fn over_changes_by_none(&self, plain: &BTreeMap<String, String>) {
+    async fn assert_restore_over_changes_without_policy(&self, plain: &BTreeMap<String, String>) {
         let spec = json!({"existingResourcePolicy": "none"});
         let [theirs, ours] = self.restore_over_changes("none", &spec).await;
-        is_same(&theirs, &ours);
+        assert_same_outcome(&theirs, &ours);
         for outcome in [&theirs, &ours] {
             assert_eq!(outcome.phase, Some(RestorePhase::Completed), "{:?}", outcome.results);
         }
-        acted_alike(&theirs, &ours);
+        assert_same_actions(&theirs, &ours);
         let lost: Vec<_> = changes::deleted().iter().map(Row::id).collect();
         let created = ours.actions.iter().filter(|(_, action)| action.as_str() == "created");
         let created: BTreeSet<_> = created.map(|(id, _)| id.clone()).collect();
@@ -183,34 +183,37 @@ impl Scene {
         }
         // Both say which objects differ. Velero says it of others as well, whose managed fields do.
         let differ: BTreeSet<_> = changed().map(|row| row.id()).collect();
-        assert_eq!(warned_of(&ours), differ);
-        let also = warned_of(&theirs);
+        assert_eq!(warned_objects(&ours), differ);
+        let also = warned_objects(&theirs);
         assert!(also.is_superset(&differ), "{:?}", differ.difference(&also));
     }
 
-    async fn over_changes_by_update(&self, plain: &BTreeMap<String, String>) {
+    async fn assert_restore_over_changes_with_update_policy(
+        &self,
+        plain: &BTreeMap<String, String>,
+    ) {
         let spec = json!({"existingResourcePolicy": "update"});
         let [theirs, ours] = self.restore_over_changes("update", &spec).await;
-        is_same(&theirs, &ours);
+        assert_same_outcome(&theirs, &ours);
         for outcome in [&theirs, &ours] {
             assert_eq!(outcome.phase, Some(RestorePhase::Completed), "{:?}", outcome.results);
         }
         let refused: BTreeSet<_> = changes::replaced().iter().map(Row::id).collect();
-        assert_eq!(warned_of(&ours), refused, "{:?}", ours.results);
-        assert_eq!(warned_of(&theirs), refused, "{:?}", theirs.results);
-        acted_alike(&theirs, &ours);
+        assert_eq!(warned_objects(&ours), refused, "{:?}", ours.results);
+        assert_eq!(warned_objects(&theirs), refused, "{:?}", theirs.results);
+        assert_same_actions(&theirs, &ours);
         // All is as it was, but for what cannot be changed and what restores do not change.
         let is_other = |id: &str, found: &str| {
             plain.get(id).map(|text| by_any_restore(text)) != Some(by_any_restore(found))
         };
         let differ = ours.objects.iter().filter(|(id, found)| is_other(id, found));
         let differ: BTreeSet<_> = differ.map(|(id, _)| id.clone()).collect();
-        let kept = ["Namespace /shop", "ServiceAccount shop/web"].map(str::to_owned);
-        assert_eq!(differ, refused.into_iter().chain(kept).collect());
+        let unchanged = ["Namespace /shop", "ServiceAccount shop/web"].map(str::to_owned);
+        assert_eq!(differ, refused.into_iter().chain(unchanged).collect());
     }
 
-    async fn with_modifiers(&self, plain: &BTreeMap<String, String>) {
-        for side in [THEIRS, OURS] {
+    async fn assert_restore_with_modifiers(&self, plain: &BTreeMap<String, String>) {
+        for side in [VELERO, BOWLINE] {
             let rules = json!({
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
@@ -221,36 +224,36 @@ impl Scene {
         }
         let spec = json!({"resourceModifier": {"kind": "configmap", "name": "modifiers"}});
         // Into namespaces that are not there yet.
-        let theirs = Side { prefix: "vm", ..THEIRS };
-        let ours = Side { prefix: "bm", ..OURS };
+        let velero_side = RestoringServer { prefix: "vm", ..VELERO };
+        let bowline_side = RestoringServer { prefix: "bm", ..BOWLINE };
         self.delete_common().await;
-        let theirs = self.restore(theirs, "modified", spec.clone()).await;
+        let velero = self.restore(velero_side, "modified", spec.clone()).await;
         self.delete_common().await;
-        let ours = self.restore(ours, "modified", spec).await;
-        is_same(&theirs, &ours);
-        assert_eq!(ours.phase, Some(RestorePhase::PartiallyFailed), "{:?}", ours.results);
+        let bowline = self.restore(bowline_side, "modified", spec).await;
+        assert_same_outcome(&velero, &bowline);
+        assert_eq!(bowline.phase, Some(RestorePhase::PartiallyFailed), "{:?}", bowline.results);
         for id in self.objects.iter().map(id_of) {
             // Definitions are there, and look different to Velero.
             if !id.starts_with("CustomResourceDefinition ") {
-                assert_eq!(theirs.actions.get(&id), ours.actions.get(&id), "{id}");
+                assert_eq!(velero.actions.get(&id), bowline.actions.get(&id), "{id}");
             }
         }
         let is_other = |id: &str, found: &str| {
             plain.get(id).map(|text| by_any_restore(text)) != Some(by_any_restore(found))
         };
-        let differ = ours.objects.iter().filter(|(id, found)| is_other(id, found));
+        let differ = bowline.objects.iter().filter(|(id, found)| is_other(id, found));
         let differ: BTreeSet<_> = differ.map(|(id, _)| id.as_str()).collect();
         assert_eq!(differ, changes::MODIFIED.into_iter().collect());
-        let told = format!("{:?}", ours.results.errors);
+        let errors = format!("{:?}", bowline.results.errors);
         for words in changes::MODIFIERS_FAIL {
-            assert!(told.contains(words), "no {words:?} in {told}");
+            assert!(errors.contains(words), "no {words:?} in {errors}");
         }
     }
 
     /// Changes, deletes and restores, for one side after the other: some objects are of both.
-    async fn restore_over_changes(&self, name: &str, spec: &Value) -> [Outcome; 2] {
+    async fn restore_over_changes(&self, name: &str, spec: &Value) -> [RestoreOutcome; 2] {
         let mut outcomes = Vec::new();
-        for side in [THEIRS, OURS] {
+        for side in [VELERO, BOWLINE] {
             self.change(side).await;
             outcomes.push(self.restore(side, name, spec.clone()).await);
         }
@@ -262,17 +265,18 @@ impl Scene {
         found.unwrap_or_else(|| panic!("there is no {}", row.id()))
     }
 
-    async fn change(&self, side: Side) {
+    async fn change(&self, side: RestoringServer) {
         for row in changes::changed() {
-            let (api, name) = api_of(&self.client, &side.moved(self.object(&row))).await;
+            let (api, name) =
+                api_of(&self.client, &side.renamed_for_target(self.object(&row))).await;
             let patch = Patch::Merge(&row.change);
             api.patch(&name, &PatchParams::default(), &patch).await.unwrap();
         }
         for row in changes::deleted().iter().chain(&changes::replaced()) {
-            self.delete(&side.moved(self.object(row))).await;
+            self.delete(&side.renamed_for_target(self.object(row))).await;
         }
         for row in changes::replaced() {
-            let mut object = side.moved(self.object(&row));
+            let mut object = side.renamed_for_target(self.object(&row));
             let fields = object.as_object_mut().unwrap();
             fields.extend(row.change.as_object().unwrap().clone());
             apply(&self.client, object).await.unwrap();
@@ -301,18 +305,18 @@ impl Scene {
         }
     }
 
-    async fn restore(&self, side: Side, name: &str, spec: Value) -> Outcome {
+    async fn restore(&self, side: RestoringServer, name: &str, spec: Value) -> RestoreOutcome {
         let name = format!("{}-{name}", side.prefix);
         let mapping = NAMESPACES.map(|from| (from.to_owned(), format!("{}-{from}", side.prefix)));
         let mut spec = spec;
         spec["backupName"] = json!(BACKUP);
         spec["namespaceMapping"] = json!(BTreeMap::from(mapping));
-        spec["excludedResources"] = json!(RESTLESS);
-        let status = stage::restore(&self.client, side.namespace, &name, spec).await;
+        spec["excludedResources"] = json!(VOLATILE_KINDS);
+        let status = harness::restore(&self.client, side.namespace, &name, spec).await;
         let file = |of: &str| self.bucket.join(format!("restores/{name}/restore-{name}-{of}.gz"));
         let results: Results = read_compressed(&file("results"));
         let list: ResourceList = read_compressed(&file("resource-list.json"));
-        Outcome {
+        RestoreOutcome {
             side,
             phase: status.phase,
             results,
@@ -322,10 +326,10 @@ impl Scene {
     }
 
     /// The objects where a side has restored them to, without what any restore changes.
-    async fn read(&self, side: Side) -> BTreeMap<String, String> {
+    async fn read(&self, side: RestoringServer) -> BTreeMap<String, String> {
         let mut read = BTreeMap::new();
         for object in &self.objects {
-            let (api, name) = api_of(&self.client, &side.moved(object)).await;
+            let (api, name) = api_of(&self.client, &side.renamed_for_target(object)).await;
             let found = api.get_opt(&name).await.unwrap();
             let found = found.map(|found| reduced(serde_json::to_value(found).unwrap()));
             let text = serde_json::to_string(&found).unwrap();
@@ -340,7 +344,7 @@ impl Scene {
 /// it from then on, also when it was changed back.
 fn by_any_restore(object: &str) -> Value {
     let mut object: Value = serde_json::from_str(object).unwrap();
-    stage::remove_restore_labels(&mut object);
+    harness::remove_restore_labels(&mut object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("managedFields");
     }
@@ -348,24 +352,24 @@ fn by_any_restore(object: &str) -> Value {
 }
 
 /// The same came of both, in the cluster and in numbers of errors.
-fn is_same(theirs: &Outcome, ours: &Outcome) {
-    let differ = theirs.objects.iter().filter(|(id, object)| ours.objects[*id] != **object);
-    let differ = differ.map(|(id, object)| format!("{id}: {object} and {}", ours.objects[id]));
+fn assert_same_outcome(velero: &RestoreOutcome, bowline: &RestoreOutcome) {
+    let differ = velero.objects.iter().filter(|(id, object)| bowline.objects[*id] != **object);
+    let differ = differ.map(|(id, object)| format!("{id}: {object} and {}", bowline.objects[id]));
     assert_eq!(differ.collect::<Vec<_>>(), Vec::<String>::new());
-    assert_eq!(theirs.phase, ours.phase, "{:?} {:?}", theirs.results, ours.results);
-    let errors = |outcome: &Outcome| -> BTreeMap<String, usize> {
+    assert_eq!(velero.phase, bowline.phase, "{:?} {:?}", velero.results, bowline.results);
+    let errors = |outcome: &RestoreOutcome| -> BTreeMap<String, usize> {
         let errors = &outcome.results.errors;
         assert_eq!(errors.velero, Vec::<String>::new());
         let of_namespaces = errors.namespaces.iter();
         let counts = of_namespaces.map(|(name, list)| (outcome.side.original(name), list.len()));
         counts.chain([(String::new(), errors.cluster.len())]).collect()
     };
-    let (their_errors, our_errors) = (errors(theirs), errors(ours));
-    assert_eq!(their_errors, our_errors, "{:?} {:?}", theirs.results, ours.results);
+    let (their_errors, our_errors) = (errors(velero), errors(bowline));
+    assert_eq!(their_errors, our_errors, "{:?} {:?}", velero.results, bowline.results);
 }
 
 /// What was done with each item, without those that the cluster itself makes in any namespace.
-fn actions(side: Side, list: &ResourceList) -> BTreeMap<String, String> {
+fn actions(side: RestoringServer, list: &ResourceList) -> BTreeMap<String, String> {
     let mut actions = BTreeMap::new();
     for (kind, items) in &list.0 {
         let kind = kind.rsplit('/').next().unwrap();
@@ -382,7 +386,7 @@ fn actions(side: Side, list: &ResourceList) -> BTreeMap<String, String> {
 }
 
 /// Which objects warnings are about, by what both servers or the API server say of them.
-fn warned_of(outcome: &Outcome) -> BTreeSet<String> {
+fn warned_objects(outcome: &RestoreOutcome) -> BTreeSet<String> {
     let messages = &outcome.results.warnings;
     let of_namespaces = messages.namespaces.iter().flat_map(|(namespace, list)| {
         let namespace = outcome.side.original(namespace);
@@ -400,21 +404,21 @@ fn warned_of(outcome: &Outcome) -> BTreeSet<String> {
 }
 
 /// The same was done with all that had been changed or deleted, and nothing with the rest.
-fn acted_alike(theirs: &Outcome, ours: &Outcome) {
+fn assert_same_actions(velero: &RestoreOutcome, bowline: &RestoreOutcome) {
     let touched = changes::changed().into_iter().chain(changes::replaced());
     let touched: BTreeSet<_> = touched.chain(changes::deleted()).map(|row| row.id()).collect();
-    for (id, action) in &ours.actions {
+    for (id, action) in &bowline.actions {
         if id.starts_with("Namespace ") {
             // Velero lists only those that it has created.
-            assert_eq!((action.as_str(), theirs.actions.get(id)), ("skipped", None), "{id}");
+            assert_eq!((action.as_str(), velero.actions.get(id)), ("skipped", None), "{id}");
         } else if touched.contains(id) {
-            assert_eq!(action, &theirs.actions[id], "{id}");
+            assert_eq!(action, &velero.actions[id], "{id}");
         } else {
             // To Velero an object is another one if its managed fields are.
             assert_eq!(action, "skipped", "{id}");
         }
     }
-    let missing = theirs.actions.keys().filter(|id| !ours.actions.contains_key(*id));
+    let missing = velero.actions.keys().filter(|id| !bowline.actions.contains_key(*id));
     assert_eq!(missing.collect::<Vec<_>>(), Vec::<&String>::new());
 }
 

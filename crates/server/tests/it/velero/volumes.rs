@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use super::stage::{self, Bowline, back_up, eventually, until_there, velero_says};
+use super::harness::{self, BowlineServer, back_up, eventually, until_there, velero_output};
 use crate::bed::{World, shared};
 
 /// The versions of the plugin. Velero knows the first one only, which the second one serves as well
@@ -90,11 +90,11 @@ impl Ledger {
         for object in self.objects() {
             apply(client, object).await.unwrap();
         }
-        self.is_bound(client).await;
+        self.wait_until_bound(client).await;
     }
 
     /// Deletes all objects of it, and leaves the disks.
-    async fn lose(&self, client: &Client) {
+    async fn delete_objects(&self, client: &Client) {
         let namespaces: Api<Namespace> = Api::all(client.clone());
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
         namespaces.delete(&self.namespace(), &DeleteParams::default()).await.unwrap();
@@ -108,7 +108,7 @@ impl Ledger {
     }
 
     /// Where servers in a namespace find the disks.
-    async fn locate(&self, client: &Client, namespace: &str) {
+    async fn create_snapshot_location(&self, client: &Client, namespace: &str) {
         let location = json!({
             "apiVersion": "velero.io/v1",
             "kind": "VolumeSnapshotLocation",
@@ -122,7 +122,7 @@ impl Ledger {
     }
 
     /// Waits until the claim has its volume.
-    async fn is_bound(&self, client: &Client) {
+    async fn wait_until_bound(&self, client: &Client) {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &self.namespace());
         let what = format!("the claim of {} is bound", self.namespace());
         let bound = eventually(&what, async || {
@@ -134,8 +134,8 @@ impl Ledger {
     }
 
     /// Everything is back, on a disk that was made from the snapshot as the `number`th one.
-    async fn is_restored(&self, client: &Client, number: usize) {
-        self.is_bound(client).await;
+    async fn assert_restored(&self, client: &Client, number: usize) {
+        self.wait_until_bound(client).await;
         let about: ConfigMap = until_there(client, &self.namespace(), "about").await;
         assert_eq!(about.data.unwrap()["version"], self.version);
         let volumes: Api<PersistentVolume> = Api::all(client.clone());
@@ -143,9 +143,9 @@ impl Ledger {
         let handle = volume.spec.unwrap().csi.unwrap().volume_handle;
         assert_eq!(handle, format!("vol-{}-{number}", self.snapshot()));
         assert_eq!(std::fs::read_to_string(self.disk(&handle).join("page")).unwrap(), DATA);
-        let told = std::fs::read_to_string(self.disk(&format!("{handle}.json"))).unwrap();
-        let told: Value = serde_json::from_str(&told).unwrap();
-        assert_eq!(told, json!({"type": "fixture", "zone": "", "iops": "100"}));
+        let metadata = std::fs::read_to_string(self.disk(&format!("{handle}.json"))).unwrap();
+        let metadata_json: Value = serde_json::from_str(&metadata).unwrap();
+        assert_eq!(metadata_json, json!({"type": "fixture", "zone": "", "iops": "100"}));
     }
 
     fn snapshot(&self) -> String {
@@ -163,55 +163,55 @@ async fn shown(client: &Client, namespace: &str, backup: &str) -> Option<VolumeP
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshots_by_bowline_are_restored_by_velero_and_in_another_cluster() {
-    crate::bed::listen();
+async fn bowline_snapshots_are_restored_by_velero_and_in_another_cluster() {
+    crate::bed::install_log_subscriber();
     let bed = Bed::new().unwrap();
     let plane = ControlPlane::start(&bed, bowline_testbed::Options::default()).await.unwrap();
     let s3 = &shared().s3;
     let client = plane.client().await.unwrap();
-    stage::install(&client).await;
+    harness::install(&client).await;
     let disks = bed.subdir("disks").unwrap();
     let ledgers = VERSIONS.map(|version| Ledger { version, disks: disks.clone() });
 
     // Backups by a server of ours.
-    stage::locate(&client, s3, stage::NAMESPACE).await;
+    harness::create_location(&client, s3, harness::NAMESPACE).await;
     let plugin = fixture::rust_plugins().await.unwrap();
     let plugins = bed.subdir("plugins").unwrap();
     symlink(&plugin, plugins.join("fixture")).unwrap();
-    let server = Bowline::start_with(&bed, &plane, |options| {
-        options.namespace = stage::NAMESPACE.to_owned();
+    let server = BowlineServer::start_with(&bed, &plane, |options| {
+        options.namespace = harness::NAMESPACE.to_owned();
         options.plugin_dir = plugins;
     });
-    let mut taken = Vec::new();
+    let mut snapshots = Vec::new();
     for ledger in &ledgers {
         ledger.create(&client).await;
-        ledger.locate(&client, stage::NAMESPACE).await;
+        ledger.create_snapshot_location(&client, harness::NAMESPACE).await;
         let spec = BackupSpec {
             included_namespaces: vec![ledger.namespace()],
             volume_snapshot_locations: vec![ledger.version.to_owned()],
             ..BackupSpec::default()
         };
-        let status = back_up(&client, stage::NAMESPACE, &ledger.backup(), spec).await;
+        let status = back_up(&client, harness::NAMESPACE, &ledger.backup(), spec).await;
         assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
         assert_eq!(status.volume_snapshots_completed, 1, "{status:?}");
-        taken.push(shown(&client, stage::NAMESPACE, &ledger.backup()).await.unwrap());
-        ledger.lose(&client).await;
+        snapshots.push(shown(&client, harness::NAMESPACE, &ledger.backup()).await.unwrap());
+        ledger.delete_objects(&client).await;
     }
     server.end();
 
     // A cluster that has the bucket and the disks in common with the first one, and nothing else.
-    let mut second = World::idle("second-cluster").await;
+    let mut second = World::without_server("second-cluster").await;
     second.install_fixture().await;
     second.run(second.options());
     second.credentials("s3").await;
     for ledger in &ledgers {
-        ledger.locate(&second.client, &second.namespace).await;
+        ledger.create_snapshot_location(&second.client, &second.namespace).await;
     }
-    second.location(velero::LOCATION, stage::location(s3)).await;
+    second.location(velero::LOCATION, harness::location(s3)).await;
 
     velero_restores(&plane, &client, &ledgers, plugin).await;
-    for (ledger, taken) in ledgers.iter().zip(&taken) {
-        restored_elsewhere(&second, ledger, taken).await;
+    for (ledger, snapshot) in ledgers.iter().zip(&snapshots) {
+        assert_restored_in_another_cluster(&second, ledger, snapshot).await;
     }
 }
 
@@ -225,14 +225,14 @@ async fn velero_restores(
     let options = velero::Options { plugins: vec![plugin], ..velero::Options::default() };
     let running = Velero::start(plane, &shared().s3, options).await.unwrap();
     for ledger in ledgers {
-        ledger.locate(client, velero::NAMESPACE).await;
+        ledger.create_snapshot_location(client, velero::NAMESPACE).await;
         let backup = ledger.backup();
         until_there::<Backup>(client, velero::NAMESPACE, &backup).await;
-        let listed = velero_says(&running, &["backup", "get", &backup]).await;
+        let listed = velero_output(&running, &["backup", "get", &backup]).await;
         assert!(listed.contains(&backup) && listed.contains("Completed"), "{listed}");
         let describe = ["backup", "describe", &backup, "--details", "--colorized=false"];
-        let described = velero_says(&running, &describe).await;
-        let lines: Vec<_> = described.lines().map(words).collect();
+        let described = velero_output(&running, &describe).await;
+        let lines: Vec<_> = described.lines().map(normalized_line).collect();
         for wanted in [
             "Phase: Completed".to_owned(),
             "Velero-Native Snapshots:".to_owned(),
@@ -247,20 +247,25 @@ async fn velero_restores(
         }
         let spec = json!({"backupName": backup});
         let name = format!("theirs-{}", ledger.version);
-        let status = stage::restore(client, velero::NAMESPACE, &name, spec).await;
-        let told = velero_says(&running, &["restore", "describe", &name, "--details"]).await;
-        assert_eq!(status.phase, Some(RestorePhase::Completed), "{told}");
-        ledger.is_restored(client, 1).await;
+        let status = harness::restore(client, velero::NAMESPACE, &name, spec).await;
+        let description =
+            velero_output(&running, &["restore", "describe", &name, "--details"]).await;
+        assert_eq!(status.phase, Some(RestorePhase::Completed), "{description}");
+        ledger.assert_restored(client, 1).await;
     }
 }
 
 /// A line without what only aligns it.
-fn words(line: &str) -> String {
+fn normalized_line(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Another cluster knows of the snapshot what was known in the first one, and restores from it.
-async fn restored_elsewhere(world: &World, ledger: &Ledger, taken: &VolumePluginBackup) {
+async fn assert_restored_in_another_cluster(
+    world: &World,
+    ledger: &Ledger,
+    snapshot: &VolumePluginBackup,
+) {
     let backup = ledger.backup();
     until_there::<Backup>(&world.client, &world.namespace, &backup).await;
     let synced = eventually("the snapshot is shown in the other cluster", async || {
@@ -268,25 +273,25 @@ async fn restored_elsewhere(world: &World, ledger: &Ledger, taken: &VolumePlugin
     })
     .await;
     let status = synced.status.clone().unwrap();
-    assert_eq!(status, taken.status.clone().unwrap());
-    assert_eq!(synced.spec, taken.spec);
-    is_whole(ledger, &status);
+    assert_eq!(status, snapshot.status.clone().unwrap());
+    assert_eq!(synced.spec, snapshot.spec);
+    assert_final_progress(ledger, &status);
 
     let restore = format!("ours-{}", ledger.version);
     let spec = json!({"backupName": backup});
-    let status = stage::restore(&world.client, &world.namespace, &restore, spec).await;
+    let status = harness::restore(&world.client, &world.namespace, &restore, spec).await;
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
-    ledger.is_restored(&world.client, 2).await;
-    let made: VolumePluginRestore =
+    ledger.assert_restored(&world.client, 2).await;
+    let restored: VolumePluginRestore =
         until_there(&world.client, &world.namespace, &format!("{restore}-{}", ledger.volume()))
             .await;
-    assert_eq!(made.spec.snapshot_id, ledger.snapshot());
-    assert_eq!(made.labels()["velero.io/restore-name"], restore);
-    assert_eq!(made.status.unwrap().phase, Some(VolumePluginPhase::Completed));
+    assert_eq!(restored.spec.snapshot_id, ledger.snapshot());
+    assert_eq!(restored.labels()["velero.io/restore-name"], restore);
+    assert_eq!(restored.status.unwrap().phase, Some(VolumePluginPhase::Completed));
 }
 
 /// The final progress: only a plugin of version 2 knows of bytes.
-fn is_whole(ledger: &Ledger, status: &VolumePluginBackupStatus) {
+fn assert_final_progress(ledger: &Ledger, status: &VolumePluginBackupStatus) {
     assert_eq!(status.phase, Some(VolumePluginPhase::Completed));
     assert_eq!(status.snapshot_id, ledger.snapshot());
     let bytes = if ledger.version == "vs-v2" { DATA.len().try_into().unwrap() } else { 0 };

@@ -27,7 +27,7 @@ pub(super) struct Disk {
 }
 
 /// A snapshotter under test.
-pub(super) trait Subject {
+pub(super) trait TestedSnapshotter {
     /// The provider of its location.
     fn provider(&self) -> String;
     fn config(&self) -> Value;
@@ -40,13 +40,13 @@ pub(super) trait Subject {
     /// Its disks, with their [`content`].
     fn disks(&self) -> Vec<Disk>;
     /// Takes the disks away, as in a disaster.
-    fn lose_disks(&self);
+    fn destroy_disks(&self);
     /// What is on the disk that the spec of a PersistentVolume names.
     fn read(&self, spec: &Value) -> String;
     /// Whether a snapshot is in the storage, and nothing of it is missing.
-    fn holds(&self, snapshot: &str) -> bool;
+    fn has_snapshot(&self, snapshot: &str) -> bool;
     /// What there is of snapshots in the storage.
-    fn left(&self) -> Vec<String>;
+    fn remaining_snapshots(&self) -> Vec<String>;
 }
 
 pub(super) fn names(folder: &Path) -> Vec<String> {
@@ -59,13 +59,13 @@ fn install(world: &World, binary: &Path, name: &str) {
 }
 
 /// One of the fixtures, whose disks are folders.
-pub(super) struct Fixture {
+pub(super) struct FixtureSnapshotter {
     provider: String,
     uploads: bool,
     root: PathBuf,
 }
 
-impl Fixture {
+impl FixtureSnapshotter {
     /// Of a set.
     pub(super) async fn of_set(world: &World, set: &str, plugin: &str) -> Self {
         world.install_sets().await;
@@ -91,7 +91,7 @@ impl Fixture {
     }
 }
 
-impl Subject for Fixture {
+impl TestedSnapshotter for FixtureSnapshotter {
     fn provider(&self) -> String {
         self.provider.clone()
     }
@@ -116,7 +116,7 @@ impl Subject for Fixture {
         vec![disk("one", None), disk("two-fast", Some(100))]
     }
 
-    fn lose_disks(&self) {
+    fn destroy_disks(&self) {
         fs::remove_dir_all(self.root.join("volumes")).unwrap();
     }
 
@@ -125,18 +125,18 @@ impl Subject for Fixture {
         fs::read_to_string(self.root.join("volumes").join(handle).join("ledger")).unwrap()
     }
 
-    fn holds(&self, snapshot: &str) -> bool {
+    fn has_snapshot(&self, snapshot: &str) -> bool {
         let is_there = |folder: &str| self.root.join(folder).join(snapshot).is_dir();
         is_there("snapshots") && (is_there("uploaded") || !self.uploads)
     }
 
-    fn left(&self) -> Vec<String> {
+    fn remaining_snapshots(&self) -> Vec<String> {
         ["snapshots", "uploaded"].iter().flat_map(|folder| names(&self.root.join(folder))).collect()
     }
 }
 
 /// Velero's own plugin for Amazon, unmodified, and the part of EC2 that it talks to.
-pub(super) struct Aws {
+pub(super) struct AwsSnapshotter {
     pub(super) ec2: Ec2,
 }
 
@@ -144,7 +144,7 @@ pub(super) struct Aws {
 const VOLUMES: [(&str, &str); 2] =
     [("vol-0aaaaaaaaaaaaaaaa", "fast"), ("vol-0bbbbbbbbbbbbbbbb", "in-tree")];
 
-impl Aws {
+impl AwsSnapshotter {
     pub(super) async fn new(world: &World) -> Self {
         let [binary] = program::locate([Program::VeleroPluginForAws]).await.unwrap();
         install(world, &binary, "velero-plugin-for-aws");
@@ -165,7 +165,7 @@ impl Aws {
     }
 
     /// A disk that was made from a snapshot.
-    pub(super) fn made(&self, spec: &Value) -> ec2::Volume {
+    pub(super) fn restored_volume(&self, spec: &Value) -> ec2::Volume {
         let csi = spec["csi"]["volumeHandle"].as_str();
         // In the form `aws://zone/id`.
         let in_tree = || spec["awsElasticBlockStore"]["volumeID"].as_str()?.rsplit('/').next();
@@ -173,7 +173,7 @@ impl Aws {
     }
 }
 
-impl Subject for Aws {
+impl TestedSnapshotter for AwsSnapshotter {
     fn provider(&self) -> String {
         "aws".to_owned()
     }
@@ -222,27 +222,27 @@ impl Subject for Aws {
         ]
     }
 
-    fn lose_disks(&self) {
+    fn destroy_disks(&self) {
         for (id, _) in VOLUMES {
             self.ec2.remove_volume(id);
         }
     }
 
     fn read(&self, spec: &Value) -> String {
-        self.made(spec).content
+        self.restored_volume(spec).content
     }
 
-    fn holds(&self, snapshot: &str) -> bool {
+    fn has_snapshot(&self, snapshot: &str) -> bool {
         self.ec2.snapshots().contains_key(snapshot)
     }
 
-    fn left(&self) -> Vec<String> {
+    fn remaining_snapshots(&self) -> Vec<String> {
         self.ec2.snapshots().into_keys().collect()
     }
 }
 
 /// Our plugin for folders of a node.
-pub(super) struct Local {
+pub(super) struct LocalVolumeSnapshotter {
     pub(super) root: PathBuf,
     /// Where snapshots are uploaded to, as its setting, and as a folder that we can look into.
     pub(super) repository: (String, PathBuf),
@@ -254,7 +254,7 @@ pub(super) struct Local {
 /// What its repositories are encrypted with.
 pub(super) const PASSWORD: &str = "correct-horse-battery-staple";
 
-impl Local {
+impl LocalVolumeSnapshotter {
     /// With a repository in a folder.
     pub(super) async fn with_folder(world: &World) -> Self {
         let folder = world.path("repository");
@@ -310,7 +310,7 @@ impl Local {
     }
 }
 
-impl Subject for Local {
+impl TestedSnapshotter for LocalVolumeSnapshotter {
     fn provider(&self) -> String {
         "bowline.io/local-volume".to_owned()
     }
@@ -360,7 +360,7 @@ impl Subject for Local {
         ]
     }
 
-    fn lose_disks(&self) {
+    fn destroy_disks(&self) {
         for disk in self.disks() {
             fs::remove_dir_all(self.root.join(disk.name)).unwrap();
         }
@@ -373,14 +373,14 @@ impl Subject for Local {
         fs::read_to_string(Path::new(path).join("ledger")).unwrap()
     }
 
-    fn holds(&self, snapshot: &str) -> bool {
+    fn has_snapshot(&self, snapshot: &str) -> bool {
         let folder = self.state().join(snapshot);
         let is_uploaded = !self.uploaded().is_empty();
         // The clone goes when all is uploaded.
         folder.join("record.json").is_file() && !folder.join("data").exists() && is_uploaded
     }
 
-    fn left(&self) -> Vec<String> {
+    fn remaining_snapshots(&self) -> Vec<String> {
         [self.records(), self.uploaded()].concat()
     }
 }

@@ -12,7 +12,7 @@ use bowline_api::{
     VolumeSnapshotLocation,
 };
 use bowline_store::file::{BackupContent, BackupVolumeInfo, Method, Outcome, Results, Snapshot};
-use bowline_store::file::{Own, SnapshotPhase};
+use bowline_store::file::{BowlineBackupInfo, SnapshotPhase};
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
 use flate2::read::MultiGzDecoder;
@@ -26,22 +26,24 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::subject::{Aws, Disk, Fixture, Local, Subject, content};
+use super::subject::{
+    AwsSnapshotter, Disk, FixtureSnapshotter, LocalVolumeSnapshotter, TestedSnapshotter, content,
+};
 use crate::bed::{LIMIT, World};
 use crate::operations::{is_over, phase};
 use crate::restore::{restore, results_of};
 
 /// A server, a bucket, and an application whose claims have disks of a snapshotter.
-pub(super) struct Stage<S> {
+pub(super) struct SnapshotterScenario<S> {
     pub(super) world: World,
     pub(super) store: BackupStore,
     pub(super) subject: S,
     app: String,
 }
 
-impl<S: Subject> Stage<S> {
+impl<S: TestedSnapshotter> SnapshotterScenario<S> {
     /// With a location `snaps`.
-    pub(super) async fn set(mut world: World, subject: S) -> Self {
+    pub(super) async fn prepare(mut world: World, subject: S) -> Self {
         let options = bowline_server::Options {
             item_operation_sync_frequency: Duration::from_secs(1),
             ..world.options()
@@ -148,7 +150,7 @@ impl<S: Subject> Stage<S> {
     }
 
     /// The claims, their volumes and the disks are gone.
-    async fn lose_all(&self) {
+    async fn delete_all_volumes(&self) {
         let now = DeleteParams::default();
         for disk in self.subject.disks() {
             self.claims().delete(disk.name, &now).await.unwrap();
@@ -161,19 +163,19 @@ impl<S: Subject> Stage<S> {
             })
             .await;
         }
-        self.subject.lose_disks();
+        self.subject.destroy_disks();
     }
 
     /// Looks for the secrets of the location in all that is told.
-    pub(super) async fn tells_no_secret(&self) {
+    pub(super) async fn assert_no_secret_leaks(&self) {
         if let Some((_, secrets)) = self.subject.credentials() {
-            self.tells_none_of(&secrets).await;
+            self.assert_no_leaks_of(&secrets).await;
         }
     }
 
     /// Looks for secrets in all that people and other programs can read of runs.
-    pub(super) async fn tells_none_of(&self, secrets: &[String]) {
-        let mut told: Vec<(String, String)> = Vec::new();
+    pub(super) async fn assert_no_leaks_of(&self, secrets: &[String]) {
+        let mut outputs: Vec<(String, String)> = Vec::new();
         for file in files(&self.world.path("root")) {
             // What a run needed while it went on may just be removed.
             let Ok(bytes) = std::fs::read(&file) else { continue };
@@ -184,31 +186,31 @@ impl<S: Subject> Stage<S> {
             } else {
                 text = bytes;
             }
-            told.push((name, String::from_utf8_lossy(&text).into_owned()));
+            outputs.push((name, String::from_utf8_lossy(&text).into_owned()));
         }
-        assert!(told.iter().any(|(name, _)| name.ends_with("-logs.gz")), "there are files");
-        told.push(("backups".to_owned(), text(&self.list::<Backup>().await)));
-        told.push(("restores".to_owned(), text(&self.list::<Restore>().await)));
-        told.push(("snapshots".to_owned(), text(&self.list::<VolumePluginBackup>().await)));
-        told.push(("volumes".to_owned(), text(&self.list::<VolumePluginRestore>().await)));
-        told.push(("events".to_owned(), text(&self.list::<Event>().await)));
-        for (place, text) in &told {
+        assert!(outputs.iter().any(|(name, _)| name.ends_with("-logs.gz")), "there are files");
+        outputs.push(("backups".to_owned(), text(&self.list::<Backup>().await)));
+        outputs.push(("restores".to_owned(), text(&self.list::<Restore>().await)));
+        outputs.push(("snapshots".to_owned(), text(&self.list::<VolumePluginBackup>().await)));
+        outputs.push(("volumes".to_owned(), text(&self.list::<VolumePluginRestore>().await)));
+        outputs.push(("events".to_owned(), text(&self.list::<Event>().await)));
+        for (source, text) in &outputs {
             let found = secrets.iter().find(|secret| text.contains(secret.as_str()));
-            assert!(found.is_none(), "a secret is in {place}");
+            assert!(found.is_none(), "a secret is in {source}");
         }
     }
 
     /// From the first backup to its deletion. Returns the specs of the volumes that were made.
-    async fn goes_all_the_way(&self) -> Vec<Value> {
-        self.is_backed_up().await;
-        let specs = self.comes_back().await;
-        self.tells_no_secret().await;
+    async fn assert_full_cycle(&self) -> Vec<Value> {
+        self.assert_backed_up().await;
+        let specs = self.assert_restored().await;
+        self.assert_no_secret_leaks().await;
         delete_backup(&self.world, "b").await;
-        assert_eq!(self.subject.left(), [""; 0]);
+        assert_eq!(self.subject.remaining_snapshots(), [""; 0]);
         specs
     }
 
-    async fn is_backed_up(&self) {
+    async fn assert_backed_up(&self) {
         let (disks, uploads) = (self.subject.disks(), self.subject.uploads());
         let backup = self.back_up("b").await;
         let results: Results = self.get("b").await;
@@ -223,16 +225,16 @@ impl<S: Subject> Stage<S> {
         let snapshots: Vec<Snapshot> = self.get("b").await;
         let infos: Vec<BackupVolumeInfo> = self.get("b").await;
         let shown = self.list::<VolumePluginBackup>().await;
-        let kept: Vec<VolumePluginBackup> = self.get("b").await;
-        let own: Own = self.get("b").await;
-        assert_eq!([snapshots.len(), infos.len(), shown.len(), kept.len()], [disks.len(); 4]);
+        let stored: Vec<VolumePluginBackup> = self.get("b").await;
+        let own: BowlineBackupInfo = self.get("b").await;
+        assert_eq!([snapshots.len(), infos.len(), shown.len(), stored.len()], [disks.len(); 4]);
         assert_eq!(own.volume_operations.len(), 2 * disks.len(), "creations and uploads");
         for disk in &disks {
             let volume = self.volume(disk.name);
             let is_of = |snapshot: &&Snapshot| snapshot.spec.persistent_volume_name == volume;
             let snapshot = snapshots.iter().find(is_of).expect("each volume has one");
             let id = &snapshot.status.provider_snapshot_id;
-            assert!(self.subject.holds(id), "{id}");
+            assert!(self.subject.has_snapshot(id), "{id}");
             let Snapshot { spec, status, .. } = snapshot;
             assert_eq!(spec.backup_uid, backup.uid().unwrap());
             assert_eq!((spec.backup_name.as_str(), spec.location.as_str()), ("b", "snaps"));
@@ -251,13 +253,13 @@ impl<S: Subject> Stage<S> {
                 (disk.kind, disk.zone)
             );
 
-            for resource in [&shown, &kept] {
+            for resource in [&shown, &stored] {
                 let of_volume = resource.iter().find(|one| one.spec.volume == volume).unwrap();
                 let status = of_volume.status.as_ref().unwrap();
                 assert_eq!(&of_volume.name_any(), id, "an object can be called so");
                 assert_eq!(&status.snapshot_id, id);
                 assert_eq!(status.phase.as_ref().unwrap().to_string(), "Completed");
-                assert!(is_named(&of_volume.spec.plugin, &self.subject.provider()));
+                assert!(is_plugin_of(&of_volume.spec.plugin, &self.subject.provider()));
                 assert_eq!(status.progress.bytes_done, status.progress.total_bytes);
                 assert_eq!(status.progress.total_bytes > 0, uploads, "{status:?}");
             }
@@ -265,8 +267,8 @@ impl<S: Subject> Stage<S> {
     }
 
     /// After a disaster the volumes are made from the snapshots. Returns their specs.
-    pub(super) async fn comes_back(&self) -> Vec<Value> {
-        self.lose_all().await;
+    pub(super) async fn assert_restored(&self) -> Vec<Value> {
+        self.delete_all_volumes().await;
         let status = restore(&self.world, "r", json!({"backupName": "b"})).await;
         let results = results_of(&self.store, "r").await;
         assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
@@ -289,7 +291,7 @@ impl<S: Subject> Stage<S> {
             let shown = shown.iter().find(is_of).expect("each volume has one");
             let phase = shown.status.as_ref().unwrap().phase.as_ref().unwrap();
             assert_eq!(phase.to_string(), "Completed");
-            assert!(is_named(&shown.spec.plugin, &self.subject.provider()));
+            assert!(is_plugin_of(&shown.spec.plugin, &self.subject.provider()));
             specs.push(spec);
         }
         specs
@@ -310,7 +312,7 @@ pub(super) async fn delete_backup(world: &World, name: &str) {
 }
 
 /// Whether a plugin is that of a provider, whose name may be short.
-fn is_named(plugin: &str, provider: &str) -> bool {
+fn is_plugin_of(plugin: &str, provider: &str) -> bool {
     plugin == provider || plugin == format!("velero.io/{provider}")
 }
 
@@ -334,43 +336,43 @@ pub(super) async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshotter_of_veleros_framework_goes_all_the_way() {
-    let world = World::idle("suite-go-v1").await;
-    let fixture = Fixture::of_set(&world, "go", "vs-v1").await;
-    Stage::set(world, fixture).await.goes_all_the_way().await;
+async fn velero_framework_snapshotter_passes_the_full_cycle() {
+    let world = World::without_server("suite-go-v1").await;
+    let fixture = FixtureSnapshotter::of_set(&world, "go", "vs-v1").await;
+    SnapshotterScenario::prepare(world, fixture).await.assert_full_cycle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn snapshotters_of_our_sdk_in_both_versions_go_all_the_way() {
+async fn sdk_snapshotters_of_both_versions_pass_the_full_cycle() {
     for version in ["vs-v1", "vs-v2"] {
-        let world = World::idle(&format!("suite-sdk-{version}")).await;
-        let fixture = Fixture::of_set(&world, "sdk", version).await;
-        Stage::set(world, fixture).await.goes_all_the_way().await;
+        let world = World::without_server(&format!("suite-sdk-{version}")).await;
+        let fixture = FixtureSnapshotter::of_set(&world, "sdk", version).await;
+        SnapshotterScenario::prepare(world, fixture).await.assert_full_cycle().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snapshotter_of_version_2_without_any_framework_goes_all_the_way() {
-    let world = World::idle("suite-go-v2").await;
-    let fixture = Fixture::in_go_without_framework(&world).await;
-    Stage::set(world, fixture).await.goes_all_the_way().await;
+async fn v2_snapshotter_without_framework_passes_the_full_cycle() {
+    let world = World::without_server("suite-go-v2").await;
+    let fixture = FixtureSnapshotter::in_go_without_framework(&world).await;
+    SnapshotterScenario::prepare(world, fixture).await.assert_full_cycle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn veleros_plugin_for_amazon_goes_all_the_way() {
-    let world = World::idle("suite-aws").await;
-    let aws = Aws::new(&world).await;
-    let stage = Stage::set(world, aws).await;
-    let specs = stage.goes_all_the_way().await;
+async fn velero_aws_plugin_passes_the_full_cycle() {
+    let world = World::without_server("suite-aws").await;
+    let aws = AwsSnapshotter::new(&world).await;
+    let stage = SnapshotterScenario::prepare(world, aws).await;
+    let specs = stage.assert_full_cycle().await;
     let [fast, in_tree] = &specs[..] else { panic!("{specs:?}") };
-    let made = stage.subject.made(fast);
-    assert_eq!((made.volume_type.as_str(), made.iops), ("io1", Some(300)));
-    assert_eq!(made.zone, "us-east-1a");
-    assert_eq!(made.tags["team"], "fast", "the tags of the volume come back with it");
-    assert_eq!(made.tags["velero.io/backup"], "b");
-    assert_eq!(made.tags["velero.io/pv"], stage.volume("fast"));
-    let made = stage.subject.made(in_tree);
-    assert_eq!((made.volume_type.as_str(), made.iops), ("gp3", None));
+    let restored = stage.subject.restored_volume(fast);
+    assert_eq!((restored.volume_type.as_str(), restored.iops), ("io1", Some(300)));
+    assert_eq!(restored.zone, "us-east-1a");
+    assert_eq!(restored.tags["team"], "fast", "the tags of the volume come back with it");
+    assert_eq!(restored.tags["velero.io/backup"], "b");
+    assert_eq!(restored.tags["velero.io/pv"], stage.volume("fast"));
+    let restored = stage.subject.restored_volume(in_tree);
+    assert_eq!((restored.volume_type.as_str(), restored.iops), ("gp3", None));
     let calls = stage.subject.ec2.calls();
     for (action, count) in [("CreateSnapshot", 2), ("CreateVolume", 2), ("DeleteSnapshot", 2)] {
         let called = calls.iter().filter(|call| *call == action).count();
@@ -379,15 +381,15 @@ async fn veleros_plugin_for_amazon_goes_all_the_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folders_of_a_node_go_all_the_way_by_a_repository_in_a_folder() {
-    let world = World::idle("suite-local").await;
-    let local = Local::with_folder(&world).await;
-    Stage::set(world, local).await.goes_all_the_way().await;
+async fn local_volumes_pass_the_full_cycle_with_a_repository_in_a_folder() {
+    let world = World::without_server("suite-local").await;
+    let local = LocalVolumeSnapshotter::with_folder(&world).await;
+    SnapshotterScenario::prepare(world, local).await.assert_full_cycle().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn folders_of_a_node_go_all_the_way_by_a_repository_in_a_bucket() {
-    let world = World::idle("suite-local-s3").await;
-    let local = Local::with_bucket(&world).await;
-    Stage::set(world, local).await.goes_all_the_way().await;
+async fn local_volumes_pass_the_full_cycle_with_a_repository_in_a_bucket() {
+    let world = World::without_server("suite-local-s3").await;
+    let local = LocalVolumeSnapshotter::with_bucket(&world).await;
+    SnapshotterScenario::prepare(world, local).await.assert_full_cycle().await;
 }

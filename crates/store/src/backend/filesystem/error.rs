@@ -5,11 +5,11 @@ use std::io;
 use bowline_plugin::{Code, Error};
 use nix::errno::Errno;
 
-use crate::backend::Denied;
+use crate::backend::PermitDenied;
 
 /// Why something in a folder failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum FilesystemFailure {
     /// The server's root is not there.
     NoRoot(Errno),
     /// The bucket is not there.
@@ -17,52 +17,52 @@ pub(super) enum Failure {
     /// The bucket's name is no name of a folder.
     BucketName,
     /// A symbolic link is in the way.
-    Link(String),
+    SymlinkInPath(String),
     /// Folders lie in one another without an end.
-    Deep,
+    TooDeep,
     /// The system said so.
     System(Errno),
     /// Nothing may be changed now.
-    Denied(Denied),
+    Denied(PermitDenied),
 }
 
-impl From<Errno> for Failure {
+impl From<Errno> for FilesystemFailure {
     fn from(errno: Errno) -> Self {
         Self::System(errno)
     }
 }
 
-impl From<Denied> for Failure {
-    fn from(denied: Denied) -> Self {
+impl From<PermitDenied> for FilesystemFailure {
+    fn from(denied: PermitDenied) -> Self {
         Self::Denied(denied)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for FilesystemFailure {
     fn from(error: io::Error) -> Self {
         Self::System(error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))
     }
 }
 
 /// The error that users see. What was being done with which object, the caller knows.
-pub(super) fn explain(bucket: &str, failure: Failure) -> Error {
+pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
     let (code, reason) = match failure {
-        Failure::NoRoot(errno) => (
+        FilesystemFailure::NoRoot(errno) => (
             Code::FailedPrecondition,
             format!("cannot open the folder of `--filesystem-root`: {}", errno.desc()),
         ),
-        Failure::NoBucket => (
+        FilesystemFailure::NoBucket => (
             Code::FailedPrecondition,
             format!(
                 "bucket `{bucket}` does not exist: create a folder of that name below the \
                  server's `--filesystem-root`"
             ),
         ),
-        Failure::BucketName => (
+        FilesystemFailure::BucketName => (
             Code::InvalidArgument,
             format!("`{bucket}` is no bucket: it must be the name of one folder"),
         ),
-        Failure::Link(name) => (
+        FilesystemFailure::SymlinkInPath(name) => (
             Code::PermissionDenied,
             format!(
                 "`{name}` is a symbolic link, which could lead out of `--filesystem-root`, and is \
@@ -70,20 +70,20 @@ pub(super) fn explain(bucket: &str, failure: Failure) -> Error {
             ),
         ),
         // It may be permitted again: a renewal can be late.
-        Failure::Denied(denied) => (Code::Unavailable, denied.to_string()),
-        Failure::Deep => (
+        FilesystemFailure::Denied(denied) => (Code::Unavailable, denied.to_string()),
+        FilesystemFailure::TooDeep => (
             Code::FailedPrecondition,
             "folders lie in one another too deep; remove those that no backup made".to_owned(),
         ),
-        Failure::System(errno) => {
-            let (code, reason) = of_system(errno);
+        FilesystemFailure::System(errno) => {
+            let (code, reason) = errno_code_and_text(errno);
             (code, reason.to_owned())
         }
     };
     Error::new(code, reason)
 }
 
-fn of_system(errno: Errno) -> (Code, &'static str) {
+fn errno_code_and_text(errno: Errno) -> (Code, &'static str) {
     match errno {
         Errno::ENOENT => (Code::NotFound, "it does not exist"),
         Errno::EACCES | Errno::EPERM => {

@@ -12,28 +12,28 @@ use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
-use super::error::Failure;
+use super::error::FilesystemFailure;
 use super::temporary::{is_abandoned, is_temporary};
 use crate::backend::Permit;
 
-pub(super) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub(super) type Result<T, E = FilesystemFailure> = std::result::Result<T, E>;
 
-const FOLDER: OFlag =
+const OPEN_DIR_FLAGS: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 /// A temporary file that has neither grown nor been touched for so long, and that nobody has a lock on, belongs to
 /// nobody.
-const ABANDONED: Duration = Duration::from_hours(1);
+const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 /// The same, in a folder whose objects are being deleted.
-const ABANDONED_IN_DELETED: Duration = Duration::from_mins(5);
+const ABANDONED_AFTER_IN_DELETED_FOLDER: Duration = Duration::from_mins(5);
 /// How deep folders may lie in one another below the one that is asked for. Ours are two deep.
-const DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// An open folder.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
 /// Whether a part of a key names something in a folder, and nothing of ours.
-pub(super) fn is_plain(segment: &str) -> bool {
+pub(super) fn is_object_segment(segment: &str) -> bool {
     !matches!(segment, "" | "." | "..") && !segment.contains(['/', '\0']) && !is_temporary(segment)
 }
 
@@ -41,23 +41,23 @@ impl Folder {
     /// The folder of a bucket, right below the root. The root itself may be a link: it is the
     /// operator's.
     pub(super) fn bucket(root: &Path, bucket: &str) -> Result<Self> {
-        if !is_plain(bucket) {
-            return Err(Failure::BucketName);
+        if !is_object_segment(bucket) {
+            return Err(FilesystemFailure::BucketName);
         }
-        let flags = FOLDER.difference(OFlag::O_NOFOLLOW);
-        let root = open(root, flags, Mode::empty()).map_err(Failure::NoRoot)?;
-        Self(root).enter(bucket)?.ok_or(Failure::NoBucket)
+        let flags = OPEN_DIR_FLAGS.difference(OFlag::O_NOFOLLOW);
+        let root = open(root, flags, Mode::empty()).map_err(FilesystemFailure::NoRoot)?;
+        Self(root).open_subfolder(bucket)?.ok_or(FilesystemFailure::NoBucket)
     }
 
     /// A folder in this one; none if there is none, or a file.
-    pub(super) fn enter(&self, name: &str) -> Result<Option<Self>> {
-        match openat(&self.0, name, FOLDER, Mode::empty()) {
+    pub(super) fn open_subfolder(&self, name: &str) -> Result<Option<Self>> {
+        match openat(&self.0, name, OPEN_DIR_FLAGS, Mode::empty()) {
             Ok(fd) => Ok(Some(Self(fd))),
             Err(Errno::ENOENT) => Ok(None),
             Err(Errno::ENOTDIR | Errno::ELOOP) => {
                 let stat = self.stat(name)?;
-                if stat.is_some_and(|stat| kind(&stat) == SFlag::S_IFLNK) {
-                    return Err(Failure::Link(name.to_owned()));
+                if stat.is_some_and(|stat| file_kind(&stat) == SFlag::S_IFLNK) {
+                    return Err(FilesystemFailure::SymlinkInPath(name.to_owned()));
                 }
                 Ok(None)
             }
@@ -66,8 +66,8 @@ impl Folder {
     }
 
     /// A folder in this one, made if there is none.
-    pub(super) fn enter_or_make(&self, name: &str) -> Result<Self> {
-        if let Some(folder) = self.enter(name)? {
+    pub(super) fn open_or_create_subfolder(&self, name: &str) -> Result<Self> {
+        if let Some(folder) = self.open_subfolder(name)? {
             return Ok(folder);
         }
         match mkdirat(&self.0, name, Mode::from_bits_truncate(0o700)) {
@@ -75,7 +75,7 @@ impl Folder {
             Err(Errno::EEXIST) => {}
             Err(errno) => return Err(errno.into()),
         }
-        match self.enter(name)? {
+        match self.open_subfolder(name)? {
             Some(folder) => Ok(folder),
             None if self.stat(name)?.is_some() => Err(Errno::ENOTDIR.into()),
             // Removed at this very moment, as empty.
@@ -87,7 +87,7 @@ impl Folder {
     pub(super) fn descend(&self, segments: &[String]) -> Result<Option<Self>> {
         let mut at = Self(self.0.try_clone()?);
         for segment in segments {
-            match at.enter(segment)? {
+            match at.open_subfolder(segment)? {
                 Some(next) => at = next,
                 None => return Ok(None),
             }
@@ -99,7 +99,7 @@ impl Folder {
     pub(super) fn has_file(&self, segments: &[String]) -> Result<bool> {
         let Some((name, folders)) = segments.split_last() else { return Ok(false) };
         let Some(folder) = self.descend(folders)? else { return Ok(false) };
-        Ok(folder.stat(name)?.is_some_and(|stat| kind(&stat) == SFlag::S_IFREG))
+        Ok(folder.stat(name)?.is_some_and(|stat| file_kind(&stat) == SFlag::S_IFREG))
     }
 
     /// The file at the end of a path.
@@ -109,9 +109,9 @@ impl Folder {
         // Not blocking, since what lies there may be a pipe.
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         match openat(&folder.0, name.as_str(), flags, Mode::empty()) {
-            Ok(fd) if kind(&fstat(&fd)?) == SFlag::S_IFREG => Ok(File::from(fd)),
+            Ok(fd) if file_kind(&fstat(&fd)?) == SFlag::S_IFREG => Ok(File::from(fd)),
             Ok(_) => Err(Errno::ENOENT.into()),
-            Err(Errno::ELOOP) => Err(Failure::Link(name.clone())),
+            Err(Errno::ELOOP) => Err(FilesystemFailure::SymlinkInPath(name.clone())),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -122,7 +122,7 @@ impl Folder {
         let mut path = vec![Self(self.0.try_clone()?)];
         for segment in folders {
             let Some(at) = path.last() else { return Ok(()) };
-            match at.enter(segment)? {
+            match at.open_subfolder(segment)? {
                 Some(next) => path.push(next),
                 None => return Ok(()),
             }
@@ -139,7 +139,7 @@ impl Folder {
         for (at, (parent, child)) in path.iter().zip(folders).enumerate().rev() {
             // What a process that was killed has left would keep the folder for ever.
             if let Some(folder) = path.get(at + 1) {
-                folder.sweep_all(now, ABANDONED_IN_DELETED);
+                folder.delete_abandoned_files(now, ABANDONED_AFTER_IN_DELETED_FOLDER);
             }
             // Not empty, or filled again: then it stays.
             if unlinkat(&parent.0, child.as_str(), UnlinkatFlags::RemoveDir).is_err() {
@@ -150,37 +150,46 @@ impl Folder {
     }
 
     /// The keys of the files here and below whose names here begin with `begin`.
-    pub(super) fn files(&self, begin: &str, lead: &str, now: SystemTime) -> Result<Vec<String>> {
-        self.files_to(begin, lead, now, DEPTH)
+    pub(super) fn list_keys(
+        &self,
+        name_prefix: &str,
+        key_prefix: &str,
+        now: SystemTime,
+    ) -> Result<Vec<String>> {
+        self.list_keys_to_depth(name_prefix, key_prefix, now, MAX_DEPTH)
     }
 
-    fn files_to(
+    fn list_keys_to_depth(
         &self,
-        begin: &str,
-        lead: &str,
+        name_prefix: &str,
+        key_prefix: &str,
         now: SystemTime,
         depth: usize,
     ) -> Result<Vec<String>> {
         // Each folder costs stack and an open file. A list that leaves something out would be a lie.
-        let Some(deeper) = depth.checked_sub(1) else { return Err(Failure::Deep) };
+        let Some(deeper) = depth.checked_sub(1) else { return Err(FilesystemFailure::TooDeep) };
         let mut keys = Vec::new();
-        for (name, is_folder) in self.entries(begin, now)? {
-            let key = format!("{lead}{name}");
+        for (name, is_folder) in self.entries(name_prefix, now)? {
+            let key = format!("{key_prefix}{name}");
             if !is_folder {
                 keys.push(key);
-            } else if let Some(folder) = self.enter(&name)? {
-                keys.extend(folder.files_to("", &format!("{key}/"), now, deeper)?);
+            } else if let Some(folder) = self.open_subfolder(&name)? {
+                keys.extend(folder.list_keys_to_depth("", &format!("{key}/"), now, deeper)?);
             }
         }
         Ok(keys)
     }
 
     /// The folders here whose names begin with `begin` and that have a file somewhere below.
-    pub(super) fn folders_with_files(&self, begin: &str, now: SystemTime) -> Result<Vec<String>> {
+    pub(super) fn folders_with_files(
+        &self,
+        name_prefix: &str,
+        now: SystemTime,
+    ) -> Result<Vec<String>> {
         let mut names = Vec::new();
-        for (name, is_folder) in self.entries(begin, now)? {
-            let found = match is_folder.then(|| self.enter(&name)).transpose()?.flatten() {
-                Some(folder) => folder.any_file(now, DEPTH)?.is_break(),
+        for (name, is_folder) in self.entries(name_prefix, now)? {
+            let found = match is_folder.then(|| self.open_subfolder(&name)).transpose()?.flatten() {
+                Some(folder) => folder.contains_file(now, MAX_DEPTH)?.is_break(),
                 None => false,
             };
             if found {
@@ -191,7 +200,7 @@ impl Folder {
         Ok(names)
     }
 
-    fn any_file(&self, now: SystemTime, depth: usize) -> Result<ControlFlow<()>> {
+    fn contains_file(&self, now: SystemTime, depth: usize) -> Result<ControlFlow<()>> {
         // Whatever it is, it is not empty.
         let Some(deeper) = depth.checked_sub(1) else { return Ok(ControlFlow::Break(())) };
         let entries = self.entries("", now)?;
@@ -199,8 +208,8 @@ impl Folder {
             return Ok(ControlFlow::Break(()));
         }
         for (name, _) in entries {
-            if let Some(folder) = self.enter(&name)?
-                && folder.any_file(now, deeper)?.is_break()
+            if let Some(folder) = self.open_subfolder(&name)?
+                && folder.contains_file(now, deeper)?.is_break()
             {
                 return Ok(ControlFlow::Break(()));
             }
@@ -210,21 +219,21 @@ impl Folder {
 
     /// The files and folders here, with whether each is a folder. Links and what is neither are
     /// passed over, and abandoned temporary files deleted.
-    fn entries(&self, begin: &str, now: SystemTime) -> Result<Vec<(String, bool)>> {
-        let mut dir = Dir::openat(&self.0, c".", FOLDER, Mode::empty())?;
+    fn entries(&self, name_prefix: &str, now: SystemTime) -> Result<Vec<(String, bool)>> {
+        let mut dir = Dir::openat(&self.0, c".", OPEN_DIR_FLAGS, Mode::empty())?;
         let mut entries = Vec::new();
         for entry in dir.iter() {
             let entry = entry?;
             let Ok(name) = entry.file_name().to_str() else { continue };
             if is_temporary(name) {
-                self.sweep(name, now, ABANDONED);
-            } else if is_plain(name) && name.starts_with(begin) {
+                self.delete_if_abandoned(name, now, ABANDONED_AFTER);
+            } else if is_object_segment(name) && name.starts_with(name_prefix) {
                 let is_folder = match entry.file_type() {
                     Some(Type::Directory) => true,
                     Some(Type::File) => false,
                     Some(_) => continue,
                     // Some file systems do not say.
-                    None => match self.stat(name)?.map(|stat| kind(&stat)) {
+                    None => match self.stat(name)?.map(|stat| file_kind(&stat)) {
                         Some(SFlag::S_IFDIR) => true,
                         Some(SFlag::S_IFREG) => false,
                         _ => continue,
@@ -237,23 +246,23 @@ impl Folder {
     }
 
     /// Deletes the temporary files here that nobody writes.
-    fn sweep_all(&self, now: SystemTime, age: Duration) {
-        let Ok(mut dir) = Dir::openat(&self.0, c".", FOLDER, Mode::empty()) else { return };
+    fn delete_abandoned_files(&self, now: SystemTime, age: Duration) {
+        let Ok(mut dir) = Dir::openat(&self.0, c".", OPEN_DIR_FLAGS, Mode::empty()) else { return };
         for entry in dir.iter().flatten() {
             if let Ok(name) = entry.file_name().to_str()
                 && is_temporary(name)
             {
-                self.sweep(name, now, age);
+                self.delete_if_abandoned(name, now, age);
             }
         }
     }
 
-    fn sweep(&self, name: &str, now: SystemTime, enough: Duration) {
+    fn delete_if_abandoned(&self, name: &str, now: SystemTime, min_age: Duration) {
         let Ok(Some(stat)) = self.stat(name) else { return };
         let written = SystemTime::UNIX_EPOCH
             + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default());
-        let is_old = now.duration_since(written).is_ok_and(|age| age > enough);
-        if is_old && kind(&stat) == SFlag::S_IFREG && is_abandoned(self, name) {
+        let is_old = now.duration_since(written).is_ok_and(|age| age > min_age);
+        if is_old && file_kind(&stat) == SFlag::S_IFREG && is_abandoned(self, name) {
             // It is only in the way; where we may not, it stays.
             let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
         }
@@ -278,6 +287,6 @@ impl Folder {
     }
 }
 
-fn kind(stat: &FileStat) -> SFlag {
+fn file_kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }

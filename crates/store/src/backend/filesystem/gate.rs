@@ -14,108 +14,112 @@ use bowline_plugin::{Code, Error, Result};
 use tokio::sync::Semaphore;
 
 /// How many calls to one bucket may be under way.
-const AT_ONCE: usize = 8;
+const CONCURRENT_CALLS: usize = 8;
 /// Nobody waits longer for a call that moves no data.
-const PATIENCE: Duration = Duration::from_mins(1);
+const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The calls to one bucket.
 #[derive(Clone, Debug)]
-pub(super) struct Gate(Arc<Calls>);
+pub(super) struct BucketGate(Arc<RunningCalls>);
 
 #[derive(Debug)]
-struct Calls {
-    patience: Duration,
-    room: Arc<Semaphore>,
+struct RunningCalls {
+    timeout: Duration,
+    permits: Arc<Semaphore>,
     /// Since when each call that is under way is.
-    begun: Mutex<BTreeMap<u64, Instant>>,
+    started_at: Mutex<BTreeMap<u64, Instant>>,
 }
 
 /// A call that is under way until this is dropped.
-struct Call {
-    calls: Arc<Calls>,
+struct RunningCall {
+    calls: Arc<RunningCalls>,
     number: u64,
 }
 
-impl Gate {
+impl BucketGate {
     /// The gate of a bucket: the same for all that have it open, however often it was opened anew.
-    pub(super) fn of(root: &Path, bucket: &str) -> Self {
-        static GATES: Mutex<Option<HashMap<PathBuf, Gate>>> = Mutex::new(None);
+    pub(super) fn for_bucket(root: &Path, bucket: &str) -> Self {
+        static GATES: Mutex<Option<HashMap<PathBuf, BucketGate>>> = Mutex::new(None);
         let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
         let gates = gates.get_or_insert_default();
         // Those that nobody uses, and that nothing hangs in, are forgotten.
         gates.retain(|_, gate| Arc::strong_count(&gate.0) > 1);
-        gates.entry(root.join(bucket)).or_insert_with(|| Self::new(AT_ONCE, PATIENCE)).clone()
+        gates
+            .entry(root.join(bucket))
+            .or_insert_with(|| Self::new(CONCURRENT_CALLS, CALL_TIMEOUT))
+            .clone()
     }
 
-    fn new(at_once: usize, patience: Duration) -> Self {
-        let room = Arc::new(Semaphore::new(at_once));
-        Self(Arc::new(Calls { patience, room, begun: Mutex::default() }))
+    fn new(concurrency: usize, timeout: Duration) -> Self {
+        let permits = Arc::new(Semaphore::new(concurrency));
+        Self(Arc::new(RunningCalls { timeout, permits, started_at: Mutex::default() }))
     }
 
     /// Does something that may block, unless something else hangs.
-    pub(super) async fn pass<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        self.0.check()?;
-        let given_up = || Error::new(Code::Internal, "the access to the file system was given up");
-        let room = if let Ok(room) = Arc::clone(&self.0.room).try_acquire_owned() {
+        self.0.check_not_hanging()?;
+        let task_failed =
+            || Error::new(Code::Internal, "the access to the file system was given up");
+        let permit = if let Ok(room) = Arc::clone(&self.0.permits).try_acquire_owned() {
             room
         } else {
-            let room = Arc::clone(&self.0.room).acquire_owned();
-            match tokio::time::timeout(self.0.patience, room).await {
-                Ok(room) => room.map_err(|_| given_up())?,
-                Err(_) => return Err(Calls::hangs(self.0.patience)),
+            let acquire = Arc::clone(&self.0.permits).acquire_owned();
+            match tokio::time::timeout(self.0.timeout, acquire).await {
+                Ok(room) => room.map_err(|_| task_failed())?,
+                Err(_) => return Err(RunningCalls::hanging_error(self.0.timeout)),
             }
         };
-        self.0.check()?;
-        let call = Call::begin(&self.0);
+        self.0.check_not_hanging()?;
+        let call = RunningCall::start(&self.0);
         // Both go with the thread, not with whoever waits for it.
         let ended = tokio::task::spawn_blocking(move || {
             let outcome = job();
-            drop((call, room));
+            drop((call, permit));
             outcome
         });
-        ended.await.map_err(|_| given_up())
+        ended.await.map_err(|_| task_failed())
     }
 }
 
-impl Calls {
-    fn begun(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+impl RunningCalls {
+    fn lock_started_at(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
+        self.started_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check(&self) -> Result<()> {
-        let oldest = self.begun().values().map(Instant::elapsed).max();
+    fn check_not_hanging(&self) -> Result<()> {
+        let oldest = self.lock_started_at().values().map(Instant::elapsed).max();
         match oldest {
-            Some(age) if age >= self.patience => Err(Self::hangs(age)),
+            Some(age) if age >= self.timeout => Err(Self::hanging_error(age)),
             _ => Ok(()),
         }
     }
 
-    fn hangs(since: Duration) -> Error {
+    fn hanging_error(age: Duration) -> Error {
         let message = format!(
             "the file system does not answer: a call to it has not returned for {} s; is the mount \
              there, and its server?",
-            since.as_secs()
+            age.as_secs()
         );
         Error::new(Code::Unavailable, message)
     }
 }
 
-impl Call {
-    fn begin(calls: &Arc<Calls>) -> Self {
-        let mut begun = calls.begun();
-        let number = begun.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
-        begun.insert(number, Instant::now());
-        drop(begun);
+impl RunningCall {
+    fn start(calls: &Arc<RunningCalls>) -> Self {
+        let mut started_at = calls.lock_started_at();
+        let number = started_at.last_key_value().map_or(0, |(last, _)| last.wrapping_add(1));
+        started_at.insert(number, Instant::now());
+        drop(started_at);
         Self { calls: Arc::clone(calls), number }
     }
 }
 
-impl Drop for Call {
+impl Drop for RunningCall {
     fn drop(&mut self) {
-        self.calls.begun().remove(&self.number);
+        self.calls.lock_started_at().remove(&self.number);
     }
 }
 
@@ -127,52 +131,54 @@ mod tests {
     use super::*;
 
     /// A gate with a few calls in it that hang until the sender is dropped.
-    async fn stuck(calls: usize) -> (Gate, mpsc::Sender<()>, Arc<AtomicUsize>) {
-        let gate = Gate::new(4, Duration::from_millis(50));
+    async fn gate_with_hanging_calls(
+        calls: usize,
+    ) -> (BucketGate, mpsc::Sender<()>, Arc<AtomicUsize>) {
+        let gate = BucketGate::new(4, Duration::from_millis(50));
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
-        let begun = Arc::new(AtomicUsize::new(0));
+        let started = Arc::new(AtomicUsize::new(0));
         for _ in 0..calls {
-            let (gate, hang, begun) = (gate.clone(), Arc::clone(&hang), Arc::clone(&begun));
+            let (gate, hang, started) = (gate.clone(), Arc::clone(&hang), Arc::clone(&started));
             tokio::spawn(async move {
-                gate.pass(move || {
-                    begun.fetch_add(1, Ordering::SeqCst);
+                gate.run_blocking(move || {
+                    started.fetch_add(1, Ordering::SeqCst);
                     let _ = hang.lock().unwrap().recv();
                 })
                 .await
             });
         }
-        while begun.load(Ordering::SeqCst) < calls.min(4) {
+        while started.load(Ordering::SeqCst) < calls.min(4) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        (gate, release, begun)
+        (gate, release, started)
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_file_system_that_hangs_takes_few_threads_and_is_told_at_once() {
-        let (gate, release, begun) = stuck(40).await;
-        while gate.0.check().is_ok() {
+    async fn hanging_file_system_uses_few_threads_and_later_calls_fail_fast() {
+        let (gate, release, started) = gate_with_hanging_calls(40).await;
+        while gate.0.check_not_hanging().is_ok() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for _ in 0..100 {
-            let error = gate.pass(|| ()).await.unwrap_err();
+            let error = gate.run_blocking(|| ()).await.unwrap_err();
             assert_eq!(error.code(), Code::Unavailable, "{error}");
             assert!(error.message().contains("does not answer"), "{error}");
         }
-        assert_eq!(begun.load(Ordering::SeqCst), 4, "the others have not begun");
+        assert_eq!(started.load(Ordering::SeqCst), 4, "the others have not begun");
         // It comes back.
         drop(release);
-        while gate.pass(|| ()).await.is_err() {
+        while gate.run_blocking(|| ()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
     #[test]
-    fn all_that_open_a_bucket_share_its_gate() {
+    fn all_users_of_a_bucket_share_one_gate() {
         let (root, other) = (Path::new("/nowhere/gate-a"), Path::new("/nowhere/gate-b"));
-        let first = Gate::of(root, "b");
-        assert!(Arc::ptr_eq(&first.0, &Gate::of(root, "b").0));
-        assert!(!Arc::ptr_eq(&first.0, &Gate::of(root, "c").0));
-        assert!(!Arc::ptr_eq(&first.0, &Gate::of(other, "b").0));
+        let first = BucketGate::for_bucket(root, "b");
+        assert!(Arc::ptr_eq(&first.0, &BucketGate::for_bucket(root, "b").0));
+        assert!(!Arc::ptr_eq(&first.0, &BucketGate::for_bucket(root, "c").0));
+        assert!(!Arc::ptr_eq(&first.0, &BucketGate::for_bucket(other, "b").0));
     }
 }

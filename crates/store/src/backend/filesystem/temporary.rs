@@ -20,25 +20,25 @@ use super::folder::{Folder, Result};
 use crate::backend::{Creation, Guarantee};
 
 /// What the names of temporary files begin with. No object may be called so.
-const BEGIN: &str = ".bowline-tmp-";
+const TEMPORARY_PREFIX: &str = ".bowline-tmp-";
 /// How often a folder may vanish under our hands.
-const TRIES: usize = 10;
+const MAX_ATTEMPTS: usize = 10;
 
 /// Whether a name is that of a temporary file.
 pub(super) fn is_temporary(name: &str) -> bool {
-    name.starts_with(BEGIN)
+    name.starts_with(TEMPORARY_PREFIX)
 }
 
 /// The temporary files that this process writes. Their names are unique.
-static IN_USE: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+static NAMES_IN_USE: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
-fn in_use() -> MutexGuard<'static, HashSet<String>> {
-    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+fn names_in_use() -> MutexGuard<'static, HashSet<String>> {
+    NAMES_IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether nobody writes a temporary file any more.
 pub(super) fn is_abandoned(folder: &Folder, name: &str) -> bool {
-    if in_use().contains(name) {
+    if names_in_use().contains(name) {
         return false;
     }
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
@@ -53,27 +53,27 @@ pub(super) fn is_abandoned(folder: &Folder, name: &str) -> bool {
 
 /// A file that is not yet what it is to be. Dropping it deletes it.
 #[derive(Debug)]
-pub(super) struct Temporary {
+pub(super) struct TemporaryFile {
     folder: Folder,
     name: String,
     target: String,
-    is_here: bool,
+    exists: bool,
     /// Where the file system has locks.
     lock: Option<Flock<File>>,
 }
 
-impl Temporary {
+impl TemporaryFile {
     /// A new file beside what it is to become, in folders that are made if need be.
     pub(super) fn create(bucket: &Folder, segments: &[String]) -> Result<(Self, File)> {
         let Some((target, folders)) = segments.split_last() else {
             return Err(Errno::EINVAL.into());
         };
         let mut last = Errno::ENOENT.into();
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             match Self::try_create(bucket, folders, target) {
                 Ok(created) => return Ok(created),
                 // A delete has just removed the folder, as empty.
-                Err(error @ super::error::Failure::System(Errno::ENOENT)) => last = error,
+                Err(error @ super::error::FilesystemFailure::System(Errno::ENOENT)) => last = error,
                 Err(error) => return Err(error),
             }
         }
@@ -83,19 +83,19 @@ impl Temporary {
     fn try_create(bucket: &Folder, folders: &[String], target: &str) -> Result<(Self, File)> {
         let mut folder = bucket.descend(&[])?.ok_or(Errno::ENOENT)?;
         for name in folders {
-            folder = folder.enter_or_make(name)?;
+            folder = folder.open_or_create_subfolder(name)?;
         }
         let name = unique_name();
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        in_use().insert(name.clone());
+        names_in_use().insert(name.clone());
         // From here on whatever fails takes the name away again.
         let mut temporary =
-            Self { folder, name, target: target.to_owned(), is_here: false, lock: None };
+            Self { folder, name, target: target.to_owned(), exists: false, lock: None };
         // It may hold Secrets of the whole cluster.
         let mode = Mode::from_bits_truncate(0o600);
         let fd = openat(temporary.folder.fd(), temporary.name.as_str(), flags, mode)?;
-        temporary.is_here = true;
+        temporary.exists = true;
         let file = File::from(fd);
         // A copy has the same lock. Where there are no locks, touching must do.
         temporary.lock = Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock).ok();
@@ -108,29 +108,29 @@ impl Temporary {
     }
 
     /// Takes the name, whoever had it.
-    pub(super) fn replace(mut self) -> Result<Creation> {
+    pub(super) fn publish_replacing(mut self) -> Result<Creation> {
         let fd = self.folder.fd();
         renameat(fd, self.name.as_str(), fd, self.target.as_str())?;
-        self.is_here = false;
+        self.exists = false;
         self.folder.flush()?;
         Ok(Creation::Created(Guarantee::Atomic))
     }
 
     /// Takes the name unless somebody has it.
-    pub(super) fn create_only(self) -> Result<Creation> {
+    pub(super) fn publish_if_absent(self) -> Result<Creation> {
         let fd = self.folder.fd();
         match linkat(fd, self.name.as_str(), fd, self.target.as_str(), AtFlags::empty()) {
             Ok(()) => {
                 self.folder.flush()?;
                 Ok(Creation::Created(Guarantee::Atomic))
             }
-            Err(Errno::EEXIST) => Ok(Creation::Existed),
+            Err(Errno::EEXIST) => Ok(Creation::AlreadyExists),
             // A file system without links: look, then rename.
             Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
                 if self.folder.has_file(std::slice::from_ref(&self.target))? {
-                    return Ok(Creation::Existed);
+                    return Ok(Creation::AlreadyExists);
                 }
-                self.replace()?;
+                self.publish_replacing()?;
                 Ok(Creation::Created(Guarantee::CheckedFirst))
             }
             Err(errno) => Err(errno.into()),
@@ -138,13 +138,13 @@ impl Temporary {
     }
 }
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        if self.is_here {
+        if self.exists {
             // What cannot be deleted now is swept later.
             let _ = unlinkat(self.folder.fd(), self.name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
-        in_use().remove(&self.name);
+        names_in_use().remove(&self.name);
     }
 }
 
@@ -153,5 +153,5 @@ fn unique_name() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-    format!("{BEGIN}{}-{count}-{time:x}", std::process::id())
+    format!("{TEMPORARY_PREFIX}{}-{count}-{time:x}", std::process::id())
 }

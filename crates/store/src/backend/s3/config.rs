@@ -8,10 +8,10 @@ use object_store::aws::Checksum;
 use reqwest::Url;
 
 use super::endpoint;
-use crate::backend::{BUCKET, CA_CERT, CREDENTIALS_FILE, refuse_unknown};
+use crate::backend::{BUCKET, CA_CERT, CREDENTIALS_FILE, refuse_unknown_keys};
 
 /// The settings that `velero-plugin-for-aws` 1.14 knows, beside those that all plugins get.
-const KNOWN: [&str; 15] = [
+const KNOWN_KEYS: [&str; 15] = [
     "region",
     "s3Url",
     "publicUrl",
@@ -26,9 +26,9 @@ const KNOWN: [&str; 15] = [
     "insecureSkipTLSVerify",
     "enableSharedConfig",
     "tagging",
-    CHECKSUM,
+    CHECKSUM_KEY,
 ];
-const CHECKSUM: &str = "checksumAlgorithm";
+const CHECKSUM_KEY: &str = "checksumAlgorithm";
 const MAX_TAGS: usize = 10;
 
 /// What a location asks for.
@@ -52,7 +52,7 @@ pub(super) struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Encryption {
     /// As the bucket says.
-    AsBucket,
+    BucketDefault,
     /// With this algorithm: `AES256`, `aws:kms`.
     Algorithm(String),
     /// With this key of KMS.
@@ -61,7 +61,7 @@ pub(super) enum Encryption {
 
 impl Settings {
     pub(super) fn read(config: &Config, allow_link_local: bool) -> Result<Self> {
-        refuse_unknown(config, &KNOWN)?;
+        refuse_unknown_keys(config, &KNOWN_KEYS)?;
         let get = |key: &str| config.get(key).filter(|value| !value.is_empty()).cloned();
         for key in ["customerKeyEncryptionFile", "customerKeyEncryptionSecret"] {
             if get(key).is_some() {
@@ -73,14 +73,15 @@ impl Settings {
         let url = |key: &str| get(key).map(|text| endpoint::parse(key, &text)).transpose();
         let service = url("s3Url")?;
         if let Some(service) = &service {
-            endpoint::check(service, allow_link_local)?;
+            endpoint::check_endpoint(service, allow_link_local)?;
         }
         let bucket = get(BUCKET).unwrap_or_default();
-        if !is_word(&bucket, b"-_.") {
+        if !is_plain_identifier(&bucket, b"-_.") {
             return invalid(format!("`{bucket}` is no name of a bucket"));
         }
         let region = get("region");
-        if let Some(region) = region.as_deref().filter(|region| !is_word(region, b"-_")) {
+        if let Some(region) = region.as_deref().filter(|region| !is_plain_identifier(region, b"-_"))
+        {
             return invalid(format!("`{region}` is no name of a region"));
         }
         Ok(Self {
@@ -96,10 +97,10 @@ impl Settings {
             encryption: match (get("kmsKeyId"), get("serverSideEncryption")) {
                 (Some(key), _) => Encryption::Kms(key),
                 (None, Some(algorithm)) => Encryption::Algorithm(algorithm),
-                (None, None) => Encryption::AsBucket,
+                (None, None) => Encryption::BucketDefault,
             },
             tags: tags(get("tagging").as_deref().unwrap_or_default())?,
-            checksum: checksum(config.get(CHECKSUM).map(String::as_str))?,
+            checksum: checksum(config.get(CHECKSUM_KEY).map(String::as_str))?,
         })
     }
 }
@@ -121,8 +122,8 @@ fn checksum(setting: Option<&str>) -> Result<Option<Checksum>> {
 
 /// Whether a text has only letters, digits and the given signs, so that it can be put into an
 /// address without becoming another.
-pub(super) fn is_word(text: &str, signs: &[u8]) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || signs.contains(&b))
+pub(super) fn is_plain_identifier(text: &str, allowed: &[u8]) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || allowed.contains(&b))
 }
 
 /// A flag in the spellings that Go's `ParseBool` takes.
@@ -168,20 +169,20 @@ pub(super) fn invalid<T>(message: String) -> Result<T> {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(&str, &str)]) -> Result<Settings> {
+    fn read_settings(pairs: &[(&str, &str)]) -> Result<Settings> {
         let mut config: Config =
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         config.entry("bucket".to_owned()).or_insert_with(|| "b".to_owned());
         Settings::read(&config, false)
     }
 
-    fn refusal(pairs: &[(&str, &str)]) -> String {
-        read(pairs).unwrap_err().message().to_owned()
+    fn refusal_message(pairs: &[(&str, &str)]) -> String {
+        read_settings(pairs).unwrap_err().message().to_owned()
     }
 
     #[test]
-    fn all_settings_of_the_plugin_are_known_and_no_others() {
-        let settings = read(&[
+    fn settings_of_veleros_aws_plugin_are_accepted_and_others_refused() {
+        let settings = read_settings(&[
             ("region", "eu-west-1"),
             ("s3Url", "https://minio.example:9000"),
             ("publicUrl", "https://public.example"),
@@ -202,29 +203,30 @@ mod tests {
         assert_eq!(settings.encryption, Encryption::Algorithm("AES256".to_owned()));
         assert_eq!(settings.tags.encoded(), "a=1&b=x+y%26");
         assert_eq!(settings.checksum, Some(Checksum::SHA256));
-        let error = refusal(&[("regoin", "x")]);
+        let error = refusal_message(&[("regoin", "x")]);
         assert!(error.contains("invalid keys [\"regoin\"]"), "{error}");
     }
 
     #[test]
-    fn a_checksum_is_sent_unless_none_is_asked_for() {
-        let sent = |pairs: &[(&str, &str)]| read(pairs).unwrap().checksum;
+    fn checksum_is_sent_unless_disabled() {
+        let sent = |pairs: &[(&str, &str)]| read_settings(pairs).unwrap().checksum;
         assert_eq!(sent(&[]), Some(Checksum::SHA256));
         for named in ["CRC32", "CRC32C", "SHA1", "SHA256"] {
-            assert_eq!(sent(&[(CHECKSUM, named)]), Some(Checksum::SHA256), "{named}");
+            assert_eq!(sent(&[(CHECKSUM_KEY, named)]), Some(Checksum::SHA256), "{named}");
         }
-        assert_eq!(sent(&[(CHECKSUM, "CRC64NVME")]), Some(Checksum::CRC64NVME));
-        assert_eq!(sent(&[(CHECKSUM, "")]), None);
+        assert_eq!(sent(&[(CHECKSUM_KEY, "CRC64NVME")]), Some(Checksum::CRC64NVME));
+        assert_eq!(sent(&[(CHECKSUM_KEY, "")]), None);
     }
 
     #[test]
-    fn a_kms_key_wins_over_an_algorithm() {
-        let settings = read(&[("kmsKeyId", "k"), ("serverSideEncryption", "AES256")]).unwrap();
+    fn kms_key_wins_over_algorithm() {
+        let settings =
+            read_settings(&[("kmsKeyId", "k"), ("serverSideEncryption", "AES256")]).unwrap();
         assert_eq!(settings.encryption, Encryption::Kms("k".to_owned()));
     }
 
     #[test]
-    fn values_that_mean_nothing_are_refused_with_their_key() {
+    fn invalid_values_are_refused_naming_their_key() {
         for (key, value, expected) in [
             ("s3ForcePathStyle", "yes", "s3ForcePathStyle"),
             ("insecureSkipTLSVerify", "no", "insecureSkipTLSVerify"),
@@ -238,7 +240,7 @@ mod tests {
             ("customerKeyEncryptionFile", "/etc/shadow", "velero-plugin-for-aws"),
             ("customerKeyEncryptionSecret", "a/b", "velero-plugin-for-aws"),
         ] {
-            let error = refusal(&[(key, value)]);
+            let error = refusal_message(&[(key, value)]);
             assert!(error.contains(expected), "{key}={value}: {error}");
         }
     }

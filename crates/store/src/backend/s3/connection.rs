@@ -12,18 +12,18 @@ use object_store::signer::Signer as _;
 use object_store::{ClientOptions, ObjectStore as _, PutMode, PutOptions, RetryConfig, TagSet};
 use reqwest::Url;
 
-use super::config::{Encryption, Settings, invalid, is_word};
+use super::config::{Encryption, Settings, invalid, is_plain_identifier};
 use super::credentials::{self, Identity};
-use super::endpoint::{self, BucketAddress, Variant};
+use super::endpoint::{self, BucketAddress, EndpointVariant};
 use super::http::{self as transport, Connector};
 use super::raw::RawBucket;
 use super::{Environment, Options};
 
 /// The region of services that have none.
-const ANY_REGION: &str = "us-east-1";
+const FALLBACK_REGION: &str = "us-east-1";
 const SERVER_SIDE_ENCRYPTION: &str = "aws_server_side_encryption";
 /// How often a request is tried again at most.
-const RETRIES: usize = 20;
+const MAX_RETRIES: usize = 20;
 
 /// A bucket.
 pub(super) struct Connection {
@@ -39,22 +39,27 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) async fn new(config: &Config, options: &Options) -> Result<Self> {
         let settings = Settings::read(config, options.allow_link_local)?;
-        let found = credentials::find(&settings, &options.environment)?;
+        let discovered = credentials::discover(&settings, &options.environment)?;
         let connector = Arc::new(Connector::new(&settings, options)?);
         if let Some(url) = settings.url.as_ref().filter(|_| !options.allow_link_local) {
             transport::check_behind_proxy(url).await?;
         }
-        let region = region(&settings, found.region.as_deref(), &options.environment, &connector);
+        let region = resolve_region(
+            &settings,
+            discovered.region.as_deref(),
+            &options.environment,
+            &connector,
+        );
         let region = region.await?;
-        let variant = Variant::of(&options.environment);
+        let variant = EndpointVariant::from_environment(&options.environment);
         let build = |service: Option<&Url>| {
-            let address = endpoint::of_bucket(&settings, service, &region, variant);
-            let bucket = address.of_objects(&settings.bucket)?;
+            let address = endpoint::bucket_endpoint(&settings, service, &region, variant);
+            let bucket = address.object_base_url(&settings.bucket)?;
             let is_plain = address.url.starts_with("http://");
             let objects = bucket.clone();
             let http = BucketConnector { connector: Arc::clone(&connector), bucket };
-            let built = builder(&settings, address, &region, options).and_then(|builder| {
-                authenticate(builder, &found.identity, &region, &options.environment)
+            let built = store_builder(&settings, address, &region, options).and_then(|builder| {
+                authenticate(builder, &discovered.identity, &region, &options.environment)
                     .with_http_connector(http)
                     .build()
             });
@@ -114,25 +119,29 @@ pub(super) fn path(key: &str) -> Result<Path> {
 }
 
 /// The region: as set, as the environment or the profile says, or as AWS says.
-async fn region(
+async fn resolve_region(
     settings: &Settings,
-    of_profile: Option<&str>,
+    profile_region: Option<&str>,
     environment: &Environment,
     connector: &Connector,
 ) -> Result<String> {
     let of_environment =
         || environment.get("AWS_REGION").or_else(|| environment.get("AWS_DEFAULT_REGION"));
-    let known = settings.region.as_deref().or_else(of_environment).or(of_profile);
+    let known = settings.region.as_deref().or_else(of_environment).or(profile_region);
     let region = match (known, &settings.url) {
         (Some(region), _) => region.to_owned(),
-        (None, Some(_)) => ANY_REGION.to_owned(),
-        (None, None) => transport::region_of(connector, &settings.bucket).await?,
+        (None, Some(_)) => FALLBACK_REGION.to_owned(),
+        (None, None) => transport::fetch_bucket_region(connector, &settings.bucket).await?,
     };
     // It becomes part of addresses.
-    if is_word(&region, b"-_") { Ok(region) } else { invalid(format!("`{region}` is no region")) }
+    if is_plain_identifier(&region, b"-_") {
+        Ok(region)
+    } else {
+        invalid(format!("`{region}` is no region"))
+    }
 }
 
-fn builder(
+fn store_builder(
     settings: &Settings,
     address: BucketAddress,
     region: &str,
@@ -140,7 +149,7 @@ fn builder(
 ) -> object_store::Result<AmazonS3Builder> {
     let is_plain = address.url.starts_with("http://");
     let retry = RetryConfig {
-        max_retries: RETRIES,
+        max_retries: MAX_RETRIES,
         retry_timeout: options.retry_for,
         ..RetryConfig::default()
     };
@@ -157,7 +166,7 @@ fn builder(
         builder = builder.with_checksum_algorithm(checksum);
     }
     Ok(match &settings.encryption {
-        Encryption::AsBucket => builder,
+        Encryption::BucketDefault => builder,
         Encryption::Kms(key) => builder.with_sse_kms_encryption(key),
         // The key has no name that others may use, only a text.
         Encryption::Algorithm(algorithm) => {
@@ -181,12 +190,15 @@ fn authenticate(
             let builder = builder
                 .with_config(AmazonS3ConfigKey::RoleArn, arn)
                 .with_config(AmazonS3ConfigKey::WebIdentityTokenFile, token_file)
-                .with_config(AmazonS3ConfigKey::StsEndpoint, endpoint::of_sts(region, environment));
+                .with_config(
+                    AmazonS3ConfigKey::StsEndpoint,
+                    endpoint::sts_endpoint(region, environment),
+                );
             session.iter().fold(builder, |builder, session| {
                 builder.with_config(AmazonS3ConfigKey::RoleSessionName, session)
             })
         }
-        Identity::Machine => [
+        Identity::InstanceMetadata => [
             (
                 "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
                 AmazonS3ConfigKey::ContainerCredentialsRelativeUri,

@@ -25,7 +25,7 @@ pub(super) enum Identity {
     /// A role, taken with a token from a file.
     Role { arn: String, token_file: String, session: Option<String> },
     /// What the container or machine is.
-    Machine,
+    InstanceMetadata,
 }
 
 impl fmt::Debug for Identity {
@@ -35,20 +35,23 @@ impl fmt::Debug for Identity {
             Self::Role { arn, .. } => {
                 f.debug_struct("Role").field("arn", arn).finish_non_exhaustive()
             }
-            Self::Machine => f.write_str("Machine"),
+            Self::InstanceMetadata => f.write_str("Machine"),
         }
     }
 }
 
 /// Who we are, and the region that was noted beside it.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct DiscoveredIdentity {
     pub identity: Identity,
     pub region: Option<String>,
 }
 
 /// Finds out who we are for a location.
-pub(super) fn find(settings: &Settings, environment: &Environment) -> Result<Found> {
+pub(super) fn discover(
+    settings: &Settings,
+    environment: &Environment,
+) -> Result<DiscoveredIdentity> {
     let profile = settings.profile.as_deref().or(environment.get("AWS_PROFILE"));
     let profile = profile.unwrap_or("default");
     if let Some(file) = &settings.credentials_file {
@@ -64,7 +67,7 @@ pub(super) fn find(settings: &Settings, environment: &Environment) -> Result<Fou
     let get = |name: &str| environment.get(name).map(str::to_owned);
     if let (Some(id), Some(secret)) = (get("AWS_ACCESS_KEY_ID"), get("AWS_SECRET_ACCESS_KEY")) {
         let identity = Identity::Keys { id, secret, token: get("AWS_SESSION_TOKEN") };
-        return Ok(Found { identity, region: None });
+        return Ok(DiscoveredIdentity { identity, region: None });
     }
     if let Some(file) = shared {
         return from_file(&file, profile);
@@ -74,12 +77,12 @@ pub(super) fn find(settings: &Settings, environment: &Environment) -> Result<Fou
         (Some(arn), Some(token_file)) => {
             Identity::Role { arn, token_file, session: get("AWS_ROLE_SESSION_NAME") }
         }
-        _ => Identity::Machine,
+        _ => Identity::InstanceMetadata,
     };
-    Ok(Found { identity, region: None })
+    Ok(DiscoveredIdentity { identity, region: None })
 }
 
-fn from_file(file: &Path, profile: &str) -> Result<Found> {
+fn from_file(file: &Path, profile: &str) -> Result<DiscoveredIdentity> {
     let text = read(file).map_err(|error| {
         let message = format!("cannot read the credentials in {}: {error}", file.display());
         Error::new(Code::FailedPrecondition, message)
@@ -95,7 +98,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 }
 
 /// Takes a profile out of a file in the format of the AWS tools.
-fn from_text(text: &str, profile: &str) -> Result<Found> {
+fn from_text(text: &str, profile: &str) -> Result<DiscoveredIdentity> {
     let Some(section) = section(text, profile) else {
         return invalid(format!("there is no profile `{profile}`"));
     };
@@ -118,12 +121,12 @@ fn from_text(text: &str, profile: &str) -> Result<Found> {
             return invalid(format!("profile `{profile}` {reason}"));
         }
     };
-    Ok(Found { identity, region })
+    Ok(DiscoveredIdentity { identity, region })
 }
 
 /// The settings of a profile: `[name]` in a credentials file, `[profile name]` in a config file.
 fn section(text: &str, profile: &str) -> Option<BTreeMap<String, String>> {
-    let mut found: Option<BTreeMap<String, String>> = None;
+    let mut section: Option<BTreeMap<String, String>> = None;
     let mut is_ours = false;
     for line in text.lines().map(str::trim_end) {
         let is_comment = line.trim_start().starts_with(['#', ';']);
@@ -135,15 +138,15 @@ fn section(text: &str, profile: &str) -> Option<BTreeMap<String, String>> {
             let name = name.strip_prefix("profile ").map_or(name, str::trim);
             is_ours = name == profile;
             if is_ours {
-                found.get_or_insert_default();
+                section.get_or_insert_default();
             }
         } else if let (true, Some(settings), Some((key, value))) =
-            (is_ours && !line.starts_with([' ', '\t']), found.as_mut(), line.split_once('='))
+            (is_ours && !line.starts_with([' ', '\t']), section.as_mut(), line.split_once('='))
         {
             settings.insert(key.trim().to_ascii_lowercase(), value.trim().to_owned());
         }
     }
-    found
+    section
 }
 
 #[cfg(test)]
@@ -175,21 +178,21 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_is_read_as_the_aws_tools_do() {
-        let found = |profile| from_text(FILE, profile).unwrap();
-        assert_eq!(found("default").identity, keys("id-1", "se=cret", None));
-        assert_eq!(found("ops").identity, keys("id-2", "s2", Some("t2")));
-        assert_eq!(found("ops").region.as_deref(), Some("eu-west-1"));
+    fn profile_is_read_as_the_aws_tools_read_it() {
+        let identity_of = |profile| from_text(FILE, profile).unwrap();
+        assert_eq!(identity_of("default").identity, keys("id-1", "se=cret", None));
+        assert_eq!(identity_of("ops").identity, keys("id-2", "s2", Some("t2")));
+        assert_eq!(identity_of("ops").region.as_deref(), Some("eu-west-1"));
         let role = Identity::Role {
             arn: "arn:r".to_owned(),
             token_file: "/token".to_owned(),
             session: None,
         };
-        assert_eq!(found("role").identity, role);
+        assert_eq!(identity_of("role").identity, role);
     }
 
     #[test]
-    fn a_profile_that_cannot_be_used_is_told_with_its_reason() {
+    fn unusable_profile_is_an_error_with_its_reason() {
         for (profile, reason) in [
             ("nobody", "no profile `nobody`"),
             ("chain", "velero-plugin-for-aws"),
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_credentials_win() {
+    fn most_specific_credentials_win() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("credentials");
         std::fs::write(&file, FILE).unwrap();
@@ -211,7 +214,7 @@ mod tests {
         let shared = [(SHARED_FILE, file)];
         let all = [&env_keys[..], &role, &shared].concat();
         let find = |config: &[(&str, &str)], env: &[(&str, &str)]| {
-            super::find(&settings(config), &environment(env)).unwrap().identity
+            super::discover(&settings(config), &environment(env)).unwrap().identity
         };
         assert_eq!(find(&[("credentialsFile", file)], &all), keys("id-1", "se=cret", None));
         let named = [("credentialsFile", file), ("profile", "ops")];
@@ -220,9 +223,9 @@ mod tests {
         assert_eq!(find(&[], &all), keys("e", "s", None));
         assert_eq!(find(&[], &[&role[..], &shared].concat()), keys("id-1", "se=cret", None));
         assert!(matches!(find(&[], &role), Identity::Role { .. }));
-        assert_eq!(find(&[], &[]), Identity::Machine);
+        assert_eq!(find(&[], &[]), Identity::InstanceMetadata);
         let missing = settings(&[("credentialsFile", "/nowhere/at/all")]);
-        let error = super::find(&missing, &environment(&all)).unwrap_err();
+        let error = super::discover(&missing, &environment(&all)).unwrap_err();
         assert!(error.message().contains("/nowhere/at/all"), "{error}");
     }
 

@@ -51,7 +51,7 @@ pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
 }
 
 /// Refuses an address behind which a cloud hands out credentials.
-pub(super) fn check(url: &Url, allow_link_local: bool) -> Result<()> {
+pub(super) fn check_endpoint(url: &Url, allow_link_local: bool) -> Result<()> {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     let host = host.trim_end_matches('.');
     // Other spellings of numbers, such as 0xa9fea9fe, have been made plain by the parser.
@@ -85,7 +85,7 @@ pub(super) struct BucketAddress {
 
 impl BucketAddress {
     /// What the addresses of all objects in the bucket begin with.
-    pub(super) fn of_objects(&self, bucket: &str) -> Result<Url> {
+    pub(super) fn object_base_url(&self, bucket: &str) -> Result<Url> {
         let text = if self.in_host { self.url.clone() } else { format!("{}/{bucket}", self.url) };
         Url::parse(&text)
             .map_err(|_| Error::new(Code::InvalidArgument, "the bucket has no valid address"))
@@ -94,16 +94,16 @@ impl BucketAddress {
 
 /// Which of the addresses of AWS are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Variant {
+pub(super) struct EndpointVariant {
     /// Those with validated cryptography.
     pub fips: bool,
     /// Those that answer over IPv6, too.
     pub dual_stack: bool,
 }
 
-impl Variant {
+impl EndpointVariant {
     /// As the variables of AWS' tools say.
-    pub(super) fn of(environment: &Environment) -> Self {
+    pub(super) fn from_environment(environment: &Environment) -> Self {
         let is_set = |name: &str| {
             environment.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
         };
@@ -126,29 +126,29 @@ const PARTITIONS: [(&str, &str, &str); 6] = [
 
 /// The domains of the part of AWS that a region is in.
 fn domains(region: &str) -> (&'static str, &'static str) {
-    let found = PARTITIONS.iter().find(|(begin, ..)| region.starts_with(begin));
-    found.map_or(("amazonaws.com", "api.aws"), |(_, domain, dual_stack)| (domain, dual_stack))
+    let partition = PARTITIONS.iter().find(|(begin, ..)| region.starts_with(begin));
+    partition.map_or(("amazonaws.com", "api.aws"), |(_, domain, dual_stack)| (domain, dual_stack))
 }
 
 /// The address of the service that gives credentials for a role, as AWS' own tools find it.
-pub(super) fn of_sts(region: &str, environment: &Environment) -> String {
+pub(super) fn sts_endpoint(region: &str, environment: &Environment) -> String {
     let ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
     let is_ignored = ignored.is_some_and(|value| value.eq_ignore_ascii_case("true"));
     if let Some(url) = environment.get("AWS_ENDPOINT_URL_STS").filter(|_| !is_ignored) {
         return url.trim_end_matches('/').to_owned();
     }
-    let Variant { fips, dual_stack } = Variant::of(environment);
+    let EndpointVariant { fips, dual_stack } = EndpointVariant::from_environment(environment);
     let (plain, both) = domains(region);
     let service = if fips { "sts-fips" } else { "sts" };
     format!("https://{service}.{region}.{}", if dual_stack { both } else { plain })
 }
 
 /// Where the bucket of some settings is, at a service or, without one, at AWS.
-pub(super) fn of_bucket(
+pub(super) fn bucket_endpoint(
     settings: &Settings,
     service: Option<&Url>,
     region: &str,
-    variant: Variant,
+    variant: EndpointVariant,
 ) -> BucketAddress {
     let bucket = &settings.bucket;
     let (domain, _) = domains(region);
@@ -177,7 +177,7 @@ mod tests {
     use bowline_plugin::Config;
 
     #[test]
-    fn metadata_addresses_are_refused_however_they_are_spelled() {
+    fn metadata_addresses_are_refused_in_every_spelling() {
         for text in [
             "http://169.254.169.254",
             "http://169.254.0.1:8080/latest",
@@ -195,19 +195,19 @@ mod tests {
             "https://instance-data.ec2.internal",
         ] {
             let url = parse("s3Url", text).unwrap();
-            let error = check(&url, false).unwrap_err();
+            let error = check_endpoint(&url, false).unwrap_err();
             assert!(error.message().contains("metadata address"), "{text}: {error}");
-            check(&url, true).unwrap();
+            check_endpoint(&url, true).unwrap();
         }
         for text in
             ["http://127.0.0.1:9000", "https://s3.example", "http://[::1]:1", "http://10.0.0.1"]
         {
-            check(&parse("s3Url", text).unwrap(), false).unwrap();
+            check_endpoint(&parse("s3Url", text).unwrap(), false).unwrap();
         }
     }
 
     #[test]
-    fn what_is_no_address_of_a_service_is_refused_without_repeating_it() {
+    fn invalid_service_url_is_refused_without_echoing_it() {
         for text in
             ["minio:9000", "ftp://host", "/path", "", "https://host/?a=b", "https://host/#a"]
         {
@@ -218,14 +218,15 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_part_of_the_host_where_the_plugin_puts_it_there() {
+    fn bucket_is_in_the_host_or_path_as_veleros_aws_plugin_does_it() {
         let address = |url: &str, bucket: &str, path_style: &str, region: &str| {
             let config: Config =
                 [("bucket", bucket), ("s3ForcePathStyle", path_style), ("s3Url", url)]
                     .map(|(k, v)| (k.to_owned(), v.to_owned()))
                     .into();
             let settings = Settings::read(&config, false).unwrap();
-            of_bucket(&settings, settings.url.as_ref(), region, Variant::default()).url
+            bucket_endpoint(&settings, settings.url.as_ref(), region, EndpointVariant::default())
+                .url
         };
         for (url, bucket, path_style, region, expected) in [
             ("", "b", "", "eu-west-1", "https://b.s3.eu-west-1.amazonaws.com"),
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_roles_come_from_the_sts_of_their_part_of_aws() {
+    fn role_credentials_come_from_the_sts_of_the_regions_partition() {
         let environment = |pairs: &[(&str, &str)]| {
             Environment(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
         };
@@ -262,12 +263,12 @@ mod tests {
             ("cn-north-1", &[set], "https://sts.internal"),
             ("eu-west-1", &[set, ignored], "https://sts.eu-west-1.amazonaws.com"),
         ] {
-            assert_eq!(of_sts(region, &environment(pairs)), expected, "{region} {pairs:?}");
+            assert_eq!(sts_endpoint(region, &environment(pairs)), expected, "{region} {pairs:?}");
         }
         let config: Config = [("bucket".to_owned(), "b".to_owned())].into();
         let settings = Settings::read(&config, false).unwrap();
-        let variant = Variant::of(&environment(&[fips, both]));
-        let address = of_bucket(&settings, None, "eu-west-1", variant);
+        let variant = EndpointVariant::from_environment(&environment(&[fips, both]));
+        let address = bucket_endpoint(&settings, None, "eu-west-1", variant);
         assert_eq!(address.url, "https://b.s3-fips.dualstack.eu-west-1.amazonaws.com");
     }
 }

@@ -12,54 +12,58 @@ const MAX_TEXT: usize = 400;
 const METADATA_SERVICE: [&str; 2] = ["://169.254.169.254/", "://[fd00:ec2::254]/"];
 
 /// The error that users see. What was being done with which object, the caller knows.
-pub(super) fn explain(bucket: &str, error: &S3Error) -> Error {
-    let said = Answer::of(error);
-    in_words(bucket, kind(error, &said), said.text)
+pub(super) fn user_error(bucket: &str, error: &S3Error) -> Error {
+    let response = S3Response::of(error);
+    user_error_of_kind(bucket, kind(error, &response), response.text)
 }
 
 /// The same for an answer that was read here.
-pub(super) fn explain_answer(bucket: &str, answer: Answer) -> Error {
-    in_words(bucket, kind_of_answer(&answer).unwrap_or(Kind::Passing), answer.text)
+pub(super) fn user_error_from_response(bucket: &str, response: S3Response) -> Error {
+    user_error_of_kind(
+        bucket,
+        kind_of_response(&response).unwrap_or(S3ErrorKind::Transient),
+        response.text,
+    )
 }
 
-fn in_words(bucket: &str, kind: Kind, text: String) -> Error {
+fn user_error_of_kind(bucket: &str, kind: S3ErrorKind, text: String) -> Error {
     let (code, reason) = match (kind, text) {
-        (Kind::NoBucket, text) => {
+        (S3ErrorKind::NoBucket, text) => {
             let hint = "create it, or correct `spec.objectStorage.bucket`";
             (Code::FailedPrecondition, format!("bucket `{bucket}` does not exist: {hint} ({text})"))
         }
-        (Kind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
-        (Kind::NoCredentials, text) => {
+        (S3ErrorKind::NotFound, text) => (Code::NotFound, format!("it does not exist ({text})")),
+        (S3ErrorKind::NoCredentials, text) => {
             let hint = "no credentials were found: neither `spec.credential` nor the server's environment \
                         has any, and the metadata service of the cloud gives none";
             (Code::Unauthenticated, format!("{hint} ({text})"))
         }
-        (Kind::Denied, text) => {
+        (S3ErrorKind::Denied, text) => {
             let hint = "the credentials of the location do not allow it";
             (Code::PermissionDenied, format!("{hint} ({text})"))
         }
-        (Kind::Unauthenticated, text) => {
+        (S3ErrorKind::Unauthenticated, text) => {
             let hint = "the credentials of the location are not accepted";
             (Code::Unauthenticated, format!("{hint} ({text})"))
         }
-        (Kind::Refused, text) => (Code::FailedPrecondition, text),
-        (Kind::NotImplemented, text) => (Code::Unimplemented, text),
-        (Kind::Passing, text) => (Code::Unavailable, text),
+        (S3ErrorKind::Rejected, text) => (Code::FailedPrecondition, text),
+        (S3ErrorKind::NotImplemented, text) => (Code::Unimplemented, text),
+        (S3ErrorKind::Transient, text) => (Code::Unavailable, text),
     };
     Error::new(code, reason)
 }
 
 /// Whether it was the bucket that is missing.
-pub(super) fn no_bucket(error: &S3Error) -> bool {
-    matches!(kind(error, &Answer::of(error)), Kind::NoBucket)
+pub(super) fn is_missing_bucket(error: &S3Error) -> bool {
+    matches!(kind(error, &S3Response::of(error)), S3ErrorKind::NoBucket)
 }
 
 /// Whether the server does not know what it was asked for.
 pub(super) fn is_not_implemented(error: &S3Error) -> bool {
-    matches!(kind(error, &Answer::of(error)), Kind::NotImplemented)
+    matches!(kind(error, &S3Response::of(error)), S3ErrorKind::NotImplemented)
 }
 
-enum Kind {
+enum S3ErrorKind {
     NoBucket,
     /// Nobody has any, so that the metadata service of the cloud was asked, in vain.
     NoCredentials,
@@ -67,77 +71,79 @@ enum Kind {
     Denied,
     Unauthenticated,
     /// It will be the same the next time.
-    Refused,
+    Rejected,
     NotImplemented,
     /// No connection, or a server that answers 5xx longer than we try.
-    Passing,
+    Transient,
 }
 
 /// Some requests of object_store keep the status of an answer, others have it in their text only.
-fn kind(error: &S3Error, said: &Answer) -> Kind {
-    if said.is_of_metadata_service {
-        return Kind::NoCredentials;
+fn kind(error: &S3Error, response: &S3Response) -> S3ErrorKind {
+    if response.is_from_metadata_service {
+        return S3ErrorKind::NoCredentials;
     }
-    if let Some(kind) = kind_of_answer(said) {
+    if let Some(kind) = kind_of_response(response) {
         return kind;
     }
     match error {
-        S3Error::NotFound { .. } => Kind::NotFound,
-        S3Error::PermissionDenied { .. } => Kind::Denied,
-        S3Error::Unauthenticated { .. } => Kind::Unauthenticated,
+        S3Error::NotFound { .. } => S3ErrorKind::NotFound,
+        S3Error::PermissionDenied { .. } => S3ErrorKind::Denied,
+        S3Error::Unauthenticated { .. } => S3ErrorKind::Unauthenticated,
         S3Error::AlreadyExists { .. }
         | S3Error::Precondition { .. }
         | S3Error::NotModified { .. }
         | S3Error::InvalidPath { .. }
-        | S3Error::UnknownConfigurationKey { .. } => Kind::Refused,
-        S3Error::NotImplemented { .. } | S3Error::NotSupported { .. } => Kind::NotImplemented,
-        _ => Kind::Passing,
+        | S3Error::UnknownConfigurationKey { .. } => S3ErrorKind::Rejected,
+        S3Error::NotImplemented { .. } | S3Error::NotSupported { .. } => {
+            S3ErrorKind::NotImplemented
+        }
+        _ => S3ErrorKind::Transient,
     }
 }
 
-fn kind_of_answer(said: &Answer) -> Option<Kind> {
-    match (said.code.as_deref(), said.status) {
-        (Some("NoSuchBucket"), _) => Some(Kind::NoBucket),
-        (Some("NotImplemented"), _) | (_, Some(501)) => Some(Kind::NotImplemented),
+fn kind_of_response(response: &S3Response) -> Option<S3ErrorKind> {
+    match (response.code.as_deref(), response.status) {
+        (Some("NoSuchBucket"), _) => Some(S3ErrorKind::NoBucket),
+        (Some("NotImplemented"), _) | (_, Some(501)) => Some(S3ErrorKind::NotImplemented),
         (
             Some("InvalidAccessKeyId" | "ExpiredToken" | "InvalidToken" | "SignatureDoesNotMatch"),
             _,
         )
-        | (_, Some(401)) => Some(Kind::Unauthenticated),
-        (Some("AccessDenied"), _) | (_, Some(403)) => Some(Kind::Denied),
-        (_, Some(404)) => Some(Kind::NotFound),
-        (_, Some(429)) => Some(Kind::Passing),
-        (_, Some(300..=499)) => Some(Kind::Refused),
+        | (_, Some(401)) => Some(S3ErrorKind::Unauthenticated),
+        (Some("AccessDenied"), _) | (_, Some(403)) => Some(S3ErrorKind::Denied),
+        (_, Some(404)) => Some(S3ErrorKind::NotFound),
+        (_, Some(429)) => Some(S3ErrorKind::Transient),
+        (_, Some(300..=499)) => Some(S3ErrorKind::Rejected),
         _ => None,
     }
 }
 
 /// What the server said.
-pub(super) struct Answer {
+pub(super) struct S3Response {
     /// The status of its answer.
     pub(super) status: Option<u16>,
     /// S3's own code.
     pub(super) code: Option<String>,
     /// Whether it was not S3 that answered, or did not, but what hands out credentials in a cloud.
-    is_of_metadata_service: bool,
+    is_from_metadata_service: bool,
     /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
     /// and is about the request. Of any other nothing but its status: it may come from a service that only the
     /// server reaches, and whoever may write a location must not read that through it.
     pub(super) text: String,
 }
 
-impl Answer {
+impl S3Response {
     /// An error in S3's format that was read here.
     pub(super) fn of_s3(code: String, text: String) -> Self {
-        Self { status: None, code: Some(code), is_of_metadata_service: false, text }
+        Self { status: None, code: Some(code), is_from_metadata_service: false, text }
     }
 
     /// An answer that was read here.
     pub(super) fn read(status: u16, content: &[u8]) -> Self {
         let content = String::from_utf8_lossy(content);
-        let (code, text) = of_s3(&content);
-        let text = text.unwrap_or_else(|| foreign(status));
-        Self { status: Some(status), code, is_of_metadata_service: false, text }
+        let (code, text) = code_and_message(&content);
+        let text = text.unwrap_or_else(|| non_s3_message(status));
+        Self { status: Some(status), code, is_from_metadata_service: false, text }
     }
 
     fn of(error: &S3Error) -> Self {
@@ -145,42 +151,42 @@ impl Answer {
         let status = full
             .split_once("status code: ")
             .and_then(|(_, rest)| rest.get(..3).and_then(|digits| digits.parse::<u16>().ok()));
-        let (code, text) = of_s3(&full);
+        let (code, text) = code_and_message(&full);
         let text = match (text, status) {
             (Some(text), _) => text,
-            (None, Some(status)) => foreign(status),
-            (None, None) => shorten(&with_cause(error, &full)),
+            (None, Some(status)) => non_s3_message(status),
+            (None, None) => truncate_text(&with_root_cause(error, &full)),
         };
         let is_of_metadata_service = METADATA_SERVICE.iter().any(|host| full.contains(host));
-        Self { status, code, is_of_metadata_service, text }
+        Self { status, code, is_from_metadata_service: is_of_metadata_service, text }
     }
 }
 
 /// The code of an error in S3's format, and what is told of it.
-fn of_s3(text: &str) -> (Option<String>, Option<String>) {
-    let code = between(text, "<Code>", "</Code>").map(str::to_owned);
-    let told = match (&code, between(text, "<Message>", "</Message>")) {
-        (Some(code), Some(message)) => Some(shorten(&format!("{code}: {message}"))),
-        (Some(code), None) => Some(shorten(code)),
+fn code_and_message(text: &str) -> (Option<String>, Option<String>) {
+    let code = text_between(text, "<Code>", "</Code>").map(str::to_owned);
+    let message = match (&code, text_between(text, "<Message>", "</Message>")) {
+        (Some(code), Some(message)) => Some(truncate_text(&format!("{code}: {message}"))),
+        (Some(code), None) => Some(truncate_text(code)),
         (None, _) => None,
     };
-    (code, told)
+    (code, message)
 }
 
 /// What is told of an answer that is not in S3's format.
-fn foreign(status: u16) -> String {
+fn non_s3_message(status: u16) -> String {
     let named = http::StatusCode::from_u16(status).ok();
     let reason = named.and_then(|status| status.canonical_reason()).unwrap_or_default();
     format!("the server answers {} without an error of S3", format!("{status} {reason}").trim())
 }
 
-fn between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {
+fn text_between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(begin)?;
     rest.split_once(end).map(|(inside, _)| inside)
 }
 
 /// Why a connection failed is told only by the last link of the chain.
-fn with_cause(error: &S3Error, full: &str) -> String {
+fn with_root_cause(error: &S3Error, full: &str) -> String {
     let mut last = error.source();
     while let Some(next) = last.and_then(|link| link.source()) {
         last = Some(next);
@@ -191,7 +197,7 @@ fn with_cause(error: &S3Error, full: &str) -> String {
     }
 }
 
-fn shorten(text: &str) -> String {
+fn truncate_text(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MAX_TEXT) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -203,20 +209,20 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told(text: &str) -> Error {
+    fn error_for(text: &str) -> Error {
         let source = std::io::Error::other(text.to_owned()).into();
-        explain("b", &S3Error::Generic { store: "S3", source })
+        user_error("b", &S3Error::Generic { store: "S3", source })
     }
 
     #[test]
-    fn that_there_are_no_credentials_is_told_apart_from_those_that_do_not_suffice() {
-        let none = told(
+    fn missing_credentials_are_distinguished_from_insufficient_ones() {
+        let none = error_for(
             "Error performing PUT http://169.254.169.254/latest/api/token in 2ms - Server returned \
              non-2xx status code: 403 Forbidden: ",
         );
         assert_eq!(none.code(), Code::Unauthenticated, "{none}");
         assert!(none.to_string().contains("no credentials were found"), "{none}");
-        let denied = told(
+        let denied = error_for(
             "Error performing PUT https://s3.example.com/b/k - Server returned non-2xx status code: 403 \
              Forbidden: <Error><Code>AccessDenied</Code></Error>",
         );

@@ -16,8 +16,8 @@ use super::config::{Settings, invalid};
 use super::{Options, endpoint, send};
 use crate::backend::Permit;
 
-const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-const REGION_LIMIT: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const REGION_TIMEOUT: Duration = Duration::from_secs(30);
 const USER_AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
 
 /// Makes clients for one location.
@@ -26,7 +26,7 @@ pub(super) struct Connector {
     certificates: Vec<Certificate>,
     skip_tls_verify: bool,
     allow_link_local: bool,
-    silence: Duration,
+    idle_timeout: Duration,
     permit: Permit,
 }
 
@@ -43,7 +43,7 @@ impl Connector {
             certificates,
             skip_tls_verify: settings.skip_tls_verify,
             allow_link_local: options.allow_link_local,
-            silence: options.silence,
+            idle_timeout: options.idle_timeout,
             permit: options.permit.clone(),
         })
     }
@@ -57,14 +57,14 @@ impl Connector {
             .user_agent(USER_AGENT)
             .http1_only()
             .https_only(!allow_http)
-            .connect_timeout(CONNECT_LIMIT)
-            .read_timeout(self.silence)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(self.idle_timeout)
             // A redirect could lead to an address that was refused.
             .redirect(Policy::none())
             .tls_certs_merge(self.certificates.iter().cloned())
             .tls_danger_accept_invalid_certs(self.skip_tls_verify);
         if !self.allow_link_local {
-            client = client.dns_resolver(Arc::new(Guarded));
+            client = client.dns_resolver(Arc::new(GuardedResolver));
         }
         client.build()
     }
@@ -80,30 +80,30 @@ impl Connector {
         let client = self.client(allow_http.as_deref() == Some("true"));
         let (permit, bucket) = (self.permit.clone(), bucket.clone());
         client
-            .map(|client| HttpClient::new(send::Permitted { client, bucket, permit }))
+            .map(|client| HttpClient::new(send::PermittedClient { client, bucket, permit }))
             .map_err(|error| object_store::Error::Generic { store: "S3", source: Box::new(error) })
     }
 }
 
 /// The variables that lead requests to a proxy.
-const PROXIES: [&str; 6] =
+const PROXY_VARIABLES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 /// How long a name may take to be resolved.
-const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Refuses a name that leads to an address that is refused, where a proxy would resolve it: our own [guard](Guarded) is not
 /// asked then. A name that only the proxy knows is left to it.
 pub(super) async fn check_behind_proxy(url: &Url) -> Result<()> {
     let is_set = |name: &&str| std::env::var_os(*name).is_some_and(|value| !value.is_empty());
-    let Some(host) = url.domain().filter(|_| PROXIES.iter().any(is_set)) else {
+    let Some(host) = url.domain().filter(|_| PROXY_VARIABLES.iter().any(is_set)) else {
         return Ok(());
     };
-    check_resolved(host).await
+    check_resolved_addresses(host).await
 }
 
-async fn check_resolved(host: &str) -> Result<()> {
-    let found = tokio::time::timeout(RESOLVE_LIMIT, tokio::net::lookup_host((host, 0))).await;
-    let Ok(Ok(addresses)) = found else { return Ok(()) };
+async fn check_resolved_addresses(host: &str) -> Result<()> {
+    let lookup = tokio::time::timeout(RESOLVE_TIMEOUT, tokio::net::lookup_host((host, 0))).await;
+    let Ok(Ok(addresses)) = lookup else { return Ok(()) };
     match addresses.map(|found| found.ip()).find(|address| endpoint::is_forbidden(*address)) {
         Some(bad) => invalid(format!(
             "`s3Url` is refused: {host} leads to the link-local or metadata address {bad}"
@@ -113,14 +113,14 @@ async fn check_resolved(host: &str) -> Result<()> {
 }
 
 /// Asks AWS which region a bucket is in.
-pub(super) async fn region_of(connector: &Connector, bucket: &str) -> Result<String> {
+pub(super) async fn fetch_bucket_region(connector: &Connector, bucket: &str) -> Result<String> {
     let unknown = |reason: String| {
         let message =
             format!("cannot find out the region of bucket `{bucket}`, set `region`: {reason}");
         Error::new(Code::Unavailable, message)
     };
     let client = connector.client(false).map_err(|error| unknown(error.to_string()))?;
-    let request = client.head(format!("https://s3.amazonaws.com/{bucket}")).timeout(REGION_LIMIT);
+    let request = client.head(format!("https://s3.amazonaws.com/{bucket}")).timeout(REGION_TIMEOUT);
     let answer = request.send().await.map_err(|error| unknown(error.to_string()))?;
     let region = answer.headers().get("x-amz-bucket-region").and_then(|name| name.to_str().ok());
     region.map(str::to_owned).ok_or_else(|| unknown(format!("AWS answers {}", answer.status())))
@@ -128,13 +128,13 @@ pub(super) async fn region_of(connector: &Connector, bucket: &str) -> Result<Str
 
 /// Resolves names, but not to addresses that are refused as numbers.
 #[derive(Debug)]
-struct Guarded;
+struct GuardedResolver;
 
-impl Resolve for Guarded {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let addresses: Vec<SocketAddr> = found.collect();
+            let lookup = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let addresses: Vec<SocketAddr> = lookup.collect();
             if let Some(bad) = addresses.iter().find(|found| endpoint::is_forbidden(found.ip())) {
                 let message = format!(
                     "{} is refused: it leads to the link-local or metadata address {}",
@@ -153,18 +153,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_name_that_leads_to_a_metadata_address_is_not_resolved() {
-        let resolve = |name: &str| Guarded.resolve(name.parse().unwrap());
+    async fn name_resolving_to_a_metadata_address_is_refused() {
+        let resolve = |name: &str| GuardedResolver.resolve(name.parse().unwrap());
         let Err(error) = resolve("169.254.169.254").await else { panic!("it is refused") };
         assert!(error.to_string().contains("169.254.169.254 is refused"), "{error}");
         assert!(resolve("localhost").await.unwrap().next().is_some());
     }
 
     #[tokio::test]
-    async fn a_name_is_looked_at_where_a_proxy_would_resolve_it() {
-        let error = check_resolved("169.254.169.254").await.unwrap_err();
+    async fn name_is_checked_here_when_a_proxy_would_resolve_it() {
+        let error = check_resolved_addresses("169.254.169.254").await.unwrap_err();
         assert!(error.message().contains("metadata address 169.254.169.254"), "{error}");
-        check_resolved("localhost").await.unwrap();
-        check_resolved("no-such-name.invalid").await.unwrap();
+        check_resolved_addresses("localhost").await.unwrap();
+        check_resolved_addresses("no-such-name.invalid").await.unwrap();
     }
 }

@@ -28,18 +28,18 @@ use sha2::Sha256;
 use std::sync::Arc;
 use tokio::time::{Instant, sleep};
 
-use super::error::{Answer, explain, explain_answer};
+use super::error::{S3Response, user_error, user_error_from_response};
 
 /// How many keys of a list are read at most.
 const MAX_KEYS: usize = 2_000_000;
 /// The longest answer that is read: a page has 1000 keys of 1024 bytes each, which may be escaped.
-const MAX_ANSWER: usize = 16 << 20;
+const MAX_RESPONSE: usize = 16 << 20;
 /// The first pause before a request is tried again, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// What a list of objects begins with.
-const LIST: &[u8] = b"ListBucketResult";
+const LIST_RESULT_ELEMENT: &[u8] = b"ListBucketResult";
 /// What the answer to a deletion begins with.
-const DELETED: &[u8] = b"DeleteResult";
+const DELETE_RESULT_ELEMENT: &[u8] = b"DeleteResult";
 
 /// A bucket, for requests about keys as they are.
 #[derive(Debug)]
@@ -56,15 +56,19 @@ pub(super) struct RawBucket {
 
 /// What lies below a prefix, as it is.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Listed {
+pub(super) struct ListedObjects {
     pub(super) keys: Vec<String>,
     pub(super) prefixes: Vec<String>,
 }
 
 impl RawBucket {
     /// What lies below a prefix; with a delimiter, what is behind it is summed up.
-    pub(super) async fn list(&self, prefix: &str, delimiter: Option<&str>) -> Result<Listed> {
-        let mut listed = Listed::default();
+    pub(super) async fn list(
+        &self,
+        prefix: &str,
+        delimiter: Option<&str>,
+    ) -> Result<ListedObjects> {
+        let mut listed = ListedObjects::default();
         let mut token: Option<String> = None;
         loop {
             let mut address = self.address.clone();
@@ -74,20 +78,20 @@ impl RawBucket {
             query.extend(delimiter.map(|delimiter| ("delimiter", delimiter)));
             query.extend([("encoding-type", "url"), ("list-type", "2")]);
             query.extend((!prefix.is_empty()).then_some(("prefix", prefix)));
-            address.set_query(Some(&encoded_query(&query)));
-            let answer = self.send(Method::GET, &address, Bytes::new()).await?;
-            let page = Page::read(&answer)?;
+            address.set_query(Some(&encode_query(&query)));
+            let response = self.send_with_retries(Method::GET, &address, Bytes::new()).await?;
+            let page = ListPage::read(&response)?;
             listed.keys.extend(page.keys.into_iter().filter(|key| key.starts_with(prefix)));
             listed.prefixes.extend(page.prefixes);
             if listed.keys.len() + listed.prefixes.len() > MAX_KEYS {
                 let message = format!("more than {MAX_KEYS} objects are listed there");
                 return Err(Error::new(Code::ResourceExhausted, message));
             }
-            match page.next {
+            match page.next_token {
                 None => return Ok(listed),
                 // It would go on for ever.
                 Some(next) if Some(&next) == token.as_ref() => {
-                    return Err(not_s3("the list does not go on"));
+                    return Err(not_s3_error("the list does not go on"));
                 }
                 Some(next) => token = Some(next),
             }
@@ -95,25 +99,25 @@ impl RawBucket {
     }
 
     /// Deletes an object whose key no other request can name. One that is not there is no error.
-    pub(super) async fn delete(&self, key: &str) -> Result<()> {
+    pub(super) async fn delete_any_key(&self, key: &str) -> Result<()> {
         // Part of an address, these would be taken for the way to another one.
         if key.split('/').any(|part| matches!(part, "." | "..")) {
-            return self.delete_by_list(key).await;
+            return self.delete_by_body(key).await;
         }
         let mut address = self.address.clone();
         address.set_path(&format!(
             "{}/{}",
             self.address.path().trim_end_matches('/'),
-            encoded(key, true)
+            percent_encode(key, true)
         ));
-        match self.send(Method::DELETE, &address, Bytes::new()).await {
+        match self.send_with_retries(Method::DELETE, &address, Bytes::new()).await {
             Err(error) if error.code() == Code::NotFound => Ok(()),
             deleted => deleted.map(drop),
         }
     }
 
     /// Deletes an object by the request that has keys in its body.
-    async fn delete_by_list(&self, key: &str) -> Result<()> {
+    async fn delete_by_body(&self, key: &str) -> Result<()> {
         if key.contains(|c: char| c.is_control() && !matches!(c, '\t' | '\n' | '\r')) {
             let reason = "neither an address nor a list of S3 can name it";
             return Err(Error::new(Code::Unimplemented, reason));
@@ -125,25 +129,25 @@ impl RawBucket {
             "<Delete xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Quiet>true</Quiet>\
              <Object><Key>{key}</Key></Object></Delete>"
         );
-        let answer = self.send(Method::POST, &address, Bytes::from(body)).await?;
-        let result: DeleteResult = read(&answer, DELETED)?;
+        let response = self.send_with_retries(Method::POST, &address, Bytes::from(body)).await?;
+        let result: DeleteResult = parse_xml(&response, DELETE_RESULT_ELEMENT)?;
         match result.error.into_iter().next() {
             None => Ok(()),
             Some(failed) if failed.code == "NoSuchKey" => Ok(()),
             Some(failed) => {
-                let answer = Answer::of_s3(failed.code, failed.message);
-                Err(explain_answer(&self.name, answer))
+                let response = S3Response::of_s3(failed.code, failed.message);
+                Err(user_error_from_response(&self.name, response))
             }
         }
     }
 
     /// Sends a request until it is answered, for a while.
-    async fn send(&self, method: Method, address: &Url, body: Bytes) -> Result<Bytes> {
+    async fn send_with_retries(&self, method: Method, address: &Url, body: Bytes) -> Result<Bytes> {
         let deadline = Instant::now() + self.retry_for;
-        let (mut pause, longest) = PAUSES;
+        let (mut pause, longest) = RETRY_PAUSES;
         loop {
-            let error = match self.try_once(&method, address, body.clone()).await? {
-                Ok(answer) => return Ok(answer),
+            let error = match self.send_once(&method, address, body.clone()).await? {
+                Ok(content) => return Ok(content),
                 Err(error) => error,
             };
             if Instant::now() + pause >= deadline {
@@ -155,14 +159,14 @@ impl RawBucket {
     }
 
     /// Sends a request once. The inner error may be another the next time.
-    async fn try_once(
+    async fn send_once(
         &self,
         method: &Method,
         address: &Url,
         body: Bytes,
     ) -> Result<Result<Bytes, Error>> {
         let credential = self.credentials.get_credential().await;
-        let credential = credential.map_err(|error| explain(&self.name, &error))?;
+        let credential = credential.map_err(|error| user_error(&self.name, &error))?;
         let mut request = HttpRequest::new(HttpRequestBody::empty());
         *request.method_mut() = method.clone();
         *request.uri_mut() = address.as_str().parse().map_err(|_| {
@@ -187,52 +191,53 @@ impl RawBucket {
         signed
             .try_authorize(&mut request, None)
             .map_err(|error| Error::new(Code::Internal, format!("cannot sign: {error}")))?;
-        let answer = match self.client.execute(request).await {
+        let response = match self.client.execute(request).await {
             Ok(answer) => answer,
             Err(error) => {
-                let may_pass = !matches!(error.kind(), HttpErrorKind::Decode);
-                let told = Error::new(Code::Unavailable, one_line(&error));
-                return if may_pass { Ok(Err(told)) } else { Err(told) };
+                let is_transient = !matches!(error.kind(), HttpErrorKind::Decode);
+                let unavailable = Error::new(Code::Unavailable, error_chain(&error));
+                return if is_transient { Ok(Err(unavailable)) } else { Err(unavailable) };
             }
         };
-        let (parts, body) = answer.into_parts();
-        let content = match collect(body).await {
+        let (parts, body) = response.into_parts();
+        let content = match collect_body(body).await {
             Ok(content) => content,
             Err(error) => return Ok(Err(error)),
         };
         if parts.status.is_success() {
             return Ok(Ok(content));
         }
-        let error = explain_answer(&self.name, Answer::read(parts.status.as_u16(), &content));
-        let may_pass =
+        let error =
+            user_error_from_response(&self.name, S3Response::read(parts.status.as_u16(), &content));
+        let is_transient =
             parts.status.is_server_error() || parts.status == StatusCode::TOO_MANY_REQUESTS;
-        if may_pass && error.code() == Code::Unavailable { Ok(Err(error)) } else { Err(error) }
+        if is_transient && error.code() == Code::Unavailable { Ok(Err(error)) } else { Err(error) }
     }
 }
 
 /// A page of a list.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Page {
+struct ListPage {
     keys: Vec<String>,
     prefixes: Vec<String>,
     /// Where the next page begins, if there is one.
-    next: Option<String>,
+    next_token: Option<String>,
 }
 
-impl Page {
-    fn read(answer: &Bytes) -> Result<Self> {
-        let result: ListBucketResult = read(answer, LIST)?;
+impl ListPage {
+    fn read(response: &Bytes) -> Result<Self> {
+        let result: ListBucketResult = parse_xml(response, LIST_RESULT_ELEMENT)?;
         let is_encoded = result.encoding_type == "url";
-        let plain = |text: String| if is_encoded { decoded(&text) } else { text };
+        let plain = |text: String| if is_encoded { percent_decode(&text) } else { text };
         let next = result.next_continuation_token.filter(|token| !token.is_empty());
         if result.is_truncated && next.is_none() {
             // What is not listed would count as deleted.
-            return Err(not_s3("the list is truncated and does not go on"));
+            return Err(not_s3_error("the list is truncated and does not go on"));
         }
         Ok(Self {
             keys: result.contents.into_iter().map(|object| plain(object.key)).collect(),
             prefixes: result.common_prefixes.into_iter().map(|it| plain(it.prefix)).collect(),
-            next: next.filter(|_| result.is_truncated),
+            next_token: next.filter(|_| result.is_truncated),
         })
     }
 }
@@ -279,16 +284,16 @@ struct DeleteError {
 }
 
 /// Reads an answer that must begin with an element.
-fn read<T: serde::de::DeserializeOwned>(answer: &Bytes, element: &[u8]) -> Result<T> {
-    let text = std::str::from_utf8(answer).map_err(|_| not_s3("it is no text"))?;
-    if !begins_with(text, element) {
-        return Err(not_s3("it is not in the format of S3"));
+fn parse_xml<T: serde::de::DeserializeOwned>(response: &Bytes, element: &[u8]) -> Result<T> {
+    let text = std::str::from_utf8(response).map_err(|_| not_s3_error("it is no text"))?;
+    if !begins_with_element(text, element) {
+        return Err(not_s3_error("it is not in the format of S3"));
     }
-    quick_xml::de::from_str(text).map_err(|_| not_s3("it is not as S3 writes it"))
+    quick_xml::de::from_str(text).map_err(|_| not_s3_error("it is not as S3 writes it"))
 }
 
 /// Whether the outermost element is this one.
-fn begins_with(text: &str, element: &[u8]) -> bool {
+fn begins_with_element(text: &str, element: &[u8]) -> bool {
     let mut reader = quick_xml::Reader::from_str(text);
     loop {
         match reader.read_event() {
@@ -302,42 +307,42 @@ fn begins_with(text: &str, element: &[u8]) -> bool {
 }
 
 /// Nothing of the answer is repeated: it may be that of a service that only the server reaches.
-fn not_s3(why: &str) -> Error {
+fn not_s3_error(reason: &str) -> Error {
     let message = format!(
-        "the answer is not that of an S3 service: {why}; `s3Url` must be the address of the S3 API, \
+        "the answer is not that of an S3 service: {reason}; `s3Url` must be the address of the S3 API, \
          not that of a console or proxy"
     );
     Error::new(Code::FailedPrecondition, message)
 }
 
-async fn collect(body: HttpResponseBody) -> Result<Bytes> {
-    let broken = |error| Error::new(Code::Unavailable, one_line(&error));
+async fn collect_body(body: HttpResponseBody) -> Result<Bytes> {
+    let broken = |error| Error::new(Code::Unavailable, error_chain(&error));
     let mut stream = body.bytes_stream();
-    let mut whole = BytesMut::new();
+    let mut content = BytesMut::new();
     while let Some(piece) = stream.try_next().await.map_err(broken)? {
-        if whole.len() + piece.len() > MAX_ANSWER {
-            return Err(not_s3("it does not end"));
+        if content.len() + piece.len() > MAX_RESPONSE {
+            return Err(not_s3_error("it does not end"));
         }
-        whole.extend_from_slice(&piece);
+        content.extend_from_slice(&piece);
     }
-    Ok(whole.freeze())
+    Ok(content.freeze())
 }
 
-fn one_line(error: &(dyn std::error::Error + 'static)) -> String {
+fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let links = std::iter::successors(Some(error), |link| link.source());
-    let mut said: Vec<String> = links.map(ToString::to_string).collect();
-    said.dedup();
-    said.join(": ")
+    let mut texts: Vec<String> = links.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
 }
 
 /// A query as signatures of AWS want it.
-fn encoded_query(pairs: &[(&str, &str)]) -> String {
-    let pair = |(name, value): &(&str, &str)| format!("{name}={}", encoded(value, false));
+fn encode_query(pairs: &[(&str, &str)]) -> String {
+    let pair = |(name, value): &(&str, &str)| format!("{name}={}", percent_encode(value, false));
     pairs.iter().map(pair).collect::<Vec<_>>().join("&")
 }
 
 /// All but unreserved characters by their numbers; in a path, slashes stay.
-fn encoded(text: &str, is_path: bool) -> String {
+fn percent_encode(text: &str, is_path: bool) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -354,7 +359,7 @@ fn encoded(text: &str, is_path: bool) -> String {
 }
 
 /// What S3 means by an encoded key. What is no encoding stays as it is.
-fn decoded(text: &str) -> String {
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -382,57 +387,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_as_they_are() {
+    fn keys_are_decoded_unchanged() {
         let page = "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3\"><Name>b</Name>\
             <EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
             <NextContinuationToken>t</NextContinuationToken>\
             <Contents><Key>backups//x</Key><Size>1</Size></Contents>\
             <Contents><Key>backups/%01+a%2Bb</Key></Contents>\
             <CommonPrefixes><Prefix>backups/../</Prefix></CommonPrefixes></ListBucketResult>";
-        let page = Page::read(&Bytes::from(page)).unwrap();
+        let page = ListPage::read(&Bytes::from(page)).unwrap();
         assert_eq!(page.keys, ["backups//x", "backups/\u{1} a+b"]);
-        assert_eq!((page.prefixes, page.next), (vec!["backups/../".to_owned()], Some("t".into())));
+        assert_eq!(
+            (page.prefixes, page.next_token),
+            (vec!["backups/../".to_owned()], Some("t".into()))
+        );
         // A server that does not know the setting means what it says.
         let plain = "<ListBucketResult><Contents><Key>a+b%20</Key></Contents></ListBucketResult>";
-        let page = Page::read(&Bytes::from(plain)).unwrap();
-        assert_eq!((page.keys, page.next), (vec!["a+b%20".to_owned()], None));
-        assert_eq!(Page::read(&Bytes::from("<ListBucketResult/>")).unwrap(), Page::default());
+        let page = ListPage::read(&Bytes::from(plain)).unwrap();
+        assert_eq!((page.keys, page.next_token), (vec!["a+b%20".to_owned()], None));
+        assert_eq!(
+            ListPage::read(&Bytes::from("<ListBucketResult/>")).unwrap(),
+            ListPage::default()
+        );
     }
 
     #[test]
-    fn a_list_that_breaks_off_is_not_taken_for_the_whole_list() {
+    fn truncated_list_is_an_error() {
         for token in ["", "<NextContinuationToken></NextContinuationToken>"] {
             let page = format!(
                 "<ListBucketResult><IsTruncated>true</IsTruncated>{token}\
                  <Contents><Key>backups/a/x</Key></Contents></ListBucketResult>"
             );
-            let error = Page::read(&Bytes::from(page)).unwrap_err();
+            let error = ListPage::read(&Bytes::from(page)).unwrap_err();
             assert!(error.message().contains("does not go on"), "{error}");
         }
     }
 
     #[test]
-    fn what_is_no_list_is_told_without_repeating_it() {
-        for answer in [
+    fn response_that_is_no_list_is_refused_without_echoing_it() {
+        for response in [
             "<!doctype html><html><body>hunter2</body></html>",
             "",
             "hunter2",
             "{\"a\":\"hunter2\"}",
         ] {
-            let error = Page::read(&Bytes::from(answer)).unwrap_err();
-            assert_eq!(error.code(), Code::FailedPrecondition, "{answer}");
+            let error = ListPage::read(&Bytes::from(response)).unwrap_err();
+            assert_eq!(error.code(), Code::FailedPrecondition, "{response}");
             assert!(error.message().contains("not that of an S3 service"), "{error}");
             assert!(!error.message().contains("hunter2"), "{error}");
         }
     }
 
     #[test]
-    fn what_is_encoded_is_what_is_decoded() {
+    fn percent_encoding_round_trips() {
         for text in ["a b", "a+b", "ü/%", "\u{1}\n", "a//b", ""] {
             for is_path in [true, false] {
-                assert_eq!(decoded(&encoded(text, is_path)), text, "{text:?}");
+                assert_eq!(percent_decode(&percent_encode(text, is_path)), text, "{text:?}");
             }
         }
-        assert_eq!(decoded("100%"), "100%");
+        assert_eq!(percent_decode("100%"), "100%");
     }
 }

@@ -29,13 +29,13 @@ use reqwest::{Client, Url};
 use crate::backend::Permit;
 
 /// How much of a body is sent between two questions.
-const PIECE: usize = 64 << 10;
+const PERMIT_CHECK_CHUNK: usize = 64 << 10;
 /// What a request has in its query that gives up an upload.
-const UPLOAD: &str = "uploadId=";
+const UPLOAD_ID_QUERY: &str = "uploadId=";
 
 /// A client that changes nothing in a bucket without a permit.
 #[derive(Debug)]
-pub(super) struct Permitted {
+pub(super) struct PermittedClient {
     pub(super) client: Client,
     /// What the addresses of all objects in the bucket begin with.
     pub(super) bucket: Url,
@@ -43,42 +43,42 @@ pub(super) struct Permitted {
 }
 
 #[async_trait]
-impl HttpService for Permitted {
+impl HttpService for PermittedClient {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let (parts, body) = request.into_parts();
         let url = Url::parse(&parts.uri.to_string());
         let url = url.map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
-        let is_free = !changes(&self.bucket, &parts.method, &url);
-        let permit = if is_free { Permit::default() } else { self.permit.clone() };
+        let needs_no_permit = !changes_bucket(&self.bucket, &parts.method, &url);
+        let permit = if needs_no_permit { Permit::default() } else { self.permit.clone() };
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         if body.content_length() > 0 {
-            let body = Pieces { body, rest: Bytes::new(), permit: permit.clone() };
+            let body = PermittedBody { body, unsent: Bytes::new(), permit: permit.clone() };
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
         // Also making a connection, and whatever else comes before the request is on it, is done in here.
         let mut sent = pin!(self.client.execute(request));
-        let answer = poll_fn(|context| match permit.check() {
-            Ok(()) => sent.as_mut().poll(context).map_err(failed),
+        let response = poll_fn(|context| match permit.check() {
+            Ok(()) => sent.as_mut().poll(context).map_err(to_http_error),
             Err(denied) => Poll::Ready(Err(HttpError::new(HttpErrorKind::Unknown, denied))),
         });
-        let (parts, body) = http::Response::from(answer.await?).into_parts();
-        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body.map_err(failed))))
+        let (parts, body) = http::Response::from(response.await?).into_parts();
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body.map_err(to_http_error))))
     }
 }
 
 /// Whether something in a bucket may be different after a request. Giving up an upload takes away only what nobody sees.
-fn changes(bucket: &Url, method: &Method, url: &Url) -> bool {
+fn changes_bucket(bucket: &Url, method: &Method, url: &Url) -> bool {
     let query = url.query().unwrap_or_default();
     match *method {
         Method::GET | Method::HEAD => false,
-        Method::DELETE if query.split('&').any(|part| part.starts_with(UPLOAD)) => false,
-        _ => is_in(bucket, url),
+        Method::DELETE if query.split('&').any(|part| part.starts_with(UPLOAD_ID_QUERY)) => false,
+        _ => is_in_bucket(bucket, url),
     }
 }
 
 /// Whether an address is that of a bucket, or of something in it.
-fn is_in(bucket: &Url, url: &Url) -> bool {
+fn is_in_bucket(bucket: &Url, url: &Url) -> bool {
     let base = bucket.path().trim_end_matches('/');
     let rest = url.path().strip_prefix(base);
     url.host() == bucket.host()
@@ -87,14 +87,14 @@ fn is_in(bucket: &Url, url: &Url) -> bool {
 }
 
 /// A body in pieces. It breaks off when there is no permit any more.
-struct Pieces {
+struct PermittedBody {
     body: HttpRequestBody,
     /// What is left of the piece that the body gave last.
-    rest: Bytes,
+    unsent: Bytes,
     permit: Permit,
 }
 
-impl Body for Pieces {
+impl Body for PermittedBody {
     type Data = Bytes;
     type Error = HttpError;
 
@@ -105,31 +105,31 @@ impl Body for Pieces {
         if let Err(denied) = self.permit.check() {
             return Poll::Ready(Some(Err(HttpError::new(HttpErrorKind::Unknown, denied))));
         }
-        while self.rest.is_empty() {
+        while self.unsent.is_empty() {
             match std::task::ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 // There are no trailers.
-                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
+                Some(Ok(frame)) => self.unsent = frame.into_data().unwrap_or_default(),
             }
         }
-        let length = self.rest.len().min(PIECE);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        let length = self.unsent.len().min(PERMIT_CHECK_CHUNK);
+        Poll::Ready(Some(Ok(Frame::data(self.unsent.split_to(length)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.body.is_end_stream()
+        self.unsent.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
-        let whole = self.body.size_hint().exact().and_then(|body| body.checked_add(rest));
-        whole.map_or_else(SizeHint::new, SizeHint::with_exact)
+        let rest = u64::try_from(self.unsent.len()).unwrap_or(u64::MAX);
+        let total = self.body.size_hint().exact().and_then(|body| body.checked_add(rest));
+        total.map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 }
 
 /// An error in the words of `object_store`, which decides by them what is tried again.
-fn failed(error: reqwest::Error) -> HttpError {
+fn to_http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
         HttpErrorKind::Timeout
     } else if error.is_connect() {
@@ -139,14 +139,14 @@ fn failed(error: reqwest::Error) -> HttpError {
     } else {
         let causes =
             std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
-        causes.into_iter().find_map(kind_of_cause).unwrap_or(HttpErrorKind::Unknown)
+        causes.into_iter().find_map(error_kind_of_cause).unwrap_or(HttpErrorKind::Unknown)
     };
     // The address is told by whoever tries again.
     HttpError::new(kind, error.without_url())
 }
 
 /// What a cause says of how far a request has come.
-fn kind_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<HttpErrorKind> {
+fn error_kind_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<HttpErrorKind> {
     use std::io::ErrorKind as Io;
     if let Some(error) = cause.downcast_ref::<hyper::Error>() {
         return if error.is_timeout() {
@@ -179,14 +179,14 @@ mod tests {
     use object_store::PutPayload;
 
     use super::*;
-    use crate::backend::Denied;
+    use crate::backend::PermitDenied;
 
     fn url(text: &str) -> Url {
         Url::parse(text).unwrap()
     }
 
     #[test]
-    fn reading_and_giving_up_an_upload_change_nothing() {
+    fn reading_and_aborting_an_upload_need_no_permit() {
         for (method, query, expected) in [
             (Method::GET, "", false),
             (Method::HEAD, "", false),
@@ -200,12 +200,12 @@ mod tests {
         ] {
             let bucket = url("http://localhost/bucket");
             let request = url(&format!("http://localhost/bucket/key{query}"));
-            assert_eq!(changes(&bucket, &method, &request), expected, "{method} {query}");
+            assert_eq!(changes_bucket(&bucket, &method, &request), expected, "{method} {query}");
         }
     }
 
     #[test]
-    fn only_what_is_sent_to_the_bucket_changes_something_there() {
+    fn only_requests_to_the_bucket_need_a_permit() {
         for (bucket, request, expected) in [
             ("https://host/b", "https://host/b/key", true),
             ("https://host/b", "https://host/b?delete", true),
@@ -224,31 +224,35 @@ mod tests {
         ] {
             let (bucket, request) = (url(bucket), url(request));
             for method in [Method::PUT, Method::POST, Method::DELETE] {
-                assert_eq!(changes(&bucket, &method, &request), expected, "{method} {request}");
+                assert_eq!(
+                    changes_bucket(&bucket, &method, &request),
+                    expected,
+                    "{method} {request}"
+                );
             }
-            assert!(!changes(&bucket, &Method::GET, &request), "{request}");
+            assert!(!changes_bucket(&bucket, &Method::GET, &request), "{request}");
         }
     }
 
     #[tokio::test]
-    async fn a_body_breaks_off_in_the_middle_when_the_permit_ends() {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let permit = Permit::new(move || match asked.fetch_add(1, Ordering::SeqCst) {
+    async fn body_is_cut_off_when_the_permit_ends() {
+        let checks = Arc::new(AtomicUsize::new(0));
+        let permit = Permit::new(move || match checks.fetch_add(1, Ordering::SeqCst) {
             0..4 => Ok(()),
-            _ => Err(Denied("over".to_owned())),
+            _ => Err(PermitDenied("over".to_owned())),
         });
-        let payload = PutPayload::from(Bytes::from(vec![0; 10 * PIECE]));
-        let mut body = Pieces { body: payload.into(), rest: Bytes::new(), permit };
+        let payload = PutPayload::from(Bytes::from(vec![0; 10 * PERMIT_CHECK_CHUNK]));
+        let mut body = PermittedBody { body: payload.into(), unsent: Bytes::new(), permit };
         let mut sent = 0;
         let error = loop {
-            let left = 10 * PIECE - sent;
-            assert_eq!(body.size_hint().exact(), Some(left as u64));
+            let remaining = 10 * PERMIT_CHECK_CHUNK - sent;
+            assert_eq!(body.size_hint().exact(), Some(remaining as u64));
             match body.frame().await.expect("it is not at its end") {
                 Ok(frame) => sent += frame.into_data().unwrap().len(),
                 Err(error) => break error,
             }
         };
-        assert_eq!(sent, 4 * PIECE);
+        assert_eq!(sent, 4 * PERMIT_CHECK_CHUNK);
         assert!(error.to_string().contains("over"), "{error}");
     }
 }

@@ -1,13 +1,13 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 
-use bowline_plugin_sdk::one_line;
+use bowline_plugin_sdk::error_chain;
 use tempfile::TempDir;
 
 use super::*;
 
 /// A folder `from` with something in it and an empty folder `to`.
-fn place() -> (TempDir, File, File) {
+fn source_and_target() -> (TempDir, File, File) {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path();
     fs::create_dir_all(base.join("from/a/b")).unwrap();
@@ -21,13 +21,14 @@ fn place() -> (TempDir, File, File) {
 }
 
 #[test]
-fn names_of_one_file_stay_names_of_one_file() {
-    let (folder, from, to) = place();
+fn hard_links_stay_hard_links() {
+    let (folder, from, to) = source_and_target();
     let base = folder.path();
     for name in ["from/other", "from/a/other", "from/a/b/other"] {
         fs::hard_link(base.join("from/a/b/file"), base.join(name)).unwrap();
     }
-    let cloned = tree(from.as_fd(), to.as_fd(), Source::Still, &Stop::default()).unwrap();
+    let cloned =
+        clone_tree(from.as_fd(), to.as_fd(), CloneSource::Static, &StopSignal::default()).unwrap();
     assert_eq!((cloned.files, cloned.bytes), (1, 7));
     let inode = |name: &str| fs::metadata(base.join(name)).unwrap().ino();
     let first = inode("to/a/b/file");
@@ -43,26 +44,27 @@ fn names_of_one_file_stay_names_of_one_file() {
 }
 
 #[test]
-fn a_clone_stops_when_it_is_told_to() {
-    let (folder, from, to) = place();
-    let stop = Stop::default();
+fn clone_stops_when_cancelled() {
+    let (folder, from, to) = source_and_target();
+    let stop = StopSignal::default();
     stop.cancel();
-    let error = tree(from.as_fd(), to.as_fd(), Source::Live, &stop).unwrap_err();
+    let error = clone_tree(from.as_fd(), to.as_fd(), CloneSource::Live, &stop).unwrap_err();
     assert_eq!(error.to_string(), "canceled");
     assert_eq!(fs::read_dir(folder.path().join("to")).unwrap().count(), 0);
 }
 
 #[test]
-fn what_is_already_there_is_an_error_that_names_it() {
-    let (folder, from, to) = place();
+fn existing_target_is_an_error_naming_it() {
+    let (folder, from, to) = source_and_target();
     fs::write(folder.path().join("to/empty"), "").unwrap();
-    let error = tree(from.as_fd(), to.as_fd(), Source::Still, &Stop::default()).unwrap_err();
-    assert!(one_line(&error).contains("cannot create \"empty\": File exists"), "{error}");
+    let error = clone_tree(from.as_fd(), to.as_fd(), CloneSource::Static, &StopSignal::default())
+        .unwrap_err();
+    assert!(error_chain(&error).contains("cannot create \"empty\": File exists"), "{error}");
 }
 
 #[test]
-fn a_tree_that_changes_all_the_time_is_cloned_as_far_as_it_is_there() {
-    let (folder, from, _) = place();
+fn changing_tree_is_cloned_without_vanished_entries() {
+    let (folder, from, _) = source_and_target();
     let base = folder.path();
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -86,7 +88,8 @@ fn a_tree_that_changes_all_the_time_is_cloned_as_far_as_it_is_there() {
             let to = base.join(format!("to-{round}"));
             fs::create_dir(&to).unwrap();
             let to = File::open(&to).unwrap();
-            let cloned = tree(from.as_fd(), to.as_fd(), Source::Live, &Stop::default());
+            let cloned =
+                clone_tree(from.as_fd(), to.as_fd(), CloneSource::Live, &StopSignal::default());
             done.store(cloned.is_err() || round == 39, Relaxed);
             cloned.unwrap();
         }
@@ -95,17 +98,17 @@ fn a_tree_that_changes_all_the_time_is_cloned_as_far_as_it_is_there() {
 }
 
 #[test]
-fn how_it_was_done_is_told() {
-    let cloned = |method, copied| Cloned { method, files: 2, copied, bytes: 3 };
+fn summary_describes_the_clone_method() {
+    let cloned = |method, copied| CloneSummary { method, files: 2, copied, bytes: 3 };
     for (cloned, expected) in [
-        (cloned(Method::Subvolume, 0), "cloned as a btrfs snapshot"),
-        (cloned(Method::Reflink, 0), "cloned by copy-on-write: 2 files, 3 bytes"),
+        (cloned(CloneMethod::Subvolume, 0), "cloned as a btrfs snapshot"),
+        (cloned(CloneMethod::Reflink, 0), "cloned by copy-on-write: 2 files, 3 bytes"),
         (
-            cloned(Method::Reflink, 1),
+            cloned(CloneMethod::Reflink, 1),
             "cloned by copy-on-write: 2 files, 3 bytes; 1 of the files could not be cloned and were \
              copied",
         ),
-        (cloned(Method::Copy, 0), "copied plainly: 2 files, 3 bytes"),
+        (cloned(CloneMethod::Copy, 0), "copied plainly: 2 files, 3 bytes"),
     ] {
         assert_eq!(cloned.describe(), expected);
     }

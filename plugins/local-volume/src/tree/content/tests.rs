@@ -4,18 +4,18 @@ use std::os::unix::fs::MetadataExt as _;
 use super::*;
 
 #[test]
-fn sharing_is_given_up_where_it_cannot_be_and_errors_stay_errors() {
+fn reflink_falls_back_to_copy_only_where_unsupported() {
     for (errno, expected) in [
-        (Errno::OPNOTSUPP, Instead::CopyAll),
-        (Errno::XDEV, Instead::CopyAll),
-        (Errno::NOTTY, Instead::CopyAll),
-        (Errno::INVAL, Instead::CopyThis),
-        (Errno::TXTBSY, Instead::CopyThis),
-        (Errno::NOSPC, Instead::Fail),
-        (Errno::IO, Instead::Fail),
-        (Errno::DQUOT, Instead::Fail),
+        (Errno::OPNOTSUPP, ReflinkFallback::CopyAll),
+        (Errno::XDEV, ReflinkFallback::CopyAll),
+        (Errno::NOTTY, ReflinkFallback::CopyAll),
+        (Errno::INVAL, ReflinkFallback::CopyThis),
+        (Errno::TXTBSY, ReflinkFallback::CopyThis),
+        (Errno::NOSPC, ReflinkFallback::Fail),
+        (Errno::IO, ReflinkFallback::Fail),
+        (Errno::DQUOT, ReflinkFallback::Fail),
     ] {
-        assert_eq!(instead(errno), expected, "{errno:?}");
+        assert_eq!(reflink_fallback(errno), expected, "{errno:?}");
     }
 }
 
@@ -40,11 +40,11 @@ fn a_copy_has_the_same_bytes_and_the_same_holes() {
     let size = from.metadata().unwrap().len();
     for by_hand in [false, true] {
         let to = tempfile::tempfile().unwrap();
-        let stop = Stop::default();
+        let stop = StopSignal::default();
         if by_hand {
-            assert!(copy_by_hand(&from, &to, 0, size, &stop).unwrap());
+            assert!(copy_through_buffer(&from, &to, 0, size, &stop).unwrap());
         } else {
-            copy(&from, &to, size, &stop).unwrap();
+            copy_data(&from, &to, size, &stop).unwrap();
             let (had, has) = (from.metadata().unwrap().blocks(), to.metadata().unwrap().blocks());
             assert!(has <= had, "{has} blocks instead of {had}");
         }
@@ -53,31 +53,31 @@ fn a_copy_has_the_same_bytes_and_the_same_holes() {
 }
 
 #[test]
-fn a_file_that_shrinks_meanwhile_does_not_hang_its_copy() {
+fn copy_of_a_shrinking_file_ends() {
     let from = tempfile::tempfile().unwrap();
     from.write_all_at(&[1; 100], 0).unwrap();
     let to = tempfile::tempfile().unwrap();
     // It was longer when it was looked at.
-    copy(&from, &to, 10_000, &Stop::default()).unwrap();
+    copy_data(&from, &to, 10_000, &StopSignal::default()).unwrap();
     assert_eq!(to.metadata().unwrap().len(), 10_000);
     assert_eq!(bytes(&to)[..100], [1; 100]);
 }
 
 #[test]
-fn a_copy_stops() {
-    let stop = Stop::default();
+fn copy_stops_when_cancelled() {
+    let stop = StopSignal::default();
     stop.cancel();
     let (from, to) = (sparse_file(), tempfile::tempfile().unwrap());
-    assert_eq!(copy(&from, &to, 100, &stop).unwrap_err().to_string(), "canceled");
-    assert!(copy_by_hand(&from, &to, 0, 100, &stop).is_err());
+    assert_eq!(copy_data(&from, &to, 100, &stop).unwrap_err().to_string(), "canceled");
+    assert!(copy_through_buffer(&from, &to, 0, 100, &stop).is_err());
 }
 
 #[test]
-fn blocks_of_zeros_become_holes_however_the_bytes_arrive() {
+fn zero_blocks_become_holes_for_any_write_size() {
     let expected = bytes(&sparse_file());
     for piece in [1000, 4096, 4097, 1024 * 1024, expected.len()] {
         let file = tempfile::tempfile().unwrap();
-        let mut sparse = Sparse::new(&file);
+        let mut sparse = SparseWriter::new(&file);
         for part in expected.chunks(piece) {
             sparse.write_all(part).unwrap();
         }

@@ -14,21 +14,21 @@ use crate::selector;
 /// What to back up.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Resource selection")]
-pub(crate) struct What {
+pub(crate) struct BackupFilterArgs {
     /// Namespaces to include; * for all [default: *]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_namespaces: Vec<String>,
 
     /// Namespaces to exclude
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_namespaces: Vec<String>,
 
     /// Resources to include, such as deployments.apps; * for all
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_resources: Vec<String>,
 
     /// Resources to exclude
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_resources: Vec<String>,
 
     /// Include cluster-scoped resources [default: only those related to the selected objects]
@@ -38,22 +38,22 @@ pub(crate) struct What {
 
     /// Cluster-scoped resources to include; cannot be combined with --include-resources,
     /// --exclude-resources or --include-cluster-resources
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_cluster_scoped_resources: Vec<String>,
 
     /// Cluster-scoped resources to exclude; cannot be combined with --include-resources,
     /// --exclude-resources or --include-cluster-resources
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_cluster_scoped_resources: Vec<String>,
 
     /// Namespaced resources to include; cannot be combined with --include-resources,
     /// --exclude-resources or --include-cluster-resources
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_namespace_scoped_resources: Vec<String>,
 
     /// Namespaced resources to exclude; cannot be combined with --include-resources,
     /// --exclude-resources or --include-cluster-resources
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_namespace_scoped_resources: Vec<String>,
 
     /// Include only objects that match this label selector
@@ -76,7 +76,7 @@ pub(crate) struct What {
 /// Where to, and how.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Storage and volumes")]
-pub(crate) struct How {
+pub(crate) struct BackupOptionArgs {
     /// Time to keep the backup; 0s for the default [default: the server's, 30 days]
     #[arg(long, value_name = "DURATION", value_parser = flags::duration)]
     ttl: Option<Duration>,
@@ -86,7 +86,7 @@ pub(crate) struct How {
     storage_location: Option<String>,
 
     /// Volume snapshot locations, at most one per provider
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     volume_snapshot_locations: Vec<String>,
 
     /// Take volume snapshots [default: of CSI volumes, and of others if a snapshot location exists
@@ -134,7 +134,7 @@ pub(crate) struct How {
     item_operation_timeout: Option<Duration>,
 }
 
-impl How {
+impl BackupOptionArgs {
     /// The annotations of the command line, with those that stand for flags.
     pub(crate) fn annotations(&self, said: &[Pairs]) -> BTreeMap<String, String> {
         let mut annotations = flags::merged(said);
@@ -146,7 +146,7 @@ impl How {
 }
 
 /// What the command line asks for.
-pub(crate) fn spec(what: &What, how: &How) -> anyhow::Result<BackupSpec> {
+pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::Result<BackupSpec> {
     check_filters(what)?;
     let included_namespaces =
         flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?;
@@ -197,7 +197,7 @@ pub(crate) fn spec(what: &What, how: &How) -> anyhow::Result<BackupSpec> {
 }
 
 /// There are two ways to say which resources, which do not mix.
-fn check_filters(what: &What) -> anyhow::Result<()> {
+fn check_filters(what: &BackupFilterArgs) -> anyhow::Result<()> {
     let has_old = !what.include_resources.is_empty()
         || !what.exclude_resources.is_empty()
         || what.include_cluster_resources.is_some();

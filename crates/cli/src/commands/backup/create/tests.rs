@@ -6,21 +6,22 @@ use super::*;
 use kube::ResourceExt as _;
 
 #[derive(Debug, clap::Parser)]
-struct Line {
+struct TestCommand {
     #[command(flatten)]
     args: Args,
 }
 
 fn parse(line: &[&str]) -> Args {
     let words = ["create"].iter().chain(line);
-    Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line:?}: {error}")).args
+    TestCommand::try_parse_from(words).unwrap_or_else(|error| panic!("{line:?}: {error}")).args
 }
 
 /// The spec that a command line makes, without what every one has.
 fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
     let args = parse(line);
-    let mut value = serde_json::to_value(spec(&args.what, &args.how)?)?;
-    let empty = serde_json::to_value(spec(&What::default(), &How::default())?)?;
+    let mut value = serde_json::to_value(spec(&args.filter, &args.options)?)?;
+    let empty =
+        serde_json::to_value(spec(&BackupFilterArgs::default(), &BackupOptionArgs::default())?)?;
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|field, value| empty[field] != *value);
     }
@@ -28,8 +29,8 @@ fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
 }
 
 #[test]
-fn without_flags_everything_is_taken() {
-    let spec = spec(&What::default(), &How::default()).unwrap();
+fn default_flags_include_everything() {
+    let spec = spec(&BackupFilterArgs::default(), &BackupOptionArgs::default()).unwrap();
     let expected = json!({
         "metadata": {}, "ttl": "0s", "hooks": {}, "includedNamespaces": ["*"],
         "csiSnapshotTimeout": "0s", "itemOperationTimeout": "0s",
@@ -110,7 +111,7 @@ fn each_flag_sets_its_field() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused() {
+fn contradictory_flags_are_refused() {
     for (line, reason) in [
         (
             &["--include-resources=pods", "--include-cluster-scoped-resources=*"][..],
@@ -138,7 +139,7 @@ fn what_contradicts_itself_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn invalid_values_are_refused() {
     for line in [
         &["--ttl", "30d"][..],
         &["--ttl=-1h"],
@@ -152,7 +153,7 @@ fn what_cannot_be_read_is_refused() {
         &["--resource-policies-configmap"],
     ] {
         let words = ["create"].iter().chain(line);
-        assert!(Line::try_parse_from(words).is_err(), "{line:?}");
+        assert!(TestCommand::try_parse_from(words).is_err(), "{line:?}");
     }
 }
 
@@ -161,7 +162,7 @@ fn labels_and_annotations_are_put_on_the_backup() {
     let args =
         parse(&["b", "--labels", "a=1,b=2", "--labels", "b=3", "--annotations", "\"c=d,e\""]);
     let mut backup = Backup::new("b", BackupSpec::default());
-    decorate(&mut backup, &args);
+    add_flag_metadata(&mut backup, &args);
     let metadata = serde_json::to_value(&backup.metadata).unwrap();
     let expected =
         json!({"name": "b", "labels": {"a": "1", "b": "3"}, "annotations": {"c": "d,e"}});
@@ -170,11 +171,11 @@ fn labels_and_annotations_are_put_on_the_backup() {
     // The flag says it last.
     let line = ["b", "--annotations", "bowline.io/snapshot-type=local", "--snapshot-type", "cloud"];
     let mut cloud = Backup::new("b", BackupSpec::default());
-    decorate(&mut cloud, &parse(&line));
+    add_flag_metadata(&mut cloud, &parse(&line));
     assert_eq!(cloud.annotations()["bowline.io/snapshot-type"], "cloud");
 
     let mut plain = Backup::new("b", BackupSpec::default());
-    decorate(&mut plain, &parse(&["b"]));
+    add_flag_metadata(&mut plain, &parse(&["b"]));
     assert_eq!(serde_json::to_value(&plain.metadata).unwrap(), json!({"name": "b"}));
 }
 
@@ -192,7 +193,7 @@ fn schedule(value: &Value) -> Schedule {
 }
 
 #[test]
-fn a_schedule_lends_its_template_its_labels_and_its_name() {
+fn backup_from_schedule_gets_its_template_labels_and_name() {
     let now: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
     let schedule = schedule(&json!({
         "schedule": "@daily", "template": {"ttl": "1h0m0s", "includedNamespaces": ["a"]},
@@ -216,7 +217,7 @@ fn a_schedule_lends_its_template_its_labels_and_its_name() {
 }
 
 #[test]
-fn labels_of_the_template_stand_in_for_those_of_the_schedule() {
+fn template_labels_replace_schedule_labels() {
     let mut schedule = schedule(&json!({
         "schedule": "@daily", "template": {"metadata": {"labels": {"of": "template"}}},
     }));
@@ -224,7 +225,7 @@ fn labels_of_the_template_stand_in_for_those_of_the_schedule() {
     let name = BackupName::new("mine").unwrap();
     let mut backup = from_schedule(&schedule, Some(&name), Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "local");
-    decorate(&mut backup, &parse(&["--from-schedule=nightly", "--snapshot-type=auto"]));
+    add_flag_metadata(&mut backup, &parse(&["--from-schedule=nightly", "--snapshot-type=auto"]));
     assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "auto");
     assert_eq!(backup.name_any(), "mine");
     assert_eq!(backup.labels()["of"], "template");

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::describe::Fetched;
 use crate::describe::section::time;
 use crate::installation::Installation;
+use crate::key_value_page::KeyValuePage;
 use crate::output;
-use crate::sheet::Sheet;
 
 /// More than anybody has.
-const MOST: u32 = 500;
+const MAX_REQUESTS: u32 = 500;
 
 /// Finds them, the oldest first.
 pub(super) async fn find(
@@ -22,11 +22,11 @@ pub(super) async fn find(
 ) -> Fetched<Vec<DeleteBackupRequest>> {
     let name = backup.name_any();
     let selector = format!("{}={}", label::BACKUP_NAME, label::value(&name));
-    let params = ListParams::default().labels(&selector).limit(MOST);
+    let params = ListParams::default().labels(&selector).limit(MAX_REQUESTS);
     let api = installation.api::<DeleteBackupRequest>();
     let listed =
-        installation.ask("list the requests to delete the backup", api.list(&params)).await;
-    let mut found = listed.map_err(|error| output::one_line(&error))?.items;
+        installation.call_api("list the requests to delete the backup", api.list(&params)).await;
+    let mut found = listed.map_err(|error| output::error_chain(&error))?.items;
     // The label is a hash where the name is long; and another backup may have had the name before.
     found.retain(|request| {
         let uid = request.labels().get(label::BACKUP_UID).filter(|uid| !uid.is_empty());
@@ -37,26 +37,26 @@ pub(super) async fn find(
 }
 
 /// For people. Nothing if nobody asked for its deletion.
-pub(super) fn text(sheet: &mut Sheet, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
+pub(super) fn text(page: &mut KeyValuePage, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
     let requests = match requests {
         None => return,
         Some(Ok(requests)) if requests.is_empty() => return,
         Some(Ok(requests)) => requests,
         Some(Err(reason)) => {
-            sheet.gap();
-            sheet.field(0, "Deletion Attempts", format_args!("<{reason}>"));
+            page.blank_line();
+            page.field(0, "Deletion Attempts", format_args!("<{reason}>"));
             return;
         }
     };
-    sheet.gap();
-    match failed(requests) {
-        0 => sheet.heading(0, "Deletion Attempts"),
-        failed => sheet.heading(0, &format!("Deletion Attempts ({failed} failed)")),
+    page.blank_line();
+    match failed_count(requests) {
+        0 => page.heading(0, "Deletion Attempts"),
+        failed => page.heading(0, &format!("Deletion Attempts ({failed} failed)")),
     }
     for request in requests {
-        sheet.field(1, &time(request.creation_timestamp().as_ref()), phase(request));
+        page.field(1, &time(request.creation_timestamp().as_ref()), phase(request));
         for error in errors(request) {
-            sheet.line(2, format_args!("{error}"));
+            page.line(2, format_args!("{error}"));
         }
     }
 }
@@ -72,25 +72,25 @@ pub(super) fn json(document: &mut Value, requests: Option<&Fetched<Vec<DeleteBac
             return;
         }
     };
-    let one = |request: &DeleteBackupRequest| {
+    let attempt = |request: &DeleteBackupRequest| {
         let created = time(request.creation_timestamp().as_ref());
-        let mut one = json!({"creationTimestamp": created, "phase": phase(request)});
+        let mut fields = json!({"creationTimestamp": created, "phase": phase(request)});
         let errors = errors(request);
         if !errors.is_empty() {
-            one["errors"] = json!(errors);
+            fields["errors"] = json!(errors);
         }
-        one
+        fields
     };
-    let all: Vec<Value> = requests.iter().map(one).collect();
+    let all: Vec<Value> = requests.iter().map(attempt).collect();
     let mut attempts = json!({"deleteBackupRequests": all});
-    if failed(requests) > 0 {
-        attempts["failed"] = json!(failed(requests));
+    if failed_count(requests) > 0 {
+        attempts["failed"] = json!(failed_count(requests));
     }
     document["deletionAttempts"] = attempts;
 }
 
 /// How many were answered with errors.
-fn failed(requests: &[DeleteBackupRequest]) -> usize {
+fn failed_count(requests: &[DeleteBackupRequest]) -> usize {
     let is_failed = |request: &&DeleteBackupRequest| {
         let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());
         phase == Some(&DeleteBackupRequestPhase::Processed) && !errors(request).is_empty()

@@ -4,35 +4,31 @@ use bowline_api::backup::FreezeWindow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
-use crate::describe::section::{MORE, time};
-use crate::sheet::Sheet;
+use crate::describe::section::{DETAILS_HINT, time};
+use crate::key_value_page::KeyValuePage;
 
 /// A status has room for so many, the longest ones.
-const ROOM: usize = 100;
+const MAX_STATUS_WINDOWS: usize = 100;
 
 /// For people. Nothing at all of a backup that froze nobody.
-pub(super) fn text(sheet: &mut Sheet, windows: &[FreezeWindow], details: bool) {
+pub(super) fn text(page: &mut KeyValuePage, windows: &[FreezeWindow], details: bool) {
     let Some(longest) = longest(windows) else { return };
-    sheet.gap();
+    page.blank_line();
     let count = match windows.len() {
         1 => "1 pod".to_owned(),
-        count if count < ROOM => format!("{count} pods"),
+        count if count < MAX_STATUS_WINDOWS => format!("{count} pods"),
         count => format!("{count} pods or more"),
     };
     let FreezeWindow { namespace, pod, milliseconds, .. } = longest;
     let summary = format!("{count}, the longest {milliseconds} ms ({namespace}/{pod})");
     if !details {
-        sheet.field(0, "Freeze windows", format_args!("{summary} ({MORE})"));
+        page.field(0, "Freeze windows", format_args!("{summary} ({DETAILS_HINT})"));
         return;
     }
-    sheet.line(0, format_args!("Freeze windows:  {summary}"));
+    page.line(0, format_args!("Freeze windows:  {summary}"));
     for FreezeWindow { namespace, pod, start_timestamp, milliseconds, .. } in windows {
         let from = time(start_timestamp.as_ref().map(|start| Time(start.0)).as_ref());
-        sheet.field(
-            1,
-            &format!("{namespace}/{pod}"),
-            format_args!("{milliseconds} ms from {from}"),
-        );
+        page.field(1, &format!("{namespace}/{pod}"), format_args!("{milliseconds} ms from {from}"));
     }
 }
 
@@ -41,7 +37,7 @@ pub(super) fn json(to: &mut Value, windows: &[FreezeWindow], details: bool) {
     let Some(longest) = longest(windows) else { return };
     to["freezeWindows"] = json!({
         "count": windows.len(),
-        "mayBeMore": windows.len() >= ROOM,
+        "mayBeMore": windows.len() >= MAX_STATUS_WINDOWS,
         "longestMilliseconds": longest.milliseconds,
     });
     if details {

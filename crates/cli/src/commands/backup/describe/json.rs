@@ -10,18 +10,18 @@ use serde_json::{Map, Value, json};
 use super::super::phase;
 use super::text::has_scoped_filters;
 use super::{Files, deletion, freeze};
-use crate::describe::section::{choice, excluded, included, selector_text, time};
-use crate::describe::{self, Transfers, document};
+use crate::describe::section::{choice_text, excluded, included, selector_text, time};
+use crate::describe::{self, FetchedVolumeProgress, document};
 use crate::run::Run as _;
 
 pub(super) fn render(
     backup: &Backup,
     files: &Files,
-    transfers: &Transfers,
+    transfers: &FetchedVolumeProgress,
     details: bool,
 ) -> Value {
     let status = backup.status.clone().unwrap_or_default();
-    let mut document = document::new(backup);
+    let mut document = document::run_document(backup);
     document["spec"] = spec(&backup.spec);
     document["status"] = self::status(backup, &status, files, details);
     describe::volumes::json::<VolumePluginBackup>(&mut document["status"], transfers, details);
@@ -39,7 +39,7 @@ pub(crate) fn spec(spec: &BackupSpec) -> Value {
     let mut resources = json!({
         "included": included(&spec.included_resources),
         "excluded": excluded(&spec.excluded_resources),
-        "clusterScoped": choice(spec.include_cluster_resources, "excluded", "included", "auto"),
+        "clusterScoped": choice_text(spec.include_cluster_resources, "excluded", "included", "auto"),
     });
     // Velero's document knows nothing of these.
     if has_scoped_filters(spec) {
@@ -63,8 +63,8 @@ pub(crate) fn spec(spec: &BackupSpec) -> Value {
         "orLabelSelectors": any.collect::<Vec<_>>(),
         "storageLocation": spec.storage_location,
         "volumeSnapshotLocations": spec.volume_snapshot_locations,
-        "veleroNativeSnapshotPVs": choice(spec.snapshot_volumes, "false", "true", "auto"),
-        "veleroSnapshotMoveData": choice(spec.snapshot_move_data, "false", "true", "auto"),
+        "veleroNativeSnapshotPVs": choice_text(spec.snapshot_volumes, "false", "true", "auto"),
+        "veleroSnapshotMoveData": choice_text(spec.snapshot_move_data, "false", "true", "auto"),
         "dataMover": if spec.data_mover.is_empty() { "<none>" } else { &spec.data_mover },
         "TTL": spec.ttl,
         "CSISnapshotTimeout": spec.csi_snapshot_timeout,
@@ -144,6 +144,6 @@ fn status(backup: &Backup, status: &BackupStatus, files: &Files, details: bool) 
         add("hooksFailed", hooks.hooks_failed.into());
     }
     let (key, error) = ("resourceList", "errorGettingResourceList");
-    document::fetched(&mut document, key, error, files.resources.as_ref());
+    document::add_fetched(&mut document, key, error, files.resources.as_ref());
     document
 }

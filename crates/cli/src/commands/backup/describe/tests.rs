@@ -2,7 +2,7 @@ use bowline_store::file::Messages;
 use serde_json::json;
 
 use super::*;
-use crate::transfer::{self, Transfer};
+use crate::volume_progress::{self, VolumeProgress};
 
 /// A backup that has something in every section.
 fn full() -> Backup {
@@ -102,7 +102,7 @@ fn few_files() -> Files {
 
 /// A volume that is being uploaded, one that is done, one that has failed, and one of a plugin that
 /// tells nothing.
-fn transfers() -> Vec<Transfer> {
+fn transfers() -> Vec<VolumeProgress> {
     let running = json!({
         "phase": "InProgress", "snapshotID": "snap-1", "message": "uploading",
         "startTimestamp": "2026-01-02T03:04:05Z",
@@ -120,10 +120,10 @@ fn transfers() -> Vec<Transfer> {
     });
     let silent = json!({"snapshotID": "snap-4"});
     let volumes = [("pv-1", running), ("pv-2", done), ("pv-3", failed), ("pv-4", silent)];
-    volumes.iter().map(|(volume, status)| transfer::tests::backup(volume, status)).collect()
+    volumes.iter().map(|(volume, status)| volume_progress::tests::backup(volume, status)).collect()
 }
 
-fn unlisted() -> Transfers {
+fn unlisted() -> FetchedVolumeProgress {
     Err("cannot list the VolumePluginBackups: you may not".to_owned())
 }
 
@@ -252,7 +252,7 @@ fn volumes_as_json_have_veleros_keys() {
 }
 
 #[test]
-fn requests_to_delete_a_backup_are_shown_with_what_came_of_them() {
+fn delete_requests_are_shown_with_their_outcome() {
     let requests = json!([
         {"metadata": {"name": "a", "creationTimestamp": "2026-01-02T03:04:05Z"},
          "spec": {"backupName": "full"},
@@ -279,7 +279,7 @@ fn requests_to_delete_a_backup_are_shown_with_what_came_of_them() {
 }
 
 #[test]
-fn filters_as_json_have_veleros_keys_and_scoped_ones_stand_beside_them() {
+fn json_filters_have_velero_keys_plus_scoped_filters() {
     let resources = |backup: &Backup| json::spec(&backup.spec)["resources"].clone();
     let plain = json!({"included": "pods", "excluded": "<none>", "clusterScoped": "included"});
     assert_eq!(resources(&full()), plain);
@@ -296,7 +296,7 @@ fn a_backup_as_json_without_details() {
 }
 
 #[test]
-fn of_many_frozen_pods_a_status_knows_only_some() {
+fn freeze_windows_beyond_the_status_limit_are_marked() {
     let mut backup = full();
     let window = backup.status.as_ref().unwrap().freeze_windows[0].clone();
     for (count, expected) in [(1, "1 pod, "), (99, "99 pods, "), (100, "100 pods or more, ")] {

@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow, bail};
 use bowline_api::download_request::DownloadTargetKind;
 use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Restore, label};
 use bowline_engine::cluster::ApiServer;
-use bowline_engine::restore::download::Volumes;
+use bowline_engine::restore::download::BackupVolumes;
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared, Request};
 use bowline_engine::restore::unpack::{self, Contents};
@@ -25,50 +25,50 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 
-use super::source::Source;
+use super::source::SourceBackups;
 use crate::args::TrustArgs;
 use crate::download::Downloads;
-use crate::exit::{Exit, until_asked_to_end};
+use crate::exit::{Exit, shutdown_signal};
 use crate::installation::{Installation, is_not_found};
 use crate::listing::{self, ObjectFormat};
 use crate::output::{self, Spinner};
 use crate::run::Run as _;
 
 /// How long the server may take to hand out a file.
-const PATIENCE: Duration = Duration::from_mins(1);
+const FILE_TIMEOUT: Duration = Duration::from_mins(1);
 /// How many requests are made at a time, and how many items are looked at.
-const REQUESTS: usize = 16;
-const ITEMS: usize = 48;
+const MAX_REQUESTS: usize = 16;
+const MAX_ITEMS: usize = 48;
 /// Objects in one answer of the API server.
-const PAGE: u32 = 500;
+const PAGE_SIZE: u32 = 500;
 /// What tells this restore from others of its name: it is none.
-const UID: &str = "dry-run";
+const DRY_RUN_UID: &str = "dry-run";
 
 pub(super) async fn run(
     installation: &Installation,
     restore: Restore,
-    source: Source,
+    source: SourceBackups,
     trust: &TrustArgs,
     output: Option<ObjectFormat>,
 ) -> anyhow::Result<Exit> {
     let name = restore.name_any();
-    let request = match request(installation, restore, source).await? {
+    let request = match prepare_request(installation, restore, source).await? {
         Ok(request) => request,
-        Err(errors) => return show::refused(&name, &errors, output),
+        Err(errors) => return show::show_refused(&name, &errors, output),
     };
     let backup = request.backup.clone();
     if let Err(reason) = backup.has_files() {
         bail!("backup `{}` has no archive: {reason}", backup.name_any());
     }
     let location = &backup.spec.storage_location;
-    let downloads = Downloads::new(installation, location, trust, PATIENCE).await?;
-    let asked_to_end = until_asked_to_end()?;
+    let downloads = Downloads::new(installation, location, trust, FILE_TIMEOUT).await?;
+    let asked_to_end = shutdown_signal()?;
     let planned = async {
         let (contents, volumes) = Box::pin(fetch(installation, &downloads, &backup)).await?;
         let _spinner = Spinner::start("validating objects with the API server");
         let run = plan::Run {
             request,
-            cluster: Arc::new(ApiServer::new(installation.client(), PAGE).dry_run()),
+            cluster: Arc::new(ApiServer::new(installation.client(), PAGE_SIZE).dry_run()),
             contents,
             volumes,
             options: options(installation),
@@ -76,7 +76,7 @@ pub(super) async fn run(
         match plan::run(run, Timestamp::now()).await {
             Ok(plan) => Ok(Ok(plan)),
             // The server would refuse it, too.
-            Err(damaged @ Fatal::Damaged { .. }) => Ok(Err(damaged.told())),
+            Err(damaged @ Fatal::Damaged { .. }) => Ok(Err(damaged.error_chain())),
             Err(error) => Err(error).context("cannot plan the restore"),
         }
     };
@@ -84,15 +84,15 @@ pub(super) async fn run(
         // Boxed, since it holds all the downloads.
         planned = Box::pin(planned) => planned?,
         exit = asked_to_end => {
-            downloads.abandon().await;
+            downloads.delete_open_requests().await;
             return Ok(exit);
         }
     };
     let plan = match plan {
         Ok(plan) => plan,
-        Err(reason) => return show::refused(&name, &[reason], output),
+        Err(reason) => return show::show_refused(&name, &[reason], output),
     };
-    show::plan(&name, &backup.name_any(), &plan, output)?;
+    show::show_plan(&name, &backup.name_any(), &plan, output)?;
     Ok(if plan.would_fail() { Exit::Failed } else { Exit::Success })
 }
 
@@ -100,8 +100,8 @@ fn options(installation: &Installation) -> Options {
     let defaults = Defaults::default();
     let resource_timeout = defaults.resource_timeout.to_std().unwrap_or_default();
     Options {
-        requests: REQUESTS,
-        items: ITEMS,
+        requests: MAX_REQUESTS,
+        items: MAX_ITEMS,
         scratch: std::env::temp_dir(),
         namespace: installation.namespace().to_owned(),
         priorities: Priorities::default(),
@@ -111,12 +111,12 @@ fn options(installation: &Installation) -> Options {
 }
 
 /// What the server would make of the restore: a request, or all that is wrong with it.
-async fn request(
+async fn prepare_request(
     installation: &Installation,
     mut restore: Restore,
-    source: Source,
+    source: SourceBackups,
 ) -> anyhow::Result<Result<Request, Vec<String>>> {
-    let location = match source.chosen(&restore.spec) {
+    let location = match source.server_choice(&restore.spec) {
         Some(backup) => {
             let name = &backup.spec.storage_location;
             let found = listing::get_opt::<BackupStorageLocation>(installation, name).await?;
@@ -125,18 +125,18 @@ async fn request(
         None => Lookup::Missing,
     };
     let modifiers = match &restore.spec.resource_modifier {
-        Some(reference) => modifiers(installation, &reference.name).await?,
+        Some(reference) => find_modifiers(installation, &reference.name).await?,
         None => Lookup::Missing,
     };
     restore.metadata.namespace = Some(installation.namespace().to_owned());
-    restore.metadata.uid = Some(UID.to_owned());
+    restore.metadata.uid = Some(DRY_RUN_UID.to_owned());
     let facts = Facts { backups: Ok(source.backups), location, modifiers };
     let Prepared { outcome, .. } =
         request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
     Ok(outcome)
 }
 
-async fn modifiers(
+async fn find_modifiers(
     installation: &Installation,
     name: &str,
 ) -> anyhow::Result<Lookup<BTreeMap<String, String>>> {
@@ -147,7 +147,7 @@ async fn modifiers(
             got => got.map(Some),
         }
     };
-    let found = installation.ask(&format!("read ConfigMap `{name}`"), request).await?;
+    let found = installation.call_api(&format!("read ConfigMap `{name}`"), request).await?;
     Ok(found.map_or(Lookup::Missing, |map| Lookup::Found(map.data.unwrap_or_default())))
 }
 
@@ -156,17 +156,17 @@ async fn fetch(
     installation: &Installation,
     downloads: &Downloads,
     backup: &Backup,
-) -> anyhow::Result<(Contents, Volumes)> {
+) -> anyhow::Result<(Contents, BackupVolumes)> {
     let _spinner = Spinner::start("downloading the archive of the backup");
     let name = backup.name_any();
     let (contents, infos, snapshots, copies) = tokio::join!(
-        contents(downloads, &name),
-        downloads.json_if_there(DownloadTargetKind::BackupVolumeInfos, &name),
-        downloads.json_if_there(DownloadTargetKind::BackupVolumeSnapshots, &name),
-        copies(installation, &name),
+        download_contents(downloads, &name),
+        downloads.json_or_default(DownloadTargetKind::BackupVolumeInfos, &name),
+        downloads.json_or_default(DownloadTargetKind::BackupVolumeSnapshots, &name),
+        list_pod_volume_backups(installation, &name),
     );
-    let cannot = |what: &str| format!("cannot read {what} of backup `{name}`");
-    let volumes = Volumes {
+    let cannot = |part: &str| format!("cannot read {part} of backup `{name}`");
+    let volumes = BackupVolumes {
         infos: infos.with_context(|| cannot("the volumes"))?,
         snapshots: snapshots.with_context(|| cannot("the snapshots"))?,
         pod_volume_backups: copies?,
@@ -175,12 +175,12 @@ async fn fetch(
 }
 
 /// Downloads the archive and unpacks it meanwhile.
-async fn contents(downloads: &Downloads, backup: &str) -> anyhow::Result<Contents> {
+async fn download_contents(downloads: &Downloads, backup: &str) -> anyhow::Result<Contents> {
     let limit = Limits::ARCHIVE.packed;
     let body = downloads.open(DownloadTargetKind::BackupContents, backup, limit).await?;
     let (reader, download) = body.into_reader();
     let unpacked = tokio::task::spawn_blocking(move || {
-        unpack::unpack(reader, &std::env::temp_dir(), unpack::Limits::default())
+        unpack::unpack(reader, &std::env::temp_dir(), unpack::UnpackLimits::default())
     });
     let (downloaded, unpacked) = tokio::join!(download, unpacked);
     // An archive that did not come to its end looks damaged, and is not.
@@ -190,14 +190,17 @@ async fn contents(downloads: &Downloads, backup: &str) -> anyhow::Result<Content
 }
 
 /// The copies of files that a backup made. They cannot be had as a file.
-async fn copies(installation: &Installation, backup: &str) -> anyhow::Result<Vec<PodVolumeBackup>> {
+async fn list_pod_volume_backups(
+    installation: &Installation,
+    backup: &str,
+) -> anyhow::Result<Vec<PodVolumeBackup>> {
     let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
     let params = ListParams::default().labels(&selector);
     let api = installation.api::<PodVolumeBackup>();
-    match installation.ask("list the PodVolumeBackups", api.list(&params)).await {
+    match installation.call_api("list the PodVolumeBackups", api.list(&params)).await {
         Ok(list) => Ok(list.items),
         Err(error) => {
-            output::say(format_args!("warning: {}", output::one_line(&error)));
+            output::print_message(format_args!("warning: {}", output::error_chain(&error)));
             Ok(Vec::new())
         }
     }

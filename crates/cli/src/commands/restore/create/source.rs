@@ -11,11 +11,11 @@ use crate::listing;
 
 /// The backup that is named, or all those of a schedule.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct SourceBackups {
     pub(super) backups: Vec<Backup>,
 }
 
-impl Source {
+impl SourceBackups {
     /// Looks for them. That there is none is told now rather than by a restore that is refused.
     pub(super) async fn find(
         installation: &Installation,
@@ -23,7 +23,7 @@ impl Source {
     ) -> anyhow::Result<Self> {
         if !spec.backup_name.is_empty() {
             let backup = listing::get(installation, &spec.backup_name).await?;
-            holds_something(&backup)?;
+            check_validated(&backup)?;
             return Ok(Self { backups: vec![backup] });
         }
         let schedule = &spec.schedule_name;
@@ -33,8 +33,9 @@ impl Source {
             // Backups outlive their schedule, so that it is looked for only now.
             listing::get::<Schedule>(installation, schedule).await?;
             bail!(
-                "schedule `{schedule}` has no backups in namespace `{}`",
-                installation.namespace()
+                "schedule `{schedule}` has no backups in namespace `{}`; hint: create one with {}",
+                installation.namespace(),
+                installation.hint(&format!("backup create --from-schedule {schedule}"))
             );
         }
         Ok(Self { backups })
@@ -42,7 +43,7 @@ impl Source {
 
     /// Writes the newest backup of the schedule into a spec that may have partially failed. The
     /// server takes none but a completed one, so it is told which.
-    pub(super) fn pick(&self, spec: &mut RestoreSpec) {
+    pub(super) fn choose_newest(&self, spec: &mut RestoreSpec) {
         let is_good = |backup: &&Backup| {
             matches!(phase(backup), BackupPhase::Completed | BackupPhase::PartiallyFailed)
         };
@@ -57,7 +58,7 @@ impl Source {
 
     /// Fails if none of them can be restored.
     pub(super) fn check(&self, spec: &RestoreSpec) -> anyhow::Result<()> {
-        if self.chosen(spec).is_none() {
+        if self.server_choice(spec).is_none() {
             bail!(
                 "none of the {} backups of schedule `{}` is Completed; add \
                  --allow-partially-failed to also accept one that is PartiallyFailed",
@@ -69,13 +70,13 @@ impl Source {
     }
 
     /// The one that a server would restore.
-    pub(super) fn chosen(&self, spec: &RestoreSpec) -> Option<&Backup> {
-        request::source(&Restore::new("", spec.clone()), &self.backups)
+    pub(super) fn server_choice(&self, spec: &RestoreSpec) -> Option<&Backup> {
+        request::source_backup(&Restore::new("", spec.clone()), &self.backups)
     }
 }
 
 /// Fails for a backup that was refused: it never ran, and there is nothing to restore.
-fn holds_something(backup: &Backup) -> anyhow::Result<()> {
+fn check_validated(backup: &Backup) -> anyhow::Result<()> {
     if phase(backup) != BackupPhase::FailedValidation {
         return Ok(());
     }
@@ -94,18 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backup_that_was_refused_is_not_restored() {
+    fn backup_that_failed_validation_is_not_restored() {
         let backup = |phase: &str| -> Backup {
             let status = json!({"phase": phase, "validationErrors": ["no location"]});
             let backup = json!({"metadata": {"name": "b"}, "spec": {}, "status": status});
             serde_json::from_value(backup).unwrap()
         };
-        let error = holds_something(&backup("FailedValidation")).unwrap_err().to_string();
+        let error = check_validated(&backup("FailedValidation")).unwrap_err().to_string();
         let expected = "backup `b` failed validation (FailedValidation) and contains nothing to \
                         restore: no location";
         assert_eq!(error, expected);
         for phase in ["Completed", "PartiallyFailed", "InProgress", "Failed"] {
-            assert!(holds_something(&backup(phase)).is_ok(), "{phase}");
+            assert!(check_validated(&backup(phase)).is_ok(), "{phase}");
         }
     }
 }

@@ -10,21 +10,21 @@ use crate::selector;
 /// What to restore.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Resource selection")]
-pub(super) struct What {
+pub(super) struct RestoreFilterArgs {
     /// Namespaces to include; * for all [default: *]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_namespaces: Vec<String>,
 
     /// Namespaces to exclude
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_namespaces: Vec<String>,
 
     /// Resources to include, such as deployments.apps; * for all
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     include_resources: Vec<String>,
 
     /// Resources to exclude
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     exclude_resources: Vec<String>,
 
     /// Include cluster-scoped resources [default: only those related to the selected objects]
@@ -41,11 +41,11 @@ pub(super) struct What {
     or_selector: Option<String>,
 
     /// Resources whose status is also restored [default: none]
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word())]
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string())]
     status_include_resources: Vec<String>,
 
     /// Resources to exclude from --status-include-resources
-    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::word(),
+    #[arg(long, value_name = "RESOURCES", value_delimiter = ',', value_parser = flags::non_empty_string(),
           requires = "status_include_resources")]
     status_exclude_resources: Vec<String>,
 }
@@ -53,14 +53,14 @@ pub(super) struct What {
 /// Where to, and how.
 #[derive(Debug, Default, clap::Args)]
 #[command(next_help_heading = "Restore behavior")]
-pub(super) struct How {
+pub(super) struct RestoreOptionArgs {
     /// Namespace mappings, from the namespace in the backup to the namespace to restore into
     #[arg(long, value_name = "FROM:TO,…", value_parser = flags::mappings)]
     namespace_mappings: Vec<Pairs>,
 
     /// Policy for objects that already exist and differ [default: none]
     #[arg(long, value_name = "POLICY")]
-    existing_resource_policy: Option<Policy>,
+    existing_resource_policy: Option<ExistingPolicy>,
 
     /// ConfigMap with the resource modifiers to apply to objects
     #[arg(long, value_name = "NAME")]
@@ -101,7 +101,7 @@ pub(super) struct How {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Policy {
+enum ExistingPolicy {
     /// Keep existing objects, with a warning
     None,
     /// Update existing objects to match the backup
@@ -109,31 +109,37 @@ enum Policy {
 }
 
 /// What the command line asks for, but for the backup.
-pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<RestoreSpec> {
+pub(super) fn spec(
+    filter: &RestoreFilterArgs,
+    options: &RestoreOptionArgs,
+) -> anyhow::Result<RestoreSpec> {
     let is_set = |number: &i64| *number > 0;
-    let parallel = how.parallel_files_download.filter(is_set);
+    let parallel = options.parallel_files_download.filter(is_set);
     Ok(RestoreSpec {
-        included_namespaces: flags::namespaces(&what.include_namespaces, &what.exclude_namespaces)?,
-        excluded_namespaces: what.exclude_namespaces.clone(),
-        included_resources: what.include_resources.clone(),
-        excluded_resources: what.exclude_resources.clone(),
-        include_cluster_resources: what.include_cluster_resources,
-        label_selector: what.selector.as_deref().map(selector::parse).transpose()?,
-        or_label_selectors: match &what.or_selector {
+        included_namespaces: flags::namespaces(
+            &filter.include_namespaces,
+            &filter.exclude_namespaces,
+        )?,
+        excluded_namespaces: filter.exclude_namespaces.clone(),
+        included_resources: filter.include_resources.clone(),
+        excluded_resources: filter.exclude_resources.clone(),
+        include_cluster_resources: filter.include_cluster_resources,
+        label_selector: filter.selector.as_deref().map(selector::parse).transpose()?,
+        or_label_selectors: match &filter.or_selector {
             Some(selectors) => selector::parse_any(selectors)?,
             None => Vec::new(),
         },
-        restore_status: (!what.status_include_resources.is_empty()).then(|| RestoreStatusSpec {
-            included_resources: what.status_include_resources.clone(),
-            excluded_resources: what.status_exclude_resources.clone(),
+        restore_status: (!filter.status_include_resources.is_empty()).then(|| RestoreStatusSpec {
+            included_resources: filter.status_include_resources.clone(),
+            excluded_resources: filter.status_exclude_resources.clone(),
             ..RestoreStatusSpec::default()
         }),
-        namespace_mapping: flags::distinct("--namespace-mappings", &how.namespace_mappings)?,
-        existing_resource_policy: how.existing_resource_policy.map(|policy| match policy {
-            Policy::None => ExistingResourcePolicy::None,
-            Policy::Update => ExistingResourcePolicy::Update,
+        namespace_mapping: flags::distinct("--namespace-mappings", &options.namespace_mappings)?,
+        existing_resource_policy: options.existing_resource_policy.map(|policy| match policy {
+            ExistingPolicy::None => ExistingResourcePolicy::None,
+            ExistingPolicy::Update => ExistingResourcePolicy::Update,
         }),
-        resource_modifier: how.resource_modifier_configmap.as_ref().map(|name| {
+        resource_modifier: options.resource_modifier_configmap.as_ref().map(|name| {
             TypedLocalObjectReference {
                 api_group: None,
                 // In small letters, as Velero writes it.
@@ -141,16 +147,16 @@ pub(super) fn spec(what: &What, how: &How) -> anyhow::Result<RestoreSpec> {
                 name: name.clone(),
             }
         }),
-        preserve_node_ports: how.preserve_nodeports,
-        restore_pvs: how.restore_volumes,
-        uploader_config: (how.write_sparse_files.is_some() || parallel.is_some()).then(|| {
+        preserve_node_ports: options.preserve_nodeports,
+        restore_pvs: options.restore_volumes,
+        uploader_config: (options.write_sparse_files.is_some() || parallel.is_some()).then(|| {
             RestoreUploaderConfig {
-                write_sparse_files: how.write_sparse_files,
+                write_sparse_files: options.write_sparse_files,
                 parallel_files_download: parallel.unwrap_or_default(),
                 ..RestoreUploaderConfig::default()
             }
         }),
-        item_operation_timeout: how.item_operation_timeout.unwrap_or(Duration::ZERO),
+        item_operation_timeout: options.item_operation_timeout.unwrap_or(Duration::ZERO),
         ..RestoreSpec::default()
     })
 }

@@ -5,18 +5,18 @@ use serde_json::{Value, json};
 use super::*;
 
 #[derive(Debug, clap::Parser)]
-struct Line {
+struct TestCommand {
     #[command(flatten)]
     args: Args,
 }
 
 fn parse(line: &[&str]) -> Result<Args, clap::Error> {
     let words = ["create"].iter().chain(line);
-    Line::try_parse_from(words).map(|line| line.args)
+    TestCommand::try_parse_from(words).map(|line| line.args)
 }
 
 /// The restore that a command line makes.
-fn made(line: &[&str]) -> anyhow::Result<Restore> {
+fn parse_restore(line: &[&str]) -> anyhow::Result<Restore> {
     let now = "2026-01-02T03:04:05Z".parse().unwrap();
     restore(&parse(line).unwrap_or_else(|error| panic!("{line:?}: {error}")), now)
 }
@@ -25,8 +25,8 @@ fn made(line: &[&str]) -> anyhow::Result<Restore> {
 fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
     let from = ["--from-backup", "b"];
     let line: Vec<&str> = from.iter().chain(line).copied().collect();
-    let mut value = serde_json::to_value(made(&line)?.spec)?;
-    let empty = serde_json::to_value(made(&from)?.spec)?;
+    let mut value = serde_json::to_value(parse_restore(&line)?.spec)?;
+    let empty = serde_json::to_value(parse_restore(&from)?.spec)?;
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|field, value| empty[field] != *value);
     }
@@ -34,14 +34,14 @@ fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
 }
 
 #[test]
-fn a_restore_of_everything_says_so_as_veleros_command_line_does() {
-    let restore = made(&["--from-backup", "b"]).unwrap();
+fn restore_of_everything_has_the_same_spec_as_from_velero() {
+    let restore = parse_restore(&["--from-backup", "b"]).unwrap();
     assert_eq!(restore.metadata.name.as_deref(), Some("b-20260102030405"));
     let expected = json!({
         "backupName": "b", "includedNamespaces": ["*"], "hooks": {}, "itemOperationTimeout": "0s",
     });
     assert_eq!(serde_json::to_value(restore.spec).unwrap(), expected);
-    let restore = made(&["mine", "--from-schedule", "nightly"]).unwrap();
+    let restore = parse_restore(&["mine", "--from-schedule", "nightly"]).unwrap();
     assert_eq!(restore.metadata.name.as_deref(), Some("mine"));
     assert_eq!(restore.spec.schedule_name, "nightly");
     assert_eq!(restore.spec.backup_name, "");
@@ -96,7 +96,7 @@ fn each_flag_sets_its_field() {
 
 #[test]
 fn labels_and_annotations_are_put_on_the_restore() {
-    let restore = made(&[
+    let restore = parse_restore(&[
         "r",
         "--from-backup=b",
         "--labels=a=b",
@@ -114,12 +114,12 @@ fn labels_and_annotations_are_put_on_the_restore() {
             },
         })
     );
-    let plain = made(&["r", "--from-backup=b"]).unwrap();
+    let plain = parse_restore(&["r", "--from-backup=b"]).unwrap();
     assert_eq!(serde_json::to_value(plain.metadata).unwrap(), json!({"name": "r"}));
 }
 
 #[test]
-fn what_cannot_be_read_or_contradicts_itself_is_refused() {
+fn invalid_or_contradictory_flags_are_refused() {
     for line in [
         &[][..],
         &["--from-backup=b", "--from-schedule=s"],
@@ -143,7 +143,7 @@ fn what_cannot_be_read_or_contradicts_itself_is_refused() {
         (&["--from-backup=B"], "\"B\" is not a name"),
         (&[&format!("--from-backup={}", "x".repeat(250))], "leaves no room for the timestamp"),
     ] {
-        let error = made(line).unwrap_err();
+        let error = parse_restore(line).unwrap_err();
         assert!(error.to_string().contains(reason), "{line:?}: {error}");
     }
 }
@@ -155,8 +155,8 @@ fn backup(name: &str, phase: &str, start: &str) -> Backup {
 }
 
 #[test]
-fn of_a_schedule_the_newest_backup_is_taken_that_is_good_enough() {
-    let source = Source {
+fn newest_restorable_backup_of_a_schedule_is_chosen() {
+    let source = SourceBackups {
         backups: vec![
             backup("old", "Completed", "2026-01-01T00:00:00Z"),
             backup("partial", "PartiallyFailed", "2026-01-02T00:00:00Z"),
@@ -164,14 +164,14 @@ fn of_a_schedule_the_newest_backup_is_taken_that_is_good_enough() {
             backup("running", "InProgress", "2026-01-04T00:00:00Z"),
         ],
     };
-    let mut spec = made(&["--from-schedule=s"]).unwrap().spec;
-    assert_eq!(source.chosen(&spec).unwrap().metadata.name.as_deref(), Some("old"));
-    source.pick(&mut spec);
+    let mut spec = parse_restore(&["--from-schedule=s"]).unwrap().spec;
+    assert_eq!(source.server_choice(&spec).unwrap().metadata.name.as_deref(), Some("old"));
+    source.choose_newest(&mut spec);
     assert_eq!((spec.backup_name.as_str(), spec.schedule_name.as_str()), ("partial", ""));
     assert!(source.check(&spec).is_ok());
 
-    let none = Source { backups: source.backups[1..].to_vec() };
-    let spec = made(&["--from-schedule=s"]).unwrap().spec;
+    let none = SourceBackups { backups: source.backups[1..].to_vec() };
+    let spec = parse_restore(&["--from-schedule=s"]).unwrap().spec;
     let error = none.check(&spec).unwrap_err().to_string();
     assert!(error.contains("none of the 3 backups") && error.contains("--allow-partially-failed"));
 }

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 
 use super::super::phase;
 use super::Files;
-use crate::describe::section::{choice, excluded, included, selector_text, time};
-use crate::describe::{Transfers, document, volumes};
+use crate::describe::section::{choice_text, excluded, included, selector_text, time};
+use crate::describe::{FetchedVolumeProgress, document, volumes};
 use crate::run::Run as _;
 
 pub(super) fn render(
     restore: &Restore,
     files: &Files,
-    transfers: &Transfers,
+    transfers: &FetchedVolumeProgress,
     details: bool,
 ) -> Value {
     let status = restore.status.clone().unwrap_or_default();
-    let mut document = document::new(restore);
+    let mut document = document::run_document(restore);
     document["spec"] = spec(&restore.spec);
     document["status"] = self::status(restore, &status, files, details);
     volumes::json::<VolumePluginRestore>(&mut document["status"], transfers, details);
@@ -37,15 +37,15 @@ fn spec(spec: &RestoreSpec) -> Value {
         "resources": {
             "included": included(&spec.included_resources),
             "excluded": excluded(&spec.excluded_resources),
-            "clusterScoped": choice(spec.include_cluster_resources, "excluded", "included", "auto"),
+            "clusterScoped": choice_text(spec.include_cluster_resources, "excluded", "included", "auto"),
         },
         "namespaceMapping": spec.namespace_mapping,
         "labelSelector": selector_text(spec.label_selector.as_ref()),
         "orLabelSelectors": any.collect::<Vec<_>>(),
-        "restorePVs": choice(spec.restore_pvs, "false", "true", "auto"),
+        "restorePVs": choice_text(spec.restore_pvs, "false", "true", "auto"),
         "existingResourcePolicy": spec.existing_resource_policy,
         "itemOperationTimeout": spec.item_operation_timeout,
-        "preserveNodePorts": choice(spec.preserve_node_ports, "false", "true", "auto"),
+        "preserveNodePorts": choice_text(spec.preserve_node_ports, "false", "true", "auto"),
     });
     let mut add = |key: &str, value: Value| document[key] = value;
     for (key, reference) in
@@ -101,13 +101,13 @@ fn status(restore: &Restore, status: &RestoreStatus, files: &Files, details: boo
         add("hooksFailed", hooks.hooks_failed.into());
     }
     let (key, error) = ("resourceList", "errorGettingResourceList");
-    document::fetched(&mut document, key, error, files.resources.as_ref());
+    document::add_fetched(&mut document, key, error, files.resources.as_ref());
     document
 }
 
 /// Volumes by how they were restored: with details as they stand in the file, else by their names.
 fn volumes(volumes: &[RestoreVolumeInfo], details: bool) -> Value {
-    let one = |volume: &RestoreVolumeInfo| {
+    let volume_document = |volume: &RestoreVolumeInfo| {
         let RestoreVolumeInfo { pvc_namespace, pvc_name, pv_name, .. } = volume;
         if details {
             json!(volume)
@@ -116,7 +116,11 @@ fn volumes(volumes: &[RestoreVolumeInfo], details: bool) -> Value {
         }
     };
     let listed = |is_meant: &dyn Fn(Option<&Method>) -> bool| -> Vec<Value> {
-        volumes.iter().filter(|v| is_meant(v.restore_method.as_ref())).map(one).collect()
+        volumes
+            .iter()
+            .filter(|v| is_meant(v.restore_method.as_ref()))
+            .map(volume_document)
+            .collect()
     };
     json!({
         "nativeSnapshots": listed(&|method| method == Some(&Method::NativeSnapshot)),

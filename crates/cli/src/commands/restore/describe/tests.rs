@@ -3,7 +3,7 @@ use bowline_store::file::Messages;
 use serde_json::json;
 
 use super::*;
-use crate::transfer::{Report as _, Transfer};
+use crate::volume_progress::{VolumeProgress, VolumeReport as _};
 
 /// A restore that has something in every section.
 fn full() -> Restore {
@@ -83,21 +83,21 @@ fn files() -> Files {
 }
 
 /// A volume that was made, and one that was not, whose plugin had no name for it yet.
-fn transfers() -> Vec<Transfer> {
+fn transfers() -> Vec<VolumeProgress> {
     let restore = |snapshot: &str, status: &Value| {
         let report = json!({
             "metadata": {"name": snapshot}, "status": status,
             "spec": {"snapshotID": snapshot, "backup": "b", "plugin": "x.io/a"},
         });
-        serde_json::from_value::<VolumePluginRestore>(report).unwrap().transfer()
+        serde_json::from_value::<VolumePluginRestore>(report).unwrap().into_progress()
     };
-    let made = json!({
+    let report = json!({
         "phase": "Completed", "volumeID": "pv-1", "startTimestamp": "2026-01-02T03:04:05Z",
         "completionTimestamp": "2026-01-02T03:04:35Z",
         "progress": {"bytesDone": 2048, "totalBytes": 2048},
     });
     let canceled = json!({"phase": "Canceled", "message": "the restore was canceled"});
-    vec![restore("snap-1", &made), restore("snap-2", &canceled)]
+    vec![restore("snap-1", &report), restore("snap-2", &canceled)]
 }
 
 /// What is downloaded without `--details`.
@@ -156,7 +156,7 @@ fn a_restore_whose_files_cannot_be_read() {
 }
 
 #[test]
-fn a_restore_that_nobody_has_looked_at_or_that_was_refused() {
+fn new_and_refused_restores_are_described() {
     let mut restore = Restore::new("r", bowline_api::RestoreSpec::default());
     restore.spec.schedule_name = "nightly".to_owned();
     let text = text::render(&restore, &Files::default(), &Ok(Vec::new()), false);

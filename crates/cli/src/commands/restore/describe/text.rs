@@ -6,50 +6,50 @@ use bowline_store::file::RestoreOperation;
 
 use super::super::phase;
 use super::{Files, volumes};
-use crate::describe::section::{self, choice, excluded, included, item, pairs, time};
-use crate::describe::{self, Transfers};
+use crate::describe::section::{self, choice_text, excluded, included, item, pairs, time};
+use crate::describe::{self, FetchedVolumeProgress};
+use crate::key_value_page::{KeyValuePage, NONE};
 use crate::run::{Run as _, Summary};
-use crate::sheet::{NONE, Sheet};
 
 pub(super) fn render(
     restore: &Restore,
     files: &Files,
-    transfers: &Transfers,
+    transfers: &FetchedVolumeProgress,
     details: bool,
 ) -> String {
-    let mut sheet = Sheet::default();
+    let mut page = KeyValuePage::default();
     let status = restore.status.clone().unwrap_or_default();
     let summary = restore.summary();
-    section::metadata(&mut sheet, restore);
-    sheet.gap();
-    section::phase(&mut sheet, restore);
-    items(&mut sheet, restore);
-    sheet.gap();
-    times(&mut sheet, &summary);
-    section::reasons(&mut sheet, &summary);
-    section::results(&mut sheet, &summary, files.results.as_ref());
-    sheet.gap();
-    source(&mut sheet, &restore.spec);
-    filters(&mut sheet, &restore.spec);
-    sheet.gap();
-    let volumes = choice(restore.spec.restore_pvs, "false", "true", "auto");
-    sheet.field(0, "Restore PVs", volumes);
-    volumes::render(&mut sheet, restore, files, details);
-    describe::volumes::text::<VolumePluginRestore>(&mut sheet, transfers, details);
-    settings(&mut sheet, &restore.spec);
+    section::metadata(&mut page, restore);
+    page.blank_line();
+    section::phase(&mut page, restore);
+    items(&mut page, restore);
+    page.blank_line();
+    times(&mut page, &summary);
+    section::reasons(&mut page, &summary);
+    section::results(&mut page, &summary, files.results.as_ref());
+    page.blank_line();
+    source(&mut page, &restore.spec);
+    filters(&mut page, &restore.spec);
+    page.blank_line();
+    let volumes = choice_text(restore.spec.restore_pvs, "false", "true", "auto");
+    page.field(0, "Restore PVs", volumes);
+    volumes::render(&mut page, restore, files, details);
+    describe::volumes::text::<VolumePluginRestore>(&mut page, transfers, details);
+    settings(&mut page, &restore.spec);
     let counts = (
         status.restore_item_operations_attempted,
         status.restore_item_operations_completed,
         status.restore_item_operations_failed,
     );
     let file = files.operations.as_ref();
-    section::operations(&mut sheet, "Restore Item Operations", counts, file, operation);
-    section::hooks(&mut sheet, status.hook_status.as_ref());
-    section::resources(&mut sheet, files.resources.as_ref());
-    sheet.finish()
+    section::operations(&mut page, "Restore Item Operations", counts, file, operation);
+    section::hooks(&mut page, status.hook_status.as_ref());
+    section::resources(&mut page, files.resources.as_ref());
+    page.finish()
 }
 
-fn items(sheet: &mut Sheet, restore: &Restore) {
+fn items(page: &mut KeyValuePage, restore: &Restore) {
     let status = restore.status.as_ref();
     let Some(progress) = status.and_then(|status| status.progress.as_ref()) else { return };
     let (total, done) = match phase(restore) {
@@ -58,93 +58,94 @@ fn items(sheet: &mut Sheet, restore: &Restore) {
         }
         _ => ("Total items to be restored", "Items restored"),
     };
-    sheet.field(0, total, progress.total_items);
-    sheet.field(0, done, progress.items_restored);
+    page.field(0, total, progress.total_items);
+    page.field(0, done, progress.items_restored);
 }
 
-fn times(sheet: &mut Sheet, summary: &Summary) {
-    sheet.field(0, "Started", time(summary.started.as_ref()));
-    sheet.field(0, "Completed", time(summary.ended.as_ref()));
+fn times(page: &mut KeyValuePage, summary: &Summary) {
+    page.field(0, "Started", time(summary.started.as_ref()));
+    page.field(0, "Completed", time(summary.ended.as_ref()));
 }
 
-fn source(sheet: &mut Sheet, spec: &RestoreSpec) {
+fn source(page: &mut KeyValuePage, spec: &RestoreSpec) {
     // Of a schedule, the server chooses the backup.
     if spec.backup_name.is_empty() {
-        sheet.field(0, "Schedule", &spec.schedule_name);
+        page.field(0, "Schedule", &spec.schedule_name);
     } else {
-        sheet.field(0, "Backup", &spec.backup_name);
+        page.field(0, "Backup", &spec.backup_name);
     }
 }
 
-fn filters(sheet: &mut Sheet, spec: &RestoreSpec) {
-    sheet.gap();
-    sheet.heading(0, "Namespaces");
+fn filters(page: &mut KeyValuePage, spec: &RestoreSpec) {
+    page.blank_line();
+    page.heading(0, "Namespaces");
     let all = ["*".to_owned()];
     let namespaces = match spec.included_namespaces.as_slice() {
         list if list.is_empty() || list == all => "all namespaces found in the backup".to_owned(),
         list => list.join(", "),
     };
-    sheet.field(1, "Included", namespaces);
-    sheet.field(1, "Excluded", excluded(&spec.excluded_namespaces));
-    sheet.gap();
-    sheet.heading(0, "Resources");
-    sheet.field(1, "Included", included(&spec.included_resources));
-    sheet.field(1, "Excluded", excluded(&spec.excluded_resources));
-    let cluster = choice(spec.include_cluster_resources, "excluded", "included", "auto");
-    sheet.field(1, "Cluster-scoped", cluster);
-    sheet.gap();
-    sheet.list(0, "Namespace mappings", pairs(&spec.namespace_mapping));
-    section::selectors(sheet, spec.label_selector.as_ref(), &spec.or_label_selectors);
+    page.field(1, "Included", namespaces);
+    page.field(1, "Excluded", excluded(&spec.excluded_namespaces));
+    page.blank_line();
+    page.heading(0, "Resources");
+    page.field(1, "Included", included(&spec.included_resources));
+    page.field(1, "Excluded", excluded(&spec.excluded_resources));
+    let cluster = choice_text(spec.include_cluster_resources, "excluded", "included", "auto");
+    page.field(1, "Cluster-scoped", cluster);
+    page.blank_line();
+    page.list(0, "Namespace mappings", pairs(&spec.namespace_mapping));
+    section::selectors(page, spec.label_selector.as_ref(), &spec.or_label_selectors);
 }
 
-fn settings(sheet: &mut Sheet, spec: &RestoreSpec) {
-    sheet.gap();
+fn settings(page: &mut KeyValuePage, spec: &RestoreSpec) {
+    page.blank_line();
     let policy = spec.existing_resource_policy.as_ref().map(ExistingResourcePolicy::as_str);
     let policy = policy.filter(|policy| !policy.is_empty()).unwrap_or(NONE);
-    sheet.field(0, "Existing Resource Policy", policy);
-    sheet.field(0, "ItemOperationTimeout", spec.item_operation_timeout);
-    sheet.gap();
-    let ports = choice(spec.preserve_node_ports, "false", "true", "auto");
-    sheet.field(0, "Preserve Service NodePorts", ports);
+    page.field(0, "Existing Resource Policy", policy);
+    let operation_timeout = section::server_default_if_zero(spec.item_operation_timeout);
+    page.field(0, "ItemOperationTimeout", operation_timeout);
+    page.blank_line();
+    let ports = choice_text(spec.preserve_node_ports, "false", "true", "auto");
+    page.field(0, "Preserve Service NodePorts", ports);
     for (key, reference) in [
         ("Resource modifier", &spec.resource_modifier),
         ("Resource policies", &spec.resource_policy),
     ] {
         if let Some(reference) = reference {
-            sheet.gap();
-            sheet.heading(0, key);
-            sheet.field(1, "Type", &reference.kind);
-            sheet.field(1, "Name", &reference.name);
+            page.blank_line();
+            page.heading(0, key);
+            page.field(1, "Type", &reference.kind);
+            page.field(1, "Name", &reference.name);
         }
     }
     if let Some(RestoreStatusSpec { included_resources, excluded_resources, .. }) =
         &spec.restore_status
     {
-        sheet.gap();
-        sheet.heading(0, "Restore status of");
-        sheet.field(1, "Included", included(included_resources));
-        sheet.field(1, "Excluded", excluded(excluded_resources));
+        page.blank_line();
+        page.heading(0, "Restore status of");
+        page.field(1, "Included", included(included_resources));
+        page.field(1, "Excluded", excluded(excluded_resources));
     }
     if let Some(uploader) = &spec.uploader_config {
-        self::uploader(sheet, uploader);
+        self::uploader(page, uploader);
     }
 }
 
-fn uploader(sheet: &mut Sheet, uploader: &RestoreUploaderConfig) {
-    sheet.gap();
-    sheet.heading(0, "Uploader config");
+fn uploader(page: &mut KeyValuePage, uploader: &RestoreUploaderConfig) {
+    page.blank_line();
+    page.heading(0, "Uploader config");
     if uploader.write_sparse_files == Some(true) {
-        sheet.field(1, "Write Sparse Files", true);
+        page.field(1, "Write Sparse Files", true);
     }
     if uploader.parallel_files_download > 0 {
-        sheet.field(1, "Parallel Restore", uploader.parallel_files_download);
+        page.field(1, "Parallel Restore", uploader.parallel_files_download);
     }
 }
 
-fn operation(sheet: &mut Sheet, operation: &RestoreOperation) {
+fn operation(page: &mut KeyValuePage, operation: &RestoreOperation) {
     let RestoreOperation { spec, status, .. } = operation;
-    sheet.heading(1, &format!("Operation for {}", item(&spec.resource_identifier)));
-    sheet.field(2, "Restore Item Action Plugin", &spec.restore_item_action);
-    sheet.field(2, "Operation ID", &spec.operation_id);
-    section::operation_status(sheet, status);
+    page.heading(1, &format!("Operation for {}", item(&spec.resource_identifier)));
+    page.field(2, "Restore Item Action Plugin", &spec.restore_item_action);
+    page.field(2, "Operation ID", &spec.operation_id);
+    section::operation_status(page, status);
 }

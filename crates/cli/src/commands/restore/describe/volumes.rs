@@ -5,49 +5,49 @@ use bowline_store::file::{Method, RestoreVolumeInfo};
 
 use super::Files;
 use crate::describe::Fetched;
-use crate::describe::section::{self, MORE, volume_name};
+use crate::describe::section::{self, DETAILS_HINT, volume_name};
+use crate::key_value_page::KeyValuePage;
 use crate::run::Run as _;
-use crate::sheet::Sheet;
 
-pub(super) fn render(sheet: &mut Sheet, restore: &Restore, files: &Files, details: bool) {
+pub(super) fn render(page: &mut KeyValuePage, restore: &Restore, files: &Files, details: bool) {
     let volumes: &Fetched<Vec<RestoreVolumeInfo>> = match &files.volumes {
         Some(volumes) => volumes,
-        None if restore.summary().stage.is_over() => return,
+        None if restore.summary().stage.is_terminal() => return,
         None => {
-            sheet.gap();
-            sheet.field(0, "Restored Volumes", "<known when all items are restored>");
+            page.blank_line();
+            page.field(0, "Restored Volumes", "<known when all items are restored>");
             return;
         }
     };
-    sheet.gap();
+    page.blank_line();
     let volumes = match volumes {
         Ok(volumes) => volumes,
         Err(reason) => {
-            sheet.field(0, "Restored Volumes", format_args!("<{reason}>"));
+            page.field(0, "Restored Volumes", format_args!("<{reason}>"));
             return;
         }
     };
-    let of = |method: Method| -> Vec<&RestoreVolumeInfo> {
+    let with_method = |method: Method| -> Vec<&RestoreVolumeInfo> {
         volumes.iter().filter(|v| v.restore_method.as_ref() == Some(&method)).collect()
     };
-    let native = of(Method::NativeSnapshot);
+    let native = with_method(Method::NativeSnapshot);
     if !native.is_empty() {
-        section::volumes(sheet, 0, "Velero-Native Snapshot Restores", &native, |sheet, volume| {
-            native_snapshot(sheet, volume, details);
+        section::volumes(page, 0, "Velero-Native Snapshot Restores", &native, |page, volume| {
+            native_snapshot(page, volume, details);
         });
-        sheet.gap();
+        page.blank_line();
     }
-    let copied = of(Method::PodVolumeRestore);
+    let copied = with_method(Method::PodVolumeRestore);
     if !copied.is_empty() {
-        section::volumes(sheet, 0, "Pod Volume Restores", &copied, |sheet, volume| {
-            pod_volume(sheet, volume, details);
+        section::volumes(page, 0, "Pod Volume Restores", &copied, |page, volume| {
+            pod_volume(page, volume, details);
         });
-        sheet.gap();
+        page.blank_line();
     }
     // Velero says of these alone that there are none.
-    let csi = of(Method::CsiSnapshot);
-    section::volumes(sheet, 0, "CSI Snapshot Restores", &csi, |sheet, volume| {
-        csi_snapshot(sheet, volume, details);
+    let csi = with_method(Method::CsiSnapshot);
+    section::volumes(page, 0, "CSI Snapshot Restores", &csi, |page, volume| {
+        csi_snapshot(page, volume, details);
     });
     let is_other = |volume: &&RestoreVolumeInfo| {
         let method = volume.restore_method.as_ref();
@@ -55,72 +55,72 @@ pub(super) fn render(sheet: &mut Sheet, restore: &Restore, files: &Files, detail
     };
     let other: Vec<_> = volumes.iter().filter(is_other).collect();
     if !other.is_empty() {
-        sheet.gap();
-        section::volumes(sheet, 0, "Other Volume Restores", &other, |sheet, volume| {
-            sheet.line(1, name(volume));
+        page.blank_line();
+        section::volumes(page, 0, "Other Volume Restores", &other, |page, volume| {
+            page.line(1, name(volume));
         });
     }
 }
 
-fn native_snapshot(sheet: &mut Sheet, volume: &RestoreVolumeInfo, details: bool) {
+fn native_snapshot(page: &mut KeyValuePage, volume: &RestoreVolumeInfo, details: bool) {
     let Some(info) = volume.native_snapshot_info.as_ref().filter(|_| details) else {
-        sheet.field(1, &name(volume), more(details));
+        page.field(1, &name(volume), more(details));
         return;
     };
-    sheet.heading(1, &name(volume));
-    sheet.field(2, "Snapshot ID", &info.snapshot_handle);
-    sheet.field(2, "Type", &info.volume_type);
-    sheet.field(2, "Availability Zone", &info.volume_az);
-    sheet.field(2, "IOPS", &info.iops);
+    page.heading(1, &name(volume));
+    page.field(2, "Snapshot ID", &info.snapshot_handle);
+    page.field(2, "Type", &info.volume_type);
+    page.field(2, "Availability Zone", &info.volume_az);
+    page.field(2, "IOPS", &info.iops);
 }
 
-fn csi_snapshot(sheet: &mut Sheet, volume: &RestoreVolumeInfo, details: bool) {
-    sheet.heading(1, &name(volume));
+fn csi_snapshot(page: &mut KeyValuePage, volume: &RestoreVolumeInfo, details: bool) {
+    page.heading(1, &name(volume));
     if volume.snapshot_data_moved {
         match volume.snapshot_data_movement_info.as_ref().filter(|_| details) {
-            None => sheet.field(2, "Data Movement", more(details)),
+            None => page.field(2, "Data Movement", more(details)),
             Some(info) => {
-                sheet.heading(2, "Data Movement");
-                sheet.field(3, "Operation ID", &info.operation_id);
+                page.heading(2, "Data Movement");
+                page.field(3, "Operation ID", &info.operation_id);
                 let mover = if info.data_mover.is_empty() { "velero" } else { &info.data_mover };
-                sheet.field(3, "Data Mover", mover);
-                sheet.field(3, "Uploader Type", &info.uploader_type);
+                page.field(3, "Data Mover", mover);
+                page.field(3, "Uploader Type", &info.uploader_type);
             }
         }
         return;
     }
     match volume.csi_snapshot_info.as_ref().filter(|_| details) {
-        None => sheet.field(2, "Snapshot", more(details)),
+        None => page.field(2, "Snapshot", more(details)),
         Some(info) => {
-            sheet.heading(2, "Snapshot");
-            sheet.field(3, "Snapshot Content Name", &info.vsc_name);
-            sheet.field(3, "Storage Snapshot ID", &info.snapshot_handle);
-            sheet.field(3, "CSI Driver", &info.driver);
+            page.heading(2, "Snapshot");
+            page.field(3, "Snapshot Content Name", &info.vsc_name);
+            page.field(3, "Storage Snapshot ID", &info.snapshot_handle);
+            page.field(3, "CSI Driver", &info.driver);
         }
     }
 }
 
-fn pod_volume(sheet: &mut Sheet, volume: &RestoreVolumeInfo, details: bool) {
+fn pod_volume(page: &mut KeyValuePage, volume: &RestoreVolumeInfo, details: bool) {
     let Some(info) = &volume.pvr_info else {
-        sheet.line(1, name(volume));
+        page.line(1, name(volume));
         return;
     };
     let pod = format!("{}/{}, volume {}", info.pod_namespace, info.pod_name, info.volume_name);
     let phase = if info.phase.is_empty() { "New" } else { &info.phase };
     if !details {
-        sheet.field(1, &pod, format_args!("{phase}, {MORE}"));
+        page.field(1, &pod, format_args!("{phase}, {DETAILS_HINT}"));
         return;
     }
-    sheet.heading(1, &pod);
-    sheet.field(2, "Phase", phase);
-    sheet.field(2, "Uploader Type", &info.uploader_type);
-    sheet.field(2, "Snapshot ID", &info.snapshot_handle);
-    sheet.field(2, "Size (bytes)", info.size);
+    page.heading(1, &pod);
+    page.field(2, "Phase", phase);
+    page.field(2, "Uploader Type", &info.uploader_type);
+    page.field(2, "Snapshot ID", &info.snapshot_handle);
+    page.field(2, "Size (bytes)", info.size);
 }
 
 /// Where there is more to see, if there is.
 fn more(details: bool) -> &'static str {
-    if details { "<not known>" } else { MORE }
+    if details { "<not known>" } else { DETAILS_HINT }
 }
 
 fn name(volume: &RestoreVolumeInfo) -> String {

@@ -4,10 +4,10 @@ begin() {
   echo "correct horse battery staple" >passphrase
   mkdir "$BUCKETS/backups"
   shop
-  kubectl -n velero create secret generic cloud --from-file=cloud="$S3_CREDENTIALS"
+  kubectl -n velero create secret generic cloud --from-file=credentials="$S3_CREDENTIALS"
   serve
   bowline backup-location create main --provider aws --bucket backups --config region=eu-central-1 \
-    --credential cloud=cloud --default
+    --credential cloud=credentials --default
   bowline backup create nightly --include-namespaces shop --wait
 }
 

@@ -1,8 +1,8 @@
 use super::*;
 
-fn taken() -> Arc<Taken> {
-    let taken = Arc::new(Taken::default());
-    taken.add(Record {
+fn completed_snapshots() -> Arc<CompletedSnapshots> {
+    let completed = Arc::new(CompletedSnapshots::default());
+    completed.add(CsiSnapshotRecord {
         volume: "pv-1".into(),
         namespace: "shop".into(),
         claim: "data".into(),
@@ -14,9 +14,9 @@ fn taken() -> Arc<Taken> {
         deletion_policy: "Delete".into(),
         restore_size: Some(2 << 30),
         operation: "shop/velero-data-1/2026-01-01T00:00:00Z".into(),
-        ..Record::default()
+        ..CsiSnapshotRecord::default()
     });
-    taken
+    completed
 }
 
 fn backup(phase: Option<BackupPhase>) -> Encoded<Backup> {
@@ -27,7 +27,7 @@ fn backup(phase: Option<BackupPhase>) -> Encoded<Backup> {
 }
 
 async fn execute(name: &str, object: Value, phase: Option<BackupPhase>) -> (BackupOutput, Value) {
-    let actions = built_in(&taken());
+    let actions = built_in(&completed_snapshots());
     assert_eq!(actions.len(), 4, "all names are valid");
     let action = actions.iter().find(|action| action.name.as_str() == name).unwrap();
     let item = Item::from_object(&object).unwrap();
@@ -50,10 +50,10 @@ fn texts(ids: &[ResourceIdentifier]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_claim_says_which_snapshot_it_has_and_asks_for_as_much_as_that_needs() {
+async fn claim_names_its_snapshot_and_requests_at_least_the_restore_size() {
     const NAME: &str = "velero.io/csi-pvc-backupper";
-    for (asked, stored) in [("1Gi", "2Gi"), ("2Gi", "2Gi"), ("3G", "3G"), ("10Gi", "10Gi")] {
-        let (output, item) = execute(NAME, claim("data", asked), None).await;
+    for (requested, stored) in [("1Gi", "2Gi"), ("2Gi", "2Gi"), ("3G", "3G"), ("10Gi", "10Gi")] {
+        let (output, item) = execute(NAME, claim("data", requested), None).await;
         assert_eq!(item["spec"]["resources"]["requests"]["storage"], stored);
         let labels = json!({
             "app": "db",
@@ -106,10 +106,10 @@ async fn a_volume_snapshot_brings_its_content_and_class_and_an_operation() {
     let (output, item) = execute(BACKUPPER, snapshot("velero-data-1"), phase.clone()).await;
     assert_eq!(item["metadata"]["annotations"]["velero.io/skip-from-backup"], "true");
     assert_eq!(output.operation, None);
-    let mut known = snapshot("velero-data-1");
-    known["metadata"]["annotations"] = json!({"velero.io/csi-volumesnapshot-handle": "snap-1"});
-    let (output, item) = execute(BACKUPPER, known.clone(), phase).await;
-    assert_eq!((item, output.operation), (known, None));
+    let mut annotated = snapshot("velero-data-1");
+    annotated["metadata"]["annotations"] = json!({"velero.io/csi-volumesnapshot-handle": "snap-1"});
+    let (output, item) = execute(BACKUPPER, annotated.clone(), phase).await;
+    assert_eq!((item, output.operation), (annotated, None));
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::backup::csi::sight::GRACE;
+use crate::backup::csi::snapshot_watch::ERROR_GRACE;
 
 #[test]
 fn the_class_of_a_group_is_named_labelled_or_the_only_one() {
@@ -30,30 +30,30 @@ fn the_class_of_a_group_is_named_labelled_or_the_only_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_is_taken_when_it_has_a_handle_and_an_error_counts_after_a_while() {
-    let errors = Errors::default();
-    assert!(!errors.note(&json!({})));
-    assert!(errors.note(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})));
+async fn group_is_taken_once_it_has_a_handle_and_errors_count_after_the_grace_period() {
+    let errors = LastingError::default();
+    assert!(!errors.record(&json!({})));
+    assert!(errors.record(&json!({"status": {"volumeGroupSnapshotHandle": "g"}})));
     let failing = |message: &str| json!({"status": {"error": {"message": message}}});
-    let begun = Instant::now();
-    assert!(!errors.note(&failing("no")));
+    let started_at = Instant::now();
+    assert!(!errors.record(&failing("no")));
     let later = async {
-        sleep(GRACE / 2).await;
-        assert!(!errors.note(&failing("still no")));
+        sleep(ERROR_GRACE / 2).await;
+        assert!(!errors.record(&failing("still no")));
     };
     // Nothing changes at its end.
-    let (error, ()) = tokio::join!(errors.lasting(), later);
-    assert_eq!((error.as_str(), begun.elapsed()), ("still no", GRACE));
-    assert!(!errors.note(&json!({"status": {}})));
-    assert!(!errors.note(&failing("no")));
-    assert_eq!(errors.lasting().await, "no");
-    assert_eq!(begun.elapsed(), GRACE * 2, "it counts from anew");
+    let (error, ()) = tokio::join!(errors.wait_until_lasting(), later);
+    assert_eq!((error.as_str(), started_at.elapsed()), ("still no", ERROR_GRACE));
+    assert!(!errors.record(&json!({"status": {}})));
+    assert!(!errors.record(&failing("no")));
+    assert_eq!(errors.wait_until_lasting().await, "no");
+    assert_eq!(started_at.elapsed(), ERROR_GRACE * 2, "it counts from anew");
 }
 
 #[test]
-fn a_group_takes_only_what_is_wanted() {
+fn group_must_select_exactly_the_planned_claims() {
     let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect();
-    let check = |wanted, labelled| only_these(&names(wanted), &names(labelled));
+    let check = |planned, labelled| check_members(&names(planned), &names(labelled));
     assert_eq!(check(&["a", "b"], &["a", "b"]), Ok(()));
     let more = check(&["a"], &["a", "b", "c", "d", "e", "f", "g"]).unwrap_err();
     assert!(more.ends_with("label: b, c, d, e, f and 1 more"), "{more}");

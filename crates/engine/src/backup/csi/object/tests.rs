@@ -5,11 +5,11 @@ use super::*;
 #[test]
 fn names_begin_as_veleros_do_and_fit_into_a_label() {
     let request = "0123456789abcdef";
-    assert_eq!(name("data", request), "velero-data-0123456789");
-    let long = name(&"x".repeat(253), request);
-    assert_eq!(long.len(), LONGEST);
+    assert_eq!(snapshot_name("data", request), "velero-data-0123456789");
+    let long = snapshot_name(&"x".repeat(253), request);
+    assert_eq!(long.len(), MAX_LABEL_LENGTH);
     assert!(long.starts_with("velero-xxx") && long.ends_with("x0123456789"), "{long}");
-    assert_ne!(name("data", request), name("data", "1123456789abcdef"));
+    assert_ne!(snapshot_name("data", request), snapshot_name("data", "1123456789abcdef"));
 }
 
 #[test]
@@ -30,12 +30,12 @@ fn amounts_of_bytes_are_written_in_the_largest_unit_that_divides_them() {
 
 #[test]
 fn a_snapshot_is_made_as_velero_makes_it() {
-    let record = Record {
+    let record = CsiSnapshotRecord {
         namespace: "shop".into(),
         claim: "data".into(),
         name: "velero-data-1".into(),
         class: "fast".into(),
-        ..Record::default()
+        ..CsiSnapshotRecord::default()
     };
     let labels = BTreeMap::from([("app".to_owned(), "db".to_owned())]);
     let made = snapshot(&record, &labels, "nightly", "u-1").unwrap();
@@ -58,17 +58,19 @@ fn a_snapshot_is_made_as_velero_makes_it() {
     });
     assert_eq!(made.parse::<Value>().unwrap(), expected);
     let read = Snapshot::read(&made).unwrap();
-    let of = |name, uid| Of { name, uid };
-    assert!(read.is_of(of("nightly", "u-1")) && !read.is_of(of("nightly", "u-2")));
-    assert!(!Snapshot::default().is_of(of("", "")));
+    let of = |name, uid| RunRef { name, uid };
+    assert!(read.belongs_to(of("nightly", "u-1")) && !read.belongs_to(of("nightly", "u-2")));
+    assert!(!Snapshot::default().belongs_to(of("", "")));
     let labels = BTreeMap::from([("velero.io/backup-name".to_owned(), "nightly".to_owned())]);
     let metadata = Metadata { labels: Some(labels), ..Metadata::default() };
     let by_velero = Snapshot { metadata, ..Snapshot::default() };
-    assert!(by_velero.is_of(of("nightly", "u-3")) && !by_velero.is_of(of("other", "u-3")));
+    assert!(
+        by_velero.belongs_to(of("nightly", "u-3")) && !by_velero.belongs_to(of("other", "u-3"))
+    );
 }
 
 #[test]
-fn what_is_known_of_a_content_goes_into_the_record_and_from_there_into_annotations() {
+fn content_state_is_copied_into_the_record_and_its_annotations() {
     let content = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshotContent",
@@ -86,14 +88,15 @@ fn what_is_known_of_a_content_goes_into_the_record_and_from_there_into_annotatio
         },
     });
     let content = Content::read(&Item::from_object(&content).unwrap()).unwrap();
-    let mut record = Record::default();
-    content.note_in(&mut record);
+    let mut record = CsiSnapshotRecord::default();
+    content.copy_into(&mut record);
     assert_eq!(record.created.unwrap().as_second(), 1_700_000_000);
     assert!(!record.is_ready && content.handle() == Some("snap-1"));
-    let told: Vec<(String, String)> = annotations(&record).into_iter().collect();
-    let told: Vec<(&str, &str)> = told.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let annotations: Vec<(String, String)> = annotations(&record).into_iter().collect();
+    let annotations: Vec<(&str, &str)> =
+        annotations.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     assert_eq!(
-        told,
+        annotations,
         [
             ("velero.io/csi-driver-name", "d.io"),
             ("velero.io/csi-volumesnapshot-handle", "snap-1"),

@@ -25,7 +25,7 @@ fn live() -> Vec<Namespace> {
 }
 
 #[test]
-fn patterns_of_namespaces_stand_for_those_that_there_are() {
+fn namespace_patterns_expand_to_existing_namespaces() {
     for (included, excluded, expected) in [
         (&[][..], &[][..], Scope::All),
         (&["*"], &[], Scope::All),
@@ -53,8 +53,8 @@ fn patterns_of_namespaces_stand_for_those_that_there_are() {
 }
 
 #[test]
-fn a_namespace_that_is_named_and_not_there_is_an_error() {
-    let Expanded { errors, warnings, .. } =
+fn missing_named_namespace_is_an_error() {
+    let ExpandedNamespaces { errors, warnings, .. } =
         expand(&globs(&["missing", "", "seen", "gone"]), &[], &live());
     assert_eq!(
         errors,

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::super::{Hooks, OnError};
 use super::*;
-use crate::cluster::{Error, Exec, Executed, Fake};
+use crate::cluster::{Error, Exec, ExecOutcome, Fake};
 
 fn pod(name: &str) -> Object {
     let pod = json!({
@@ -33,27 +33,27 @@ fn refused() -> Error {
     Error::Unreachable("connection refused".into())
 }
 
-fn said(code: u16) -> Error {
+fn refused_with(code: u16) -> Error {
     let (reason, message) = ("ServiceUnavailable".into(), "error dialing backend".into());
     Error::Refused { code, reason, message }
 }
 
-fn good() -> Executed {
-    Executed { output: String::new(), failure: None }
+fn good() -> ExecOutcome {
+    ExecOutcome { output: String::new(), failure: None }
 }
 
 /// What came of thawing pods.
-struct Ran {
+struct ThawResult {
     /// The commands that were tried, with their pods, and after how many seconds.
-    tries: Vec<(String, u64)>,
+    attempts: Vec<(String, u64)>,
     frozen: Vec<String>,
     errors: Vec<String>,
     tally: Tally,
 }
 
-impl Ran {
+impl ThawResult {
     fn commands(&self) -> Vec<&str> {
-        self.tries.iter().map(|(command, _)| command.as_str()).collect()
+        self.attempts.iter().map(|(command, _)| command.as_str()).collect()
     }
 }
 
@@ -62,59 +62,59 @@ async fn thaw(
     pods: &[&str],
     post: &[&str],
     stop: &CancellationToken,
-    answer: impl Fn(usize, &Exec) -> Result<Executed, Error> + Send + Sync + 'static,
-) -> Ran {
-    let (began, tries) = (Instant::now(), std::sync::Arc::new(Mutex::new(Vec::new())));
-    let noted = std::sync::Arc::clone(&tries);
-    let cluster = Fake::usual().answering(move |exec| {
-        let mut noted = noted.lock().unwrap();
+    answer: impl Fn(usize, &Exec) -> Result<ExecOutcome, Error> + Send + Sync + 'static,
+) -> ThawResult {
+    let (started_at, attempts) = (Instant::now(), std::sync::Arc::new(Mutex::new(Vec::new())));
+    let recorded = std::sync::Arc::clone(&attempts);
+    let cluster = Fake::usual().with_exec_script(move |exec| {
+        let mut recorded = recorded.lock().unwrap();
         let command = format!("{} {}", exec.command[0], exec.pod);
-        noted.push((command, began.elapsed().as_secs()));
-        answer(noted.len() - 1, exec)
+        recorded.push((command, started_at.elapsed().as_secs()));
+        answer(recorded.len() - 1, exec)
     });
     let (report, tally, plan) = (Report::default(), Tally::default(), plan(post));
-    let with = With { cluster: &cluster, report: &report, tally: &tally };
+    let context = HookContext { cluster: &cluster, report: &report, tally: &tally };
     let pods: Vec<Object> = pods.iter().map(|name| pod(name)).collect();
-    let mut late = Vec::new();
+    let mut unreached = Vec::new();
     for pod in &pods {
         tally.freeze(&pod.id(), tally.now());
-        late.extend(Thaw::new(pod, &plan).run(with).await);
+        unreached.extend(Thaw::new(pod, &plan).run(context).await);
     }
-    let frozen = thaw_late(with, late, stop).await;
-    let frozen = frozen.into_iter().map(|left| left.pod.name.clone()).collect();
+    let frozen = retry_thaw_all(context, unreached, stop).await;
+    let frozen = frozen.into_iter().map(|still_frozen| still_frozen.pod.name.clone()).collect();
     let errors = report.results().errors.namespaces.remove("shop").unwrap_or_default();
-    let tries = tries.lock().unwrap().clone();
-    Ran { tries, frozen, errors, tally }
+    let attempts = attempts.lock().unwrap().clone();
+    ThawResult { attempts, frozen, errors, tally }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_did_not_reach_its_pod_is_tried_again_and_counts_once() {
+async fn unreached_hook_is_retried_and_counted_once() {
     let away: [fn() -> Error; 6] = [
         refused,
-        || Error::Silent(Duration::from_secs(30)),
-        || said(429),
-        || said(500),
-        || said(502),
-        || said(503),
+        || Error::Timeout(Duration::from_secs(30)),
+        || refused_with(429),
+        || refused_with(500),
+        || refused_with(502),
+        || refused_with(503),
     ];
     for error in away {
         let answer = move |n, _: &Exec| if n < 2 { Err(error()) } else { Ok(good()) };
         let ran = thaw(&["db"], &["thaw"], &CancellationToken::new(), answer).await;
-        let told = error().to_string();
-        assert_eq!(ran.commands(), ["thaw db"; 3], "{told}");
-        assert_eq!((ran.tally.counts(), ran.errors.len()), ((1, 0), 0), "{told}");
-        assert_eq!(ran.frozen, [""; 0], "{told}");
-        assert_eq!(ran.tally.windows().len(), 1, "{told}");
+        let message = error().to_string();
+        assert_eq!(ran.commands(), ["thaw db"; 3], "{message}");
+        assert_eq!((ran.tally.counts(), ran.errors.len()), ((1, 0), 0), "{message}");
+        assert_eq!(ran.frozen, [""; 0], "{message}");
+        assert_eq!(ran.tally.windows().len(), 1, "{message}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_has_run_or_whose_pod_is_gone_is_not_tried_again() {
-    let ends: [fn() -> Result<Executed, Error>; 4] = [
-        || Ok(Executed { output: String::new(), failure: Some("exit code 1".into()) }),
+async fn finished_hook_or_deleted_pod_is_not_retried() {
+    let ends: [fn() -> Result<ExecOutcome, Error>; 4] = [
+        || Ok(ExecOutcome { output: String::new(), failure: Some("exit code 1".into()) }),
         || Err(Error::ExecTimeout(Duration::from_secs(30))),
-        || Err(said(404)),
-        || Err(said(403)),
+        || Err(refused_with(404)),
+        || Err(refused_with(403)),
     ];
     for end in ends {
         let answer = move |_, _: &Exec| end();
@@ -126,14 +126,14 @@ async fn a_hook_that_has_run_or_whose_pod_is_gone_is_not_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outage_that_does_not_end_is_told_with_what_to_do_and_without_the_command() {
+async fn endless_outage_is_reported_with_a_hint_and_without_the_command() {
     let stop = CancellationToken::new();
     let ran = thaw(&["db"], &["-psecret", "resume"], &stop, |_, _| Err(refused())).await;
-    let (last, others) = ran.tries.split_last().unwrap();
+    let (last, others) = ran.attempts.split_last().unwrap();
     assert_eq!(last.0, "resume db", "the others are tried once more before it ends");
-    assert!(others.iter().all(|(command, _)| command == "-psecret db"), "{:?}", ran.tries);
+    assert!(others.iter().all(|(command, _)| command == "-psecret db"), "{:?}", ran.attempts);
     assert!((120..=130).contains(&last.1), "{last:?}");
-    assert!(ran.tries.len() < 30, "{:?}", ran.tries);
+    assert!(ran.attempts.len() < 30, "{:?}", ran.attempts);
     assert_eq!(ran.frozen, ["db"]);
     assert_eq!(ran.tally.counts(), (2, 2));
     assert_eq!(ran.tally.windows(), [], "nobody knows when it ended");
@@ -158,30 +158,30 @@ async fn the_hooks_of_a_pod_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_on_a_node_that_is_away_keeps_no_other_frozen() {
+async fn unreachable_node_does_not_delay_thawing_other_pods() {
     let answer = |n, exec: &Exec| match exec.pod.as_str() {
-        "lost" => Err(said(500)),
+        "lost" => Err(refused_with(500)),
         _ if n < 4 => Err(refused()),
         _ => Ok(good()),
     };
     let ran = thaw(&["lost", "db", "web"], &["thaw"], &CancellationToken::new(), answer).await;
     assert_eq!(ran.frozen, ["lost"]);
     for pod in ["thaw db", "thaw web"] {
-        let last = ran.tries.iter().rfind(|(command, _)| command == pod).unwrap();
-        assert!(last.1 < 10, "{:?}", ran.tries);
+        let last = ran.attempts.iter().rfind(|(command, _)| command == pod).unwrap();
+        assert!(last.1 < 10, "{:?}", ran.attempts);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_asked_to_end_leaves_it_to_the_next() {
+async fn stopping_server_leaves_pods_to_the_next_server() {
     let stop = CancellationToken::new();
     stop.cancel();
     let ran = thaw(&["db"], &["thaw"], &stop, |_, _| Err(refused())).await;
     assert_eq!(ran.commands(), ["thaw db"]);
     assert_eq!((ran.frozen.len(), ran.errors.len()), (1, 1));
 
-    let (stop, asked) = (CancellationToken::new(), CancellationToken::new());
-    let (stopping, asking) = (stop.clone(), asked.clone());
+    let (stop, attempted) = (CancellationToken::new(), CancellationToken::new());
+    let (stopping, asking) = (stop.clone(), attempted.clone());
     let answer = move |n, _: &Exec| {
         if n == 3 {
             asking.cancel();
@@ -190,17 +190,18 @@ async fn a_server_that_is_asked_to_end_leaves_it_to_the_next() {
     };
     let thawing = async { thaw(&["db"], &["thaw"], &stop, answer).await };
     let ending = async {
-        asked.cancelled().await;
+        attempted.cancelled().await;
         stopping.cancel();
     };
     let both = futures::future::join(thawing, ending);
-    let (ran, ()) = tokio::time::timeout(OUTAGE * 2, both).await.expect("it was tried four times");
+    let (ran, ()) =
+        tokio::time::timeout(RETRY_WINDOW * 2, both).await.expect("it was tried four times");
     assert_eq!(ran.commands(), ["thaw db"; 4]);
     assert_eq!(ran.frozen, ["db"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn annotations_are_named_as_the_place_of_a_command() {
+async fn report_names_the_annotation_that_holds_the_command() {
     let annotated = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -212,11 +213,14 @@ async fn annotations_are_named_as_the_place_of_a_command() {
     let resource = Fake::usual().resources().core("pods").unwrap().clone();
     let pod = Object::new(&resource, Item::from_object(&annotated).unwrap()).unwrap();
     let plan = Hooks::default().plan(&pod).unwrap();
-    let cluster = Fake::usual().answering(|_| Err(refused()));
+    let cluster = Fake::usual().with_exec_script(|_| Err(refused()));
     let (report, tally) = (Report::default(), Tally::default());
-    let with = With { cluster: &cluster, report: &report, tally: &tally };
-    let left = Thaw::new(&pod, &plan).run(with).await.expect("it was not reached");
-    left.give_up(with).await;
-    let told = format!("{:?}", report.results().errors);
-    assert!(told.contains("the pod's annotation post.hook.backup.velero.io/command"), "{told}");
+    let context = HookContext { cluster: &cluster, report: &report, tally: &tally };
+    let remaining = Thaw::new(&pod, &plan).run(context).await.expect("it was not reached");
+    remaining.give_up(context).await;
+    let message = format!("{:?}", report.results().errors);
+    assert!(
+        message.contains("the pod's annotation post.hook.backup.velero.io/command"),
+        "{message}"
+    );
 }

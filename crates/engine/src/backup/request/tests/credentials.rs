@@ -15,7 +15,7 @@ fn locations<T: serde::de::DeserializeOwned>(secrets: &[Option<&str>]) -> Vec<T>
     secrets.iter().copied().map(location).collect()
 }
 
-fn left_out(annotation: Option<&str>, facts: &Facts) -> Result<Vec<String>, Vec<String>> {
+fn excluded_secrets(annotation: Option<&str>, facts: &Facts) -> Result<Vec<String>, Vec<String>> {
     let mut backup = backup(json!({}));
     let annotations = backup.metadata.annotations.get_or_insert_default();
     let key = "bowline.io/include-credentials".to_owned();
@@ -26,17 +26,17 @@ fn left_out(annotation: Option<&str>, facts: &Facts) -> Result<Vec<String>, Vec<
 }
 
 #[test]
-fn the_secrets_that_locations_name_are_left_out_unless_they_are_asked_for() {
+fn secrets_of_locations_are_excluded_unless_requested() {
     let facts = Facts {
         storage_locations: Ok(locations(&[Some("main"), None, Some("cloud-credentials")])),
         snapshot_locations: Ok(locations(&[Some("snapshots")])),
         ..facts()
     };
     let all = ["cloud-credentials", "local-volume", "main", "snapshots", "velero-repo-credentials"];
-    assert_eq!(left_out(None, &facts).unwrap(), all);
-    assert_eq!(left_out(Some("false"), &facts).unwrap(), all);
-    assert_eq!(left_out(Some("true"), &facts).unwrap(), [""; 0]);
-    let errors = left_out(Some("yes"), &facts).unwrap_err();
+    assert_eq!(excluded_secrets(None, &facts).unwrap(), all);
+    assert_eq!(excluded_secrets(Some("false"), &facts).unwrap(), all);
+    assert_eq!(excluded_secrets(Some("true"), &facts).unwrap(), [""; 0]);
+    let errors = excluded_secrets(Some("yes"), &facts).unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].contains("bowline.io/include-credentials"), "{errors:?}");
 }
@@ -44,7 +44,7 @@ fn the_secrets_that_locations_name_are_left_out_unless_they_are_asked_for() {
 #[test]
 fn a_backup_that_cannot_know_the_credentials_is_refused() {
     let facts = Facts { storage_locations: Err("no route".into()), ..facts() };
-    let errors = left_out(None, &facts).unwrap_err();
+    let errors = excluded_secrets(None, &facts).unwrap_err();
     assert_eq!(errors, ["error listing backup storage locations: no route"]);
-    assert_eq!(left_out(Some("true"), &facts).unwrap(), [""; 0]);
+    assert_eq!(excluded_secrets(Some("true"), &facts).unwrap(), [""; 0]);
 }

@@ -13,113 +13,123 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::json::{annotation as annotated, map, text};
-use super::super::lookup::explain;
+use super::super::lookup::action_error;
 use super::super::{id, read, target_namespace, write};
-use super::surroundings::StorageClass;
-use super::{Csi, SNAPSHOT_GROUP, SNAPSHOTS, Source, kind, name_in_restore, object};
+use super::cluster_capabilities::StorageClass;
+use super::{
+    CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, kind, name_in_restore, object,
+};
 use crate::backup::policy::quantity;
 use crate::resource::GroupResource;
-use crate::restore::volume::WAY_OUT;
+use crate::restore::volume::ALLOW_EMPTY_HINT;
 
 /// Lets a claim be made from its VolumeSnapshot, which is restored before it.
 ///
 /// Velero creates a claim without data, and says nothing, where the claim does not name its snapshot;
 /// and one that waits for ever, where the cluster lacks what it needs. Here these are errors.
-pub(super) struct Claim(Arc<Csi>);
+pub(super) struct CsiPvcAction(Arc<CsiRestoreContext>);
 
-impl Claim {
-    pub(super) fn new(csi: &Arc<Csi>) -> Self {
+impl CsiPvcAction {
+    pub(super) fn new(csi: &Arc<CsiRestoreContext>) -> Self {
         Self(Arc::clone(csi))
     }
 }
 
 /// What becomes of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fate<'a> {
+enum ClaimDecision<'a> {
     /// It is none of ours.
-    Leave,
+    Unchanged,
     /// It comes up empty, and why.
     Empty(String),
     /// It is made from this VolumeSnapshot.
-    From(&'a str),
+    FromSnapshot(&'a str),
     /// Its data cannot be brought back, and why.
-    Lacking(String),
+    DataUnavailable(String),
 }
 
 /// What the backup says of a claim.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known<'a> {
+struct BackedUpClaim<'a> {
     /// The VolumeSnapshot that the claim names.
     snapshot: Option<&'a str>,
     /// What is said of its volume.
     info: Option<&'a BackupVolumeInfo>,
     /// Whether the backup copied the data of its snapshots into a store.
-    is_moved: bool,
+    is_data_moved: bool,
     /// Whether volumes are to be restored.
     restore_pvs: bool,
 }
 
-fn fate<'a>(known: &Known<'a>) -> Fate<'a> {
-    let info = known.info.filter(|info| !info.skipped);
-    let is_moved = known.info.map_or(known.is_moved, |info| info.snapshot_data_moved);
+fn decide_claim<'a>(claim: &BackedUpClaim<'a>) -> ClaimDecision<'a> {
+    let info = claim.info.filter(|info| !info.skipped);
+    let is_data_moved = claim.info.map_or(claim.is_data_moved, |info| info.snapshot_data_moved);
     let is_csi = info.is_some_and(|info| info.backup_method == Some(Method::CsiSnapshot));
     // What was saved in another way is not ours, whatever the claim remembers.
-    if is_moved || (known.info.is_some() && !is_csi) {
-        return Fate::Leave;
+    if is_data_moved || (claim.info.is_some() && !is_csi) {
+        return ClaimDecision::Unchanged;
     }
-    let snapshot = known.snapshot.filter(|name| !name.is_empty());
+    let snapshot = claim.snapshot.filter(|name| !name.is_empty());
     if snapshot.is_none() && !is_csi {
-        return Fate::Leave;
+        return ClaimDecision::Unchanged;
     }
-    if !known.restore_pvs {
-        return Fate::Empty("volumes are not to be restored (restorePVs is false)".to_owned());
+    if !claim.restore_pvs {
+        return ClaimDecision::Empty(
+            "volumes are not to be restored (restorePVs is false)".to_owned(),
+        );
     }
     if info.is_some_and(|info| info.result == Some(Outcome::Failed)) {
-        return Fate::Lacking("its data is not in the backup: saving it had failed".to_owned());
+        return ClaimDecision::DataUnavailable(
+            "its data is not in the backup: saving it had failed".to_owned(),
+        );
     }
     snapshot.map_or_else(
-        || lacking(info, "the claim does not say which VolumeSnapshot that is"),
-        Fate::From,
+        || data_unavailable(info, "the claim does not say which VolumeSnapshot that is"),
+        ClaimDecision::FromSnapshot,
     )
 }
 
-fn lacking(info: Option<&BackupVolumeInfo>, why: &str) -> Fate<'static> {
+fn data_unavailable(info: Option<&BackupVolumeInfo>, reason: &str) -> ClaimDecision<'static> {
     let handle = info.and_then(|info| info.csi_snapshot_info.as_ref());
     let handle = handle.map(|csi| csi.snapshot_handle.as_str()).unwrap_or_default();
-    Fate::Lacking(cannot(handle, why))
+    ClaimDecision::DataUnavailable(data_unavailable_message(handle, reason))
 }
 
-fn cannot(handle: &str, why: &str) -> String {
+fn data_unavailable_message(handle: &str, reason: &str) -> String {
     let handle = if handle.is_empty() { String::new() } else { format!(" {handle}") };
-    format!("its data is in the CSI snapshot{handle} and cannot be brought back: {why}")
+    format!("its data is in the CSI snapshot{handle} and cannot be brought back: {reason}")
 }
 
 /// What a claim from a snapshot needs of the cluster.
-struct Needs<'a> {
+struct ClusterSupport<'a> {
     serves_snapshots: bool,
     drivers: &'a BTreeSet<String>,
     classes: &'a [StorageClass],
 }
 
 /// What the cluster lacks, if it lacks anything.
-fn missing(claim: &Value, source: &Source, needs: &Needs<'_>) -> Option<String> {
+fn missing_requirement(
+    claim: &Value,
+    source: &SnapshotSource,
+    support: &ClusterSupport<'_>,
+) -> Option<String> {
     let driver = &source.driver;
-    if !needs.serves_snapshots {
+    if !support.serves_snapshots {
         return Some(format!(
             "the cluster does not serve VolumeSnapshots ({SNAPSHOT_GROUP}): install the snapshot \
              controller and its definitions"
         ));
     }
-    let class = match class(claim) {
+    let class = match storage_class_name(claim) {
         Some("") => {
             return Some("it wants no storage class, so that nobody makes a volume".to_owned());
         }
-        Some(name) => match needs.classes.iter().find(|class| class.name == name) {
+        Some(name) => match support.classes.iter().find(|class| class.name == name) {
             Some(class) => class,
             None => return Some(format!("the cluster has no storage class {name:?}")),
         },
         None => {
-            let Some(class) = needs.classes.iter().find(|class| class.is_default) else {
+            let Some(class) = support.classes.iter().find(|class| class.is_default) else {
                 let text = "it names no storage class, and the cluster has no default one";
                 return Some(text.to_owned());
             };
@@ -132,13 +142,13 @@ fn missing(claim: &Value, source: &Source, needs: &Needs<'_>) -> Option<String> 
             "its storage class {name} is of {provisioner}, but the snapshot of the driver {driver}"
         ));
     }
-    (!needs.drivers.contains(provisioner)).then(|| {
+    (!support.drivers.contains(provisioner)).then(|| {
         format!("the CSI driver {provisioner} is not installed: no node and no CSIDriver names it")
     })
 }
 
 /// The storage class that a claim wants; none if it takes any.
-fn class(claim: &Value) -> Option<&str> {
+fn storage_class_name(claim: &Value) -> Option<&str> {
     let old = annotated(claim, "volume.beta.kubernetes.io/storage-class");
     old.or_else(|| claim.pointer("/spec/storageClassName")?.as_str())
 }
@@ -152,11 +162,11 @@ fn change(claim: &mut Value, snapshot: &str, size: Option<u64>) {
         json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": snapshot}),
     );
     // No driver makes a volume that is smaller than its snapshot.
-    let asked = claim.pointer_mut("/spec/resources/requests/storage");
-    if let (Some(asked), Some(size)) = (asked, size)
-        && quantity::bytes(asked.as_str().unwrap_or_default()).is_ok_and(|asked| asked < size)
+    let requested = claim.pointer_mut("/spec/resources/requests/storage");
+    if let (Some(requested), Some(size)) = (requested, size)
+        && quantity::bytes(requested.as_str().unwrap_or_default()).is_ok_and(|bytes| bytes < size)
     {
-        *asked = size.to_string().into();
+        *requested = size.to_string().into();
     }
 }
 
@@ -169,37 +179,40 @@ fn clear(claim: &mut Value) {
     }
 }
 
-impl Claim {
+impl CsiPvcAction {
     /// Whether the claim is there. Then it stays as it is, and nothing is made for it. One that this
     /// very restore has created, before a restart, is judged again: what was told of it is forgotten.
-    async fn is_there(&self, claim: &Value, restore: &Restore) -> Result<bool> {
-        let surroundings = self.0.surroundings();
+    async fn claim_exists(&self, claim: &Value, restore: &Restore) -> Result<bool> {
+        let capabilities = self.0.capabilities();
         let kind = GroupResource::new("", "persistentvolumeclaims");
-        let Some(claims) = surroundings.resource(&kind).await? else { return Ok(false) };
+        let Some(claims) = capabilities.resource(&kind).await? else { return Ok(false) };
         let namespace = target_namespace(&restore.spec, text(claim, "/metadata/namespace"));
         let name = text(claim, "/metadata/name");
-        let found = surroundings.cluster.get(&claims, namespace, name).await;
-        let found = found.map_err(|error| explain(&error, "cannot see whether it is there"))?;
+        let found = capabilities.cluster.get(&claims, namespace, name).await;
+        let found =
+            found.map_err(|error| action_error(&error, "cannot see whether it is there"))?;
         let found = found.and_then(|found| found.item.parse::<Value>().ok());
-        Ok(found.is_some_and(|found| !is_of(&found, restore)))
+        Ok(found.is_some_and(|found| !is_created_by(&found, restore)))
     }
 
     /// What a claim is made from, or what is missing for that.
-    async fn source(&self, claim: &Value, snapshot: &str) -> Result<Source, Trouble> {
-        let Csi { contents, surroundings, is_dry_run, .. } = &*self.0;
+    async fn source(&self, claim: &Value, snapshot: &str) -> Result<SnapshotSource, SourceError> {
+        let CsiRestoreContext { contents, capabilities, is_dry_run, .. } = &*self.0;
         let namespace = text(claim, "/metadata/namespace");
         let source = self.0.source(namespace, snapshot);
-        let source = source.map_err(|why| Trouble::Lacking(cannot("", &why)))?;
+        let source = source.map_err(|reason| {
+            SourceError::DataUnavailable(data_unavailable_message("", &reason))
+        })?;
         // The class counts that it has in the end.
         let claim = &self.0.modified(&GroupResource::new("", "persistentvolumeclaims"), claim);
-        let mut classes = surroundings.storage_classes().await?.to_vec();
-        let mut serves_snapshots = surroundings.serves_snapshots().await?;
+        let mut classes = capabilities.storage_classes().await?.to_vec();
+        let mut serves_snapshots = capabilities.serves_snapshots().await?;
         if *is_dry_run {
             // It comes with the restore.
             let definition = format!("{SNAPSHOTS}.{SNAPSHOT_GROUP}");
             let of = ("apiextensions.k8s.io", "customresourcedefinitions");
             serves_snapshots |= contents.has(&id(of.0, of.1, "", &definition));
-            if let Some(name) = class(claim)
+            if let Some(name) = storage_class_name(claim)
                 && classes.iter().all(|class| class.name != name)
                 && contents.has(&id("storage.k8s.io", "storageclasses", "", name))
             {
@@ -211,59 +224,66 @@ impl Claim {
                 });
             }
         }
-        let drivers = surroundings.drivers().await?;
-        let needs = Needs { serves_snapshots, drivers, classes: &classes };
-        match missing(claim, &source, &needs) {
-            Some(why) => Err(Trouble::Lacking(cannot(&source.handle, &why))),
+        let drivers = capabilities.drivers().await?;
+        let support = ClusterSupport { serves_snapshots, drivers, classes: &classes };
+        match missing_requirement(claim, &source, &support) {
+            Some(reason) => {
+                Err(SourceError::DataUnavailable(data_unavailable_message(&source.handle, &reason)))
+            }
             None => Ok(source),
         }
     }
 
     /// What is done with a claim whose data cannot be brought back.
-    fn give_up(&self, claim: &mut Value, why: &str) -> Result<()> {
-        if !self.0.wishes.allow_empty {
-            return Err(Error::new(Code::FailedPrecondition, format!("{why}; {WAY_OUT}")));
+    fn create_empty_or_fail(&self, claim: &mut Value, reason: &str) -> Result<()> {
+        if !self.0.volume_options.allow_empty {
+            return Err(Error::new(
+                Code::FailedPrecondition,
+                format!("{reason}; {ALLOW_EMPTY_HINT}"),
+            ));
         }
-        self.create_empty(claim, why);
+        self.create_empty(claim, reason);
         Ok(())
     }
 
     /// Nobody is to find an empty volume without having been told.
-    fn create_empty(&self, claim: &mut Value, why: &str) {
+    fn create_empty(&self, claim: &mut Value, reason: &str) {
         let (namespace, name) = (text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
         let id = id("", "persistentvolumeclaims", namespace, name);
-        self.0.report.warning(&id, format!("it is created empty: {why}"));
+        self.0.report.warn(&id, format!("it is created empty: {reason}"));
         clear(claim);
     }
 }
 
 /// Whether this very restore has created a claim.
-fn is_of(found: &Value, restore: &Restore) -> bool {
+fn is_created_by(found: &Value, restore: &Restore) -> bool {
     let name = label::value(restore.metadata.name.as_deref().unwrap_or_default());
     let labels = found.pointer("/metadata/labels");
     let of = labels.and_then(|labels| labels.get(label::RESTORE_NAME)?.as_str());
     let created = text(found, "/metadata/creationTimestamp").parse::<Timestamp>().ok();
-    let began = restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
+    let started_at = restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
     // The API server counts whole seconds.
     of == Some(&*name)
-        && created.zip(began).is_some_and(|(at, began)| at.as_second() >= began.0.as_second())
+        && created
+            .zip(started_at)
+            .is_some_and(|(at, started)| at.as_second() >= started.0.as_second())
 }
 
 /// Why a claim is not made from its snapshot.
-enum Trouble {
-    Lacking(String),
+enum SourceError {
+    DataUnavailable(String),
     /// It is not known whether it could be.
-    Unknown(Error),
+    Lookup(Error),
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for SourceError {
     fn from(error: Error) -> Self {
-        Self::Unknown(error)
+        Self::Lookup(error)
     }
 }
 
 #[async_trait]
-impl RestoreItemAction for Claim {
+impl RestoreItemAction for CsiPvcAction {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["persistentvolumeclaims"]))
     }
@@ -277,24 +297,28 @@ impl RestoreItemAction for Claim {
         let (mut claim, backed_up): (Value, Value) = (read(item)?, read(item_from_backup)?);
         let volume = text(&backed_up, "/spec/volumeName");
         let mut infos = self.0.volumes.infos.iter();
-        let known = Known {
+        let backed_up_claim = BackedUpClaim {
             snapshot: annotated(&backed_up, label::VOLUME_SNAPSHOT_NAME),
             info: infos.find(|info| info.pv_name == volume && !volume.is_empty()),
-            is_moved: self.0.is_moved,
-            restore_pvs: self.0.wishes.restore_pvs,
+            is_data_moved: self.0.is_data_moved,
+            restore_pvs: self.0.volume_options.restore_pvs,
         };
-        let fate = fate(&known);
+        let decision = decide_claim(&backed_up_claim);
         let mut output = RestoreOutput::unchanged(item);
-        if fate == Fate::Leave || self.is_there(&claim, restore).await? {
+        if decision == ClaimDecision::Unchanged || self.claim_exists(&claim, restore).await? {
             return Ok(output);
         }
-        match fate {
-            Fate::Leave => {}
-            Fate::Empty(why) => self.create_empty(&mut claim, &why),
-            Fate::Lacking(why) => self.give_up(&mut claim, &why)?,
-            Fate::From(snapshot) => match self.source(&claim, snapshot).await {
-                Err(Trouble::Unknown(error)) => return Err(error),
-                Err(Trouble::Lacking(why)) => self.give_up(&mut claim, &why)?,
+        match decision {
+            ClaimDecision::Unchanged => {}
+            ClaimDecision::Empty(reason) => self.create_empty(&mut claim, &reason),
+            ClaimDecision::DataUnavailable(reason) => {
+                self.create_empty_or_fail(&mut claim, &reason)?;
+            }
+            ClaimDecision::FromSnapshot(snapshot) => match self.source(&claim, snapshot).await {
+                Err(SourceError::Lookup(error)) => return Err(error),
+                Err(SourceError::DataUnavailable(reason)) => {
+                    self.create_empty_or_fail(&mut claim, &reason)?;
+                }
                 Ok(source) => {
                     let uid = restore.metadata.uid.as_deref().unwrap_or_default();
                     let namespace = text(&backed_up, "/metadata/namespace");

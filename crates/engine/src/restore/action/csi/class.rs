@@ -11,7 +11,7 @@ use super::super::json::annotation as annotated;
 use super::super::{id, read};
 
 /// Adds the secret with which snapshots are listed.
-pub(super) struct Class;
+pub(super) struct CsiSnapshotClassAction;
 
 fn secret(class: &Value) -> Option<ResourceIdentifier> {
     let name = annotated(class, annotation::SNAPSHOTTER_LIST_SECRET_NAME)?;
@@ -20,7 +20,7 @@ fn secret(class: &Value) -> Option<ResourceIdentifier> {
 }
 
 #[async_trait]
-impl RestoreItemAction for Class {
+impl RestoreItemAction for CsiSnapshotClassAction {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["volumesnapshotclasses.snapshot.storage.k8s.io"]))
     }
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_secret_of_a_class_comes_with_it_unless_volumes_do_not() {
+    async fn list_secret_is_an_additional_item_unless_volumes_are_excluded() {
         let class = json!({
             "kind": "VolumeSnapshotClass",
             "metadata": {"name": "fast", "annotations": {
@@ -57,14 +57,14 @@ mod tests {
                 annotation::SNAPSHOTTER_LIST_SECRET_NAMESPACE: "csi",
             }},
         });
-        let output = execute(&Class, &class, &Restore::default()).await.unwrap();
+        let output = execute(&CsiSnapshotClassAction, &class, &Restore::default()).await.unwrap();
         assert_eq!(output.additional_items, [id("", "secrets", "csi", "key")]);
         assert!(!output.skip_restore);
         let no_volumes = restore(json!({"backupName": "b", "restorePVs": false}));
-        let output = execute(&Class, &class, &no_volumes).await.unwrap();
+        let output = execute(&CsiSnapshotClassAction, &class, &no_volumes).await.unwrap();
         assert!(output.skip_restore && output.additional_items.is_empty());
         let plain = json!({"kind": "VolumeSnapshotClass", "metadata": {"name": "fast"}});
-        let output = execute(&Class, &plain, &Restore::default()).await.unwrap();
+        let output = execute(&CsiSnapshotClassAction, &plain, &Restore::default()).await.unwrap();
         assert!(output.additional_items.is_empty());
     }
 }

@@ -12,29 +12,29 @@ use serde_json::{Value, json};
 
 use super::super::json::{annotation as annotated, map, remove_entries, text};
 use super::super::{id, read, target_namespace, write};
-use super::source::{handle, handle_of_snapshot};
-use super::surroundings::SnapshotClass;
-use super::{Csi, SNAPSHOTS, UNDER_WAY, kind, name_in_restore};
+use super::cluster_capabilities::SnapshotClass;
+use super::source::{annotated_handle, handle};
+use super::{CsiRestoreContext, IN_PROGRESS_ANNOTATIONS, SNAPSHOTS, kind, name_in_restore};
 
 /// Makes a content stand for the snapshot by its handle, and keep it for ever.
-pub(super) struct Content(Arc<Csi>);
+pub(super) struct CsiSnapshotContentAction(Arc<CsiRestoreContext>);
 
-impl Content {
-    pub(super) fn new(csi: &Arc<Csi>) -> Self {
+impl CsiSnapshotContentAction {
+    pub(super) fn new(csi: &Arc<CsiRestoreContext>) -> Self {
         Self(Arc::clone(csi))
     }
 
     /// The handle that was noted on the VolumeSnapshot of a content.
-    fn noted_handle(&self, content: &Value) -> Option<String> {
+    fn annotated_handle(&self, content: &Value) -> Option<String> {
         let reference = |field: &str| text(content, &format!("/spec/volumeSnapshotRef/{field}"));
         let (namespace, name) = (reference("namespace"), reference("name"));
         let item = self.0.contents.read(&kind(SNAPSHOTS), None, namespace, name).ok()?;
-        handle_of_snapshot(&item.parse().ok()?).map(str::to_owned)
+        annotated_handle(&item.parse().ok()?).map(str::to_owned)
     }
 }
 
 /// What a content becomes.
-struct New<'a> {
+struct RestoredContent<'a> {
     name: &'a str,
     /// The namespace of its VolumeSnapshot.
     namespace: &'a str,
@@ -42,9 +42,9 @@ struct New<'a> {
     class: Option<&'a str>,
 }
 
-fn change(content: &mut Value, new: &New<'_>) {
-    let New { name, namespace, handle, class } = *new;
-    remove_entries(content, "/metadata", "annotations", &UNDER_WAY);
+fn change(content: &mut Value, new: &RestoredContent<'_>) {
+    let RestoredContent { name, namespace, handle, class } = *new;
+    remove_entries(content, "/metadata", "annotations", &IN_PROGRESS_ANNOTATIONS);
     if let Some(metadata) = map(content, "/metadata") {
         metadata.insert("name".to_owned(), name.into());
     }
@@ -82,7 +82,7 @@ fn secret(content: &Value) -> Option<ResourceIdentifier> {
 }
 
 #[async_trait]
-impl RestoreItemAction for Content {
+impl RestoreItemAction for CsiSnapshotContentAction {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["volumesnapshotcontents.snapshot.storage.k8s.io"]))
     }
@@ -94,22 +94,22 @@ impl RestoreItemAction for Content {
         restore: &Encoded<Restore>,
     ) -> Result<RestoreOutput> {
         let mut output = RestoreOutput::unchanged(item);
-        if !self.0.wishes.restore_pvs {
+        if !self.0.volume_options.restore_pvs {
             output.skip_restore = true;
             return Ok(output);
         }
         let (mut content, backed_up): (Value, Value) = (read(item)?, read(item_from_backup)?);
         let handle = handle(&backed_up).map(str::to_owned);
-        let Some(handle) = handle.or_else(|| self.noted_handle(&backed_up)) else {
+        let Some(handle) = handle.or_else(|| self.annotated_handle(&backed_up)) else {
             let text = "it names no snapshot: that was not complete when it was backed up";
             return Err(Error::new(Code::FailedPrecondition, text));
         };
-        let classes = self.0.surroundings().snapshot_classes().await?;
+        let classes = self.0.capabilities().snapshot_classes().await?;
         let driver = self.0.driver(&backed_up);
         let had = text(&backed_up, "/spec/volumeSnapshotClassName");
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();
         let namespace = text(&backed_up, "/spec/volumeSnapshotRef/namespace");
-        let new = New {
+        let new = RestoredContent {
             name: &name_in_restore(
                 uid,
                 namespace,
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_for_the_snapshot_and_keeps_it() {
+    fn restored_content_references_the_handle_with_retain_policy() {
         let mut content = json!({
             "metadata": {
                 "name": "snapcontent-1",
@@ -151,7 +151,7 @@ mod tests {
                 },
             },
         });
-        let new = New { name: "abc", namespace: "copy", handle: "s1", class: None };
+        let new = RestoredContent { name: "abc", namespace: "copy", handle: "s1", class: None };
         change(&mut content, &new);
         let mut expected = json!({
             "metadata": {
@@ -168,13 +168,13 @@ mod tests {
             },
         });
         assert_eq!(content, expected);
-        change(&mut content, &New { class: Some("fast"), ..new });
+        change(&mut content, &RestoredContent { class: Some("fast"), ..new });
         expected["spec"]["volumeSnapshotClassName"] = "fast".into();
         assert_eq!(content, expected);
     }
 
     #[test]
-    fn the_class_is_one_of_the_driver() {
+    fn snapshot_class_is_chosen_by_driver() {
         let class = |name: &str, driver: &str, is_default| SnapshotClass {
             name: name.into(),
             driver: driver.into(),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn its_secret_comes_with_it_if_it_names_one_whole() {
+    fn secret_is_an_additional_item_if_name_and_namespace_are_annotated() {
         let annotated = |annotations: Value| json!({"metadata": {"annotations": annotations}});
         let (name, namespace) =
             (annotation::SNAPSHOTTER_SECRET_NAME, annotation::SNAPSHOTTER_SECRET_NAMESPACE);

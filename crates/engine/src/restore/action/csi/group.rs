@@ -10,27 +10,27 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::json::{annotation as annotated, text};
-use super::super::lookup::explain;
+use super::super::lookup::action_error;
 use super::super::write;
-use super::surroundings::Surroundings;
-use crate::cluster::Door;
+use super::cluster_capabilities::ClusterCapabilities;
+use crate::cluster::Subresource;
 use crate::csi::{
-    GROUP_CLASSES, GROUP_CONTENTS, GROUP_DELETION_SECRET, GROUP_OF_GROUPS, resource_of_groups,
+    GROUP_CLASSES, GROUP_CONTENTS, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP, group_resource,
 };
 use crate::journal::digest;
 
 /// How often a stub is changed that somebody else changes.
-const TRIES: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 
 /// From the parameters of a class to the annotations of a content, which name the same secret.
-const SECRET: [(&str, &str); 2] = [
+const SECRET_PARAMETERS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/group-snapshotter-secret-name", GROUP_DELETION_SECRET[0]),
     ("csi.storage.k8s.io/group-snapshotter-secret-namespace", GROUP_DELETION_SECRET[1]),
 ];
 
 /// A snapshot that was taken as one of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Member<'a> {
+pub(super) struct GroupMember<'a> {
     /// The group in the words of the driver.
     group: &'a str,
     handle: &'a str,
@@ -38,14 +38,14 @@ pub(super) struct Member<'a> {
     namespace: &'a str,
 }
 
-impl<'a> Member<'a> {
+impl<'a> GroupMember<'a> {
     /// What a VolumeSnapshot of the backup says of its group, if it says all that is needed.
     pub(super) fn of(snapshot: &'a Value) -> Option<Self> {
-        let noted = |key| annotated(snapshot, key).filter(|value| !value.is_empty());
+        let annotation_value = |key| annotated(snapshot, key).filter(|value| !value.is_empty());
         Some(Self {
-            group: noted(annotation::VOLUME_GROUP_SNAPSHOT_HANDLE)?,
-            handle: noted(annotation::VOLUME_SNAPSHOT_HANDLE)?,
-            driver: noted(annotation::CSI_DRIVER_NAME)?,
+            group: annotation_value(annotation::VOLUME_GROUP_SNAPSHOT_HANDLE)?,
+            handle: annotation_value(annotation::VOLUME_SNAPSHOT_HANDLE)?,
+            driver: annotation_value(annotation::CSI_DRIVER_NAME)?,
             namespace: text(snapshot, "/metadata/namespace"),
         })
     }
@@ -77,9 +77,9 @@ impl<'a> Member<'a> {
 }
 
 /// The list of a stub's snapshots with one more, if it is not in it.
-fn with(stub: &Value, handle: &str) -> Option<Value> {
-    let place = "/spec/source/groupSnapshotHandles/volumeSnapshotHandles";
-    let mut handles = stub.pointer(place).and_then(Value::as_array).cloned().unwrap_or_default();
+fn add_handle_patch(stub: &Value, handle: &str) -> Option<Value> {
+    let pointer = "/spec/source/groupSnapshotHandles/volumeSnapshotHandles";
+    let mut handles = stub.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
     if handles.iter().any(|known| known == handle) {
         return None;
     }
@@ -98,38 +98,39 @@ fn stub_name(restore: &str, group: &str) -> String {
 /// Sees to it that the stub for the group of a snapshot is there and names it. Nothing is done where
 /// groups are not known.
 pub(super) async fn ensure_stub(
-    surroundings: &Surroundings,
-    member: &Member<'_>,
+    capabilities: &ClusterCapabilities,
+    member: &GroupMember<'_>,
     restore: &Restore,
 ) -> Result<()> {
-    let kind = resource_of_groups(GROUP_CONTENTS);
-    let Some(resource) = surroundings.resource(&kind).await? else { return Ok(()) };
-    let failed = |error| explain(&error, "cannot write the VolumeGroupSnapshotContent");
+    let kind = group_resource(GROUP_CONTENTS);
+    let Some(resource) = capabilities.resource(&kind).await? else { return Ok(()) };
+    let failed = |error| action_error(&error, "cannot write the VolumeGroupSnapshotContent");
     let uid = restore.metadata.uid.as_deref().unwrap_or_default();
     let name = stub_name(uid, member.group);
-    let cluster = &surroundings.cluster;
-    let mut tries = 0;
+    let cluster = &capabilities.cluster;
+    let mut attempts = 0;
     loop {
-        tries += 1;
+        attempts += 1;
         if let Some(found) = cluster.get(&resource, "", &name).await.map_err(failed)? {
             let found: Value = super::super::read(&found.item)?;
-            let Some(patch) = with(&found, member.handle) else { return Ok(()) };
-            match cluster.patch(&resource, "", &name, Door::Whole, &patch).await {
-                Err(error) if error.is_conflict() && tries < TRIES => continue,
+            let Some(patch) = add_handle_patch(&found, member.handle) else { return Ok(()) };
+            match cluster.patch(&resource, "", &name, Subresource::None, &patch).await {
+                Err(error) if error.is_conflict() && attempts < MAX_ATTEMPTS => continue,
                 patched => return patched.map(drop).map_err(failed),
             }
         }
-        let secret = secret(surroundings, member.driver).await?;
+        let secret = secret(capabilities, member.driver).await?;
         let restore_name = restore.metadata.name.as_deref().unwrap_or_default();
         let stub = member.stub(&name, &resource.api_version(), restore_name, &secret);
         let stub: Item = write(&stub)?;
         match cluster.create(&resource, "", &stub).await {
             // Another snapshot of the group was quicker.
-            Err(error) if error.is_already_there() && tries < TRIES => {}
+            Err(error) if error.is_already_exists() && attempts < MAX_ATTEMPTS => {}
             Err(error) => return Err(failed(error)),
             Ok(_) => {
                 let status = json!({"status": {"volumeGroupSnapshotHandle": member.group}});
-                let patched = cluster.patch(&resource, "", &name, Door::Status, &status).await;
+                let patched =
+                    cluster.patch(&resource, "", &name, Subresource::Status, &status).await;
                 return patched.map(drop).map_err(failed);
             }
         }
@@ -137,7 +138,7 @@ pub(super) async fn ensure_stub(
 }
 
 /// The secret of a driver for groups, as annotations.
-async fn secret(surroundings: &Surroundings, driver: &str) -> Result<Value> {
+async fn secret(capabilities: &ClusterCapabilities, driver: &str) -> Result<Value> {
     #[derive(Deserialize)]
     struct Class {
         #[serde(default)]
@@ -145,10 +146,10 @@ async fn secret(surroundings: &Surroundings, driver: &str) -> Result<Value> {
         #[serde(default)]
         parameters: Value,
     }
-    let classes: Vec<Class> = surroundings.list(GROUP_OF_GROUPS, GROUP_CLASSES).await?;
+    let classes: Vec<Class> = capabilities.list(GROUP_SNAPSHOT_API_GROUP, GROUP_CLASSES).await?;
     let mut annotations = json!({});
     if let Some(class) = classes.into_iter().find(|class| class.driver == driver) {
-        for (parameter, annotation) in SECRET {
+        for (parameter, annotation) in SECRET_PARAMETERS {
             if let Some(value) = class.parameters.get(parameter).and_then(Value::as_str) {
                 annotations[annotation] = value.into();
             }

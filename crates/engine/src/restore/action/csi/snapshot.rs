@@ -13,13 +13,13 @@ use super::super::json::{map, text};
 use super::super::{read, write};
 use super::claim::must_include;
 use super::source::bound_content;
-use super::{CONTENTS, Csi, group, name_in_restore, object};
+use super::{CONTENTS, CsiRestoreContext, group, name_in_restore, object};
 
 /// Makes a VolumeSnapshot stand for a content, which is restored before it.
-pub(super) struct Snapshot(Arc<Csi>);
+pub(super) struct CsiSnapshotAction(Arc<CsiRestoreContext>);
 
-impl Snapshot {
-    pub(super) fn new(csi: &Arc<Csi>) -> Self {
+impl CsiSnapshotAction {
+    pub(super) fn new(csi: &Arc<CsiRestoreContext>) -> Self {
         Self(Arc::clone(csi))
     }
 }
@@ -37,7 +37,7 @@ fn change(snapshot: &mut Value, name: &str) {
 }
 
 #[async_trait]
-impl RestoreItemAction for Snapshot {
+impl RestoreItemAction for CsiSnapshotAction {
     async fn applies_to(&self) -> Result<ResourceSelector> {
         Ok(ResourceSelector::resources(["volumesnapshots.snapshot.storage.k8s.io"]))
     }
@@ -49,7 +49,7 @@ impl RestoreItemAction for Snapshot {
         restore: &Encoded<Restore>,
     ) -> Result<RestoreOutput> {
         let mut output = RestoreOutput::unchanged(item);
-        if !self.0.wishes.restore_pvs {
+        if !self.0.volume_options.restore_pvs {
             output.skip_restore = true;
             return Ok(output);
         }
@@ -60,8 +60,8 @@ impl RestoreItemAction for Snapshot {
             return Err(Error::new(Code::FailedPrecondition, text));
         }
         if !self.0.is_dry_run
-            && let Some(member) = group::Member::of(&backed_up)
-            && let Err(error) = group::ensure_stub(self.0.surroundings(), &member, restore).await
+            && let Some(member) = group::GroupMember::of(&backed_up)
+            && let Err(error) = group::ensure_stub(self.0.capabilities(), &member, restore).await
         {
             // Most drivers do not need it.
             tracing::warn!("the stub for the group of a snapshot cannot be made: {error}");
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_for_the_content_of_the_same_name() {
+    fn restored_snapshot_references_the_content_of_the_same_name() {
         let mut snapshot = json!({
             "metadata": {"name": "velero-data-x", "namespace": "shop", "labels": {"app": "shop"}},
             "spec": {

@@ -10,7 +10,7 @@ use crate::restore::unpack::Contents;
 
 /// A snapshot that a volume can be made from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::restore) struct Source {
+pub(in crate::restore) struct SnapshotSource {
     /// The VolumeSnapshotContent, as the backup calls it.
     pub(in crate::restore) content: String,
     /// The driver that took it.
@@ -21,7 +21,7 @@ pub(in crate::restore) struct Source {
     pub(in crate::restore) size: Option<u64>,
 }
 
-impl Source {
+impl SnapshotSource {
     /// Reads a VolumeSnapshot of the archive and its content.
     pub(super) fn find(contents: &Contents, namespace: &str, name: &str) -> Result<Self, String> {
         let read = |plural: &str, namespace: &str, name: &str| {
@@ -39,10 +39,9 @@ impl Source {
         }
         let content = read(CONTENTS, "", bound)
             .map_err(|error| format!("its VolumeSnapshotContent {bound}: {error}"))?;
-        let handle =
-            handle(&content).or_else(|| handle_of_snapshot(&snapshot)).ok_or_else(|| {
-                format!("its VolumeSnapshotContent {bound} names no snapshot: it was not complete")
-            })?;
+        let handle = handle(&content).or_else(|| annotated_handle(&snapshot)).ok_or_else(|| {
+            format!("its VolumeSnapshotContent {bound} names no snapshot: it was not complete")
+        })?;
         let driver = match text(&content, "/spec/driver") {
             "" => annotated(&snapshot, annotation::CSI_DRIVER_NAME).unwrap_or_default(),
             driver => driver,
@@ -63,20 +62,22 @@ pub(super) fn bound_content(snapshot: &Value) -> &str {
 
 /// The snapshot that a content stands for.
 pub(super) fn handle(content: &Value) -> Option<&str> {
-    let places = ["/status/snapshotHandle", "/spec/source/snapshotHandle"];
-    places.into_iter().map(|place| text(content, place)).find(|handle| !handle.is_empty())
+    let pointers = ["/status/snapshotHandle", "/spec/source/snapshotHandle"];
+    pointers.into_iter().map(|pointer| text(content, pointer)).find(|handle| !handle.is_empty())
 }
 
 /// The snapshot that a VolumeSnapshot stands for, as the backup noted it.
-pub(super) fn handle_of_snapshot(snapshot: &Value) -> Option<&str> {
+pub(super) fn annotated_handle(snapshot: &Value) -> Option<&str> {
     annotated(snapshot, annotation::VOLUME_SNAPSHOT_HANDLE).filter(|handle| !handle.is_empty())
 }
 
 fn size(snapshot: &Value, content: &Value) -> Option<u64> {
-    let told = content.pointer("/status/restoreSize").and_then(Value::as_u64);
-    let noted = || annotated(snapshot, annotation::VOLUME_SNAPSHOT_RESTORE_SIZE);
-    let shown = || snapshot.pointer("/status/restoreSize").and_then(Value::as_str);
-    told.or_else(|| quantity::bytes(noted().or_else(shown)?).ok()).filter(|size| *size > 0)
+    let content_size = content.pointer("/status/restoreSize").and_then(Value::as_u64);
+    let annotated_size = || annotated(snapshot, annotation::VOLUME_SNAPSHOT_RESTORE_SIZE);
+    let status_size = || snapshot.pointer("/status/restoreSize").and_then(Value::as_str);
+    content_size
+        .or_else(|| quantity::bytes(annotated_size().or_else(status_size)?).ok())
+        .filter(|size| *size > 0)
 }
 
 #[cfg(test)]
@@ -106,16 +107,16 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_found_by_its_content_or_by_what_was_noted() {
-        let source = |driver: &str, handle: &str, size: u64| Source {
+    fn snapshot_is_found_by_its_content_or_its_annotations() {
+        let source = |driver: &str, handle: &str, size: u64| SnapshotSource {
             content: "vsc".into(),
             driver: driver.into(),
             handle: handle.into(),
             size: Some(size),
         };
-        let told = json!({"snapshotHandle": "s1", "restoreSize": 7});
+        let complete_status = json!({"snapshotHandle": "s1", "restoreSize": 7});
         for (spec, status, expected) in [
-            (json!({"driver": "b.driver"}), told, source("b.driver", "s1", 7)),
+            (json!({"driver": "b.driver"}), complete_status, source("b.driver", "s1", 7)),
             (
                 json!({"source": {"snapshotHandle": "s2"}}),
                 json!(null),
@@ -124,12 +125,16 @@ mod tests {
             (json!({}), json!({}), source("a.driver", "noted", 1 << 30)),
         ] {
             let contents = archive(&[snapshot(), content(&spec, &status)]);
-            assert_eq!(Source::find(&contents, "shop", "vs"), Ok(expected), "{spec} {status}");
+            assert_eq!(
+                SnapshotSource::find(&contents, "shop", "vs"),
+                Ok(expected),
+                "{spec} {status}"
+            );
         }
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn missing_parts_are_reported() {
         let mut unbound = snapshot();
         unbound["status"] = json!({});
         let mut bare = snapshot();
@@ -144,7 +149,7 @@ mod tests {
             ),
         ] {
             let contents = archive(&objects);
-            assert_eq!(Source::find(&contents, "shop", "vs"), Err(expected.to_owned()));
+            assert_eq!(SnapshotSource::find(&contents, "shop", "vs"), Err(expected.to_owned()));
         }
     }
 }

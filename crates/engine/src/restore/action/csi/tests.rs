@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::{Fake, fake};
 use crate::resource::{GroupResource, Resource};
-use crate::restore::unpack::{self, Limits};
+use crate::restore::unpack::{self, UnpackLimits};
 
 /// An archive of objects, which are put where their kinds belong.
 pub(super) fn archive(objects: &[Value]) -> Contents {
@@ -35,7 +35,7 @@ pub(super) fn archive(objects: &[Value]) -> Contents {
         tar.append_data(&mut header, path, &bytes[..]).unwrap();
     }
     let bytes = tar.into_inner().unwrap().finish().unwrap();
-    unpack::unpack(&bytes[..], &std::env::temp_dir(), Limits::default()).unwrap()
+    unpack::unpack(&bytes[..], &std::env::temp_dir(), UnpackLimits::default()).unwrap()
 }
 
 fn served(group: &str, version: &str, kind: &str, plural: &str, is_namespaced: bool) -> Resource {
@@ -75,27 +75,32 @@ pub(in crate::restore) fn with_csi() -> Fake {
 }
 
 /// What one restore knows, with a report that its test can read.
-pub(super) struct Given {
+pub(super) struct CsiFixture {
     pub(super) fake: Arc<Fake>,
     pub(super) report: Arc<Report>,
-    pub(super) csi: Arc<Csi>,
+    pub(super) csi: Arc<CsiRestoreContext>,
 }
 
-pub(super) fn given(fake: Fake, objects: &[Value], volumes: Volumes, wishes: Wishes) -> Given {
+pub(super) fn csi_fixture(
+    fake: Fake,
+    objects: &[Value],
+    volumes: BackupVolumes,
+    options: VolumeOptions,
+) -> CsiFixture {
     let (resources, fake) = (Arc::new(fake.resources()), Arc::new(fake));
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     let report = Arc::new(Report::default());
-    let csi = Csi {
+    let csi = CsiRestoreContext {
         contents: Arc::new(archive(objects)),
         volumes: Arc::new(volumes),
         report: Arc::clone(&report),
-        wishes,
+        volume_options: options,
         modifiers: None,
-        is_moved: false,
+        is_data_moved: false,
         is_dry_run: false,
-        surroundings: Surroundings::new(&cluster, &resources),
+        capabilities: ClusterCapabilities::new(&cluster, &resources),
     };
-    Given { fake, report, csi: Arc::new(csi) }
+    CsiFixture { fake, report, csi: Arc::new(csi) }
 }
 
 /// A Restore with a uid.
@@ -108,7 +113,7 @@ pub(super) fn restore() -> Restore {
 }
 
 /// Shows an action an item without its status, as a restore does.
-pub(super) async fn show(
+pub(super) async fn execute_action(
     action: &dyn RestoreItemAction,
     backed_up: &Value,
 ) -> bowline_plugin::Result<RestoreOutput> {
@@ -119,10 +124,11 @@ pub(super) async fn show(
     action.execute(&item, &backed_up, &Encoded::new(restore())).await
 }
 
-pub(super) const WISHES: Wishes = Wishes { restore_pvs: true, allow_empty: false };
+pub(super) const VOLUME_OPTIONS: VolumeOptions =
+    VolumeOptions { restore_pvs: true, allow_empty: false };
 
 #[test]
-fn each_snapshot_has_a_name_of_its_own_in_each_restore_and_the_same_each_time() {
+fn snapshot_name_is_stable_and_unique_per_restore() {
     // printf uid/shop/vs | sha256sum
     let expected = "935c648f06e4d92632951888638cdfa2f693e5c110d125a425e14fe3dbfed55c";
     assert_eq!(name_in_restore("uid", "shop", "vs"), expected);
@@ -135,7 +141,8 @@ fn each_snapshot_has_a_name_of_its_own_in_each_restore_and_the_same_each_time() 
 
 #[tokio::test]
 async fn the_actions_have_veleros_names_order_and_selectors() {
-    let Given { csi, .. } = given(with_csi(), &[], Volumes::default(), WISHES);
+    let CsiFixture { csi, .. } =
+        csi_fixture(with_csi(), &[], BackupVolumes::default(), VOLUME_OPTIONS);
     let mut found = Vec::new();
     for action in actions(&csi) {
         let selector = action.plugin.applies_to().await.unwrap();
@@ -152,7 +159,7 @@ async fn the_actions_have_veleros_names_order_and_selectors() {
 }
 
 #[tokio::test]
-async fn a_content_and_its_snapshot_meet_under_a_new_name_in_the_target_namespace() {
+async fn content_and_snapshot_reference_each_other_under_a_new_name() {
     let content = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
         "metadata": {"name": "vsc"},
@@ -173,33 +180,49 @@ async fn a_content_and_its_snapshot_meet_under_a_new_name_in_the_target_namespac
         "metadata": {"name": "fast"}, "driver": "a.driver", "deletionPolicy": "Delete",
     }));
     let objects = [content.clone(), snapshot.clone()];
-    let Given { csi, .. } = given(fake, &objects, Volumes::default(), WISHES);
+    let CsiFixture { csi, .. } =
+        csi_fixture(fake, &objects, BackupVolumes::default(), VOLUME_OPTIONS);
     let name = name_in_restore("uid", "shop", "vs");
 
-    let output = show(&content::Content::new(&csi), &content).await.unwrap();
-    let made: Value = output.item.parse().unwrap();
-    assert_eq!(made["metadata"]["name"], name);
-    assert_eq!(made["spec"]["volumeSnapshotRef"], json!({"namespace": "copy", "name": name}));
-    assert_eq!(made["spec"]["source"], json!({"snapshotHandle": "s1"}));
-    assert_eq!(made["spec"]["volumeSnapshotClassName"], "fast");
+    let output =
+        execute_action(&content::CsiSnapshotContentAction::new(&csi), &content).await.unwrap();
+    let changed: Value = output.item.parse().unwrap();
+    assert_eq!(changed["metadata"]["name"], name);
+    assert_eq!(changed["spec"]["volumeSnapshotRef"], json!({"namespace": "copy", "name": name}));
+    assert_eq!(changed["spec"]["source"], json!({"snapshotHandle": "s1"}));
+    assert_eq!(changed["spec"]["volumeSnapshotClassName"], "fast");
 
-    let output = show(&snapshot::Snapshot::new(&csi), &snapshot).await.unwrap();
-    let made: Value = output.item.parse().unwrap();
-    assert_eq!(made["metadata"]["name"], name);
-    assert_eq!(made["spec"], json!({"source": {"volumeSnapshotContentName": name}}));
+    let output = execute_action(&snapshot::CsiSnapshotAction::new(&csi), &snapshot).await.unwrap();
+    let changed: Value = output.item.parse().unwrap();
+    assert_eq!(changed["metadata"]["name"], name);
+    assert_eq!(changed["spec"], json!({"source": {"volumeSnapshotContentName": name}}));
     assert_eq!(output.additional_items, [object(CONTENTS, "", "vsc")]);
 
     // What was not complete is told; without volumes nothing of it is wanted.
     let mut unbound = snapshot.clone();
     unbound["status"] = json!({});
-    let error = show(&snapshot::Snapshot::new(&csi), &unbound).await.unwrap_err();
+    let error =
+        execute_action(&snapshot::CsiSnapshotAction::new(&csi), &unbound).await.unwrap_err();
     assert!(error.message().contains("was not bound"), "{error}");
     let mut unfinished = content.clone();
     unfinished["status"] = json!({});
-    let error = show(&content::Content::new(&csi), &unfinished).await.unwrap_err();
+    let error = execute_action(&content::CsiSnapshotContentAction::new(&csi), &unfinished)
+        .await
+        .unwrap_err();
     assert!(error.message().contains("names no snapshot"), "{error}");
-    let no_volumes = Wishes { restore_pvs: false, ..WISHES };
-    let Given { csi, .. } = given(with_csi(), &objects, Volumes::default(), no_volumes);
-    assert!(show(&content::Content::new(&csi), &content).await.unwrap().skip_restore);
-    assert!(show(&snapshot::Snapshot::new(&csi), &snapshot).await.unwrap().skip_restore);
+    let no_volumes = VolumeOptions { restore_pvs: false, ..VOLUME_OPTIONS };
+    let CsiFixture { csi, .. } =
+        csi_fixture(with_csi(), &objects, BackupVolumes::default(), no_volumes);
+    assert!(
+        execute_action(&content::CsiSnapshotContentAction::new(&csi), &content)
+            .await
+            .unwrap()
+            .skip_restore
+    );
+    assert!(
+        execute_action(&snapshot::CsiSnapshotAction::new(&csi), &snapshot)
+            .await
+            .unwrap()
+            .skip_restore
+    );
 }

@@ -92,7 +92,7 @@ async fn an_annotation_without_a_command_or_with_a_broken_one_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_generated_name_depends_on_the_pod_and_on_nothing_else() {
+async fn generated_name_depends_only_on_the_pod() {
     let name = |namespace: &str, name: &str, uid: &str| {
         let metadata =
             Metadata { namespace: namespace.into(), name: name.into(), ..<_>::default() };
@@ -107,7 +107,7 @@ async fn the_generated_name_depends_on_the_pod_and_on_nothing_else() {
 }
 
 #[tokio::test]
-async fn hooks_of_the_restore_are_for_the_pods_that_they_select() {
+async fn restore_hooks_apply_to_selected_pods() {
     let pod = annotated(&json!({}), &json!([init("own")]));
     for (selection, fits) in [
         (json!({}), true),
@@ -135,7 +135,7 @@ async fn hooks_of_the_restore_are_for_the_pods_that_they_select() {
 }
 
 #[tokio::test]
-async fn containers_of_hooks_come_in_order_before_the_pods_own_and_after_the_one_that_waits() {
+async fn hook_containers_follow_restore_wait_and_precede_the_pods_own() {
     let spec = hooks(&[(json!({}), &["one"]), (json!({}), &["two", "three"])]);
     let own = |names: &[&str]| names.iter().map(|name| init(name)).collect::<Value>();
     for (before, after) in [
@@ -150,7 +150,7 @@ async fn containers_of_hooks_come_in_order_before_the_pods_own_and_after_the_one
 }
 
 #[tokio::test]
-async fn what_the_pod_asks_for_replaces_what_the_restore_asks_for() {
+async fn pod_annotations_replace_restore_hooks() {
     let annotations = json!({
         "init.hook.restore.velero.io/container-image": "busybox",
         "init.hook.restore.velero.io/container-name": "mine",
@@ -185,7 +185,7 @@ async fn containers_of_an_earlier_restore_are_replaced() {
 }
 
 #[tokio::test]
-async fn a_hook_that_makes_no_sense_is_an_error_on_pods() {
+async fn invalid_hook_is_an_error_on_pods() {
     let pod = annotated(&json!({}), &json!([]));
     let with = |hook: Value| {
         let mut spec = hooks(&[(json!({}), &["one"])]);

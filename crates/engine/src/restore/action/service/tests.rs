@@ -19,7 +19,7 @@ fn managed(fields: &[Value], spec: &Value) -> Value {
 }
 
 #[test]
-fn addresses_go_unless_none_is_wanted() {
+fn cluster_ips_are_removed_unless_headless() {
     let families = json!({"ipFamilies": ["IPv6", "IPv4"], "ipFamilyPolicy": "PreferDualStack"});
     let mut with_addresses = families.clone();
     with_addresses["clusterIP"] = "fd00::1".into();
@@ -41,7 +41,7 @@ fn addresses_go_unless_none_is_wanted() {
 }
 
 #[test]
-fn ports_of_nodes_stay_if_they_were_applied() {
+fn applied_node_ports_are_kept() {
     let named = |port: u64| json!({"name": "http", "port": 80, "nodePort": port});
     let spec = |ports: Value| json!({"spec": {"type": "NodePort", "ports": ports}});
     let http = spec(json!([named(30080)]));
@@ -84,7 +84,7 @@ fn ports_of_nodes_stay_if_they_were_applied() {
 }
 
 #[test]
-fn ports_of_nodes_stay_if_they_have_an_owner_and_nothing_is_known_to_be_applied() {
+fn owned_node_ports_are_kept_without_last_applied() {
     let spec = json!({"ports": [
         {"port": 80, "protocol": "TCP", "nodePort": 30080},
         {"port": 80, "protocol": "UDP", "nodePort": 30081},
@@ -113,7 +113,7 @@ fn ports_of_nodes_stay_if_they_have_an_owner_and_nothing_is_known_to_be_applied(
 }
 
 #[test]
-fn the_port_for_health_checks_stays_if_it_was_applied_or_has_an_owner() {
+fn applied_or_owned_health_check_port_is_kept() {
     let balancer = json!({
         "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000,
     });
@@ -144,7 +144,7 @@ fn the_port_for_health_checks_stays_if_it_was_applied_or_has_an_owner() {
 }
 
 #[test]
-fn other_rules() {
+fn external_name_is_unchanged_and_broken_last_applied_is_an_error() {
     let external = json!({"spec": {
         "type": "ExternalName", "externalName": "example.io", "ports": [{"port": 80, "nodePort": 1}],
     }});
@@ -162,7 +162,7 @@ fn other_rules() {
 }
 
 #[tokio::test]
-async fn ports_of_nodes_stay_if_the_restore_says_so() {
+async fn node_ports_are_kept_with_preserve_node_ports() {
     let service = json!({"kind": "Service", "spec": {
         "type": "LoadBalancer",
         "externalTrafficPolicy": "Local",
@@ -176,9 +176,9 @@ async fn ports_of_nodes_stay_if_the_restore_says_so() {
         (json!({}), false),
     ] {
         let output = execute(&Service, &service, &restore(spec)).await.unwrap();
-        let left: Value = output.item.parse().unwrap();
-        assert_eq!(left.pointer("/spec/ports/0/nodePort").is_some(), kept);
-        assert_eq!(left.pointer("/spec/healthCheckNodePort").is_some(), kept);
-        assert_eq!(left.pointer("/spec/clusterIP"), None);
+        let restored: Value = output.item.parse().unwrap();
+        assert_eq!(restored.pointer("/spec/ports/0/nodePort").is_some(), kept);
+        assert_eq!(restored.pointer("/spec/healthCheckNodePort").is_some(), kept);
+        assert_eq!(restored.pointer("/spec/clusterIP"), None);
     }
 }

@@ -73,8 +73,8 @@ fn operation(claim: &str, state: State) -> Operation {
         name: claim.into(),
     };
     let id = bowline_plugin::OperationId::new("copy/x/u").unwrap();
-    let plugin = CSI_CLAIMS.parse().unwrap();
-    let begun = Operation::begun(
+    let plugin = CSI_PVC_ACTION.parse().unwrap();
+    let operation = Operation::started(
         Kind::ItemRestore,
         plugin,
         item,
@@ -82,10 +82,10 @@ fn operation(claim: &str, state: State) -> Operation {
         Timestamp::UNIX_EPOCH,
         Duration::from_secs(1),
     );
-    Operation { state, ..begun }
+    Operation { state, ..operation }
 }
 
-async fn settle(
+async fn finalize_volumes(
     fake: &Fake,
     saved: &[BackupVolumeInfo],
     operations: &[Operation],
@@ -105,43 +105,50 @@ async fn settle(
         })
         .collect();
     let limit = Duration::from_secs(5);
-    let settling =
-        Settling { cluster: fake, restore: &restore, saved, items: &items, operations, limit };
+    let settling = VolumeFinalizer {
+        cluster: fake,
+        restore: &restore,
+        saved,
+        items: &items,
+        operations,
+        limit,
+    };
     let report = settling.run(&mut volumes).await.unwrap();
     (report, volumes)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_volume_gets_the_labels_and_the_policy_of_the_old_one() {
+async fn new_volume_gets_labels_and_reclaim_policy_of_the_old_one() {
     let fake = cluster().with(claim("data", "fast", "pv-9")).with(volume("pv-9", "data"));
     let done = [operation("data", State::Completed)];
-    let (report, volumes) = settle(&fake, &[saved("data")], &done).await;
-    assert_eq!((report.errors(), report.warnings()), (0, 0), "{:?}", report.results());
+    let (report, volumes) = finalize_volumes(&fake, &[saved("data")], &done).await;
+    assert_eq!((report.error_count(), report.warning_count()), (0, 0), "{:?}", report.results());
     let patched = fake.object("persistentvolumes", "", "pv-9").unwrap();
     assert_eq!(patched["metadata"]["labels"], json!({"app": "shop", "zone": "new"}));
     assert_eq!(patched["spec"]["persistentVolumeReclaimPolicy"], "Retain");
     assert_eq!(volumes[0].pv_name, "pv-9");
     // Again, as after a kill: nothing is left to do.
     let info = saved("data").pv_info.unwrap();
-    assert_eq!(difference(&patched, &info), None);
+    assert_eq!(volume_patch(&patched, &info), None);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_comes_later_is_waited_for_and_one_that_a_pod_must_want_is_not() {
+async fn unbound_claim_is_waited_for_unless_it_waits_for_a_consumer() {
     let fake = cluster()
         .with(claim("data", "fast", ""))
         .with(claim("late", "late", ""))
         .with(claim("failed", "fast", ""));
     let operations = [operation("failed", State::Failed("no".into()))];
     let saved = [saved("data"), saved("late"), saved("failed")];
-    let coming = async {
+    let binding = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         fake.put(claim("data", "fast", "pv-9"));
         tokio::time::sleep(Duration::from_secs(1)).await;
         fake.put(volume("pv-9", "data"));
     };
-    let ((report, volumes), ()) = tokio::join!(settle(&fake, &saved, &operations), coming);
-    assert_eq!(report.errors(), 0, "{:?}", report.results());
+    let ((report, volumes), ()) =
+        tokio::join!(finalize_volumes(&fake, &saved, &operations), binding);
+    assert_eq!(report.error_count(), 0, "{:?}", report.results());
     let patched = fake.object("persistentvolumes", "", "pv-9").unwrap();
     assert_eq!(patched["spec"]["persistentVolumeReclaimPolicy"], "Retain");
     let names: Vec<&str> = volumes.iter().map(|volume| volume.pv_name.as_str()).collect();
@@ -149,7 +156,7 @@ async fn one_that_comes_later_is_waited_for_and_one_that_a_pod_must_want_is_not(
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_come_or_belongs_to_another_is_told_on_the_claim() {
+async fn missing_or_foreign_volume_is_an_error_on_the_claim() {
     for (objects, word) in [
         (vec![claim("data", "fast", "")], "it has no volume after 5 s"),
         (vec![claim("data", "fast", "pv-9")], "pv-9 is not bound after 5 s"),
@@ -159,17 +166,17 @@ async fn what_does_not_come_or_belongs_to_another_is_told_on_the_claim() {
         ),
     ] {
         let fake = objects.into_iter().fold(cluster(), Fake::with);
-        let (report, _) = settle(&fake, &[saved("data")], &[]).await;
-        let told = report.results().errors.namespaces["shop"].join("; ");
-        assert!(told.contains(word), "{told}");
+        let (report, _) = finalize_volumes(&fake, &[saved("data")], &[]).await;
+        let errors = report.results().errors.namespaces["shop"].join("; ");
+        assert!(errors.contains(word), "{errors}");
     }
     // One that is not there any more is nobody's.
-    let (report, _) = settle(&cluster(), &[saved("data")], &[]).await;
-    assert_eq!(report.errors(), 0);
+    let (report, _) = finalize_volumes(&cluster(), &[saved("data")], &[]).await;
+    assert_eq!(report.error_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stub_goes_when_the_contents_of_its_group_are_ready() {
+async fn stub_is_removed_when_its_group_contents_are_ready() {
     let labels = json!({"velero.io/restore-name": "r"});
     let content = |ready: bool| {
         json!({
@@ -194,8 +201,8 @@ async fn a_stub_goes_when_the_contents_of_its_group_are_ready() {
             }
         };
         let saved = [saved("data")];
-        let ((report, _), ()) = tokio::join!(settle(&fake, &saved, &[]), working);
+        let ((report, _), ()) = tokio::join!(finalize_volumes(&fake, &saved, &[]), working);
         assert!(fake.object(plural, "", "stub").is_none());
-        assert_eq!(report.warnings(), usize::from(!becomes_ready));
+        assert_eq!(report.warning_count(), usize::from(!becomes_ready));
     }
 }

@@ -4,7 +4,7 @@ use bowline_api::BackupPhase;
 use bowline_plugin::{Code, Error};
 use bowline_store::Prefix;
 use bowline_store::backend::Memory;
-use bowline_store::backend::memory::Call;
+use bowline_store::backend::memory::StoreCall;
 
 use super::super::tests::status;
 use super::*;
@@ -20,20 +20,23 @@ fn store(memory: &Memory) -> BackupStore {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_whose_answer_is_lost_is_neither_a_failure_nor_a_success() {
+async fn commit_without_answer_is_unknown() {
     let memory = Memory::with_bucket("bucket");
     let unavailable = |call, _: &str| {
-        (call == Call::Create).then(|| Error::new(Code::Unavailable, "the network is down"))
+        (call == StoreCall::Create).then(|| Error::new(Code::Unavailable, "the network is down"))
     };
     let broken = store(&memory.clone().failing(unavailable));
     let error = commit(&broken, &backup("1"), &status()).await.err().unwrap();
-    assert!(matches!(&error, WorkError::Commit(reason) if reason.contains("network")), "{error}");
+    assert!(
+        matches!(&error, BackupRunError::Commit(reason) if reason.contains("network")),
+        "{error}"
+    );
     let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
     assert_eq!(end.phase, Some(BackupPhase::PartiallyFailed));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_commit_that_is_refused_is_a_failure_and_a_repeated_one_is_none() {
+async fn refused_commit_fails_and_repeated_commit_succeeds() {
     let memory = Memory::with_bucket("bucket");
     let first = commit(&store(&memory), &backup("1"), &status()).await.unwrap().status;
     let again = BackupStatus { errors: 100, ..status() };
@@ -45,28 +48,28 @@ async fn a_commit_that_is_refused_is_a_failure_and_a_repeated_one_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backup_counts_as_not_in_the_bucket_only_if_no_try_can_have_put_it_there() {
-    let tries = |first: Code| {
+async fn record_is_absent_only_if_no_attempt_can_have_written_it() {
+    let attempts = |first: Code| {
         let asked = Arc::new(AtomicBool::new(false));
         move |call, _: &str| {
             let code = if asked.load(Ordering::Relaxed) { Code::PermissionDenied } else { first };
-            (call == Call::Create).then(|| {
+            (call == StoreCall::Create).then(|| {
                 asked.store(true, Ordering::Relaxed);
                 Error::new(code, "no luck")
             })
         }
     };
-    for (first, expected, told) in [
-        (Code::PermissionDenied, Recorded::No, "the backup is not in the bucket"),
+    for (first, expected, message) in [
+        (Code::PermissionDenied, RecordState::No, "the backup is not in the bucket"),
         (
             Code::Unavailable,
-            Recorded::Unknown,
+            RecordState::Unknown,
             "it is not known whether the backup is in the bucket",
         ),
     ] {
-        let memory = Memory::with_bucket("bucket").failing(tries(first));
+        let memory = Memory::with_bucket("bucket").failing(attempts(first));
         let end = commit(&store(&memory), &backup("1"), &status()).await.unwrap();
         assert_eq!(end.recorded, expected);
-        assert!(end.status.failure_reason.starts_with(told), "{}", end.status.failure_reason);
+        assert!(end.status.failure_reason.starts_with(message), "{}", end.status.failure_reason);
     }
 }

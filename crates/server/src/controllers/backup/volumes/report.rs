@@ -8,12 +8,12 @@ use std::time::Duration;
 use bowline_api::VolumePluginBackup;
 use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumePluginProgress};
 use bowline_engine::operation::{Kind, Operation, State};
-use bowline_plugin::{Class, Progress, Result, State as Told};
+use bowline_plugin::{Class, Progress, Result, State as PluginState};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
 /// After how long without a change a resource is called silent.
-pub(super) const SILENCE: Duration = Duration::from_mins(10);
+pub(super) const STALE_AFTER: Duration = Duration::from_mins(10);
 
 /// What is known of a plugin's own resource for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,16 +21,16 @@ pub(super) enum PluginReport {
     /// There is none.
     Absent,
     /// There is one, or may be, and it cannot be seen now, for this reason.
-    Unheard(String),
+    Unreadable(String),
     /// It says this.
-    Told(Progress),
+    Reported(Progress),
 }
 
 /// How an operation goes, given what its plugin answers and what its resource says.
 ///
 /// An answer counts more than a resource, which may speak of creation and upload as one. Without one, a resource that
 /// has ended ends the creation. A plugin that has no answer, since it writes a resource instead, says nothing with that.
-pub(super) fn combine(
+pub(super) fn combine_progress(
     operation: &Operation,
     answer: Result<Progress>,
     report: PluginReport,
@@ -39,45 +39,54 @@ pub(super) fn combine(
         Ok(progress) => return Ok(progress),
         Err(error) => error,
     };
-    let is_unheard = match error.class() {
+    let may_use_report = match error.class() {
         Class::Unimplemented => true,
         // It may be down while its resource is written by another process of its.
-        Class::Transient => matches!(report, PluginReport::Told(_)),
+        Class::Transient => matches!(report, PluginReport::Reported(_)),
         Class::Permanent | Class::Unclear => false,
     };
     match report {
         // An upload ends when its call returns, whatever a resource says.
-        PluginReport::Told(told) if is_unheard && operation.kind == Kind::SnapshotUpload => {
-            Ok(Progress { state: Told::Running, ..told })
-        }
-        PluginReport::Told(told)
-            if is_unheard
-                || (told.state != Told::Running && operation.kind == Kind::SnapshotCreation) =>
+        PluginReport::Reported(progress)
+            if may_use_report && operation.kind == Kind::SnapshotUpload =>
         {
-            Ok(told)
+            Ok(Progress { state: PluginState::Running, ..progress })
         }
-        PluginReport::Unheard(reason) if is_unheard && operation.kind == Kind::SnapshotCreation => {
+        PluginReport::Reported(progress)
+            if may_use_report
+                || (progress.state != PluginState::Running
+                    && operation.kind == Kind::SnapshotCreation) =>
+        {
+            Ok(progress)
+        }
+        PluginReport::Unreadable(reason)
+            if may_use_report && operation.kind == Kind::SnapshotCreation =>
+        {
             let description = reason;
-            Ok(Progress { state: Told::Running, description, ..operation.progress.clone() })
+            Ok(Progress { state: PluginState::Running, description, ..operation.progress.clone() })
         }
-        PluginReport::Told(_) | PluginReport::Unheard(_) | PluginReport::Absent => Err(error),
+        PluginReport::Reported(_) | PluginReport::Unreadable(_) | PluginReport::Absent => {
+            Err(error)
+        }
     }
 }
 
 /// What a plugin's own resource says.
-pub(super) fn observed(resource: &VolumePluginBackup, now: Timestamp) -> Progress {
+pub(super) fn reported_progress(resource: &VolumePluginBackup, now: Timestamp) -> Progress {
     let status = resource.status.clone().unwrap_or_default();
     let phase = status.phase.unwrap_or(VolumePluginPhase::New);
     let state = match phase.outcome() {
-        Some(VolumePluginOutcome::Completed) => Told::Succeeded,
-        Some(VolumePluginOutcome::Failed) => Told::Failed(status.message.clone()),
-        Some(VolumePluginOutcome::Canceled) => Told::Failed(format!("canceled {}", status.message)),
-        None => Told::Running,
+        Some(VolumePluginOutcome::Completed) => PluginState::Succeeded,
+        Some(VolumePluginOutcome::Failed) => PluginState::Failed(status.message.clone()),
+        Some(VolumePluginOutcome::Canceled) => {
+            PluginState::Failed(format!("canceled {}", status.message))
+        }
+        None => PluginState::Running,
     };
     let created = resource.creation_timestamp().map(|time| time.0);
     let updated = last_written(resource).or(created);
     let mut description = status.message;
-    if state == Told::Running {
+    if state == PluginState::Running {
         let mut remarks = Vec::new();
         if let VolumePluginPhase::Other(word) = &phase
             && !word.is_empty()
@@ -87,7 +96,7 @@ pub(super) fn observed(resource: &VolumePluginBackup, now: Timestamp) -> Progres
         if !description.is_empty() {
             remarks.push(description);
         }
-        if is_silent(resource, now) {
+        if is_stale(resource, now) {
             let since = updated.map(|time| format!(" since {time}")).unwrap_or_default();
             remarks.push(format!("the VolumePluginBackup is unchanged{since}"));
         }
@@ -112,13 +121,13 @@ pub(super) fn observed(resource: &VolumePluginBackup, now: Timestamp) -> Progres
 }
 
 /// Whether nobody has written a resource for long though it has not ended.
-pub(super) fn is_silent(resource: &VolumePluginBackup, now: Timestamp) -> bool {
+pub(super) fn is_stale(resource: &VolumePluginBackup, now: Timestamp) -> bool {
     let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
     let has_ended = phase.is_some_and(VolumePluginPhase::is_terminal);
     let created = resource.creation_timestamp().map(|time| time.0);
     let written = last_written(resource).or(created);
     !has_ended
-        && written.is_none_or(|written| now.duration_since(written).unsigned_abs() >= SILENCE)
+        && written.is_none_or(|written| now.duration_since(written).unsigned_abs() >= STALE_AFTER)
 }
 
 /// When its status was last written, by anybody.
@@ -132,7 +141,7 @@ fn last_written(resource: &VolumePluginBackup) -> Option<Timestamp> {
 
 /// What is to become of a resource when all operations of its backup have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum LastWord {
+pub(super) enum ResourceEnd {
     /// It stays as it is.
     Keep,
     /// It is ours, and about a snapshot that the backup does not have.
@@ -143,38 +152,40 @@ pub(super) enum LastWord {
 
 /// What is to become of a resource when the operations on its snapshot have ended. There are none of a snapshot that
 /// the backup does not have.
-pub(super) fn last_word(
+pub(super) fn resource_end(
     resource: &VolumePluginBackup,
     is_ours: bool,
-    of: &[&Operation],
-) -> LastWord {
+    operations: &[&Operation],
+) -> ResourceEnd {
     let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
-    let is_unknown = of.is_empty();
+    let is_unknown = operations.is_empty();
     match phase.and_then(VolumePluginPhase::outcome) {
         // One that was in flight when a server was killed, and was taken again.
         Some(VolumePluginOutcome::Completed) if is_unknown && !is_ours => {}
-        Some(_) => return LastWord::Keep,
+        Some(_) => return ResourceEnd::Keep,
         None => {}
     }
-    let failure = of.iter().find_map(|operation| match &operation.state {
+    let failure = operations.iter().find_map(|operation| match &operation.state {
         State::Failed(reason) => Some((reason, operation.state.is_canceled())),
         State::New | State::InProgress | State::Completed => None,
     });
     match failure {
-        None if is_unknown && is_ours => LastWord::Remove,
-        None if is_unknown => LastWord::End(
+        None if is_unknown && is_ours => ResourceEnd::Remove,
+        None if is_unknown => ResourceEnd::End(
             VolumePluginPhase::Failed,
             "the backup does not have this snapshot".to_owned(),
         ),
-        None if of.iter().any(|operation| operation.state != State::Completed) => LastWord::Keep,
+        None if operations.iter().any(|operation| operation.state != State::Completed) => {
+            ResourceEnd::Keep
+        }
         None => match phase {
             // The plugin may have another word for the end.
-            Some(VolumePluginPhase::Other(word)) if !word.is_empty() => LastWord::Keep,
+            Some(VolumePluginPhase::Other(word)) if !word.is_empty() => ResourceEnd::Keep,
             // A plugin that was killed with its server does not write the end. One that is about to still can.
-            _ => LastWord::End(VolumePluginPhase::Completed, String::new()),
+            _ => ResourceEnd::End(VolumePluginPhase::Completed, String::new()),
         },
-        Some((reason, true)) => LastWord::End(VolumePluginPhase::Canceled, reason.clone()),
-        Some((reason, false)) => LastWord::End(VolumePluginPhase::Failed, reason.clone()),
+        Some((reason, true)) => ResourceEnd::End(VolumePluginPhase::Canceled, reason.clone()),
+        Some((reason, false)) => ResourceEnd::End(VolumePluginPhase::Failed, reason.clone()),
     }
 }
 

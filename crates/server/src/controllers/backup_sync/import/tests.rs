@@ -3,7 +3,7 @@ use serde_json::json;
 
 use super::*;
 
-const PLACE: Place<'static> = Place { namespace: "velero", location: "here" };
+const TARGET: ImportTarget<'static> = ImportTarget { namespace: "velero", location: "here" };
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
@@ -52,54 +52,54 @@ fn schedules() -> [(String, String); 2] {
     [("alive", "1"), ("reborn", "22")].map(|(name, uid)| (name.to_owned(), uid.to_owned()))
 }
 
-fn verdict(phase: Option<&str>, expiration: Option<&str>) -> Result<String, Reason> {
+fn decide_phase(phase: Option<&str>, expiration: Option<&str>) -> Result<String, SkipReason> {
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    match decide(record(phase, expiration), &PLACE, &schedules(), now) {
-        Verdict::Create(backup) => Ok(backup.status.unwrap().phase.unwrap().to_string()),
-        Verdict::Skip(reason) => Err(reason),
+    match decide(record(phase, expiration), &TARGET, &schedules(), now) {
+        ImportDecision::Create(backup) => Ok(backup.status.unwrap().phase.unwrap().to_string()),
+        ImportDecision::Skip(reason) => Err(reason),
     }
 }
 
 #[test]
-fn what_has_ended_is_taken_in_as_it_is() {
+fn finished_backups_are_imported_unchanged() {
     for phase in ["Completed", "PartiallyFailed", "Failed", "Deleting"] {
-        assert_eq!(verdict(Some(phase), None), Ok(phase.to_owned()));
+        assert_eq!(decide_phase(Some(phase), None), Ok(phase.to_owned()));
     }
 }
 
 #[test]
-fn what_another_cluster_works_on_is_taken_in_only_when_it_has_expired() {
+fn unfinished_backups_are_imported_only_after_expiry() {
     for text in [
         "WaitingForPluginOperations",
         "WaitingForPluginOperationsPartiallyFailed",
         "Finalizing",
         "FinalizingPartiallyFailed",
     ] {
-        let not_ended = Err(Reason::NotEnded(text.into()));
-        assert_eq!(verdict(Some(text), None), not_ended);
-        assert_eq!(verdict(Some(text), Some("2026-01-01T00:00:01Z")), not_ended);
-        let expired = verdict(Some(text), Some("2025-12-31T23:59:59Z"));
+        let not_ended = Err(SkipReason::NotEnded(text.into()));
+        assert_eq!(decide_phase(Some(text), None), not_ended);
+        assert_eq!(decide_phase(Some(text), Some("2026-01-01T00:00:01Z")), not_ended);
+        let expired = decide_phase(Some(text), Some("2025-12-31T23:59:59Z"));
         assert_eq!(expired, Ok("PartiallyFailed".to_owned()));
     }
 }
 
 #[test]
-fn nothing_is_taken_in_that_would_be_run() {
+fn backups_that_would_run_are_not_imported() {
     let expired = Some("2020-01-01T00:00:00Z");
-    assert_eq!(verdict(None, expired), Err(Reason::NoRecordPhase(None)));
+    assert_eq!(decide_phase(None, expired), Err(SkipReason::NotTerminal(None)));
     for phase in ["", "New", "Queued", "ReadyToStart", "InProgress", "FailedValidation", "X"] {
-        let refused = Err(Reason::NoRecordPhase(Some(phase.into())));
-        assert_eq!(verdict(Some(phase), expired), refused, "{phase}");
+        let refused = Err(SkipReason::NotTerminal(Some(phase.into())));
+        assert_eq!(decide_phase(Some(phase), expired), refused, "{phase}");
     }
     let statusless = Backup { status: None, ..record(None, None) };
-    let verdict = decide(statusless, &PLACE, &[], at(0));
-    assert_eq!(verdict, Verdict::Skip(Reason::NoRecordPhase(None)));
+    let decision = decide(statusless, &TARGET, &[], at(0));
+    assert_eq!(decision, ImportDecision::Skip(SkipReason::NotTerminal(None)));
 }
 
 #[test]
-fn a_backup_belongs_to_this_cluster_from_then_on() {
-    let verdict = decide(record(Some("Completed"), None), &PLACE, &schedules(), at(0));
-    let Verdict::Create(backup) = verdict else { panic!("{verdict:?}") };
+fn imported_backup_belongs_to_this_cluster() {
+    let decision = decide(record(Some("Completed"), None), &TARGET, &schedules(), at(0));
+    let ImportDecision::Create(backup) = decision else { panic!("{decision:?}") };
     assert_eq!(
         serde_json::to_value(&backup.metadata).unwrap(),
         json!({
@@ -121,21 +121,21 @@ fn a_backup_belongs_to_this_cluster_from_then_on() {
     assert_eq!(backup.spec.unknown.0["future"], json!({"kept": true}));
     let status = backup.status.unwrap();
     assert_eq!((status.errors, &status.unknown.0["future"]), (3, &json!(1)));
-    assert_eq!(super::schedules(&record(None, None)), ["alive", "reborn", "dead"]);
+    assert_eq!(super::owner_schedules(&record(None, None)), ["alive", "reborn", "dead"]);
 }
 
 #[test]
-fn a_long_name_of_a_location_becomes_a_label_as_velero_makes_it() {
+fn long_location_name_is_hashed_into_a_label_as_in_velero() {
     let long = "x".repeat(100);
-    let place = Place { location: &long, ..PLACE };
-    let verdict = decide(record(Some("Completed"), None), &place, &[], at(0));
-    let Verdict::Create(backup) = verdict else { panic!("{verdict:?}") };
+    let target = ImportTarget { location: &long, ..TARGET };
+    let decision = decide(record(Some("Completed"), None), &target, &[], at(0));
+    let ImportDecision::Create(backup) = decision else { panic!("{decision:?}") };
     assert_eq!(backup.labels()[label::STORAGE_LOCATION], label::value(&long));
     assert_eq!(backup.spec.storage_location, long);
     assert_eq!(backup.metadata.owner_references, None);
 }
 
-fn taken_in() -> Backup {
+fn imported_backup() -> Backup {
     let mut backup = Backup { status: Some(BackupStatus::default()), ..Backup::default() };
     backup.metadata.name = Some("b".to_owned());
     backup.metadata.uid = Some("our-uid".to_owned());
@@ -143,8 +143,8 @@ fn taken_in() -> Backup {
 }
 
 #[test]
-fn what_belongs_to_a_backup_comes_with_it() {
-    let theirs: PodVolumeBackup = serde_json::from_value(json!({
+fn children_are_imported_with_their_backup() {
+    let original: PodVolumeBackup = serde_json::from_value(json!({
         "apiVersion": "velero.io/v1",
         "kind": "PodVolumeBackup",
         "metadata": {
@@ -161,9 +161,9 @@ fn what_belongs_to_a_backup_comes_with_it() {
         "status": {"phase": "Completed", "snapshotID": "s"},
     }))
     .unwrap();
-    let ours = child(theirs, &PLACE, &taken_in()).unwrap();
+    let imported = import_child(original, &TARGET, &imported_backup()).unwrap();
     assert_eq!(
-        serde_json::to_value(&ours.metadata).unwrap(),
+        serde_json::to_value(&imported.metadata).unwrap(),
         json!({
             "name": "b-1",
             "namespace": "velero",
@@ -181,20 +181,23 @@ fn what_belongs_to_a_backup_comes_with_it() {
             }],
         })
     );
-    assert_eq!(ours.spec.backup_storage_location, "here");
-    assert_eq!(ours.status.unwrap().snapshot_id, "s");
+    assert_eq!(imported.spec.backup_storage_location, "here");
+    assert_eq!(imported.status.unwrap().snapshot_id, "s");
 }
 
 #[test]
-fn work_that_has_not_ended_is_not_taken_in_if_somebody_would_go_on_with_it() {
+fn unfinished_children_are_not_imported() {
     let is_taken_in = |phase: Option<&str>| {
         let status = PodVolumeBackupStatus { phase: phase.map(Into::into), ..Default::default() };
         let copy = PodVolumeBackup { status: Some(status), ..Default::default() };
         let status =
             VolumePluginBackupStatus { phase: phase.map(Into::into), ..Default::default() };
         let snapshot = VolumePluginBackup { status: Some(status), ..Default::default() };
-        let ours = taken_in();
-        (child(copy, &PLACE, &ours).is_some(), child(snapshot, &PLACE, &ours).is_some())
+        let backup = imported_backup();
+        (
+            import_child(copy, &TARGET, &backup).is_some(),
+            import_child(snapshot, &TARGET, &backup).is_some(),
+        )
     };
     for phase in ["Completed", "Failed", "Canceled"] {
         assert_eq!(is_taken_in(Some(phase)), (true, true), "{phase}");
@@ -208,11 +211,11 @@ fn work_that_has_not_ended_is_not_taken_in_if_somebody_would_go_on_with_it() {
 
 /// Decision 032: a record that expired long ago would have its snapshots deleted within a minute.
 #[test]
-fn what_is_taken_in_does_not_expire_in_the_moment_of_its_import() {
+fn imported_backup_has_a_grace_period_before_expiry() {
     let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     let expiration = |text: Option<&str>| {
-        let taken = decide(record(Some("Completed"), text), &PLACE, &schedules(), now);
-        let Verdict::Create(backup) = taken else { panic!("it is taken in") };
+        let imported = decide(record(Some("Completed"), text), &TARGET, &schedules(), now);
+        let ImportDecision::Create(backup) = imported else { panic!("it is taken in") };
         backup.status.unwrap().expiration.map(|time| time.0.to_string())
     };
     let tomorrow = Some("2026-01-02T00:00:00Z".to_owned());
@@ -224,12 +227,12 @@ fn what_is_taken_in_does_not_expire_in_the_moment_of_its_import() {
 }
 
 #[test]
-fn what_servers_note_for_themselves_is_not_taken_in() {
-    let mut theirs = record(Some("Completed"), None);
+fn server_annotations_are_not_imported() {
+    let mut original = record(Some("Completed"), None);
     for key in [annotation::CANCEL, annotation::RETENTION_GAVE_UP, annotation::SNAPSHOT_TYPE] {
-        theirs.annotations_mut().insert(key.to_owned(), "true".to_owned());
+        original.annotations_mut().insert(key.to_owned(), "true".to_owned());
     }
-    let Verdict::Create(backup) = decide(theirs, &PLACE, &schedules(), at(0)) else {
+    let ImportDecision::Create(backup) = decide(original, &TARGET, &schedules(), at(0)) else {
         panic!("it is taken in")
     };
     let annotations = backup.annotations();

@@ -2,18 +2,18 @@ use serde_json::json;
 
 use super::*;
 
-fn making() -> Making {
-    Making {
+fn creation() -> VolumeCreation {
+    VolumeCreation {
         persistent_volume: "pv-1".into(),
         target: "velero-clone-1".into(),
         snapshot: bowline_plugin::SnapshotId::new("snap-1").unwrap(),
         plugin: "velero.io/disk".parse().unwrap(),
-        began: Timestamp::UNIX_EPOCH,
+        started_at: Timestamp::UNIX_EPOCH,
     }
 }
 
 #[test]
-fn a_plugins_own_resource_is_known_by_snapshot_backup_plugin_and_volume() {
+fn plugin_resource_is_matched_by_snapshot_backup_plugin_and_volume() {
     let own = json!({
         "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore", "metadata": {"name": "x"},
         "spec": {"snapshotID": "snap-1", "backup": "b", "plugin": "velero.io/disk"},
@@ -44,12 +44,12 @@ fn a_plugins_own_resource_is_known_by_snapshot_backup_plugin_and_volume() {
         }
         let found: VolumePluginRestore = serde_json::from_value(value).unwrap();
         let volume = VolumeId::new("vol-1").unwrap();
-        assert_eq!(is_about(&found, "b", &making(), &volume), expected, "{change}");
+        assert_eq!(is_about_volume(&found, "b", &creation(), &volume), expected, "{change}");
     }
 }
 
 #[test]
-fn only_who_else_writes_the_status_takes_it_over() {
+fn only_a_foreign_status_writer_takes_over_the_resource() {
     for (manager, fields, expected) in [
         ("bowline", json!({"f:status": {"f:phase": {}}}), false),
         ("plugin", json!({"f:status": {"f:phase": {}}}), true),
@@ -62,23 +62,23 @@ fn only_who_else_writes_the_status_takes_it_over() {
             ]},
         }))
         .unwrap();
-        assert_eq!(is_written_by_others(&found), expected, "{manager}");
+        assert_eq!(has_other_writer(&found), expected, "{manager}");
     }
 }
 
 #[test]
-fn a_resource_of_a_volume_that_is_being_made_is_not_older_than_its_restore() {
-    let own = |made: &str, spec: serde_json::Value| -> VolumePluginRestore {
+fn resource_older_than_its_restore_is_not_matched() {
+    let own = |created: &str, spec: serde_json::Value| -> VolumePluginRestore {
         serde_json::from_value(json!({
             "apiVersion": "velero.io/v1", "kind": "VolumePluginRestore",
-            "metadata": {"name": "x", "creationTimestamp": made}, "spec": spec,
+            "metadata": {"name": "x", "creationTimestamp": created}, "spec": spec,
             "status": {"phase": "InProgress", "volumeID": "", "progress": {}},
         }))
         .unwrap()
     };
     let spec = |snapshot: &str, backup: &str, plugin: &str| json!({"snapshotID": snapshot, "backup": backup, "plugin": plugin});
     let since = Time("2026-01-02T03:04:05Z".parse().unwrap());
-    let is_it = |found| is_of_making(&found, "b", &making(), Some(&since));
+    let is_it = |found| is_about_creation(&found, "b", &creation(), Some(&since));
     let (new, old) = ("2026-01-02T03:04:05Z", "2026-01-02T03:04:04Z");
     assert!(is_it(own(new, spec("snap-1", "b", "disk"))), "whatever it says of its volume");
     assert!(!is_it(own(old, spec("snap-1", "b", "disk"))), "it is of an earlier restore");
@@ -90,7 +90,7 @@ fn a_resource_of_a_volume_that_is_being_made_is_not_older_than_its_restore() {
 }
 
 #[test]
-fn what_nobody_will_end_is_open_and_another_word_for_the_end_is_not() {
+fn resource_without_an_end_phase_is_open_and_one_with_another_word_for_it_is_not() {
     let resource = |phase: &str, is_managed: bool| -> VolumePluginRestore {
         let labels = if is_managed { json!({label::MANAGED: "true"}) } else { json!({}) };
         serde_json::from_value(json!({

@@ -1,22 +1,22 @@
-use super::super::error::explain;
+use super::super::error::user_error;
 use super::*;
-use crate::backend::{Denied, Permit};
+use crate::backend::{Permit, PermitDenied};
 use fake_server::FakeServer;
 
 #[path = "../../../../tests/it/fake_server.rs"]
 mod fake_server;
 
 const BUCKET: &str = "b";
-const KEYS: &str = r#"{"AccessKeyId": "of-machine", "SecretAccessKey": "s", "Token": "t", "Code": "Success",
+const METADATA_CREDENTIALS: &str = r#"{"AccessKeyId": "of-machine", "SecretAccessKey": "s", "Token": "t", "Code": "Success",
     "Type": "AWS-HMAC", "LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "2100-01-01T00:00:00Z"}"#;
 
 /// What the machine says of who it is.
-async fn metadata() -> FakeServer {
+async fn fake_metadata_service() -> FakeServer {
     FakeServer::start(|_, request| {
         let content = match request.line.split(' ').nth(1) {
             Some("/latest/api/token") => "token",
             Some("/latest/meta-data/iam/security-credentials/") => "role",
-            _ => KEYS,
+            _ => METADATA_CREDENTIALS,
         };
         ("200 OK", String::new(), content)
     })
@@ -24,20 +24,24 @@ async fn metadata() -> FakeServer {
 }
 
 /// A bucket whose credentials come from a machine, and which may not be changed.
-fn bucket(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
+fn s3_client_for(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
     let config: Config =
         [("bucket", BUCKET), ("s3Url", service.url.as_str()), ("s3ForcePathStyle", "true")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into();
-    let permit = Permit::new(|| Err(Denied("its time is over".to_owned())));
+    let permit = Permit::new(|| Err(PermitDenied("its time is over".to_owned())));
     let options = Options { permit, ..Options::default() };
     let settings = Settings::read(&config, false).unwrap();
     let connector = Arc::new(Connector::new(&settings, &options).unwrap());
-    let address =
-        endpoint::of_bucket(&settings, settings.url.as_ref(), ANY_REGION, Variant::default());
-    let bucket = address.of_objects(BUCKET).unwrap();
-    let builder = builder(&settings, address, ANY_REGION, &options).unwrap();
-    authenticate(builder, &Identity::Machine, ANY_REGION, &options.environment)
+    let address = endpoint::bucket_endpoint(
+        &settings,
+        settings.url.as_ref(),
+        FALLBACK_REGION,
+        EndpointVariant::default(),
+    );
+    let bucket = address.object_base_url(BUCKET).unwrap();
+    let builder = store_builder(&settings, address, FALLBACK_REGION, &options).unwrap();
+    authenticate(builder, &Identity::InstanceMetadata, FALLBACK_REGION, &options.environment)
         .with_metadata_endpoint(&metadata.url)
         .with_http_connector(BucketConnector { connector, bucket })
         .build()
@@ -45,10 +49,10 @@ fn bucket(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
 }
 
 #[tokio::test]
-async fn credentials_are_fetched_also_when_nothing_may_be_changed() {
-    let metadata = metadata().await;
+async fn credentials_are_fetched_even_without_a_write_permit() {
+    let metadata = fake_metadata_service().await;
     let service = FakeServer::start(|_, _| ("200 OK", String::new(), "content")).await;
-    let store = bucket(&service, &metadata);
+    let store = s3_client_for(&service, &metadata);
     let path = Path::from("key");
     // What the answer is worth does not matter here, only that the question was sent.
     let _ = store.get_opts(&path, object_store::GetOptions::default()).await;
@@ -57,7 +61,7 @@ async fn credentials_are_fetched_also_when_nothing_may_be_changed() {
     let head = service.requests.lock().unwrap()[0].head.clone();
     assert!(head.contains("credential=of-machine/"), "{head}");
     let put = store.put_opts(&path, "x".into(), PutOptions::default()).await;
-    let error = explain("b", &put.unwrap_err());
+    let error = user_error("b", &put.unwrap_err());
     assert!(error.message().contains("its time is over"), "{error}");
     assert_eq!(service.lines().len(), 1, "what changes something is not sent");
 }

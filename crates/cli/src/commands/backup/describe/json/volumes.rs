@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use bowline_store::file::{BackupVolumeInfo, Method};
 use serde_json::{Map, Value, json};
 
-use crate::describe::section::{MORE, NONE_INCLUDED};
+use crate::describe::section::{DETAILS_HINT, NONE_INCLUDED};
 
 pub(super) fn render(volumes: &[BackupVolumeInfo], details: bool) -> Value {
-    let by = |method: Method| {
+    let with_method = |method: Method| {
         let is_meant =
             move |v: &&BackupVolumeInfo| !v.skipped && v.backup_method.as_ref() == Some(&method);
         volumes.iter().filter(is_meant).collect::<Vec<_>>()
@@ -20,9 +20,9 @@ pub(super) fn render(volumes: &[BackupVolumeInfo], details: bool) -> Value {
     let others = volumes.iter().filter(is_other).map(|volume| other(volume, details));
     let skipped = volumes.iter().filter(|v| v.skipped).map(|volume| other(volume, details));
     json!({
-        "nativeSnapshots": map(&by(Method::NativeSnapshot), |v| v.pv_name.clone(), |v| native(v, details)),
-        "csiSnapshots": map(&by(Method::CsiSnapshot), claim, |v| csi(v, details)),
-        "podVolumeBackups": pod_volumes(&by(Method::PodVolumeBackup), details),
+        "nativeSnapshots": map(&with_method(Method::NativeSnapshot), |v| v.pv_name.clone(), |v| native(v, details)),
+        "csiSnapshots": map(&with_method(Method::CsiSnapshot), claim, |v| csi(v, details)),
+        "podVolumeBackups": pod_volumes(&with_method(Method::PodVolumeBackup), details),
         "others": others.collect::<Vec<_>>(),
         "skipped": skipped.collect::<Vec<_>>(),
     })
@@ -51,7 +51,7 @@ fn result(volume: &BackupVolumeInfo) -> Value {
 
 fn native(volume: &BackupVolumeInfo, details: bool) -> Value {
     if !details {
-        return json!(MORE);
+        return json!(DETAILS_HINT);
     }
     let info = volume.native_snapshot_info.clone().unwrap_or_default();
     json!({
@@ -64,7 +64,7 @@ fn native(volume: &BackupVolumeInfo, details: bool) -> Value {
 }
 
 fn csi(volume: &BackupVolumeInfo, details: bool) -> Value {
-    let included = || json!(format!("included, {MORE}"));
+    let included = || json!(format!("included, {DETAILS_HINT}"));
     let mut csi = json!({});
     if volume.preserve_local_snapshot {
         csi["snapshot"] = if details { local_snapshot(volume) } else { included() };
@@ -138,11 +138,11 @@ fn other(volume: &BackupVolumeInfo, details: bool) -> Value {
         return json!(volume);
     }
     let BackupVolumeInfo { pvc_namespace, pvc_name, pv_name, result, .. } = volume;
-    let mut short = json!({
+    let mut summary = json!({
         "pvcNamespace": pvc_namespace, "pvcName": pvc_name, "pvName": pv_name, "result": result,
     });
     if volume.skipped {
-        short["skippedReason"] = json!(volume.skipped_reason);
+        summary["skippedReason"] = json!(volume.skipped_reason);
     }
-    short
+    summary
 }

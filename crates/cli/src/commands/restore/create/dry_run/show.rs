@@ -1,58 +1,60 @@
 //! A plan for people, and for programs.
 
-use bowline_engine::restore::plan::{Entry, Plan, Verdict};
+use bowline_engine::restore::plan::{PlanEntry, PlanVerdict, RestorePlan};
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Map, Value, json};
 
 use crate::describe::section;
 use crate::exit::Exit;
+use crate::key_value_page::KeyValuePage;
 use crate::listing::{self, ObjectFormat};
-use crate::output::{self, harmless};
-use crate::sheet::Sheet;
+use crate::output::{self, strip_control_chars};
 
 /// Shows why a restore would be refused as a whole.
-pub(super) fn refused(
+pub(super) fn show_refused(
     restore: &str,
     errors: &[String],
     output: Option<ObjectFormat>,
 ) -> anyhow::Result<Exit> {
     if let Some(format) = output {
         let document = json!({"restore": restore, "wouldFail": true, "validationErrors": errors});
-        output::data(listing::print(&document, format)?)?;
+        output::print_data(listing::format_value(&document, format)?)?;
     }
-    output::say(format_args!("restore `{restore}` would fail validation and never run"));
+    output::print_message(format_args!("restore `{restore}` would fail validation and never run"));
     for error in errors {
-        output::say(format_args!("refused: {}", harmless(error)));
+        output::print_message(format_args!("refused: {}", strip_control_chars(error)));
     }
     Ok(Exit::Failed)
 }
 
 /// Shows what would happen.
-pub(super) fn plan(
+pub(super) fn show_plan(
     restore: &str,
     backup: &str,
-    plan: &Plan,
+    plan: &RestorePlan,
     output: Option<ObjectFormat>,
 ) -> anyhow::Result<()> {
     match output {
-        Some(format) => output::data(listing::print(&document(restore, backup, plan), format)?)?,
-        None => output::data(text(plan))?,
+        Some(format) => {
+            output::print_data(listing::format_value(&document(restore, backup, plan), format)?)?;
+        }
+        None => output::print_data(text(plan))?,
     }
-    for line in notes(restore, backup, plan) {
-        output::say(line);
+    for line in summary_lines(restore, backup, plan) {
+        output::print_message(line);
     }
     Ok(())
 }
 
-fn text(plan: &Plan) -> String {
-    let row = |entry: &Entry| {
+fn text(plan: &RestorePlan) -> String {
+    let row = |entry: &PlanEntry| {
         let cells = [
-            word(entry.verdict).to_owned(),
+            verdict_text(entry.verdict).to_owned(),
             resource(&entry.id),
             name(entry),
             entry.reason.split_whitespace().collect::<Vec<_>>().join(" "),
         ];
-        cells.map(|cell| harmless(&cell))
+        cells.map(|cell| strip_control_chars(&cell))
     };
     let mut text = String::new();
     if !plan.entries.is_empty() {
@@ -62,23 +64,24 @@ fn text(plan: &Plan) -> String {
     for (key, messages) in [("Warnings", &plan.results.warnings), ("Errors", &plan.results.errors)]
     {
         if messages.count() > 0 {
-            let mut sheet = Sheet::default();
-            section::messages(&mut sheet, key, messages);
+            let mut page = KeyValuePage::default();
+            section::messages(&mut page, key, messages);
             let gap = if text.is_empty() { "" } else { "\n" };
             text.push_str(gap);
-            text.push_str(&sheet.finish());
+            text.push_str(&page.finish());
         }
     }
     text
 }
 
 /// What there is to say about the plan as a whole.
-fn notes(restore: &str, backup: &str, plan: &Plan) -> Vec<String> {
+fn summary_lines(restore: &str, backup: &str, plan: &RestorePlan) -> Vec<String> {
     let built_in = match plan.not_run.as_slice() {
         [] => String::new(),
         names => format!("{} (cluster lookups); ", names.join(", ")),
     };
-    let counts = Verdict::ALL.map(|verdict| format!("{} {}", word(verdict), plan.count(verdict)));
+    let counts = PlanVerdict::ALL
+        .map(|verdict| format!("{} {}", verdict_text(verdict), plan.count(verdict)));
     let errors = match plan.results.errors.count() {
         0 => String::new(),
         1 => "; 1 other error".to_owned(),
@@ -91,9 +94,9 @@ fn notes(restore: &str, backup: &str, plan: &Plan) -> Vec<String> {
     ]
 }
 
-fn document(restore: &str, backup: &str, plan: &Plan) -> Value {
-    let entry = |entry: &Entry| {
-        let Entry { id, target, verdict, reason } = entry;
+fn document(restore: &str, backup: &str, plan: &RestorePlan) -> Value {
+    let entry = |entry: &PlanEntry| {
+        let PlanEntry { id, target, verdict, reason } = entry;
         let target = target.as_ref().map(|target| {
             json!({
                 "apiVersion": target.api_version,
@@ -103,7 +106,7 @@ fn document(restore: &str, backup: &str, plan: &Plan) -> Value {
             })
         });
         json!({
-            "verdict": key(*verdict),
+            "verdict": verdict_key(*verdict),
             "reason": reason,
             "resource": resource(id),
             "namespace": id.namespace,
@@ -111,7 +114,8 @@ fn document(restore: &str, backup: &str, plan: &Plan) -> Value {
             "target": target,
         })
     };
-    let counts = Verdict::ALL.map(|verdict| (key(verdict).to_owned(), plan.count(verdict).into()));
+    let counts = PlanVerdict::ALL
+        .map(|verdict| (verdict_key(verdict).to_owned(), plan.count(verdict).into()));
     json!({
         "restore": restore,
         "backup": backup,
@@ -125,21 +129,21 @@ fn document(restore: &str, backup: &str, plan: &Plan) -> Value {
 }
 
 /// For people.
-fn word(verdict: Verdict) -> &'static str {
+fn verdict_text(verdict: PlanVerdict) -> &'static str {
     match verdict {
-        Verdict::Create => "create",
-        Verdict::Update => "update",
-        Verdict::Skip => "skip",
-        Verdict::Refuse => "refuse",
-        Verdict::NotValidated => "not validated",
+        PlanVerdict::Create => "create",
+        PlanVerdict::Update => "update",
+        PlanVerdict::Skip => "skip",
+        PlanVerdict::Refuse => "refuse",
+        PlanVerdict::NotValidated => "not validated",
     }
 }
 
 /// For programs.
-fn key(verdict: Verdict) -> &'static str {
+fn verdict_key(verdict: PlanVerdict) -> &'static str {
     match verdict {
-        Verdict::NotValidated => "notValidated",
-        verdict => word(verdict),
+        PlanVerdict::NotValidated => "notValidated",
+        verdict => verdict_text(verdict),
     }
 }
 
@@ -151,7 +155,7 @@ fn resource(id: &ResourceIdentifier) -> String {
 }
 
 /// What it is called in the cluster, and in the backup if that is something else.
-fn name(entry: &Entry) -> String {
+fn name(entry: &PlanEntry) -> String {
     let join = |namespace: &str, name: &str| match namespace {
         "" => name.to_owned(),
         namespace => format!("{namespace}/{name}"),
@@ -166,12 +170,12 @@ fn name(entry: &Entry) -> String {
 
 #[cfg(test)]
 mod tests {
-    use bowline_engine::restore::plan::Target;
+    use bowline_engine::restore::plan::PlanTarget;
     use bowline_store::file::{Messages, Results};
 
     use super::*;
 
-    fn entry(kind: &str, from: &str, to: &str, verdict: Verdict, reason: &str) -> Entry {
+    fn entry(kind: &str, from: &str, to: &str, verdict: PlanVerdict, reason: &str) -> PlanEntry {
         let split = |name: &str| {
             let (namespace, name) = name.split_once('/').unwrap_or(("", name));
             (namespace.to_owned(), name.to_owned())
@@ -186,22 +190,40 @@ mod tests {
         };
         let target = (!to.is_empty()).then(|| {
             let (namespace, name) = split(to);
-            Target { api_version: "v1".to_owned(), kind: "Kind".to_owned(), namespace, name }
+            PlanTarget { api_version: "v1".to_owned(), kind: "Kind".to_owned(), namespace, name }
         });
-        Entry { id, target, verdict, reason: reason.to_owned() }
+        PlanEntry { id, target, verdict, reason: reason.to_owned() }
     }
 
-    fn sample() -> Plan {
+    fn sample() -> RestorePlan {
         let mut errors = Messages::default();
         errors.add("shop", "configmaps/a: a resource modifier failed: no");
-        Plan {
+        RestorePlan {
             entries: vec![
-                entry("namespaces", "shop", "copy", Verdict::Create, ""),
-                entry("configmaps", "shop/a", "copy/a", Verdict::Create, ""),
-                entry("deployments.apps", "db/b", "db/b", Verdict::Update, "it differs in spec"),
-                entry("secrets", "db/c", "db/c", Verdict::Skip, "it exists and is the same"),
-                entry("services", "db/d", "db/d", Verdict::Refuse, "it is\u{1b} invalid:\n  no"),
-                entry("widgets.x.io", "db/e", "", Verdict::NotValidated, "its kind is not there"),
+                entry("namespaces", "shop", "copy", PlanVerdict::Create, ""),
+                entry("configmaps", "shop/a", "copy/a", PlanVerdict::Create, ""),
+                entry(
+                    "deployments.apps",
+                    "db/b",
+                    "db/b",
+                    PlanVerdict::Update,
+                    "it differs in spec",
+                ),
+                entry("secrets", "db/c", "db/c", PlanVerdict::Skip, "it exists and is the same"),
+                entry(
+                    "services",
+                    "db/d",
+                    "db/d",
+                    PlanVerdict::Refuse,
+                    "it is\u{1b} invalid:\n  no",
+                ),
+                entry(
+                    "widgets.x.io",
+                    "db/e",
+                    "",
+                    PlanVerdict::NotValidated,
+                    "its kind is not there",
+                ),
             ],
             results: Results { errors, warnings: Messages::default() },
             not_run: vec!["velero.io/secret".to_owned()],
@@ -213,7 +235,7 @@ mod tests {
         insta::assert_snapshot!(format!(
             "{}---\n{}",
             text(&sample()),
-            notes("r", "b", &sample()).join("\n")
+            summary_lines("r", "b", &sample()).join("\n")
         ));
     }
 
@@ -223,10 +245,11 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_of_nothing_is_told_as_such() {
-        let plan = Plan { entries: Vec::new(), results: Results::default(), not_run: Vec::new() };
+    fn empty_plan_is_reported() {
+        let plan =
+            RestorePlan { entries: Vec::new(), results: Results::default(), not_run: Vec::new() };
         assert_eq!(text(&plan), "");
-        let [actions, counts, end] = notes("r", "b", &plan).try_into().unwrap();
+        let [actions, counts, end] = summary_lines("r", "b", &plan).try_into().unwrap();
         assert_eq!(actions, "not run: plugin actions (known only to the server); hooks");
         let expected = "restore `r` of backup `b`: create 0, update 0, skip 0, refuse 0, not \
                         validated 0";

@@ -1,11 +1,13 @@
 use bowline_store::file::CsiSnapshotInfo;
 
-use super::super::super::csi::tests::{Given, WISHES, given, restore, show, with_csi};
+use super::super::super::csi::tests::{
+    CsiFixture, VOLUME_OPTIONS, csi_fixture, execute_action, restore, with_csi,
+};
 use super::*;
 use crate::cluster::Fake;
-use crate::restore::download::Volumes;
+use crate::restore::download::BackupVolumes;
 use crate::restore::modifier::Modifiers;
-use crate::restore::reset::Wishes;
+use crate::restore::reset::VolumeOptions;
 
 fn info(method: Method) -> BackupVolumeInfo {
     BackupVolumeInfo {
@@ -20,49 +22,52 @@ fn info(method: Method) -> BackupVolumeInfo {
 }
 
 #[test]
-fn a_claim_is_made_from_the_snapshot_that_it_names() {
+fn claim_is_restored_from_its_snapshot() {
     let csi = info(Method::CsiSnapshot);
     let native = info(Method::NativeSnapshot);
     let moved = BackupVolumeInfo { snapshot_data_moved: true, ..csi.clone() };
     let failed = BackupVolumeInfo { result: Some(Outcome::Failed), ..csi.clone() };
     let skipped = BackupVolumeInfo { skipped: true, backup_method: None, ..csi.clone() };
-    let known = Known { restore_pvs: true, ..Known::default() };
-    let named = Known { snapshot: Some("vs"), ..known };
-    let with = |info| Known { info: Some(info), ..named };
-    let unnamed = |info| Known { info: Some(info), ..known };
-    let no_pvs = |known| Known { restore_pvs: false, ..known };
-    let lacking = |word: &str| format!("lacking {word}");
-    for (known, expected) in [
-        (known, "leave".to_owned()),
-        (no_pvs(known), "leave".to_owned()),
+    let base = BackedUpClaim { restore_pvs: true, ..BackedUpClaim::default() };
+    let named = BackedUpClaim { snapshot: Some("vs"), ..base };
+    let with = |info| BackedUpClaim { info: Some(info), ..named };
+    let unnamed = |info| BackedUpClaim { info: Some(info), ..base };
+    let no_pvs = |claim| BackedUpClaim { restore_pvs: false, ..claim };
+    let unavailable = |word: &str| format!("lacking {word}");
+    for (claim, expected) in [
+        (base, "leave".to_owned()),
+        (no_pvs(base), "leave".to_owned()),
         (named, "from vs".to_owned()),
-        (Known { snapshot: Some(""), ..known }, "leave".to_owned()),
-        (Known { is_moved: true, ..named }, "leave".to_owned()),
+        (BackedUpClaim { snapshot: Some(""), ..base }, "leave".to_owned()),
+        (BackedUpClaim { is_data_moved: true, ..named }, "leave".to_owned()),
         (with(&csi), "from vs".to_owned()),
         // What the backup says of the volume counts more than what it says of itself.
-        (Known { is_moved: true, ..with(&csi) }, "from vs".to_owned()),
+        (BackedUpClaim { is_data_moved: true, ..with(&csi) }, "from vs".to_owned()),
         (with(&moved), "leave".to_owned()),
         (with(&native), "leave".to_owned()),
         (with(&skipped), "leave".to_owned()),
         (unnamed(&native), "leave".to_owned()),
-        (with(&failed), lacking("saving it had failed")),
-        (unnamed(&csi), lacking("CSI snapshot s1 and cannot be brought back: the claim does not")),
+        (with(&failed), unavailable("saving it had failed")),
+        (
+            unnamed(&csi),
+            unavailable("CSI snapshot s1 and cannot be brought back: the claim does not"),
+        ),
         (no_pvs(named), "empty restorePVs is false".to_owned()),
         (no_pvs(with(&failed)), "empty restorePVs is false".to_owned()),
     ] {
-        let found = match fate(&known) {
-            Fate::Leave => "leave".to_owned(),
-            Fate::From(snapshot) => format!("from {snapshot}"),
-            Fate::Empty(why) => format!("empty {why}"),
-            Fate::Lacking(why) => format!("lacking {why}"),
+        let found = match decide_claim(&claim) {
+            ClaimDecision::Unchanged => "leave".to_owned(),
+            ClaimDecision::FromSnapshot(snapshot) => format!("from {snapshot}"),
+            ClaimDecision::Empty(reason) => format!("empty {reason}"),
+            ClaimDecision::DataUnavailable(reason) => format!("lacking {reason}"),
         };
         let (kind, word) = expected.split_once(' ').unwrap_or((&expected, ""));
-        assert!(found.starts_with(kind) && found.contains(word), "{known:?}: {found}");
+        assert!(found.starts_with(kind) && found.contains(word), "{claim:?}: {found}");
     }
 }
 
 #[test]
-fn what_the_cluster_lacks_is_told() {
+fn missing_cluster_support_is_reported() {
     let class = |name: &str, provisioner: &str, is_default| StorageClass {
         name: name.into(),
         provisioner: provisioner.into(),
@@ -71,25 +76,37 @@ fn what_the_cluster_lacks_is_told() {
     };
     let drivers = BTreeSet::from(["a.driver".to_owned()]);
     let classes = [class("fast", "a.driver", true), class("other", "b.driver", false)];
-    let source = Source { driver: "a.driver".into(), ..Source::default() };
-    let all = || Needs { serves_snapshots: true, drivers: &drivers, classes: &classes };
+    let source = SnapshotSource { driver: "a.driver".into(), ..SnapshotSource::default() };
+    let all = || ClusterSupport { serves_snapshots: true, drivers: &drivers, classes: &classes };
     let none = BTreeSet::new();
     let claim = |class: &str| json!({"spec": {"storageClassName": class}});
     let old = json!({"metadata": {"annotations": {
         "volume.beta.kubernetes.io/storage-class": "gone",
     }}});
-    for (claim, needs, expected) in [
+    for (claim, support, expected) in [
         (claim("fast"), all(), None),
         (json!({"spec": {}}), all(), None),
-        (claim("fast"), Needs { serves_snapshots: false, ..all() }, Some("does not serve")),
-        (claim("fast"), Needs { drivers: &none, ..all() }, Some("a.driver is not installed")),
+        (
+            claim("fast"),
+            ClusterSupport { serves_snapshots: false, ..all() },
+            Some("does not serve"),
+        ),
+        (
+            claim("fast"),
+            ClusterSupport { drivers: &none, ..all() },
+            Some("a.driver is not installed"),
+        ),
         (claim("gone"), all(), Some("no storage class \"gone\"")),
         (old, all(), Some("no storage class \"gone\"")),
         (claim(""), all(), Some("wants no storage class")),
-        (json!({"spec": {}}), Needs { classes: &classes[1..], ..all() }, Some("no default one")),
+        (
+            json!({"spec": {}}),
+            ClusterSupport { classes: &classes[1..], ..all() },
+            Some("no default one"),
+        ),
         (claim("other"), all(), Some("other is of b.driver, but the snapshot of the driver a.d")),
     ] {
-        let found = missing(&claim, &source, &needs);
+        let found = missing_requirement(&claim, &source, &support);
         match (&found, expected) {
             (None, None) => {}
             (Some(found), Some(word)) => assert!(found.contains(word), "{found}"),
@@ -99,7 +116,7 @@ fn what_the_cluster_lacks_is_told() {
 }
 
 #[test]
-fn a_claim_points_to_its_snapshot_and_is_large_enough_for_it() {
+fn claim_references_its_snapshot_and_requests_its_size() {
     let claim = |storage: &str| {
         json!({"spec": {
             "volumeName": "pv-1", "storageClassName": "fast",
@@ -107,14 +124,14 @@ fn a_claim_points_to_its_snapshot_and_is_large_enough_for_it() {
             "resources": {"requests": {"storage": storage}},
         }})
     };
-    for (asked, size, expected) in [
+    for (requested, size, expected) in [
         ("1Gi", Some(1 << 30), "1Gi"),
         ("1Gi", Some((1 << 30) + 1), "1073741825"),
         ("2Gi", Some(1 << 30), "2Gi"),
         ("1Gi", None, "1Gi"),
         ("odd", Some(1 << 30), "odd"),
     ] {
-        let mut changed = claim(asked);
+        let mut changed = claim(requested);
         change(&mut changed, "abc", size);
         let expected = json!({"spec": {
             "storageClassName": "fast",
@@ -159,30 +176,32 @@ fn objects() -> [Value; 2] {
 }
 
 #[tokio::test]
-async fn its_snapshot_comes_first_whatever_the_filters_say() {
-    let Given { csi, report, .. } = given(with_csi(), &objects(), Volumes::default(), WISHES);
-    let output = show(&Claim::new(&csi), &claim()).await.unwrap();
+async fn snapshot_of_a_claim_must_be_included() {
+    let CsiFixture { csi, report, .. } =
+        csi_fixture(with_csi(), &objects(), BackupVolumes::default(), VOLUME_OPTIONS);
+    let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap();
     assert_eq!(output.additional_items, [object(SNAPSHOTS, "shop", "vs")]);
-    let made: Value = output.item.parse().unwrap();
-    assert_eq!(made["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE], "true");
-    assert_eq!(made["spec"]["dataSource"]["name"], name_in_restore("uid", "shop", "vs"));
-    assert_eq!(made["spec"].get("volumeName"), None);
-    assert_eq!(report.warnings(), 0);
+    let changed: Value = output.item.parse().unwrap();
+    assert_eq!(changed["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE], "true");
+    assert_eq!(changed["spec"]["dataSource"]["name"], name_in_restore("uid", "shop", "vs"));
+    assert_eq!(changed["spec"].get("volumeName"), None);
+    assert_eq!(report.warning_count(), 0);
 }
 
 #[tokio::test]
-async fn one_that_is_there_stays_as_it_is_and_nothing_is_made_for_it() {
-    let mut there = claim();
-    there["metadata"]["namespace"] = restore().spec.namespace_mapping["shop"].as_str().into();
-    let fake = with_csi().with(there);
-    let Given { csi, .. } = given(fake, &objects(), Volumes::default(), WISHES);
-    let output = show(&Claim::new(&csi), &claim()).await.unwrap();
+async fn existing_claim_is_unchanged() {
+    let mut existing = claim();
+    existing["metadata"]["namespace"] = restore().spec.namespace_mapping["shop"].as_str().into();
+    let fake = with_csi().with(existing);
+    let CsiFixture { csi, .. } =
+        csi_fixture(fake, &objects(), BackupVolumes::default(), VOLUME_OPTIONS);
+    let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap();
     assert!(output.additional_items.is_empty());
     assert_eq!(output.item.parse::<Value>().unwrap(), claim());
 }
 
 #[test]
-fn one_that_the_restore_made_before_a_restart_is_its_own() {
+fn claim_created_before_a_restart_is_recognised() {
     let mut restore = restore();
     let status = json!({"startTimestamp": "2026-01-01T00:00:05Z"});
     restore.status = Some(serde_json::from_value(status).unwrap());
@@ -198,12 +217,12 @@ fn one_that_the_restore_made_before_a_restart_is_its_own() {
         (found("s", "2026-01-01T00:00:09Z"), false),
         (json!({"metadata": {}}), false),
     ] {
-        assert_eq!(is_of(&found, &restore), expected, "{found}");
+        assert_eq!(is_created_by(&found, &restore), expected, "{found}");
     }
 }
 
 #[tokio::test]
-async fn one_whose_data_cannot_be_brought_back_is_an_error_unless_it_may_be_empty() {
+async fn unavailable_data_is_an_error_unless_empty_volumes_are_allowed() {
     let mut restored = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "a.driver"},
     });
@@ -222,12 +241,14 @@ async fn one_whose_data_cannot_be_brought_back_is_an_error_unless_it_may_be_empt
             "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": "unused"}, "provisioner": "x",
         }));
-        let wishes = Wishes { allow_empty: true, ..WISHES };
-        let Given { csi, report, .. } = given(fake, objects, Volumes::default(), wishes);
-        let output = show(&Claim::new(&csi), &claim()).await.unwrap();
-        let made: Value = output.item.parse().unwrap();
+        let options = VolumeOptions { allow_empty: true, ..VOLUME_OPTIONS };
+        let CsiFixture { csi, report, .. } =
+            csi_fixture(fake, objects, BackupVolumes::default(), options);
+        let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap();
+        let changed: Value = output.item.parse().unwrap();
         assert!(
-            made["spec"].get("dataSource").is_none() && made["spec"].get("volumeName").is_none()
+            changed["spec"].get("dataSource").is_none()
+                && changed["spec"].get("volumeName").is_none()
         );
         assert!(output.additional_items.is_empty());
         let warnings = report.results().warnings.namespaces["shop"].join("; ");
@@ -236,15 +257,16 @@ async fn one_whose_data_cannot_be_brought_back_is_an_error_unless_it_may_be_empt
             "{warnings}"
         );
     }
-    let Given { csi, report, .. } = given(with_csi(), &[], Volumes::default(), WISHES);
-    let error = show(&Claim::new(&csi), &claim()).await.unwrap_err();
+    let CsiFixture { csi, report, .. } =
+        csi_fixture(with_csi(), &[], BackupVolumes::default(), VOLUME_OPTIONS);
+    let error = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap_err();
     assert!(error.message().contains("it is not in the backup"), "{error}");
     assert!(error.message().contains("--allow-empty-volumes"), "{error}");
-    assert_eq!(report.warnings(), 0);
+    assert_eq!(report.warning_count(), 0);
 }
 
 #[tokio::test]
-async fn the_class_and_the_driver_count_that_modifiers_leave() {
+async fn class_and_driver_are_checked_after_modifiers() {
     let rules = |rules: &str| {
         let rules = format!("version: v1\nresourceModifierRules:\n{rules}");
         Some(Modifiers::parse(&[("rules.yaml".to_owned(), rules)].into()).unwrap())
@@ -274,37 +296,42 @@ async fn the_class_and_the_driver_count_that_modifiers_leave() {
         (cluster("fast", "a.driver"), rules(renamed_class), false),
         (cluster("slow", "b.driver"), rules(renamed_class), false),
     ] {
-        let Given { csi, .. } = given(fake, &objects(), Volumes::default(), WISHES);
-        let csi = Arc::new(Csi { modifiers, ..Arc::into_inner(csi).unwrap() });
-        let shown = show(&Claim::new(&csi), &claim()).await;
-        assert_eq!(shown.is_ok(), is_restored, "{shown:?}");
+        let CsiFixture { csi, .. } =
+            csi_fixture(fake, &objects(), BackupVolumes::default(), VOLUME_OPTIONS);
+        let csi = Arc::new(CsiRestoreContext { modifiers, ..Arc::into_inner(csi).unwrap() });
+        let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await;
+        assert_eq!(output.is_ok(), is_restored, "{output:?}");
     }
 }
 
 #[tokio::test]
-async fn a_node_that_knows_the_driver_is_enough() {
+async fn driver_on_a_node_counts_as_installed() {
     let fake = with_csi();
     fake.remove("csidrivers.storage.k8s.io", "", "a.driver");
     fake.put(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"},
         "spec": {"drivers": [{"name": "a.driver", "nodeID": "n"}]},
     }));
-    let Given { csi, .. } = given(fake, &objects(), Volumes::default(), WISHES);
-    let output = show(&Claim::new(&csi), &claim()).await.unwrap();
+    let CsiFixture { csi, .. } =
+        csi_fixture(fake, &objects(), BackupVolumes::default(), VOLUME_OPTIONS);
+    let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap();
     assert_eq!(output.additional_items.len(), 1);
 }
 
 #[tokio::test]
-async fn without_volumes_it_is_created_empty_and_that_is_told() {
-    let wishes = Wishes { restore_pvs: false, ..WISHES };
-    let Given { csi, report, .. } = given(with_csi(), &objects(), Volumes::default(), wishes);
-    let output = show(&Claim::new(&csi), &claim()).await.unwrap();
-    let made: Value = output.item.parse().unwrap();
-    assert!(made["spec"].get("dataSource").is_none() && made["spec"].get("volumeName").is_none());
-    assert_eq!(report.warnings(), 1);
+async fn claim_is_created_empty_with_a_warning_if_restore_pvs_is_false() {
+    let options = VolumeOptions { restore_pvs: false, ..VOLUME_OPTIONS };
+    let CsiFixture { csi, report, .. } =
+        csi_fixture(with_csi(), &objects(), BackupVolumes::default(), options);
+    let output = execute_action(&CsiPvcAction::new(&csi), &claim()).await.unwrap();
+    let changed: Value = output.item.parse().unwrap();
+    assert!(
+        changed["spec"].get("dataSource").is_none() && changed["spec"].get("volumeName").is_none()
+    );
+    assert_eq!(report.warning_count(), 1);
     // One that has no snapshot is none of ours.
     let mut plain = claim();
     plain["metadata"]["annotations"] = json!({});
-    let output = show(&Claim::new(&csi), &plain).await.unwrap();
+    let output = execute_action(&CsiPvcAction::new(&csi), &plain).await.unwrap();
     assert_eq!(output.item.parse::<Value>().unwrap(), plain);
 }

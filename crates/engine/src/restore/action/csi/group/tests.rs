@@ -1,7 +1,7 @@
-use super::super::tests::{Given, WISHES, given, restore, with_csi};
+use super::super::tests::{CsiFixture, VOLUME_OPTIONS, csi_fixture, restore, with_csi};
 use super::*;
 use crate::cluster::Fake;
-use crate::restore::download::Volumes;
+use crate::restore::download::BackupVolumes;
 
 const PLURAL: &str = "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io";
 
@@ -12,32 +12,34 @@ fn snapshot(annotations: &[(&str, &str)]) -> Value {
 }
 
 #[test]
-fn a_member_says_all_that_is_needed_or_is_none() {
+fn group_member_needs_all_annotations() {
     let all = [
         (annotation::VOLUME_GROUP_SNAPSHOT_HANDLE, "g1"),
         (annotation::VOLUME_SNAPSHOT_HANDLE, "s1"),
         (annotation::CSI_DRIVER_NAME, "a.driver"),
     ];
-    let member = Member { group: "g1", handle: "s1", driver: "a.driver", namespace: "shop" };
-    assert_eq!(Member::of(&snapshot(&all)), Some(member));
+    let member = GroupMember { group: "g1", handle: "s1", driver: "a.driver", namespace: "shop" };
+    assert_eq!(GroupMember::of(&snapshot(&all)), Some(member));
     for missing in 0..all.len() {
         let mut some = all.to_vec();
         some.remove(missing);
-        assert_eq!(Member::of(&snapshot(&some)), None, "{some:?}");
+        assert_eq!(GroupMember::of(&snapshot(&some)), None, "{some:?}");
     }
 }
 
 #[tokio::test]
-async fn there_is_one_stub_for_a_group_with_all_its_snapshots() {
+async fn one_stub_lists_all_snapshots_of_a_group() {
     let fake = with_csi().with(json!({
         "apiVersion": "groupsnapshot.storage.k8s.io/v1beta1", "kind": "VolumeGroupSnapshotClass",
         "metadata": {"name": "fast"}, "driver": "a.driver",
         "parameters": {"csi.storage.k8s.io/group-snapshotter-secret-name": "key"},
     }));
-    let Given { csi, fake, .. } = given(fake, &[], Volumes::default(), WISHES);
-    let member = |handle| Member { group: "g1", handle, driver: "a.driver", namespace: "shop" };
+    let CsiFixture { csi, fake, .. } =
+        csi_fixture(fake, &[], BackupVolumes::default(), VOLUME_OPTIONS);
+    let member =
+        |handle| GroupMember { group: "g1", handle, driver: "a.driver", namespace: "shop" };
     for handle in ["s1", "s2", "s1"] {
-        ensure_stub(csi.surroundings(), &member(handle), &restore()).await.unwrap();
+        ensure_stub(csi.capabilities(), &member(handle), &restore()).await.unwrap();
     }
     let name = stub_name("uid", "g1");
     let stub = fake.object(PLURAL, "", &name).unwrap();
@@ -61,9 +63,10 @@ async fn there_is_one_stub_for_a_group_with_all_its_snapshots() {
 }
 
 #[tokio::test]
-async fn where_groups_are_not_known_there_is_no_stub() {
-    let Given { csi, fake, .. } = given(Fake::usual(), &[], Volumes::default(), WISHES);
-    let member = Member { group: "g1", handle: "s1", driver: "d", namespace: "shop" };
-    ensure_stub(csi.surroundings(), &member, &restore()).await.unwrap();
+async fn no_stub_is_created_without_the_group_api() {
+    let CsiFixture { csi, fake, .. } =
+        csi_fixture(Fake::usual(), &[], BackupVolumes::default(), VOLUME_OPTIONS);
+    let member = GroupMember { group: "g1", handle: "s1", driver: "d", namespace: "shop" };
+    ensure_stub(csi.capabilities(), &member, &restore()).await.unwrap();
     assert_eq!(fake.creations(), []);
 }

@@ -11,13 +11,13 @@ fn at(second: i64) -> Timestamp {
 fn operation(kind: Kind, state: State, done: i64, total: i64) -> Operation {
     let item = bowline_engine::snapshotter::volume_id("pv-1");
     let (plugin, id) = ("x.io/a".parse().unwrap(), OperationId::new("snap-1").unwrap());
-    let begun = Operation::begun(kind, plugin, item, id, at(0), Duration::from_hours(4));
+    let begun = Operation::started(kind, plugin, item, id, at(0), Duration::from_hours(4));
     let progress = Progress { done, total, units: "Bytes".to_owned(), ..Progress::default() };
     Operation { state, progress, ..begun }
 }
 
 #[test]
-fn the_phase_of_a_snapshot_follows_from_both_of_its_operations() {
+fn snapshot_phase_follows_from_creation_and_upload() {
     use State::{Completed, Failed, InProgress, New};
     let failed = |reason: &str| Failed(reason.to_owned());
     for (creation, upload, phase) in [
@@ -32,19 +32,19 @@ fn the_phase_of_a_snapshot_follows_from_both_of_its_operations() {
         (Completed, Some(failed("canceled: by a user")), "Canceled"),
         (failed("no room"), Some(New), "InProgress"),
     ] {
-        let told = format!("{creation:?} {upload:?}");
+        let case = format!("{creation:?} {upload:?}");
         let creation = operation(Kind::SnapshotCreation, creation, 0, 0);
         let upload = upload.map(|state| operation(Kind::SnapshotUpload, state, 0, 0));
         let of: Vec<_> = [Some(&creation), upload.as_ref()].into_iter().flatten().collect();
-        let status = status(&VolumePluginBackupStatus::default(), &of, at(9));
-        assert_eq!(status.phase.unwrap().as_str(), phase, "{told}");
+        let status = resource_status(&VolumePluginBackupStatus::default(), &of, at(9));
+        assert_eq!(status.phase.unwrap().as_str(), phase, "{case}");
         let has_ended = !matches!(phase, "New" | "InProgress");
-        assert_eq!(status.completion_timestamp.is_some(), has_ended, "{told}");
+        assert_eq!(status.completion_timestamp.is_some(), has_ended, "{case}");
     }
 }
 
 #[test]
-fn bytes_are_those_of_the_upload_and_never_nonsense() {
+fn bytes_come_from_the_upload_and_are_never_negative() {
     let creation = operation(Kind::SnapshotCreation, State::Completed, 5, 5);
     for ((done, total), state, expected) in [
         ((0, 0), State::New, (0, 5)),
@@ -60,34 +60,35 @@ fn bytes_are_those_of_the_upload_and_never_nonsense() {
         ((7, 0), State::Completed, (7, 0)),
     ] {
         let upload = operation(Kind::SnapshotUpload, state.clone(), done, total);
-        let status = status(&VolumePluginBackupStatus::default(), &[&creation, &upload], at(9));
+        let status =
+            resource_status(&VolumePluginBackupStatus::default(), &[&creation, &upload], at(9));
         let shown = (status.progress.bytes_done, status.progress.total_bytes);
         assert_eq!(shown, expected, "{done} of {total}, {state:?}");
     }
     let mut files = operation(Kind::SnapshotCreation, State::InProgress, 3, 9);
     "Files".clone_into(&mut files.progress.units);
     let before = VolumePluginBackupStatus::default();
-    let shown = status(&before, &[&files], at(9)).progress;
+    let shown = resource_status(&before, &[&files], at(9)).progress;
     assert_eq!((shown.bytes_done, shown.total_bytes), (0, 0));
     assert_eq!((shown.units.as_str(), shown.units_done, shown.total_units), ("Files", 3, 9));
     let ended = Operation { state: State::Completed, ..files.clone() };
-    assert_eq!(status(&before, &[&ended], at(9)).progress.units_done, 9);
+    assert_eq!(resource_status(&before, &[&ended], at(9)).progress.units_done, 9);
     // An upload that counts bytes takes over.
     let upload = operation(Kind::SnapshotUpload, State::InProgress, 1, 4);
-    let shown = status(&before, &[&ended, &upload], at(9)).progress;
+    let shown = resource_status(&before, &[&ended, &upload], at(9)).progress;
     assert_eq!((shown.bytes_done, shown.total_bytes, shown.units.as_str()), (1, 4, ""));
 }
 
 #[test]
-fn the_end_of_a_snapshot_is_the_first_time_it_was_seen() {
+fn completion_time_is_kept_once_set() {
     let creation = operation(Kind::SnapshotCreation, State::Completed, 0, 0);
-    let first = status(&VolumePluginBackupStatus::default(), &[&creation], at(9));
-    let again = status(&first, &[&creation], at(99));
+    let first = resource_status(&VolumePluginBackupStatus::default(), &[&creation], at(9));
+    let again = resource_status(&first, &[&creation], at(99));
     assert_eq!(first, again, "so that nothing is written again");
 }
 
 /// A plugin's own resource, last written at a time.
-fn theirs(phase: &str, written: Timestamp) -> VolumePluginBackup {
+fn plugin_resource(phase: &str, written: Timestamp) -> VolumePluginBackup {
     let entry = ManagedFieldsEntry {
         manager: Some("a-plugin".to_owned()),
         time: Some(Time(written)),
@@ -107,14 +108,14 @@ fn theirs(phase: &str, written: Timestamp) -> VolumePluginBackup {
 }
 
 #[test]
-fn whoever_else_writes_a_status_is_noticed() {
-    assert!(has_other_writer(&theirs("New", at(0))));
-    let mut ours = theirs("New", at(0));
-    for entry in ours.metadata.managed_fields.iter_mut().flatten() {
+fn foreign_status_writer_is_detected() {
+    assert!(has_other_writer(&plugin_resource("New", at(0))));
+    let mut own_resource = plugin_resource("New", at(0));
+    for entry in own_resource.metadata.managed_fields.iter_mut().flatten() {
         entry.manager = Some(FIELD_MANAGER.to_owned());
     }
-    assert!(!has_other_writer(&ours));
-    let mut labels = theirs("New", at(0));
+    assert!(!has_other_writer(&own_resource));
+    let mut labels = plugin_resource("New", at(0));
     for entry in labels.metadata.managed_fields.iter_mut().flatten() {
         entry.fields_v1 = Some(FieldsV1(json!({"f:metadata": {}})));
     }

@@ -1,0 +1,34 @@
+//! How fast something goes that goes on, as far as that can be known.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+/// How fast something is, on the average since it began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct TransferRate {
+    pub(crate) per_second: f64,
+    /// Seconds, if the whole is known.
+    pub(crate) seconds_remaining: Option<u64>,
+}
+
+/// The pace of what was so far at a time. A whole that is not positive is not known.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "an estimate, of what is not negative"
+)]
+pub(crate) fn average_rate(
+    done: i64,
+    total: i64,
+    started: Option<&Time>,
+    updated: Option<&Time>,
+) -> Option<TransferRate> {
+    let seconds = updated?.0.duration_since(started?.0).as_secs_f64();
+    if done <= 0 || seconds <= 0.0 {
+        return None;
+    }
+    let per_second = done as f64 / seconds;
+    let remaining = total.checked_sub(done).filter(|remaining| *remaining > 0);
+    let seconds_remaining = remaining.map(|rest| (rest as f64 / per_second).ceil() as u64);
+    Some(TransferRate { per_second, seconds_remaining })
+}

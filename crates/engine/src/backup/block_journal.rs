@@ -1,0 +1,603 @@
+//! Notes what must not be forgotten: before a block is touched, and when all of it is over.
+//!
+//! A block is noted if it has pods with hooks, or items that are shown to actions that may begin
+//! operations. What is stored of it goes to the bucket before its end is noted, so that a later
+//! process takes the block over as it is ([`replay`]) and nothing of it is done twice.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_plugin::ResourceIdentifier;
+use bowline_store::file::Snapshot;
+use bytes::Bytes;
+use futures::future::join;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::archive::{Archive, Entry};
+use super::hook::Tally;
+use super::item::{self, Sink, VisitContext};
+use super::volume::SnapshotOutcome;
+use super::{Context, Recovery, csi, snapshot};
+use crate::failpoint::{self, FailpointAction, Point};
+use crate::item::Object;
+use crate::journal::{
+    BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod, Recovered, StoredBlock,
+    digest,
+};
+use crate::operation::{Operation, record};
+use crate::report::{Message, Report, ReportSubject};
+use crate::resource::GroupResource;
+
+/// How large what is kept of a block may be. A larger one is not kept, and done again if need be.
+const MAX_STORED_BLOCK_BYTES: u64 = 256 << 20;
+
+/// The pause before the bucket is asked again for what was kept; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What comes of a block, until it is noted.
+pub(super) struct JournaledBlock {
+    block: u64,
+    /// Pods that may be frozen while it goes on.
+    pods: Vec<Pod>,
+    /// Whether its beginning is in the journal.
+    pub(super) is_in_journal: bool,
+    pub(super) report: Report,
+    pub(super) tally: Tally,
+    /// Pods that may be frozen still when the block is over.
+    pub(super) frozen: Vec<Pod>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    visited: Vec<ResourceIdentifier>,
+    operations: Vec<Operation>,
+    snapshotted: Vec<(String, SnapshotOutcome)>,
+    stored: Vec<(Object, Entry)>,
+    /// The snapshots that plugins are asked for.
+    requested: Vec<Intent>,
+    /// Those of them that nobody waits for any more, and that may yet come.
+    in_flight: Vec<Intent>,
+}
+
+impl JournaledBlock {
+    pub(super) fn has_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    pub(super) fn record_in_flight(&self, intent: Intent) {
+        self.lock().in_flight.push(intent);
+    }
+
+    pub(super) fn record_visited(&self, id: &ResourceIdentifier) {
+        self.lock().visited.push(id.clone());
+    }
+
+    pub(super) fn record_operation(&self, operation: Operation) {
+        self.lock().operations.push(operation);
+    }
+
+    pub(super) fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.lock().snapshotted.push((volume.to_owned(), outcome));
+    }
+
+    pub(super) fn store(&self, object: &Object, entry: Entry) {
+        self.lock().stored.push((object.clone(), entry));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What plugins are going to be asked for items.
+pub(super) fn intents<'a>(
+    context: &Context,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<Intent> {
+    let mut intents = Vec::new();
+    for object in objects {
+        for action in context.backup_item_actions.iter().filter(|action| action.begins_operations) {
+            if action.selects(object) {
+                let (plugin, item) = (action.name.to_string(), object.id().into());
+                intents.push(Intent { plugin, item, ..Intent::default() });
+            }
+        }
+    }
+    intents
+}
+
+/// Notes that a block is about to be touched. An error means that it must not be: without a note a pod
+/// could stay frozen. Where no pod is, a backup without a note is better than none, and it is told.
+pub(super) async fn begin_block(
+    context: &Context,
+    pods: Vec<Pod>,
+    intents: Vec<Intent>,
+) -> Result<JournaledBlock, crate::journal::Error> {
+    let block = context.next_block_number.fetch_add(1, Ordering::Relaxed);
+    let (report, tally, frozen) = Default::default();
+    let mut is_in_journal = true;
+    let requested = snapshot_intents(&intents);
+    if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+        let started = BlockStarted { block, pods: pods.clone(), intents };
+        match context.journal.append(&JournalEntry::Begun(started)).await {
+            Ok(()) => {}
+            Err(error) if !pods.is_empty() => return Err(error),
+            Err(error) => {
+                is_in_journal = false;
+                if !context.journal_unavailable.swap(true, Ordering::Relaxed) {
+                    let text = format!(
+                        "{error}; items are backed up all the same, and if the server ends now, \
+                         plugins are shown them again"
+                    );
+                    context.report.warn(ReportSubject::Run, text);
+                }
+            }
+        }
+    }
+    failpoint::hit(Point::BlockStartJournaled);
+    let inner = Mutex::new(Inner { requested, ..Inner::default() });
+    Ok(JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner })
+}
+
+/// Those that ask for a snapshot.
+fn snapshot_intents(intents: &[Intent]) -> Vec<Intent> {
+    intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
+}
+
+/// Notes that more is asked of plugins in a block than was known before. Returns whether it is noted.
+pub(super) async fn append_intents(
+    context: &Context,
+    journaled: &JournaledBlock,
+    intents: Vec<Intent>,
+) -> bool {
+    if intents.is_empty() || !journaled.is_in_journal {
+        return journaled.is_in_journal;
+    }
+    journaled.lock().requested.extend(snapshot_intents(&intents));
+    let record = JournalEntry::Also { block: journaled.block, intents };
+    let written = context.journal.append(&record).await;
+    if let Err(error) = &written {
+        tracing::warn!("{error}");
+    }
+    written.is_ok()
+}
+
+/// Deletes the snapshots of a block that is not complete: the next server takes them anew and would not know of these.
+/// Those that could not be deleted stay in flight.
+async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report) {
+    let (mut plugin_snapshots, mut csi_snapshots) = (Vec::new(), Vec::new());
+    for (_, outcome) in inner.snapshotted.drain(..) {
+        match outcome {
+            SnapshotOutcome::PluginSnapshot(snapshot) => plugin_snapshots.push(*snapshot),
+            SnapshotOutcome::CsiSnapshot(record) => csi_snapshots.push(*record),
+            SnapshotOutcome::NotAttempted
+            | SnapshotOutcome::Unmatched
+            | SnapshotOutcome::Unsupported(_) => {}
+        }
+    }
+    csi::discard_block_snapshots(context, &csi_snapshots).await;
+    let leftovers = snapshot::discard(context.snapshots.port(), plugin_snapshots, report).await;
+    let is_leftover =
+        |volume: &str| leftovers.iter().any(|one| one.spec.persistent_volume_name == volume);
+    let requested = inner.requested.iter().filter(|intent| is_leftover(&intent.item.name));
+    inner.in_flight.extend(requested.cloned());
+    inner.operations.retain(|one| !one.kind.is_of_volume() && !csi::is_csi_operation(one));
+    let to_snapshotted = |snapshot: Snapshot| {
+        let volume = snapshot.spec.persistent_volume_name.clone();
+        (volume, SnapshotOutcome::PluginSnapshot(Box::new(snapshot)))
+    };
+    inner.snapshotted.extend(leftovers.into_iter().map(to_snapshotted));
+}
+
+/// Notes what came of a block, and hands it on.
+pub(super) async fn end_block(
+    context: &Context,
+    journaled: JournaledBlock,
+    is_complete: bool,
+    archive: &Archive,
+) {
+    let JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner } = journaled;
+    let mut inner = inner.into_inner().unwrap_or_else(PoisonError::into_inner);
+    if !is_complete && !context.cancel.is_cancelled() {
+        discard_snapshots(context, &mut inner, &report).await;
+    }
+    let Inner { visited, operations, snapshotted, stored, requested, mut in_flight } = inner;
+    let (errors, warnings) = report.messages();
+    if !frozen.is_empty() {
+        context.may_leave_frozen.store(true, Ordering::Relaxed);
+    }
+    // Of a block that is taken anew, the requests of this time are settled but for these. Those of a whole one are
+    // not before its end is noted.
+    if is_in_journal && !is_complete && !requested.is_empty() {
+        journal_best_effort(
+            context,
+            &JournalEntry::InFlight { block, intents: std::mem::take(&mut in_flight) },
+        )
+        .await;
+    }
+    let stored_block = if is_complete && is_in_journal {
+        store_block(context, block, &stored).await
+    } else {
+        None
+    };
+    let mut is_end_journaled = false;
+    if let Some(stored_block) = stored_block {
+        let (hooks_attempted, hooks_failed) = tally.counts();
+        let to_journaled = |message: &Message| JournaledMessage::from(message.clone());
+        let run = context.request.run_ref();
+        let ended = BlockEnded {
+            block,
+            visited: visited.into_iter().map(Into::into).collect(),
+            kept: stored_block,
+            backup_operations: operations
+                .iter()
+                .filter(|one| !one.kind.is_of_volume())
+                .map(|one| record::of_backup(one, run))
+                .collect(),
+            volume_operations: operations.iter().filter_map(record::of_volume).collect(),
+            snapshots: snapshotted
+                .iter()
+                .filter_map(|(_, outcome)| plugin_snapshot(outcome))
+                .collect(),
+            csi_snapshots: snapshotted.iter().filter_map(|(_, one)| csi_snapshot(one)).collect(),
+            lacking_volumes: snapshotted.iter().filter_map(unsupported_volume).collect(),
+            unmatched_volumes: snapshotted
+                .iter()
+                .filter(|(_, outcome)| *outcome == SnapshotOutcome::Unmatched)
+                .map(|(volume, _)| volume.clone())
+                .collect(),
+            freeze_windows: tally.windows(),
+            in_flight,
+            frozen: frozen.clone(),
+            errors: errors.iter().map(to_journaled).collect(),
+            warnings: warnings.iter().map(to_journaled).collect(),
+            hooks_attempted,
+            hooks_failed,
+            ..BlockEnded::default()
+        };
+        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue {
+            is_end_journaled =
+                journal_best_effort(context, &JournalEntry::Ended(Box::new(ended))).await;
+        }
+        failpoint::hit(Point::BlockEndJournaled);
+    }
+    // The block is done again if need be, but no post-hook that has run.
+    if is_in_journal && !is_end_journaled {
+        journal_thawed(context, block, &pods, &frozen).await;
+    }
+    context.report.append(errors, warnings);
+    context.hook_tally.add_counts(tally.counts());
+    context.hook_tally.add_windows(tally.windows());
+    for operation in operations {
+        context.record_operation(operation);
+    }
+    for (volume, outcome) in snapshotted {
+        context.volumes.record_snapshot(&volume, outcome);
+    }
+    for (_, entry) in stored {
+        if archive.append(entry).await.is_err() {
+            context.mark_archive_failed();
+        }
+    }
+}
+
+/// The snapshot that a plugin was asked for.
+fn plugin_snapshot(outcome: &SnapshotOutcome) -> Option<Snapshot> {
+    match outcome {
+        SnapshotOutcome::PluginSnapshot(snapshot) => Some((**snapshot).clone()),
+        _ => None,
+    }
+}
+
+/// The snapshot that a CSI driver was asked for.
+fn csi_snapshot(outcome: &SnapshotOutcome) -> Option<csi::CsiSnapshotRecord> {
+    match outcome {
+        SnapshotOutcome::CsiSnapshot(record) => Some((**record).clone()),
+        _ => None,
+    }
+}
+
+/// A volume that nobody was asked to snapshot, and why.
+fn unsupported_volume((volume, outcome): &(String, SnapshotOutcome)) -> Option<(String, String)> {
+    match outcome {
+        SnapshotOutcome::Unsupported(reason) => Some((volume.clone(), reason.clone())),
+        _ => None,
+    }
+}
+
+/// Notes something whose loss would only mean that more is done again. Returns whether it is noted.
+async fn journal_best_effort(context: &Context, record: &JournalEntry) -> bool {
+    let written = context.journal.append(record).await;
+    if let Err(error) = &written {
+        tracing::warn!("{error}; if the server ends now, more is done again than need be");
+    }
+    written.is_ok()
+}
+
+/// Notes which pods of a block are thawed whose end is not noted.
+async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[Pod]) {
+    if pods.is_empty() {
+        return;
+    }
+    if frozen.is_empty() {
+        journal_best_effort(context, &JournalEntry::Thawed { block, errors: Vec::new() }).await;
+        return;
+    }
+    for Pod { uid, .. } in pods {
+        let frozen_pod = frozen.iter().find(|frozen_pod| frozen_pod.uid == *uid);
+        let ran = frozen_pod.map(|left| left.ran.clone()).unwrap_or_default();
+        if frozen_pod.is_none() || !ran.is_empty() {
+            let (pod, is_thawed, errors) = (uid.clone(), frozen_pod.is_none(), Vec::new());
+            journal_best_effort(
+                context,
+                &JournalEntry::PostHooks { block, pod, ran, is_thawed, errors },
+            )
+            .await;
+        }
+    }
+}
+
+/// Backs up an item that is a block of its own.
+pub(super) async fn back_up_single(
+    context: &Context,
+    object: Object,
+    visit_context: VisitContext,
+    archive: &Archive,
+) {
+    let id = object.id();
+    let csi_planned = if visit_context.is_new_claim {
+        csi::prepare_one(context, &object).await
+    } else {
+        Vec::new()
+    };
+    let planned = snapshot::prepare(context, [&object]).await;
+    let mut all = intents(context, [&object]);
+    all.extend(snapshot::intents(&planned));
+    all.extend(csi::intents(&csi_planned));
+    match begin_block(context, Vec::new(), all).await {
+        Ok(journaled) => {
+            let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
+            let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
+            let sink = Sink::for_block(journaled);
+            let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
+            csi::finish(context, attempts, &sink).await;
+            let snapshots = snapshot::create_snapshots(context, planned, &sink);
+            join(item::back_up_claimed(context, object, visit_context, &sink), snapshots).await;
+            if let Some(journaled) = sink.into_block() {
+                end_block(context, journaled, !context.is_aborted(), archive).await;
+            }
+        }
+        Err(error) => context.report.error(&id, format!("it is not backed up: {error}")),
+    }
+}
+
+/// An item as it is kept in the bucket.
+#[derive(Serialize)]
+struct StoredItem<'a> {
+    group: &'a str,
+    resource: &'a str,
+    item: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct OwnedStoredItem {
+    group: String,
+    resource: String,
+    item: Box<RawValue>,
+}
+
+/// Puts what is stored of a block into the bucket. None if that cannot be done; some nothing if there
+/// is nothing.
+async fn store_block(
+    context: &Context,
+    block: u64,
+    stored: &[(Object, Entry)],
+) -> Option<Option<StoredBlock>> {
+    if stored.is_empty() {
+        return Some(None);
+    }
+    let packed = match encode_block(stored.iter().map(|(object, _)| object)) {
+        Ok(packed) => packed,
+        Err(error) => {
+            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            return None;
+        }
+    };
+    if packed.len() as u64 > MAX_STORED_BLOCK_BYTES {
+        tracing::warn!("a block is too large to be kept in case the server ends");
+        return None;
+    }
+    let sha256 = digest(&packed);
+    failpoint::hit(Point::StoreBlock);
+    let Context { store, request, .. } = context;
+    match store.put_scratch(&request.uid, block, packed).await {
+        Ok(()) => {
+            failpoint::hit(Point::BlockStored);
+            Some(Some(StoredBlock { number: block, sha256 }))
+        }
+        Err(error) => {
+            let error = bowline_plugin::error_chain(&error);
+            tracing::warn!("a block cannot be kept in case the server ends: {error}");
+            None
+        }
+    }
+}
+
+fn encode_block<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Result<Bytes> {
+    let mut packed = Vec::new();
+    for object in objects {
+        let GroupResource { group, resource } = &object.resource.id;
+        let item = serde_json::from_slice(object.item.json())?;
+        serde_json::to_writer(&mut packed, &StoredItem { group, resource, item })?;
+        packed.push(b'\n');
+    }
+    Ok(packed.into())
+}
+
+/// Takes over the blocks that an earlier process has finished, and tells of those that it has not.
+pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Archive) {
+    let recovered = &recovery.recovered;
+    let thaw_errors = recovered.thaw_errors.iter().cloned().map(Message::from);
+    context.report.append(thaw_errors, []);
+    for ended in &recovered.finished {
+        // The next process takes them over. One that was cancelled must know what it has begun.
+        if context.stop.is_cancelled() && !context.is_aborted() {
+            return;
+        }
+        replay_block(context, ended, archive).await;
+    }
+    for intent in &recovered.in_flight {
+        snapshot::reclaim_in_flight(context, intent).await;
+    }
+    for begun in &recovered.unfinished {
+        for intent in &begun.intents {
+            if intent.snapshot.is_some() {
+                continue;
+            }
+            if intent.csi.is_some() {
+                csi::reclaim(context, intent).await;
+            } else {
+                warn_unfinished(&context.report, intent, "and the plugin is shown it again");
+            }
+        }
+    }
+}
+
+/// Tells of an item that a plugin had when the server ended, and what becomes of it.
+fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
+    let Intent { plugin, item, .. } = intent;
+    let id: ResourceIdentifier = item.clone().into();
+    let text = format!(
+        "the server ended while the plugin {plugin} had this item, {consequence}: what it had begun, if \
+         anything, may be left over"
+    );
+    report.warn(&id, text);
+}
+
+/// Tells what is known of a run that does not go on: what was told of its blocks, and what plugins may
+/// have begun in those that are not finished.
+pub(super) fn report_abandoned(report: &Report, recovered: &Recovered) {
+    let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
+    for ended in &recovered.finished {
+        report.append(ended.errors.iter().map(message), ended.warnings.iter().map(message));
+    }
+    let intents = recovered.unfinished.iter().flat_map(|started| &started.intents);
+    let is_of_item = |intent: &&Intent| intent.snapshot.is_none() && intent.csi.is_none();
+    for intent in intents.filter(is_of_item) {
+        warn_unfinished(report, intent, "and the run does not go on");
+    }
+    snapshot::warn_all_leftovers(report, recovered);
+}
+
+async fn replay_block(context: &Context, ended: &BlockEnded, archive: &Archive) {
+    let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
+    context.report.append(ended.errors.iter().map(message), ended.warnings.iter().map(message));
+    context.hook_tally.add_counts((ended.hooks_attempted, ended.hooks_failed));
+    context.hook_tally.add_windows(ended.freeze_windows.clone());
+    for snapshot in &ended.snapshots {
+        let outcome = SnapshotOutcome::PluginSnapshot(Box::new(snapshot.clone()));
+        context.record_replayed_volume(&snapshot.spec.persistent_volume_name, outcome);
+    }
+    for record in &ended.csi_snapshots {
+        context.csi.mark_handled(&record.namespace, &record.claim);
+        context.record_replayed_volume(
+            &record.volume,
+            SnapshotOutcome::CsiSnapshot(Box::new(record.clone())),
+        );
+    }
+    if !ended.csi_snapshots.is_empty() {
+        csi::load_classes(context).await;
+    }
+    for (volume, reason) in &ended.lacking_volumes {
+        context.record_replayed_volume(volume, SnapshotOutcome::Unsupported(reason.clone()));
+    }
+    for volume in &ended.unmatched_volumes {
+        context.record_replayed_volume(volume, SnapshotOutcome::Unmatched);
+    }
+    for id in &ended.visited {
+        context.visited.mark_visited(&id.clone().into());
+    }
+    let timeout = context.request.item_operation_timeout();
+    for operation in operations_of(ended, timeout, context.started) {
+        match operation {
+            Ok(operation) => context.record_operation(operation),
+            Err(error) => context.report.error(ReportSubject::Run, error.to_string()),
+        }
+    }
+    if context.is_aborted() {
+        return;
+    }
+    match load_block(context, ended).await {
+        Ok(objects) => {
+            for object in objects {
+                item::record_found(context, &object);
+                context.inventory.add(&object);
+                context.progress.count_done();
+                if archive.append(Entry::new(&object, None)).await.is_err() {
+                    context.mark_archive_failed();
+                }
+            }
+        }
+        Err(error) => {
+            let text = format!(
+                "what an earlier attempt kept of some items is lost, so that they are not in the \
+                 backup: {error}"
+            );
+            context.report.error(ReportSubject::Run, text);
+        }
+    }
+}
+
+/// The operations that were begun in a block.
+pub(super) fn operations_of(
+    ended: &BlockEnded,
+    timeout: Duration,
+    started_at: Timestamp,
+) -> impl Iterator<Item = Result<Operation, record::InvalidRecord>> {
+    let of_items = ended.backup_operations.iter().cloned();
+    let of_volumes = ended.volume_operations.iter().cloned();
+    let of_items = of_items.map(move |one| record::from_backup(one, timeout, started_at));
+    of_items.chain(of_volumes.map(move |one| record::from_volume(one, timeout, started_at)))
+}
+
+/// What was kept of a block.
+async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>, String> {
+    let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
+    let Context { store, request, .. } = context;
+    let mut pause = FIRST_PAUSE;
+    let read = loop {
+        match store.scratch(&request.uid, stored_block.number, MAX_STORED_BLOCK_BYTES).await {
+            Err(error) if error.is_retryable() && pause < LONGEST_PAUSE => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+            read => break read,
+        }
+    };
+    let packed = match read {
+        Ok(Some(packed)) => packed,
+        Ok(None) => return Err(format!("object {} is not in the bucket", stored_block.number)),
+        Err(error) => return Err(bowline_plugin::error_chain(&error)),
+    };
+    if digest(&packed) != stored_block.sha256 {
+        return Err(format!(
+            "object {} in the bucket is not what was put there",
+            stored_block.number
+        ));
+    }
+    let mut objects = Vec::new();
+    for line in serde_json::Deserializer::from_slice(&packed).into_iter::<OwnedStoredItem>() {
+        let OwnedStoredItem { group, resource, item } = line.map_err(|error| error.to_string())?;
+        let id = GroupResource { group, resource };
+        let resource = context.resources.find(&id);
+        let resource = resource.ok_or_else(|| format!("{id} is not served any more"))?;
+        let json = Bytes::from(Box::<str>::from(item).into_string());
+        objects.push(Object::from_json(resource, json).map_err(|error| error.to_string())?);
+    }
+    Ok(objects)
+}

@@ -1,0 +1,83 @@
+//! Snapshots that nobody waits for, when all items are in the archive.
+//!
+//! A snapshot is followed by the operation that its VolumeSnapshot began when that was stored. Where an
+//! action has left out the claim or the VolumeSnapshot, or has failed at it, there is none, and nothing in
+//! the backup leads to the snapshot. The same holds for what a claim left whose snapshot failed, if it
+//! could not be taken away at once. Both are deleted here, at the driver too, and what cannot be is told.
+
+use crate::backup::BackupOutcome;
+use crate::cluster::Cluster;
+use crate::operation::record::RunRef;
+use crate::resource::Resources;
+
+use super::retention::{self, Discarded, SnapshotApi, Target};
+use super::{CsiSnapshotRecord, is_csi_operation};
+
+const NOT_REFERENCED: &str = "nothing in the backup leads to it";
+const API_NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
+
+/// Takes away the snapshots of a backup that nobody waits for.
+pub(in crate::backup) async fn discard_unreferenced(
+    cluster: &dyn Cluster,
+    resources: &Resources,
+    backup: RunRef<'_>,
+    outcome: &mut BackupOutcome,
+) {
+    let BackupOutcome { csi_snapshots, operations, report, volumes, .. } = outcome;
+    let is_referenced = |record: &CsiSnapshotRecord| {
+        let mut csi_operations = operations.iter().filter(|one| is_csi_operation(one));
+        csi_operations.any(|operation| operation.id.as_str() == record.operation)
+    };
+    let is_unreferenced =
+        |record: &CsiSnapshotRecord| record.failure.is_some() || !is_referenced(record);
+    let targets: Vec<Target> = csi_snapshots
+        .iter()
+        .filter(|one| is_unreferenced(one))
+        .filter_map(CsiSnapshotRecord::target)
+        .collect();
+    if targets.is_empty() {
+        return;
+    }
+    let Discarded { undeleted, not_found } =
+        if let Some(reach) = SnapshotApi::new(cluster, resources, backup) {
+            retention::discard(&reach, &targets).await
+        } else {
+            let not_served = |target: &Target| (target.clone(), API_NOT_SERVED.to_owned());
+            Discarded { undeleted: Vec::new(), not_found: targets.iter().map(not_served).collect() }
+        };
+    let find = |all: &[(Target, String)], target: &Target| {
+        let found = all.iter().find(|(one, _)| one == target);
+        found.map(|(_, reason)| reason.clone())
+    };
+    for record in csi_snapshots.iter_mut() {
+        let Some(target) = record.target().filter(|target| targets.contains(target)) else {
+            continue;
+        };
+        let id = record.claim_id();
+        if record.failure.is_none() {
+            let text = format!("its snapshot {} is not kept: {NOT_REFERENCED}", record.handle);
+            report.warn(&id, text);
+            record.failure = Some(NOT_REFERENCED.to_owned());
+        }
+        match (find(&undeleted, &target), find(&not_found, &target)) {
+            (Some(reason), _) => {
+                let text = format!("{target} could not be deleted, and is left over: {reason}");
+                report.error(&id, text);
+            }
+            // The driver may have it all the same, and nothing else leads to it.
+            (None, Some(missing)) if !record.handle.is_empty() => {
+                let text = format!(
+                    "there was nothing by which its snapshot {} could be deleted: {missing}; if the \
+                     driver still has it, that is left over",
+                    record.handle
+                );
+                report.warn(&id, text);
+            }
+            (None, _) => record.clear_names(),
+        }
+        let infos = volumes.iter_mut().filter(|info| info.pv_name == record.volume);
+        for info in infos.filter(|info| info.csi_snapshot_info.is_some()) {
+            *info = record.info(std::mem::take(info));
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! What becomes of a snapshot when its backup is over.
+//!
+//! | the snapshot | is | so that |
+//! |---|---|---|
+//! | is complete, and so is the backup | [kept](retain), and its objects [removed](release) | nothing in the cluster can take it away; the backup has its handle |
+//! | has failed, or nobody wants the backup | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
+//!
+//! That an object is not found does not mean that its snapshot was deleted: somebody may have removed it, and
+//! the driver keeps the snapshot. So that is [told apart](Discarded), and such a handle is not forgotten.
+//!
+//! Names come from the journal, or from files in the bucket, which others may write to: so only objects
+//! are touched that carry the labels of the backup, and contents that are bound to one of those.
+
+mod batch;
+mod target;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use super::group::GroupResources;
+use super::object::{self, CONTENTS, Content, SNAPSHOTS, Snapshot};
+use crate::cluster::{Cluster, Error, Query, Subresource};
+use crate::failpoint::{self, Point};
+use crate::operation::record::RunRef;
+use crate::resource::{Resource, Resources};
+pub use batch::{Discarded, discard, discard_and_report, release, retain};
+pub use target::{Leftovers, Target, targets_of_operations};
+
+/// How long a snapshot may take to go.
+const DELETION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause between two looks whether it is gone; it doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// The resources of the snapshot API, and whose objects are touched.
+pub struct SnapshotApi<'a> {
+    cluster: &'a dyn Cluster,
+    snapshots: Arc<Resource>,
+    contents: Arc<Resource>,
+    groups: Option<GroupResources>,
+    backup: RunRef<'a>,
+}
+
+impl<'a> SnapshotApi<'a> {
+    /// None if the cluster does not serve the snapshot API, so that there is nothing to see to.
+    pub(in crate::backup) fn new(
+        cluster: &'a dyn Cluster,
+        resources: &Resources,
+        backup: RunRef<'a>,
+    ) -> Option<Self> {
+        let find = |plural| resources.find(&object::resource(plural)).cloned();
+        let (snapshots, contents) = (find(SNAPSHOTS)?, find(CONTENTS)?);
+        Some(Self { cluster, snapshots, contents, groups: GroupResources::of(resources), backup })
+    }
+
+    /// The same, for somebody who does not know what the cluster serves.
+    pub async fn discover(
+        cluster: &'a dyn Cluster,
+        backup: RunRef<'a>,
+    ) -> Result<Option<Self>, Error> {
+        let discovery = crate::csi::discover(cluster).await?;
+        Ok(Self::new(cluster, &crate::backup::discover::resources(&discovery), backup))
+    }
+
+    /// A VolumeSnapshot of the backup, with the version of it.
+    async fn snapshot(&self, target: &Target) -> Result<Option<Snapshot>, Error> {
+        let found = self.cluster.get(&self.snapshots, &target.namespace, &target.name).await?;
+        let read = found.and_then(|object| Snapshot::read(&object.item).ok());
+        let Some(snapshot) = read else { return Ok(None) };
+        let is_ours = snapshot.belongs_to(self.backup) || self.is_of_group(&snapshot).await?;
+        Ok(is_ours.then_some(snapshot))
+    }
+
+    /// Whether a group of the backup owns a VolumeSnapshot. Such a one may lack the labels: it gets them late.
+    async fn is_of_group(&self, snapshot: &Snapshot) -> Result<bool, Error> {
+        let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) else { return Ok(false) };
+        let group = self.group(kinds, &snapshot.metadata.namespace, name).await?;
+        Ok(group.is_some_and(|(group, _)| snapshot.is_owned_by(&group.metadata.uid)))
+    }
+
+    /// The content of a VolumeSnapshot.
+    async fn content(&self, snapshot: &Snapshot) -> Result<Option<(Content, bool)>, Error> {
+        let found = self.cluster.get(&self.contents, "", &snapshot.content()).await?;
+        let read = found
+            .and_then(|object| Some((Content::read(&object.item).ok()?, object.is_being_deleted)));
+        Ok(read.filter(|(content, _)| content.is_bound_to(snapshot)))
+    }
+
+    /// Says what is to become of a snapshot with its content.
+    async fn set_policy(&self, content: &Content, policy: &str) -> Result<(), Error> {
+        if content.spec.deletion_policy == policy {
+            return Ok(());
+        }
+        let (name, patch) = (&content.metadata.name, object::deletion_policy_patch(policy));
+        let patched = self.cluster.patch(&self.contents, "", name, Subresource::None, &patch).await;
+        ignore_not_found(patched.map(drop))
+    }
+
+    /// Deletes a content. One that no VolumeSnapshot is bound to gets the mark that the controller would have
+    /// given it: without it the snapshotter waits for ever.
+    async fn delete_content(&self, content: &Content, is_alone: bool) -> Result<(), Error> {
+        let Content { metadata, spec, .. } = content;
+        if is_alone || spec.volume_snapshot_ref.uid.is_empty() {
+            let patch = object::being_deleted_patch();
+            let (contents, name) = (&self.contents, &metadata.name);
+            let marked = self.cluster.patch(contents, "", name, Subresource::None, &patch).await;
+            ignore_not_found(marked.map(drop))?;
+        }
+        let uid = Some(metadata.uid.as_str());
+        ignore_not_found(self.cluster.delete(&self.contents, "", &metadata.name, uid).await)
+    }
+
+    async fn delete_snapshot(&self, snapshot: &Snapshot) -> Result<(), Error> {
+        let meta = &snapshot.metadata;
+        let uid = Some(meta.uid.as_str());
+        let deleted = self.cluster.delete(&self.snapshots, &meta.namespace, &meta.name, uid).await;
+        ignore_not_found(deleted)
+    }
+
+    /// The content of a VolumeSnapshot that is to stay.
+    async fn live_content(&self, snapshot: &Snapshot) -> Result<Content, RetainError> {
+        match self.content(snapshot).await? {
+            Some((content, false)) => Ok(content),
+            // Its driver may have deleted the snapshot already.
+            Some((_, true)) => Err(RetainError::lost("its VolumeSnapshotContent is being deleted")),
+            None => Err(RetainError::lost("its VolumeSnapshotContent is gone")),
+        }
+    }
+
+    /// Keeps a snapshot at its driver whatever becomes of its objects.
+    async fn retain(&self, target: &Target) -> Result<(), RetainError> {
+        let Some(snapshot) = self.snapshot(target).await? else {
+            return Err(RetainError::lost("its VolumeSnapshot is gone, or another has its name"));
+        };
+        let content = self.live_content(&snapshot).await?;
+        if content.spec.deletion_policy != "Retain" {
+            self.set_policy(&content, "Retain").await?;
+            // It may have gone a moment before.
+            self.live_content(&snapshot).await?;
+        }
+        if let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) {
+            let Some((group, content)) = self.group(kinds, &target.namespace, name).await? else {
+                return Err(RetainError::lost("its VolumeGroupSnapshot is gone"));
+            };
+            if !self.set_group_policy(kinds, &group, &content, "Retain").await? {
+                return Err(RetainError::lost("the content of its VolumeGroupSnapshot is gone"));
+            }
+        }
+        failpoint::hit(Point::CsiContentRetained);
+        Ok(())
+    }
+
+    /// Says what is to become of the snapshots of a group with its content. Returns whether it has one
+    /// that is not being deleted.
+    async fn set_group_policy(
+        &self,
+        kinds: &GroupResources,
+        group: &Snapshot,
+        content: &str,
+        policy: &str,
+    ) -> Result<bool, Error> {
+        let found = self.cluster.get(&kinds.contents, "", content).await?;
+        let is_being_deleted = found.as_ref().is_some_and(|found| found.is_being_deleted);
+        let value: Value = found.and_then(|found| found.item.parse().ok()).unwrap_or_default();
+        if value["spec"]["volumeGroupSnapshotRef"]["uid"] != group.metadata.uid {
+            return Ok(false);
+        }
+        // Written only if need be: an older controller may keep more in it than our version has.
+        if value["spec"]["deletionPolicy"] != policy {
+            let patch = object::deletion_policy_patch(policy);
+            match self.cluster.patch(&kinds.contents, "", content, Subresource::None, &patch).await
+            {
+                Ok(patched) => return Ok(!patched.is_being_deleted),
+                Err(error) if error.is_not_found() => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(!is_being_deleted)
+    }
+
+    /// The objects of a snapshot that is kept, when it is kept whatever becomes of them.
+    async fn retain_objects(&self, target: &Target) -> Result<Option<RetainedSnapshot>, String> {
+        let error_text = |error: Error| error.to_string();
+        let Some(snapshot) = self.snapshot(target).await.map_err(error_text)? else {
+            return Ok(None);
+        };
+        let content =
+            self.content(&snapshot).await.map_err(error_text)?.map(|(content, _)| content);
+        if let Some(content) = &content {
+            // Never without this: the snapshot would go with it.
+            self.set_policy(content, "Retain").await.map_err(error_text)?;
+        }
+        Ok(Some(RetainedSnapshot { snapshot, content }))
+    }
+
+    /// Removes the objects of a snapshot. The content goes first, as Velero does it, so that nobody can
+    /// bind it again.
+    async fn delete_objects(&self, objects: &RetainedSnapshot) -> Result<(), String> {
+        let error_text = |error: Error| error.to_string();
+        if let Some(content) = &objects.content {
+            self.delete_content(content, false).await.map_err(error_text)?;
+        }
+        self.delete_snapshot(&objects.snapshot).await.map_err(error_text)?;
+        failpoint::hit(Point::CsiSnapshotReleased);
+        Ok(())
+    }
+
+    /// A VolumeGroupSnapshot of the backup, and the name of its content.
+    async fn group(
+        &self,
+        kinds: &GroupResources,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<(Snapshot, String)>, Error> {
+        let Some(found) = self.cluster.get(&kinds.groups, namespace, name).await? else {
+            return Ok(None);
+        };
+        let Ok(group) = Snapshot::read(&found.item) else { return Ok(None) };
+        let value: Value = found.item.parse().unwrap_or_default();
+        let bound = value["status"]["boundVolumeGroupSnapshotContentName"].as_str();
+        let content =
+            bound.map_or_else(|| format!("groupsnapcontent-{}", group.metadata.uid), str::to_owned);
+        Ok(Some((group, content)).filter(|(group, _)| group.belongs_to(self.backup)))
+    }
+
+    /// Removes a group, with its content. With the policy `Retain` nothing happens at its driver; with
+    /// `Delete` all its snapshots go.
+    async fn remove_group(&self, target: &Target, policy: &str) -> Result<(), String> {
+        let error_text = |error: Error| error.to_string();
+        let Some(kinds) = &self.groups else { return Ok(()) };
+        let Target { namespace, name, .. } = target;
+        let deadline = Instant::now() + DELETION_TIMEOUT;
+        let mut pause = FIRST_PAUSE;
+        while let Some((group, content)) =
+            self.group(kinds, namespace, name).await.map_err(error_text)?
+        {
+            let has_content = self.set_group_policy(kinds, &group, &content, policy).await;
+            if has_content.map_err(error_text)? && policy == "Retain" {
+                let deleted = self.cluster.delete(&kinds.contents, "", &content, None).await;
+                ignore_not_found(deleted).map_err(error_text)?;
+            }
+            let uid = Some(group.metadata.uid.as_str());
+            let deleted = self.cluster.delete(&kinds.groups, namespace, name, uid).await;
+            ignore_not_found(deleted).map_err(error_text)?;
+            if Instant::now() >= deadline {
+                return Err(format!(
+                    "its group was not gone within {} s",
+                    DELETION_TIMEOUT.as_secs()
+                ));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// The VolumeSnapshots of a group.
+    async fn members(&self, group: &Target) -> Result<Vec<Snapshot>, Error> {
+        let query = Query { namespace: Some(group.namespace.clone()), ..Query::default() };
+        let mut listed = self.cluster.list(&self.snapshots, query);
+        let mut members = Vec::new();
+        while let Some(object) = listed.try_next().await? {
+            if let Ok(snapshot) = Snapshot::read(&object.item)
+                && snapshot.group() == Some(&group.name)
+            {
+                members.push(snapshot);
+            }
+        }
+        Ok(members)
+    }
+
+    /// Removes a group whose snapshots are kept, unless it is not sure of one that it is: a group takes its
+    /// VolumeSnapshots with it.
+    async fn release_group(
+        &self,
+        group: &Target,
+        unsure: &[(Target, String)],
+    ) -> Result<(), String> {
+        let members = self.members(group).await.map_err(|error| error.to_string())?;
+        for member in &members {
+            let meta = &member.metadata;
+            let matches_member =
+                |one: &Target| one.namespace == meta.namespace && one.name == meta.name;
+            if unsure.iter().any(|(one, _)| matches_member(one)) {
+                return Err(format!("its snapshot {} could not be told to stay", meta.name));
+            }
+        }
+        self.remove_group(group, "Retain").await
+    }
+
+    /// Deletes a group with all its snapshots, unless some of them are kept: those that are not among
+    /// `all`.
+    async fn discard_group(
+        &self,
+        group: &Target,
+        all: Option<&[Target]>,
+    ) -> Result<DiscardOutcome, String> {
+        let error_text = |error: Error| error.to_string();
+        let Some(kinds) = &self.groups else {
+            return Err("the cluster does not serve VolumeGroupSnapshots any more".to_owned());
+        };
+        let Target { namespace, name, .. } = group;
+        let is_there = self.group(kinds, namespace, name).await.map_err(error_text)?.is_some();
+        let members = self.members(group).await.map_err(error_text)?;
+        let is_kept = |member: &Snapshot| {
+            all.is_some_and(|all| all.iter().all(|one| one.name != member.metadata.name))
+        };
+        if members.iter().any(is_kept) {
+            return Err("it was taken in a group, of which other snapshots are kept".to_owned());
+        }
+        if !is_there {
+            // Whoever removed it may have ended before these. They alone prove nothing: no driver is asked
+            // for a member.
+            for member in members.iter().filter(|member| member.belongs_to(self.backup)) {
+                self.discard(member).await?;
+            }
+            return Ok(DiscardOutcome::NotFound("its VolumeGroupSnapshot is not there"));
+        }
+        self.remove_group(group, "Delete").await?;
+        // The controller should see to them, and now and then leaves one.
+        for member in &members {
+            self.discard(member).await?;
+        }
+        Ok(DiscardOutcome::Deleted)
+    }
+
+    /// Deletes a snapshot: at its driver, and its objects. Returns when they are gone, or are on the way.
+    async fn discard(&self, snapshot: &Snapshot) -> Result<DiscardOutcome, String> {
+        let error_text = |error: Error| error.to_string();
+        let (namespace, name) =
+            (snapshot.metadata.namespace.clone(), snapshot.metadata.name.clone());
+        let target = Target { namespace, name, is_group: false };
+        failpoint::hit(Point::DeleteSnapshot);
+        let deadline = Instant::now() + DELETION_TIMEOUT;
+        let mut pause = FIRST_PAUSE;
+        let (mut is_deleted, mut had_content) = (false, false);
+        loop {
+            let content = self.content(snapshot).await.map_err(error_text)?;
+            had_content |= content.is_some();
+            if let Some((content, _)) = &content {
+                self.set_policy(content, "Delete").await.map_err(error_text)?;
+            }
+            if !is_deleted {
+                self.delete_snapshot(snapshot).await.map_err(error_text)?;
+                is_deleted = true;
+            }
+            let is_there = self.snapshot(&target).await.map_err(error_text)?.is_some();
+            match content {
+                // It was made, or freed, while we were at it.
+                Some((content, false)) if !is_there => {
+                    self.delete_content(&content, true).await.map_err(error_text)?;
+                }
+                // Its driver has yet to do it, and will: the content waits for that.
+                Some((_, true)) => break,
+                None if !is_there => break,
+                _ => {}
+            }
+            if Instant::now() >= deadline {
+                return Err(format!("it was not gone within {} s", DELETION_TIMEOUT.as_secs()));
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        failpoint::hit(Point::SnapshotDeleted);
+        let not_found = DiscardOutcome::NotFound("its VolumeSnapshotContent is not there");
+        Ok(if had_content { DiscardOutcome::Deleted } else { not_found })
+    }
+}
+
+/// How a snapshot is gone.
+#[derive(Clone, Copy)]
+enum DiscardOutcome {
+    /// It is deleted at its driver, or will be.
+    Deleted,
+    /// Nothing of it was there by which that could be done, and what is missing.
+    NotFound(&'static str),
+}
+
+fn ignore_not_found(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(()),
+        done => done,
+    }
+}
+
+/// Why a snapshot is not sure to stay.
+enum RetainError {
+    /// It may be gone already.
+    Lost(String),
+    /// It is there, and nobody has been told to keep it.
+    AtRisk(String),
+}
+
+impl RetainError {
+    fn lost(reason: &str) -> Self {
+        Self::Lost(reason.to_owned())
+    }
+}
+
+impl From<Error> for RetainError {
+    fn from(error: Error) -> Self {
+        Self::AtRisk(error.to_string())
+    }
+}
+
+/// A snapshot that is kept, and its objects.
+struct RetainedSnapshot {
+    snapshot: Snapshot,
+    content: Option<Content>,
+}

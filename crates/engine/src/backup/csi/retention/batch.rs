@@ -1,0 +1,197 @@
+//! All snapshots of a backup, several at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
+
+use super::{DiscardOutcome, Leftovers, RetainError, RetainedSnapshot, SnapshotApi, Target};
+use crate::report::Report;
+
+/// How many snapshots are seen to at a time.
+const MAX_CONCURRENT_REQUESTS: usize = 16;
+
+/// Sees to it that snapshots outlive their objects. What cannot be is told: such a snapshot would be lost
+/// with its VolumeSnapshot. Returns those that are lost already, with the reason.
+pub async fn retain(
+    api: &SnapshotApi<'_>,
+    targets: &[Target],
+    report: &Report,
+) -> Vec<(Target, String)> {
+    let mut all = Vec::new();
+    for target in targets {
+        all.push(async move { (target, api.retain(target).await) }.boxed());
+    }
+    let mut all = futures::stream::iter(all).buffer_unordered(MAX_CONCURRENT_REQUESTS);
+    let mut lost = Vec::new();
+    while let Some((target, retained)) = all.next().await {
+        match retained {
+            Ok(()) => {}
+            Err(RetainError::Lost(reason)) => lost.push((target.clone(), reason)),
+            Err(RetainError::AtRisk(reason)) => {
+                let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
+                report.error(&target.id(), text);
+            }
+        }
+    }
+    lost
+}
+
+/// Removes the objects of snapshots that are kept. Returns those that it could not, with the reason.
+pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, String)> {
+    let mut reads = Vec::new();
+    for target in targets {
+        reads.push(async move { (target, api.retain_objects(target).await) }.boxed());
+    }
+    let mut reads = futures::stream::iter(reads).buffer_unordered(MAX_CONCURRENT_REQUESTS);
+    let (mut retained, mut groups, mut undeleted) = (Vec::new(), BTreeSet::new(), Vec::new());
+    while let Some((target, read)) = reads.next().await {
+        match read {
+            Ok(Some(objects)) => {
+                if let Some(group) = objects.snapshot.group() {
+                    let (namespace, name) = (target.namespace.clone(), group.to_owned());
+                    groups.insert(Target { namespace, name, is_group: true });
+                }
+                retained.push((target, objects));
+            }
+            Ok(None) => {}
+            Err(reason) => undeleted.push((target.clone(), reason)),
+        }
+    }
+    // Its members stay with it: the controller would not let them go before it.
+    let mut kept_groups = Vec::new();
+    for group in groups {
+        if let Err(reason) = api.release_group(&group, &undeleted).await {
+            kept_groups.push((group, reason));
+        }
+    }
+    let is_in_kept_group = |target: &Target, objects: &RetainedSnapshot| {
+        let matches_group = |group: &Target| {
+            group.namespace == target.namespace && objects.snapshot.group() == Some(&group.name)
+        };
+        kept_groups.iter().any(|(group, _)| matches_group(group))
+    };
+    retained.retain(|(target, objects)| !is_in_kept_group(target, objects));
+    let mut all = Vec::new();
+    for (target, objects) in &retained {
+        all.push(with_target(target, api.delete_objects(objects).boxed()));
+    }
+    for (target, deleted) in run_concurrently(all).await {
+        undeleted.extend(deleted.err().map(|reason| (target, reason)));
+    }
+    undeleted.extend(kept_groups);
+    undeleted
+}
+
+/// What came of snapshots that were to be deleted. Those that are in neither list are deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Those that could not be deleted, with the reason.
+    pub undeleted: Vec<(Target, String)>,
+    /// Those of which nothing was there by which they could be deleted, with what is missing. Their drivers
+    /// may have them all the same.
+    pub not_found: Vec<(Target, String)>,
+}
+
+impl Discarded {
+    fn record(&mut self, target: Target, outcome: Result<DiscardOutcome, String>) {
+        match outcome {
+            Ok(DiscardOutcome::Deleted) => {}
+            Ok(DiscardOutcome::NotFound(missing)) => {
+                self.not_found.push((target, missing.to_owned()));
+            }
+            Err(reason) => self.undeleted.push((target, reason)),
+        }
+    }
+}
+
+/// Deletes snapshots, at their drivers too.
+pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
+    let (mut ungrouped, mut grouped) = (Vec::new(), BTreeMap::new());
+    let mut discarded = Discarded::default();
+    let (groups, snapshots): (Vec<_>, Vec<_>) = targets.iter().partition(|one| one.is_group);
+    for group in groups {
+        grouped.insert(group.clone(), (None, Vec::new()));
+    }
+    let mut reads = Vec::new();
+    for target in snapshots {
+        reads.push(async move { (target, api.snapshot(target).await) }.boxed());
+    }
+    // All of them first: a group takes its VolumeSnapshots with it.
+    let mut reads = futures::stream::iter(reads).buffer_unordered(MAX_CONCURRENT_REQUESTS);
+    while let Some((target, read)) = reads.next().await {
+        match read {
+            Ok(Some(snapshot)) => match snapshot.group().map(str::to_owned) {
+                Some(name) => {
+                    let group = Target { name, is_group: true, ..target.clone() };
+                    let wanted = || (Some(targets), Vec::new());
+                    grouped.entry(group).or_insert_with(wanted).1.push(target.clone());
+                }
+                None => ungrouped.push((target, snapshot)),
+            },
+            Ok(None) => {
+                discarded.record(
+                    target.clone(),
+                    Ok(DiscardOutcome::NotFound("its VolumeSnapshot is not there")),
+                );
+            }
+            Err(error) => discarded.record(target.clone(), Err(error.to_string())),
+        }
+    }
+    let mut all = Vec::new();
+    for (target, snapshot) in &ungrouped {
+        all.push(with_target(target, api.discard(snapshot).boxed()));
+    }
+    for (group, (wanted, _)) in &grouped {
+        all.push(with_target(group, api.discard_group(group, *wanted).boxed()));
+    }
+    for (target, outcome) in run_concurrently(all).await {
+        match grouped.get(&target) {
+            // It is told of each.
+            Some((_, members)) if !members.is_empty() => {
+                for member in members {
+                    discarded.record(member.clone(), outcome.clone());
+                }
+            }
+            _ => discarded.record(target, outcome),
+        }
+    }
+    discarded
+}
+
+/// The same; what could not be deleted is told.
+pub async fn discard_and_report(
+    api: &SnapshotApi<'_>,
+    targets: &[Target],
+    report: &Report,
+) -> Leftovers {
+    let Discarded { undeleted, not_found } = discard(api, targets).await;
+    for (target, reason) in &undeleted {
+        let text = format!("the snapshot could not be deleted, and is left over: {reason}");
+        report.error(&target.id(), text);
+    }
+    for (target, missing) in &not_found {
+        let text = format!(
+            "there was nothing by which its snapshot could be deleted: {missing}; if the driver has one, \
+             that is left over"
+        );
+        report.warn(&target.id(), text);
+    }
+    let targets = |all: Vec<(Target, String)>| all.into_iter().map(|(target, _)| target).collect();
+    Leftovers::new(targets(undeleted), targets(not_found))
+}
+
+type TargetResult<T> = (Target, Result<T, String>);
+
+fn with_target<'a, T: Send + 'a>(
+    target: &'a Target,
+    work: BoxFuture<'a, Result<T, String>>,
+) -> BoxFuture<'a, TargetResult<T>> {
+    async move { (target.clone(), work.await) }.boxed()
+}
+
+async fn run_concurrently<T: Send>(
+    all: Vec<BoxFuture<'_, TargetResult<T>>>,
+) -> Vec<TargetResult<T>> {
+    futures::stream::iter(all).buffer_unordered(MAX_CONCURRENT_REQUESTS).collect().await
+}

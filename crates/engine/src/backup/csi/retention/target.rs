@@ -1,0 +1,100 @@
+//! What the end of a backup is about: VolumeSnapshots, and groups of them.
+
+use std::fmt;
+
+use bowline_plugin::ResourceIdentifier;
+
+use crate::backup::csi::is_csi_operation;
+use crate::csi::{SNAPSHOTS, id};
+use crate::operation::{Operation, State};
+
+/// A VolumeSnapshot of a backup, or a group of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Target {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Whether it is a VolumeGroupSnapshot.
+    pub is_group: bool,
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name, is_group } = self;
+        let kind = if *is_group { "VolumeGroupSnapshot" } else { "VolumeSnapshot" };
+        write!(formatter, "the {kind} {namespace}/{name}")
+    }
+}
+
+impl Target {
+    pub(super) fn id(&self) -> ResourceIdentifier {
+        id(SNAPSHOTS, &self.namespace, &self.name)
+    }
+
+    /// The VolumeSnapshot that an operation waits for; none if it is another kind of operation.
+    pub fn of_operation(operation: &Operation) -> Option<Self> {
+        let item = &operation.item;
+        let is_meant = is_csi_operation(operation) && item.resource == SNAPSHOTS;
+        let (namespace, name) = (item.namespace.clone(), item.name.clone());
+        is_meant.then_some(Self { namespace, name, is_group: false })
+    }
+}
+
+/// The snapshots of operations that have succeeded, and of those that have not.
+pub fn targets_of_operations(operations: &[Operation]) -> (Vec<Target>, Vec<Target>) {
+    let (mut completed, mut failed) = (Vec::new(), Vec::new());
+    for operation in operations {
+        if let Some(target) = Target::of_operation(operation) {
+            let is_kept = operation.state == State::Completed;
+            if is_kept { completed.push(target) } else { failed.push(target) }
+        }
+    }
+    (completed, failed)
+}
+
+/// What is left of snapshots that were to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Those that could not be deleted.
+    targets: Vec<Target>,
+    /// Those of which nothing was there. Their drivers may have them all the same.
+    not_found: Vec<Target>,
+}
+
+impl Leftovers {
+    pub(super) fn new(targets: Vec<Target>, not_found: Vec<Target>) -> Self {
+        Self { targets, not_found }
+    }
+
+    /// Whether nothing is left that is known of.
+    pub fn is_empty(&self) -> bool {
+        self.targets.is_empty()
+    }
+
+    /// Those that could not be deleted.
+    pub fn iter(&self) -> std::slice::Iter<'_, Target> {
+        self.targets.iter()
+    }
+
+    /// Whether there may be a snapshot of a VolumeSnapshot, known or not.
+    pub(in crate::backup::csi) fn may_include(&self, namespace: &str, name: &str) -> bool {
+        let mut all = self.targets.iter().chain(&self.not_found);
+        all.any(|one| one.namespace == namespace && one.name == name)
+    }
+}
+
+impl<'a> IntoIterator for &'a Leftovers {
+    type Item = &'a Target;
+    type IntoIter = std::slice::Iter<'a, Target>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl From<Vec<Target>> for Leftovers {
+    fn from(targets: Vec<Target>) -> Self {
+        Self { targets, not_found: Vec::new() }
+    }
+}

@@ -1,0 +1,311 @@
+//! What the cluster says of the snapshots of a run while they are taken.
+//!
+//! Two watches for the whole run, opened before the first application is frozen: the VolumeSnapshots of
+//! the backup, and all VolumeSnapshotContents, since those carry no label of ours when they are made.
+//! Only what concerns snapshots that somebody waits for is kept.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_api::label;
+use futures::StreamExt as _;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::object::{Content, Snapshot};
+use crate::cluster::{Cluster, Error, Query, WatchEvent};
+use crate::item::Object;
+use crate::resource::Resource;
+
+/// How long a driver may report an error before it counts: it tries again meanwhile.
+pub(super) const ERROR_GRACE: Duration = Duration::from_secs(10);
+/// The pause before a watch is opened again that was refused.
+const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How long the watches may take to begin.
+const WATCH_START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The namespace and the name of a VolumeSnapshot.
+pub(super) type SnapshotKey = (String, String);
+
+/// The watches of a run. They end with it.
+pub(super) struct SnapshotWatch {
+    shared: Arc<Shared>,
+    _watches: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Shared {
+    inner: Mutex<Inner>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Inner {
+    expected: HashMap<SnapshotKey, SnapshotObservation>,
+    /// How each watch is: not begun, begun, or broken for a reason.
+    watches: [Option<Result<(), String>>; 2],
+}
+
+/// What is known of a snapshot that somebody waits for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SnapshotObservation {
+    content: Option<Content>,
+    snapshot_error: Option<String>,
+    is_gone: bool,
+    /// Since when an error is reported.
+    failing_since: Option<Instant>,
+}
+
+/// What that means for who waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SnapshotState {
+    /// Its point in time is fixed.
+    Taken(Box<Content>),
+    /// It will not be.
+    Failed(String),
+    /// Nothing is known yet; at the latest it is looked again then.
+    Wait(Option<Instant>),
+}
+
+impl SnapshotObservation {
+    fn error(&self) -> Option<String> {
+        let of_content = self.content.as_ref().and_then(Content::error);
+        of_content.or_else(|| self.snapshot_error.clone())
+    }
+
+    /// Takes the time of the first error, and forgets it when there is none any more.
+    fn update_failing_since(&mut self, now: Instant) {
+        self.failing_since = match self.error() {
+            Some(_) => self.failing_since.or(Some(now)),
+            None => None,
+        };
+    }
+
+    /// What is known means, for the VolumeSnapshot with a uid.
+    fn state(&self, uid: &str, now: Instant) -> SnapshotState {
+        let content = self.content.as_ref();
+        let content = content.filter(|content| content.spec.volume_snapshot_ref.uid == uid);
+        if let Some(content) = content.filter(|content| content.handle().is_some()) {
+            return SnapshotState::Taken(Box::new(content.clone()));
+        }
+        if self.is_gone {
+            return SnapshotState::Failed("somebody has deleted its VolumeSnapshot".to_owned());
+        }
+        match (self.error(), self.failing_since) {
+            (Some(error), Some(since)) if now >= since + ERROR_GRACE => {
+                SnapshotState::Failed(error)
+            }
+            (Some(_), Some(since)) => SnapshotState::Wait(Some(since + ERROR_GRACE)),
+            _ => SnapshotState::Wait(None),
+        }
+    }
+}
+
+impl SnapshotWatch {
+    /// Opens the watches, and returns when they have begun, or cannot.
+    pub(super) async fn open(
+        cluster: &Arc<dyn Cluster>,
+        snapshots: &Arc<Resource>,
+        contents: &Arc<Resource>,
+        uid: &str,
+    ) -> Self {
+        let shared = Arc::new(Shared::default());
+        let of_run =
+            Query { label_selector: format!("{}={uid}", label::BACKUP_UID), ..Query::default() };
+        let mut watches = JoinSet::new();
+        for (place, resource, query) in [(0, snapshots, of_run), (1, contents, Query::default())] {
+            let (cluster, shared) = (Arc::clone(cluster), Arc::clone(&shared));
+            let resource = Arc::clone(resource);
+            watches
+                .spawn(async move { shared.run_watch(&*cluster, &resource, query, place).await });
+        }
+        let watch = Self { shared, _watches: watches };
+        let mut changes = watch.shared.changes.subscribe();
+        let started = changes.wait_for(|_| watch.shared.lock().watches.iter().all(Option::is_some));
+        // One that has not begun by then is broken, or tells later.
+        let _ = timeout(WATCH_START_TIMEOUT, started).await;
+        watch
+    }
+
+    /// Why nothing can be seen, if that is so.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.shared.lock().failure()
+    }
+
+    /// Says that a snapshot is about to be made.
+    pub(super) fn expect(&self, key: &SnapshotKey) {
+        self.shared.lock().expected.insert(key.clone(), SnapshotObservation::default());
+    }
+
+    /// Waits until the point in time of a snapshot is fixed, or will not be.
+    pub(super) async fn wait_until_taken(
+        &self,
+        key: &SnapshotKey,
+        uid: &str,
+        limit: Duration,
+        cancel: &CancellationToken,
+    ) -> Result<Content, String> {
+        let deadline = Instant::now() + limit;
+        let mut changes = self.shared.changes.subscribe();
+        let outcome = loop {
+            changes.mark_unchanged();
+            let (observation, broken) = {
+                let inner = self.shared.lock();
+                (inner.expected.get(key).cloned().unwrap_or_default(), inner.failure())
+            };
+            let now = Instant::now();
+            let retry_at = match observation.state(uid, now) {
+                SnapshotState::Taken(content) => break Ok(*content),
+                SnapshotState::Failed(reason) => break Err(reason),
+                SnapshotState::Wait(again) => again,
+            };
+            if let Some(reason) = broken {
+                break Err(reason);
+            }
+            if now >= deadline {
+                let last =
+                    observation.error().map(|error| format!(": {error}")).unwrap_or_default();
+                break Err(format!(
+                    "its driver has not taken the snapshot within {} s (csiSnapshotTimeout){last}",
+                    limit.as_secs()
+                ));
+            }
+            let wake = retry_at.map_or(deadline, |again| again.min(deadline));
+            tokio::select! {
+                // The sender is in `shared`.
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(wake) => {}
+                () = cancel.cancelled() => break Err("the backup was canceled".to_owned()),
+            }
+        };
+        self.shared.lock().expected.remove(key);
+        outcome
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Follows one kind of objects until the run ends.
+    async fn run_watch(
+        &self,
+        cluster: &dyn Cluster,
+        resource: &Arc<Resource>,
+        query: Query,
+        place: usize,
+    ) {
+        loop {
+            let mut changes = cluster.watch(resource, query.clone());
+            while let Some(change) = changes.next().await {
+                match change {
+                    Ok(WatchEvent::Started) => self.lock().watches[place] = Some(Ok(())),
+                    Ok(change) => self.lock().apply(&change, Instant::now()),
+                    Err(Error::Object(_)) => continue,
+                    Err(error) => {
+                        let text = format!("{} cannot be followed: {error}", resource.id);
+                        self.lock().watches[place] = Some(Err(text));
+                    }
+                }
+                self.changes.send_modify(|count| *count = count.wrapping_add(1));
+            }
+            sleep(WATCH_RETRY_PAUSE).await;
+        }
+    }
+}
+
+impl Inner {
+    fn failure(&self) -> Option<String> {
+        self.watches.iter().flatten().find_map(|watch| watch.clone().err())
+    }
+
+    fn apply(&mut self, change: &WatchEvent, now: Instant) {
+        let (object, is_there) = match change {
+            WatchEvent::Started => return,
+            WatchEvent::Applied(object) => (object, true),
+            WatchEvent::Deleted(object) => (object, false),
+        };
+        if object.namespace.is_empty() {
+            self.apply_content(object, is_there, now);
+        } else {
+            self.apply_snapshot(object, is_there, now);
+        }
+    }
+
+    fn apply_snapshot(&mut self, object: &Object, is_there: bool, now: Instant) {
+        let key = (object.namespace.clone(), object.name.clone());
+        let Some(observation) = self.expected.get_mut(&key) else { return };
+        let Ok(snapshot) = Snapshot::read(&object.item) else { return };
+        observation.is_gone = !is_there;
+        observation.snapshot_error = snapshot.error();
+        observation.update_failing_since(now);
+    }
+
+    fn apply_content(&mut self, object: &Object, is_there: bool, now: Instant) {
+        let Ok(content) = Content::read(&object.item) else { return };
+        let of = &content.spec.volume_snapshot_ref;
+        let key = (of.namespace.clone(), of.name.clone());
+        let Some(observation) = self.expected.get_mut(&key) else { return };
+        observation.content = is_there.then_some(content);
+        observation.update_failing_since(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_plugin::Item;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn content(uid: &str, status: &Value) -> Content {
+        let content = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": "c"},
+            "spec": {"volumeSnapshotRef": {"namespace": "shop", "name": "vs", "uid": uid}},
+            "status": status,
+        });
+        Content::read(&Item::from_object(&content).unwrap()).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handle_is_the_point_in_time_and_an_error_counts_after_a_while() {
+        let now = Instant::now();
+        let observe = |content: Option<Content>, error: Option<&str>| {
+            let mut observation = SnapshotObservation {
+                content,
+                snapshot_error: error.map(str::to_owned),
+                ..SnapshotObservation::default()
+            };
+            observation.update_failing_since(now);
+            observation
+        };
+        let failed = json!({"error": {"message": " no room "}});
+        let taken = json!({"snapshotHandle": "s", "error": {"message": "later"}});
+        assert_eq!(observe(None, None).state("u", now), SnapshotState::Wait(None));
+        let is_taken = |state: &SnapshotState| matches!(state, SnapshotState::Taken(_));
+        let with_handle = observe(Some(content("u", &taken)), Some("x"));
+        assert!(is_taken(&with_handle.state("u", now + ERROR_GRACE * 2)), "whatever else it says");
+        let of_another = observe(Some(content("other", &taken)), None);
+        assert!(!is_taken(&of_another.state("u", now)), "it is of another of the same name");
+        for failing in [observe(Some(content("u", &failed)), None), observe(None, Some("no room"))]
+        {
+            assert_eq!(failing.state("u", now), SnapshotState::Wait(Some(now + ERROR_GRACE)));
+            assert_eq!(
+                failing.state("u", now + ERROR_GRACE),
+                SnapshotState::Failed("no room".into())
+            );
+        }
+        let mut recovered = observe(None, Some("no room"));
+        recovered.snapshot_error = None;
+        recovered.update_failing_since(now + ERROR_GRACE);
+        assert_eq!(recovered.state("u", now + ERROR_GRACE), SnapshotState::Wait(None));
+        recovered.is_gone = true;
+        assert!(matches!(recovered.state("u", now), SnapshotState::Failed(_)));
+    }
+}

@@ -1,0 +1,293 @@
+//! An item among the actions: shown to each in order, with what they add to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_api::annotation;
+use bowline_plugin::{
+    BackupItemAction, BackupOutput, Class, Code, Item, Name, OperationId, ResourceIdentifier,
+};
+use jiff::Timestamp;
+use memchr::memmem;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Sink, VisitContext};
+use crate::backup::Context;
+use crate::failpoint::{self, Point};
+use crate::item::{InvalidObject, Object, is_name};
+use crate::operation::{Kind, Operation};
+use crate::selection::Action;
+
+/// The pause before an item is shown again to a plugin that has died.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// What became of an item among the actions.
+pub(super) enum ActionOutcome {
+    Store(Object),
+    Exclude,
+    Failed,
+}
+
+/// An item that an action added to another.
+pub(super) struct AdditionalItem {
+    id: ResourceIdentifier,
+    /// The item that it was added to.
+    parent: Arc<ResourceIdentifier>,
+    action: Name,
+    /// Whether the action insists on it, whatever the filters say.
+    must_include: bool,
+}
+
+/// Shows an item to the actions that select it, in order. What they add goes to `added`, to be visited
+/// afterwards.
+pub(super) async fn run_actions(
+    context: &Context,
+    mut object: Object,
+    id: &ResourceIdentifier,
+    sink: &Sink<'_>,
+    added: &mut Vec<AdditionalItem>,
+) -> ActionOutcome {
+    let mut parent = None;
+    for (place, action) in context.backup_item_actions.iter().enumerate() {
+        if !action.selects(&object) {
+            continue;
+        }
+        if parent.is_none() {
+            object = match strip_must_include(object) {
+                Ok(object) => object,
+                Err(error) => {
+                    sink.report(context).error(id, format!("it cannot be read: {error}"));
+                    return ActionOutcome::Failed;
+                }
+            };
+        }
+        let parent = parent.get_or_insert_with(|| Arc::new(id.clone()));
+        let is_of_plugin = place >= context.built_in_item_actions;
+        if is_of_plugin {
+            failpoint::hit(Point::Execute);
+        }
+        let executing = action.plugin.execute(&object.item, &context.request.backup);
+        let mut executed = context.unless_canceled(executing).await;
+        if is_of_plugin {
+            executed = match executed {
+                Err(error) if is_retryable(&error) => {
+                    retry_execute(context, action, &object, id, error, sink).await
+                }
+                executed => executed,
+            };
+            failpoint::hit(Point::Executed);
+        }
+        let BackupOutput { item, additional_items, operation, post_operation_items } =
+            match executed {
+                Ok(output) => output,
+                Err(error) => {
+                    let text = format!("the action {} failed: {error}", action.name);
+                    sink.report(context).error(id, text);
+                    return ActionOutcome::Failed;
+                }
+            };
+        // It goes on, whatever becomes of the item.
+        if let Some(operation) = operation {
+            sink.record_operation(
+                context,
+                started_operation(context, action, id, operation, post_operation_items),
+            );
+        }
+        let mut must_include = false;
+        // Most actions return what they were given.
+        if item.json() != object.item.json() {
+            let marks = match split_marks(item) {
+                Ok(marks) => marks,
+                Err(error) => {
+                    let text = format!("the action {} returned no object: {error}", action.name);
+                    sink.report(context).error(id, text);
+                    return ActionOutcome::Failed;
+                }
+            };
+            if marks.is_skipped {
+                tracing::info!(item = %id, "left out by the action {}", action.name);
+                return ActionOutcome::Exclude;
+            }
+            must_include = marks.wants_additional;
+            object = match Object::new(&object.resource, marks.item) {
+                Ok(object) => object,
+                Err(error) => {
+                    let text = format!("the action {} broke the object: {error}", action.name);
+                    sink.report(context).error(id, text);
+                    return ActionOutcome::Failed;
+                }
+            };
+        }
+        // What comes last is visited first.
+        added.extend(additional_items.into_iter().rev().map(|id| {
+            let (parent, action) = (Arc::clone(parent), action.name.clone());
+            AdditionalItem { id, parent, action, must_include }
+        }));
+    }
+    ActionOutcome::Store(object)
+}
+
+/// Whether a plugin may have died of another item while it had this one. One that is still at it is
+/// not meant: it would only have to do the same twice.
+fn is_retryable(error: &bowline_plugin::Error) -> bool {
+    error.class() == Class::Transient && error.code() != Code::DeadlineExceeded
+}
+
+/// Shows an item to the action of a plugin that has died, for the second and last time. One item at a
+/// time, so that whichever kills the plugin kills it alone.
+async fn retry_execute(
+    context: &Context,
+    action: &Action<dyn BackupItemAction>,
+    object: &Object,
+    id: &ResourceIdentifier,
+    error: bowline_plugin::Error,
+    sink: &Sink<'_>,
+) -> bowline_plugin::Result<BackupOutput> {
+    tokio::time::sleep(RETRY_PAUSE).await;
+    let _retry_guard = context.retry_lock.lock().await;
+    if context.is_aborted() {
+        return Err(error);
+    }
+    tracing::info!(item = %id, "the action {} is asked again: {error}", action.name);
+    let executing = action.plugin.execute(&object.item, &context.request.backup);
+    let executed = context.unless_canceled(executing).await;
+    if !error.is_undelivered() {
+        let text = format!(
+            "the plugin of the action {} went away while it had {id} and was given it again: what \
+             it does, such as an operation that it began, may have been done twice",
+            action.name
+        );
+        sink.report(context).warn(id, text);
+    }
+    executed
+}
+
+/// Reads an item that an action added, and says how it came in. None if it is not to be visited: it was, or
+/// will be, or it is not there.
+pub(super) async fn read_additional(
+    context: &Context,
+    additional: &AdditionalItem,
+    sink: &Sink<'_>,
+) -> Option<(Object, VisitContext)> {
+    let AdditionalItem { id, parent, action, must_include } = additional;
+    let must_include = *must_include;
+    let Some((resource, id)) = context.resolve(id) else {
+        let text =
+            format!("the action {action} added {id}, of a kind that the cluster does not serve");
+        sink.report(context).error(&**parent, text);
+        return None;
+    };
+    let id = &id;
+    // Without a name it would be a list.
+    if !is_name(&id.name) || (!id.namespace.is_empty() && !is_name(&id.namespace)) {
+        let text = format!("the action {action} added {id}, {}", invalid_name_message(&id.name));
+        sink.report(context).error(&**parent, text);
+        return None;
+    }
+    if context.visited.contains(id) {
+        return None;
+    }
+    if sink.defers(id) {
+        // It is an item of the block, and comes to it by itself.
+        let member = sink.take_member(id)?;
+        return Some((member, VisitContext { must_include, ..VisitContext::default() }));
+    }
+    let member = sink.take_member(id);
+    let is_of_another_block = member.is_none();
+    let found = match member {
+        Some(member) => Ok(Some(member)),
+        None => context.cluster.get(&resource, &id.namespace, &id.name).await,
+    };
+    match found {
+        Ok(Some(object)) => Some((
+            object,
+            VisitContext { must_include, is_of_another_block, ..VisitContext::default() },
+        )),
+        Ok(None) => {
+            let text = format!("the action {action} added {id}, which does not exist");
+            sink.report(context).warn(&**parent, text);
+            None
+        }
+        Err(error) => {
+            let text =
+                format!("it cannot be read: {error}; the action {action} added it to {parent}");
+            sink.report(context).error(id, text);
+            None
+        }
+    }
+}
+
+/// What is wrong with an item that has no name, or none that an object can have.
+pub(in crate::backup) fn invalid_name_message(name: &str) -> &'static str {
+    if name.is_empty() { "an item without a name" } else { "a name that no object can have" }
+}
+
+/// An object without the mark by which actions insist on their additional items: whoever may write the
+/// object could put it there, and would get what filters leave out into the backup.
+fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
+    let mark = annotation::MUST_INCLUDE_ON_BACKUP;
+    // Nearly no object has it, so that nearly none is read for it.
+    if memmem::find(object.item.json(), mark.as_bytes()).is_none() {
+        return Ok(object);
+    }
+    let mut value: Value = object.item.parse()?;
+    let annotations = value["metadata"]["annotations"].as_object_mut();
+    if annotations.is_none_or(|annotations| annotations.remove(mark).is_none()) {
+        return Ok(object);
+    }
+    tracing::warn!(item = %object.id(), "the annotation {mark} of the object is ignored");
+    Object::new(&object.resource, Item::from_object(&value)?)
+}
+
+/// An item as an action returned it, without the marks by which actions speak to us.
+struct ActionMarks {
+    item: Item,
+    is_skipped: bool,
+    wants_additional: bool,
+}
+
+fn split_marks(item: Item) -> Result<ActionMarks, bowline_plugin::InvalidItem> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        #[serde(default)]
+        metadata: Metadata,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Metadata {
+        annotations: Option<BTreeMap<String, String>>,
+    }
+    let annotations = item.parse::<Envelope>()?.metadata.annotations.unwrap_or_default();
+    // Velero asks for the value of the one and only for the presence of the other.
+    let is_skipped = annotations.contains_key(annotation::SKIP_FROM_BACKUP);
+    let wants = annotations.get(annotation::MUST_INCLUDE_ON_BACKUP);
+    let wants_additional = wants.is_some_and(|value| value == "true");
+    let item = if wants.is_some() {
+        let mut object: Value = item.parse()?;
+        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+            annotations.remove(annotation::MUST_INCLUDE_ON_BACKUP);
+        }
+        Item::from_object(&object)?
+    } else {
+        item
+    };
+    Ok(ActionMarks { item, is_skipped, wants_additional })
+}
+
+/// Work that an action has begun behind the backup.
+fn started_operation(
+    context: &Context,
+    action: &Action<dyn BackupItemAction>,
+    id: &ResourceIdentifier,
+    operation: OperationId,
+    post_operation_items: Vec<ResourceIdentifier>,
+) -> Operation {
+    let timeout = context.request.item_operation_timeout();
+    let (plugin, now) = (action.name.clone(), Timestamp::now());
+    tracing::info!(item = %id, plugin = %plugin, operation = %operation, "an operation was begun");
+    let operation =
+        Operation::started(Kind::ItemBackup, plugin, id.clone(), operation, now, timeout);
+    Operation { post_operation_items, ..operation }
+}

@@ -1,0 +1,185 @@
+//! What a run came to, however it ended.
+//!
+//! Also a run that fails early, or is not taken up again, has begun things outside that others must know
+//! of: operations and snapshots that an earlier process noted. They are in its [`Taken`] all the same.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bowline_store::file::{BackupVolumeInfo, CsiVolumeSnapshotClasses, FreezeWindow, Snapshot};
+use jiff::Timestamp;
+
+use super::archive::Sealed;
+use super::inventory::Inventory;
+use super::{Context, Fatal, Progress, block_journal, csi};
+use crate::journal::Recovered;
+use crate::operation::Operation;
+use crate::operation::record::RunRef;
+use crate::report::{Message, Report};
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct BackupOutcome {
+    /// The archive that is in the bucket now, or why there is none.
+    pub archive: Result<Sealed, Fatal>,
+    /// What went wrong.
+    pub report: Report,
+    /// What is in the archive.
+    pub resources: Inventory,
+    /// How many items were found, stored or not.
+    pub found: u64,
+    /// What became of the data of volumes.
+    pub volumes: Vec<BackupVolumeInfo>,
+    /// The snapshots that plugins were asked for.
+    pub snapshots: Vec<Snapshot>,
+    /// The snapshots that CSI drivers were asked for.
+    pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
+    /// VolumeSnapshots that an earlier process may have made, and that nobody has heard of since.
+    pub csi_leftovers: Vec<csi::Target>,
+    /// The VolumeSnapshotClasses of those.
+    pub csi_classes: CsiVolumeSnapshotClasses,
+    /// Operations that plugins began, on items and on snapshots.
+    pub operations: Vec<Operation>,
+    /// How many hooks were run, and how many of them failed.
+    pub hooks: (u64, u64),
+    /// For how long pods were quiesced.
+    pub freezes: Vec<FreezeWindow>,
+    /// Whether pods may be frozen still, because they could not be reached. The journal says which, and
+    /// must stay until they are thawed.
+    pub may_leave_frozen: bool,
+}
+
+impl BackupOutcome {
+    /// What is left of a run that is not taken up again: the operations that it has begun.
+    pub fn abandoned(
+        reason: String,
+        recovered: &Recovered,
+        timeout: Duration,
+        started_at: Timestamp,
+    ) -> Self {
+        let report = Report::default();
+        report.append(recovered.thaw_errors.iter().cloned().map(Message::from), []);
+        block_journal::report_abandoned(&report, recovered);
+        let outcome = Self::failed(Fatal::Abandoned(reason), report, &Progress::default());
+        let operations = earlier_operations(recovered, timeout, started_at);
+        let (csi_snapshots, csi_leftovers) = earlier_csi_snapshots(recovered);
+        let snapshots = earlier_snapshots(recovered);
+        Self { snapshots, csi_snapshots, csi_leftovers, operations, ..outcome }
+    }
+
+    /// The VolumeSnapshots that there may be of it, and groups of them.
+    pub fn csi_targets(&self) -> Vec<csi::Target> {
+        let mut targets = csi::targets_of(&self.csi_snapshots);
+        targets.extend(self.csi_leftovers.iter().cloned());
+        targets
+    }
+
+    pub(super) fn failed(fatal: Fatal, report: Report, progress: &Progress) -> Self {
+        Self {
+            archive: Err(fatal),
+            report,
+            resources: Inventory::default(),
+            found: progress.found(),
+            volumes: Vec::new(),
+            snapshots: Vec::new(),
+            csi_snapshots: Vec::new(),
+            csi_leftovers: Vec::new(),
+            csi_classes: CsiVolumeSnapshotClasses::default(),
+            operations: Vec::new(),
+            hooks: (0, 0),
+            freezes: Vec::new(),
+            may_leave_frozen: false,
+        }
+    }
+}
+
+/// Draws the conclusions, and takes away the snapshots that nothing in the backup leads to.
+pub(super) async fn finish(
+    context: Arc<Context>,
+    archive: Result<Sealed, Fatal>,
+    report: Arc<Report>,
+    progress: &Progress,
+) -> BackupOutcome {
+    let Some(context) = Arc::into_inner(context) else {
+        return BackupOutcome::failed(Fatal::Stopped, into_owned_report(report), progress);
+    };
+    let (cluster, resources) = (Arc::clone(&context.cluster), Arc::clone(&context.resources));
+    let (name, uid) = (context.request.name.clone(), context.request.uid.clone());
+    let mut outcome = build_outcome(context, archive, report);
+    if outcome.archive.is_ok() {
+        let run_ref = RunRef { name: name.as_str(), uid: uid.as_str() };
+        csi::discard_unreferenced(&*cluster, &resources, run_ref, &mut outcome).await;
+    }
+    outcome
+}
+
+/// Draws the conclusions from what the stages noted.
+fn build_outcome(
+    context: Context,
+    archive: Result<Sealed, Fatal>,
+    report: Arc<Report>,
+) -> BackupOutcome {
+    let volume_results = context.volumes.decide_all(&context.volume_options());
+    for (id, text) in volume_results.errors {
+        report.error(&id, text);
+    }
+    for (id, text) in volume_results.warnings {
+        report.warn(&id, text);
+    }
+    let resources = context.inventory;
+    let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (hooks, freezes) = (context.hook_tally.counts(), context.hook_tally.windows());
+    let (volumes, snapshots) = (volume_results.infos, volume_results.snapshots);
+    let csi_snapshots = volume_results.csi_snapshots;
+    let csi_classes = CsiVolumeSnapshotClasses(context.csi.used_classes(&csi_snapshots));
+    let found = context.progress.found();
+    drop(context.report);
+    BackupOutcome {
+        archive,
+        report: into_owned_report(report),
+        resources,
+        found,
+        volumes,
+        snapshots,
+        csi_snapshots,
+        csi_leftovers: Vec::new(),
+        csi_classes,
+        operations,
+        hooks,
+        freezes,
+        may_leave_frozen: context.may_leave_frozen.into_inner(),
+    }
+}
+
+/// The operations that an earlier process has begun.
+pub(super) fn earlier_operations(
+    recovered: &Recovered,
+    timeout: Duration,
+    started_at: Timestamp,
+) -> Vec<Operation> {
+    let blocks = recovered.finished.iter();
+    blocks
+        .flat_map(|ended| block_journal::operations_of(ended, timeout, started_at))
+        .flatten()
+        .collect()
+}
+
+/// The snapshots that an earlier process has taken.
+pub(super) fn earlier_snapshots(recovered: &Recovered) -> Vec<Snapshot> {
+    recovered.finished.iter().flat_map(|ended| ended.snapshots.clone()).collect()
+}
+
+/// The CSI snapshots that an earlier process has taken, and those that it may have.
+pub(super) fn earlier_csi_snapshots(
+    recovered: &Recovered,
+) -> (Vec<csi::CsiSnapshotRecord>, Vec<csi::Target>) {
+    let snapshots = recovered.finished.iter().flat_map(|ended| ended.csi_snapshots.clone());
+    let intents = recovered.unfinished.iter().flat_map(|started| &started.intents);
+    let unconfirmed = intents.filter_map(|intent| intent.csi.as_ref()).map(Into::into);
+    (snapshots.collect(), unconfirmed.collect())
+}
+
+/// The report, whether or not somebody else still holds it.
+pub(super) fn into_owned_report(report: Arc<Report>) -> Report {
+    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take_all())
+}

@@ -1,0 +1,24 @@
+//! Pods that are not part of a run, and have a say in what becomes of volumes that are.
+
+use super::Context;
+use super::volume::Volumes;
+
+/// Notes the pods of the cluster that mount claims of a block and are not in it. They are known already where
+/// claims are grouped into blocks; else they are listed now.
+pub(super) async fn record_outside_pods(context: &Context, facts: &Volumes) {
+    for (namespace, claim) in facts.claims() {
+        match context.mounts.of_claim(&namespace, &claim).await {
+            Ok(pods) => {
+                for pod in pods.iter().filter(|pod| !facts.has_pod(&pod.facts)) {
+                    facts.record_outside_pod(&pod.facts);
+                    context.volumes.record_outside_pod(&pod.facts);
+                }
+            }
+            Err(error) => tracing::warn!(
+                namespace,
+                claim,
+                "whether pods want the files of the claim copied is not known: {error}"
+            ),
+        }
+    }
+}

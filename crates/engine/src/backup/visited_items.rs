@@ -1,0 +1,68 @@
+//! Which items a run has met.
+
+use std::collections::HashSet;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+
+/// The items that a run has met, by a hash of 128 bits. Its keys are random, so nobody can make two
+/// names that meet.
+#[derive(Debug, Default)]
+pub(super) struct VisitedItems {
+    hashes: Mutex<HashSet<u128>>,
+    keys: (RandomState, RandomState),
+}
+
+impl VisitedItems {
+    /// Notes an item; false if it was there.
+    pub(super) fn mark_visited(&self, id: &ResourceIdentifier) -> bool {
+        let key = self.key(id);
+        self.lock().insert(key)
+    }
+
+    /// Forgets an item.
+    pub(super) fn unmark(&self, id: &ResourceIdentifier) {
+        let key = self.key(id);
+        self.lock().remove(&key);
+    }
+
+    /// Whether an item was met.
+    pub(super) fn contains(&self, id: &ResourceIdentifier) -> bool {
+        let key = self.key(id);
+        self.lock().contains(&key)
+    }
+
+    /// What stands for an item in little room.
+    pub(super) fn key(&self, id: &ResourceIdentifier) -> u128 {
+        let [high, low] = [&self.keys.0, &self.keys.1].map(|key| u128::from(key.hash_one(id)));
+        high << 64 | low
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<u128>> {
+        self.hashes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_claimed_once() {
+        let visited = VisitedItems::default();
+        let id = |name: &str| ResourceIdentifier {
+            group: String::new(),
+            resource: "pods".into(),
+            namespace: "a".into(),
+            name: name.into(),
+        };
+        assert!(visited.mark_visited(&id("x")));
+        assert!(!visited.mark_visited(&id("x")));
+        assert!(visited.mark_visited(&id("y")));
+        visited.unmark(&id("x"));
+        assert!(!visited.contains(&id("x")) && visited.contains(&id("y")));
+        assert!(visited.mark_visited(&id("x")));
+    }
+}

@@ -1,0 +1,280 @@
+//! A content that is on its way out, as a watch tells of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bowline_plugin::error_chain;
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::deletion_unit::{ContentKind, ContentState};
+use super::{CsiResources, DeletionJob, text};
+use crate::cluster::events::last_warning;
+use crate::cluster::{self, Query, Subresource, WatchEvent};
+use crate::item::Object;
+use crate::resource::Resource;
+
+/// After how long the controllers are made to look again; it doubles each time.
+pub(super) const FIRST_NUDGE: Duration = Duration::from_secs(1);
+/// How long it may take to find out what the controllers complain of.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Changes with every attempt, so that the controllers look at a content again at once.
+pub(super) const ATTEMPT_ANNOTATION: &str = "bowline.io/deletion-attempt";
+
+/// A content in the cluster.
+pub(super) struct ClusterContent {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) value: Value,
+    pub(super) is_terminating: bool,
+}
+
+impl ClusterContent {
+    pub(super) fn of(object: &Object) -> Result<Self, String> {
+        let value: Value = object.item.parse().map_err(|error| error_chain(&error))?;
+        let uid = text(&value, "/metadata/uid").to_owned();
+        Ok(Self { name: object.name.clone(), uid, value, is_terminating: object.is_being_deleted })
+    }
+}
+
+/// Follows one content.
+pub(super) struct ContentDeletionWatch<'a> {
+    job: &'a DeletionJob<'a>,
+    kinds: &'a CsiResources,
+    resource: &'a Arc<Resource>,
+    content_kind: ContentKind,
+    driver: &'a str,
+    found: &'a ClusterContent,
+    changes: BoxStream<'static, cluster::Result<WatchEvent>>,
+    /// Whether its status has named its snapshot.
+    had_handle: bool,
+    /// The group that its snapshot is a member of, if the snapshotter said so.
+    group: Option<String>,
+    deadline: Instant,
+}
+
+/// What is heard of it.
+enum ContentEvent {
+    Present(Value),
+    /// It is gone, and was like this in the end; none if nobody saw that.
+    Gone(Option<Value>),
+}
+
+impl<'a> ContentDeletionWatch<'a> {
+    pub(super) fn open(
+        job: &'a DeletionJob<'a>,
+        kinds: &'a CsiResources,
+        (resource, content_kind): (&'a Arc<Resource>, ContentKind),
+        driver: &'a str,
+        found: &'a ClusterContent,
+        deadline: Instant,
+    ) -> Self {
+        let query =
+            Query { field_selector: format!("metadata.name={}", found.name), ..Query::default() };
+        let changes = job.cluster.watch(resource, query);
+        let (had_handle, group) = (false, None);
+        Self {
+            job,
+            kinds,
+            resource,
+            content_kind,
+            driver,
+            found,
+            changes,
+            had_handle,
+            group,
+            deadline,
+        }
+    }
+
+    /// What comes next; none if nothing does until then.
+    async fn next_event(&mut self, until: Instant) -> Result<Option<ContentEvent>, String> {
+        loop {
+            let Ok(change) = timeout_at(until, self.changes.next()).await else { return Ok(None) };
+            match change {
+                Some(Ok(WatchEvent::Applied(object))) => {
+                    let found = ClusterContent::of(&object)?;
+                    if found.uid == self.found.uid {
+                        self.had_handle |= self.content_kind.content_state(&found.value)
+                            == ContentState::HasHandle;
+                        self.group = self.content_kind.group(&found.value).or(self.group.take());
+                        return Ok(Some(ContentEvent::Present(found.value)));
+                    }
+                }
+                Some(Ok(WatchEvent::Deleted(object))) => {
+                    let found = ClusterContent::of(&object)?;
+                    if found.uid == self.found.uid {
+                        return Ok(Some(ContentEvent::Gone(Some(found.value))));
+                    }
+                }
+                // What went before it began is not told.
+                Some(Ok(WatchEvent::Started)) => {
+                    let current =
+                        get(self.job, self.resource, self.content_kind, &self.found.name).await?;
+                    if current.is_none_or(|other| other.uid != self.found.uid) {
+                        return Ok(Some(ContentEvent::Gone(None)));
+                    }
+                }
+                Some(Err(cluster::Error::Object(_))) => {}
+                Some(Err(error)) => {
+                    return Err(format!(
+                        "it is not known what became of it: {}",
+                        error_chain(&error)
+                    ));
+                }
+                None => return Err("it is not known what became of it".to_owned()),
+            }
+        }
+    }
+
+    /// Waits until the status says which snapshot it is. The snapshotter writes that when it has asked the
+    /// driver. Where the driver does not know the snapshot, or cannot say, it writes that something is
+    /// wrong, and then we write it: earlier it would not stand, since the snapshotter writes its whole
+    /// answer over what is there. Returns whether it is so; if not, the content is gone.
+    pub(super) async fn wait_until_handle_set(&mut self, status: &Value) -> Result<bool, String> {
+        let mut is_written = false;
+        loop {
+            match self.next_event(self.deadline).await? {
+                Some(ContentEvent::Present(content)) => {
+                    match self.content_kind.content_state(&content) {
+                        ContentState::HasHandle => return Ok(true),
+                        ContentState::HasError if !is_written => {
+                            self.patch(Subresource::Status, status).await?;
+                            is_written = true;
+                        }
+                        ContentState::HasError | ContentState::Empty => {}
+                    }
+                }
+                Some(ContentEvent::Gone(_)) => return Ok(false),
+                None => return Err(self.timeout_message("nobody has looked at")),
+            }
+        }
+    }
+
+    /// Waits until the content is really gone. If the controllers complain, not for long. Returns whether that
+    /// proves that the driver has deleted the snapshot: then the snapshotter takes its name out of the
+    /// status before it lets the content go.
+    ///
+    /// A snapshotter that writes the status of a content at the moment of its deletion can miss that, and
+    /// would look again only after a quarter of an hour: so it is nudged.
+    pub(super) async fn wait_until_gone(&mut self) -> Result<bool, String> {
+        let complaint_delay = self.job.deadlines.complaint;
+        let (started_at, since) = (Instant::now(), timestamp_now());
+        let mut next_check = self.deadline.min(started_at + complaint_delay);
+        let (mut nudge_interval, mut nudge) = (FIRST_NUDGE, started_at + FIRST_NUDGE);
+        loop {
+            match self.next_event(next_check.min(nudge)).await? {
+                Some(ContentEvent::Present(_)) => {}
+                Some(ContentEvent::Gone(last)) => {
+                    let is_cleared = last.is_some_and(|last| self.content_kind.is_cleared(&last));
+                    return Ok(self.had_handle && is_cleared);
+                }
+                None if Instant::now() < next_check => {
+                    self.nudge().await?;
+                    nudge_interval *= 2;
+                    nudge = Instant::now() + nudge_interval;
+                }
+                None => {
+                    if let Some(complaint) = self.last_complaint(&since).await {
+                        return Err(format!(
+                            "the driver {} could not do it: {complaint}; its snapshotter tries again, \
+                             and its log says more",
+                            self.driver
+                        ));
+                    }
+                    if Instant::now() >= self.deadline {
+                        return Err(self.timeout_message("nobody has let go of"));
+                    }
+                    next_check = self.deadline.min(Instant::now() + complaint_delay);
+                }
+            }
+        }
+    }
+
+    /// It is an error if its snapshot is a member of a group, since the snapshotter lets such a content go
+    /// without a word to the driver.
+    pub(super) fn check_not_in_group(&self) -> Result<(), String> {
+        self.group.as_ref().map_or(Ok(()), |group| {
+            Err(format!(
+                "it is a member of the group {group}, which the backup does not know of, and which the \
+                 driver {} deletes whole or not at all; delete that group where it is stored, and then \
+                 the backup again",
+                self.driver
+            ))
+        })
+    }
+
+    fn timeout_message(&self, complaint: &str) -> String {
+        format!(
+            "{complaint} the {} {} within {} s: is the snapshotter of the driver {} running?",
+            self.content_kind.kind_name(),
+            self.found.name,
+            self.job.deadlines.content.as_secs(),
+            self.driver
+        )
+    }
+
+    /// What the controllers complain of since a time.
+    async fn last_complaint(&mut self, since: &str) -> Option<String> {
+        let events = self.kinds.events.as_ref()?;
+        let last = last_warning(self.job.cluster, events, None, &self.found.uid, since);
+        timeout(EVENTS_TIMEOUT, last).await.ok()?
+    }
+
+    /// Changes it. One that is gone needs no change.
+    pub(super) async fn patch(
+        &mut self,
+        subresource: Subresource,
+        change: &Value,
+    ) -> Result<(), String> {
+        let name = &self.found.name;
+        match self.job.cluster.patch(self.resource, "", name, subresource, change).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            patched => patched.map(drop).map_err(|error| self.write_error(&error)),
+        }
+    }
+
+    /// Makes the controllers look at it again.
+    pub(super) async fn nudge(&mut self) -> Result<(), String> {
+        let change = json!({"metadata": {"annotations": {ATTEMPT_ANNOTATION: timestamp_now()}}});
+        self.patch(Subresource::None, &change).await
+    }
+
+    /// Deletes it. It is there until the controllers let it go.
+    pub(super) async fn delete(&mut self) -> Result<(), String> {
+        let ClusterContent { name, uid, .. } = self.found;
+        match self.job.cluster.delete(self.resource, "", name, Some(uid)).await {
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            deleted => deleted.map_err(|error| self.write_error(&error)),
+        }
+    }
+
+    fn write_error(&self, error: &cluster::Error) -> String {
+        let (kind, name) = (self.content_kind.kind_name(), &self.found.name);
+        format!("the {kind} {name} cannot be changed: {}", error_chain(error))
+    }
+}
+
+/// A content, if it is there.
+pub(super) async fn get(
+    job: &DeletionJob<'_>,
+    resource: &Arc<Resource>,
+    content_kind: ContentKind,
+    name: &str,
+) -> Result<Option<ClusterContent>, String> {
+    match job.cluster.get(resource, "", name).await {
+        Ok(found) => found.as_ref().map(ClusterContent::of).transpose(),
+        Err(error) => Err(format!(
+            "the {} {name} cannot be read: {}",
+            content_kind.kind_name(),
+            error_chain(&error)
+        )),
+    }
+}
+
+/// Now, to the second, as the API server writes it.
+fn timestamp_now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,208 @@
+//! What a look at a pod shows, and what follows from it for its hooks.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::Hook;
+use crate::item::Object;
+
+/// The pause between two looks at a pod.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is read of a pod.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Pod {
+    pub(super) metadata: Metadata,
+    spec: Spec,
+    status: Status,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Metadata {
+    pub(super) uid: String,
+    pub(super) annotations: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec {
+    containers: Option<Vec<Container>>,
+    init_containers: Option<Vec<Container>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Container {
+    name: String,
+    restart_policy: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    phase: Option<String>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ContainerStatus {
+    name: String,
+    ready: bool,
+    state: Option<State>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct State {
+    running: Option<IgnoredAny>,
+    waiting: Option<StateReason>,
+    terminated: Option<StateReason>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct StateReason {
+    reason: Option<String>,
+}
+
+/// What a look at a pod shows.
+#[derive(Debug)]
+pub(super) enum PodState {
+    /// Nothing can be run in it any more, and why.
+    Ended(String),
+    /// It could not be seen, and why.
+    Unknown(String),
+    /// It is there.
+    Present(Box<Pod>),
+}
+
+/// What follows for the hooks that have not been run yet.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum HookStep {
+    /// This one can be run.
+    Run(usize),
+    /// This one cannot be run, and why.
+    GiveUp(usize, String),
+    /// None can be run, and why.
+    GiveUpAll(String),
+    /// Look again after a while.
+    Wait(Duration),
+}
+
+impl Pod {
+    pub(super) fn read(object: &Object) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(object.item.json())
+    }
+
+    pub(super) fn first_container(&self) -> Option<&str> {
+        self.spec.containers.iter().flatten().next().map(|container| container.name.as_str())
+    }
+
+    /// Whether a command can be run in a container. Sidecars are init containers that go on.
+    fn has_container(&self, container: &str) -> bool {
+        let sidecars = self.spec.init_containers.iter().flatten();
+        let sidecars = sidecars.filter(|init| init.restart_policy.as_deref() == Some("Always"));
+        let mut all = self.spec.containers.iter().flatten().chain(sidecars);
+        all.any(|other| other.name == container)
+    }
+
+    /// What a container lacks for a hook to be run in it; none if it can be.
+    fn missing_condition(&self, hook: &Hook) -> Option<String> {
+        let Status { container_statuses, init_container_statuses, .. } = &self.status;
+        let mut all =
+            container_statuses.iter().flatten().chain(init_container_statuses.iter().flatten());
+        let container = all.find(|status| status.name == hook.container);
+        let state = container.and_then(|container| container.state.as_ref());
+        let (Some(container), Some(state)) = (container, state) else {
+            return Some("it has not been started".to_owned());
+        };
+        let with_reason = |text: &str, detail: &StateReason| match detail.reason.as_deref() {
+            None | Some("") => text.to_owned(),
+            Some(reason) => format!("{text}: {reason}"),
+        };
+        match state {
+            State { running: Some(_), .. } if hook.wait_for_ready && !container.ready => {
+                Some("it runs, but is not ready".to_owned())
+            }
+            State { running: Some(_), .. } => None,
+            State { terminated: Some(detail), .. } => Some(with_reason("it has ended", detail)),
+            State { waiting: Some(detail), .. } => Some(with_reason("it waits", detail)),
+            _ => Some("it has not been started".to_owned()),
+        }
+    }
+}
+
+impl PodState {
+    /// Judges what the cluster has under the name of a pod. The uid, where it is known, tells the one
+    /// that was restored from another that has taken its place.
+    pub(super) fn new(found: Option<&Object>, uid: Option<&str>) -> Self {
+        let Some(object) = found else {
+            return Self::Ended("the pod has been deleted".to_owned());
+        };
+        let pod = match Pod::read(object) {
+            Ok(pod) => pod,
+            Err(error) => return Self::Unknown(format!("the pod cannot be read: {error}")),
+        };
+        if uid.is_some_and(|uid| uid != pod.metadata.uid) {
+            return Self::Ended("the pod has been deleted, and another has taken its place".into());
+        }
+        if object.is_being_deleted {
+            return Self::Ended("the pod is being deleted".to_owned());
+        }
+        match pod.status.phase.as_deref() {
+            Some(phase @ ("Succeeded" | "Failed")) => {
+                Self::Ended(format!("the pod has ended with the phase {phase}"))
+            }
+            _ => Self::Present(Box::new(pod)),
+        }
+    }
+
+    /// What to do with hooks that have not been run yet, after a time of waiting. Those of a
+    /// container stand together, and only the first of them can be the next.
+    pub(super) fn step(
+        &self,
+        hooks: &[Hook],
+        waited: Duration,
+        default_wait: Duration,
+    ) -> HookStep {
+        let pod = match self {
+            Self::Ended(reason) => return HookStep::GiveUpAll(reason.clone()),
+            Self::Unknown(_) => None,
+            Self::Present(pod) => Some(pod),
+        };
+        if let Some(pod) = pod {
+            if let Some(at) = hooks.iter().position(|hook| !pod.has_container(&hook.container)) {
+                return HookStep::GiveUp(at, "the pod has no such container".to_owned());
+            }
+            if let Some(at) = hooks.iter().position(|hook| pod.missing_condition(hook).is_none()) {
+                return HookStep::Run(at);
+            }
+        }
+        let mut pause = POLL_INTERVAL;
+        for (at, hook) in hooks.iter().enumerate() {
+            let limit = hook.wait_timeout.unwrap_or(default_wait);
+            let remaining = limit.saturating_sub(waited);
+            if remaining.is_zero() {
+                return HookStep::GiveUp(at, self.timeout_message(hook, limit));
+            }
+            pause = pause.min(remaining);
+        }
+        HookStep::Wait(pause)
+    }
+
+    fn timeout_message(&self, hook: &Hook, limit: Duration) -> String {
+        let condition = if hook.wait_for_ready { "ready" } else { "running" };
+        let reason = match self {
+            Self::Present(pod) => pod.missing_condition(hook).unwrap_or_default(),
+            Self::Ended(reason) | Self::Unknown(reason) => reason.clone(),
+        };
+        format!("its container was not {condition} within {} s: {reason}", limit.as_secs_f64())
+    }
+}

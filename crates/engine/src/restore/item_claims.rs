@@ -1,0 +1,265 @@
+//! Each item once, whoever wants it.
+//!
+//! An item may be wanted by its turn and by items that need it. Who comes first does the work; an
+//! item that needs it waits. Items that need each other in a circle do not wait for ever: the one
+//! whose waiting would close the circle goes on as if the other were done.
+//!
+//! An item that must be shown to an action a second time is so alone ([`Once::alone`]).
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bowline_plugin::ResourceIdentifier;
+use tokio::sync::watch;
+
+/// Which items are being worked on, or done.
+#[derive(Debug, Default)]
+pub(super) struct ClaimedItems {
+    inner: Mutex<Inner>,
+    /// Held by who does something again.
+    retry_lock: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    states: HashMap<ResourceIdentifier, State>,
+    /// Who waits for what.
+    waits: HashMap<ResourceIdentifier, ResourceIdentifier>,
+}
+
+#[derive(Debug)]
+enum State {
+    InProgress(watch::Receiver<()>),
+    Done {
+        /// Whether it is in the cluster now.
+        exists: bool,
+    },
+}
+
+/// Whose turn it is.
+pub(super) enum ItemClaim<'a> {
+    /// Ours.
+    Acquired(ItemClaimGuard<'a>),
+    /// Somebody else's, who is done, or need not be waited for.
+    Done,
+}
+
+/// An item that is being worked on. It is done when this is dropped.
+pub(super) struct ItemClaimGuard<'a> {
+    claimed_items: &'a ClaimedItems,
+    id: ResourceIdentifier,
+    /// Who waits until it is done, because it is done for that one.
+    needed_by: Option<Box<ResourceIdentifier>>,
+    is_released: bool,
+    exists: bool,
+    _done: watch::Sender<()>,
+}
+
+impl ClaimedItems {
+    /// Takes an item, or waits until whoever has it is done with it. Without somebody who needs it
+    /// there is no reason to wait.
+    pub(super) async fn claim(
+        &self,
+        id: &ResourceIdentifier,
+        needed_by: Option<&ResourceIdentifier>,
+    ) -> ItemClaim<'_> {
+        loop {
+            let mut done = match self.try_claim(id, needed_by) {
+                ClaimAttempt::Settled(claim) => return claim,
+                ClaimAttempt::Wait(done) => done,
+            };
+            // An error means that the sender is gone, which is the end that is waited for.
+            let _ = done.changed().await;
+            if let Some(needed_by) = needed_by {
+                self.lock().waits.remove(needed_by);
+            }
+        }
+    }
+
+    /// Whether an item is done and in the cluster.
+    pub(super) fn is_in_cluster(&self, id: &ResourceIdentifier) -> bool {
+        matches!(self.lock().states.get(id), Some(State::Done { exists: true }))
+    }
+
+    /// Waits until nobody else does something again, and keeps it so.
+    pub(super) async fn exclusive_retry(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.retry_lock.lock().await
+    }
+
+    fn try_claim(
+        &self,
+        id: &ResourceIdentifier,
+        needed_by: Option<&ResourceIdentifier>,
+    ) -> ClaimAttempt<'_> {
+        let mut inner = self.lock();
+        match inner.states.get(id) {
+            None => {
+                let (sender, receiver) = watch::channel(());
+                inner.states.insert(id.clone(), State::InProgress(receiver));
+                // Who has an item done for itself waits for it as well, and must not be waited for.
+                if let Some(needed_by) = needed_by {
+                    inner.waits.insert(needed_by.clone(), id.clone());
+                }
+                let (id, needed_by) = (id.clone(), needed_by.cloned().map(Box::new));
+                ClaimAttempt::Settled(ItemClaim::Acquired(ItemClaimGuard {
+                    claimed_items: self,
+                    id,
+                    needed_by,
+                    is_released: false,
+                    exists: false,
+                    _done: sender,
+                }))
+            }
+            Some(State::Done { .. }) => ClaimAttempt::Settled(ItemClaim::Done),
+            Some(State::InProgress(done)) => match needed_by {
+                Some(needed_by) if !inner.waits_for(id, needed_by) => {
+                    let done = done.clone();
+                    inner.waits.insert(needed_by.clone(), id.clone());
+                    ClaimAttempt::Wait(done)
+                }
+                _ => ClaimAttempt::Settled(ItemClaim::Done),
+            },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum ClaimAttempt<'a> {
+    Settled(ItemClaim<'a>),
+    Wait(watch::Receiver<()>),
+}
+
+impl Inner {
+    /// Whether an item waits, maybe through others, for another. No item waits for two, and no
+    /// circle is ever closed, so that this ends.
+    fn waits_for(&self, from: &ResourceIdentifier, to: &ResourceIdentifier) -> bool {
+        let mut next = Some(from);
+        while let Some(id) = next {
+            if id == to {
+                return true;
+            }
+            next = self.waits.get(id);
+        }
+        false
+    }
+}
+
+impl ItemClaimGuard<'_> {
+    /// Notes that the item is in the cluster.
+    pub(super) fn mark_in_cluster(&mut self) {
+        self.exists = true;
+    }
+
+    /// Leaves the item as if it had never been taken: what has no turn of its own may still be needed.
+    pub(super) fn release(mut self) {
+        self.is_released = true;
+    }
+}
+
+impl Drop for ItemClaimGuard<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.claimed_items.lock();
+        if let Some(needed_by) = &self.needed_by {
+            inner.waits.remove(&**needed_by);
+        }
+        if self.is_released {
+            inner.states.remove(&self.id);
+        } else {
+            inner.states.insert(self.id.clone(), State::Done { exists: self.exists });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use futures::future::join;
+
+    fn id(name: &str) -> ResourceIdentifier {
+        ResourceIdentifier {
+            group: String::new(),
+            resource: "things".into(),
+            namespace: String::new(),
+            name: name.into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn dependent_item_waits_and_scheduled_visit_does_not() {
+        let claimed_items = ClaimedItems::default();
+        let ItemClaim::Acquired(mut guard) = claimed_items.claim(&id("a"), None).await else {
+            panic!()
+        };
+        assert!(matches!(
+            claimed_items.claim(&id("a"), None).now_or_never(),
+            Some(ItemClaim::Done)
+        ));
+        let (a, b) = (id("a"), id("b"));
+        let mut waiting = Box::pin(claimed_items.claim(&a, Some(&b)));
+        assert!((&mut waiting).now_or_never().is_none());
+        assert!(!claimed_items.is_in_cluster(&a));
+        guard.mark_in_cluster();
+        drop(guard);
+        assert!(claimed_items.is_in_cluster(&a));
+        assert!(matches!(waiting.await, ItemClaim::Done));
+        assert!(matches!(
+            claimed_items.claim(&id("a"), Some(&id("c"))).now_or_never(),
+            Some(ItemClaim::Done)
+        ));
+    }
+
+    #[tokio::test]
+    async fn released_item_can_be_claimed_by_a_dependent() {
+        let claimed_items = ClaimedItems::default();
+        let ItemClaim::Acquired(guard) = claimed_items.claim(&id("a"), None).await else {
+            panic!()
+        };
+        let (a, b) = (id("a"), id("b"));
+        let mut waiting = Box::pin(claimed_items.claim(&a, Some(&b)));
+        assert!((&mut waiting).now_or_never().is_none());
+        guard.release();
+        let ItemClaim::Acquired(guard) = waiting.await else { panic!("nobody has done it") };
+        drop(guard);
+        assert!(!claimed_items.is_in_cluster(&a));
+        assert!(matches!(
+            claimed_items.claim(&id("a"), None).now_or_never(),
+            Some(ItemClaim::Done)
+        ));
+    }
+
+    #[tokio::test]
+    async fn item_does_not_wait_for_the_item_that_needs_it() {
+        let claimed_items = ClaimedItems::default();
+        let (a, b, c) = (id("a"), id("b"), id("c"));
+        let ItemClaim::Acquired(first) = claimed_items.claim(&a, None).await else { panic!() };
+        let ItemClaim::Acquired(second) = claimed_items.claim(&b, Some(&a)).await else { panic!() };
+        let ItemClaim::Acquired(third) = claimed_items.claim(&c, Some(&b)).await else { panic!() };
+        for needed in [&a, &b, &c] {
+            let claim = claimed_items.claim(needed, Some(&c)).now_or_never();
+            assert!(matches!(claim, Some(ItemClaim::Done)), "{needed} waits for this one itself");
+        }
+        drop((third, second));
+        // Once it is done, the others may be waited for again.
+        let other = id("d");
+        assert!(claimed_items.claim(&a, Some(&other)).now_or_never().is_none());
+        drop(first);
+    }
+
+    #[tokio::test]
+    async fn dependency_cycle_does_not_deadlock() {
+        let claimed_items = ClaimedItems::default();
+        let work = async |own: &str, needs: &str| {
+            let ItemClaim::Acquired(_guard) = claimed_items.claim(&id(own), None).await else {
+                return;
+            };
+            tokio::task::yield_now().await;
+            claimed_items.claim(&id(needs), Some(&id(own))).await;
+        };
+        // Three in a circle, side by side, and one that needs itself.
+        join(join(work("a", "b"), work("b", "c")), join(work("c", "a"), work("d", "d"))).await;
+    }
+}

@@ -1,0 +1,312 @@
+//! Notes what must not be forgotten of a restore: the operations that actions begin, and the volumes
+//! that plugins make.
+//!
+//! As in backups: a note before an item is shown to an action that may begin an operation, and one
+//! when all actions have seen it, with what they made of it kept in the bucket. A later process takes
+//! that over, and shows the item to nobody again.
+//!
+//! In the same way a note before a plugin is asked for a volume, and one with its answer. A later
+//! process uses the volume that is known, and tells of one that may be left over.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bowline_plugin::{Item, ResourceIdentifier, VolumeId};
+use bowline_store::BackupStore;
+use bowline_store::name::RunUid;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::Context;
+use super::request::Request;
+use crate::failpoint::{self, FailpointAction, Point};
+use crate::journal::{
+    BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, Recovered,
+    StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested, digest,
+};
+use crate::operation::{Operation, record};
+use crate::report::{Message, Report, ReportSubject};
+
+/// How large one item may be.
+const MAX_ITEM_BYTES: u64 = 64 << 20;
+
+/// Where a restore notes what must not be forgotten.
+pub(super) struct ItemJournal {
+    journal: Arc<dyn Journal>,
+    store: BackupStore,
+    run: RunUid,
+    next: AtomicU64,
+    /// What an earlier process has finished.
+    finished_items: HashMap<ResourceIdentifier, BlockEnded>,
+    /// Volumes that earlier processes have asked for.
+    volumes: Vec<VolumeRequest>,
+}
+
+/// What earlier processes did for a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct EarlierVolume {
+    /// What its PersistentVolume is called in the cluster.
+    pub(super) name: String,
+    /// What a plugin has made for it, in its words.
+    pub(super) volume: Option<VolumeId>,
+}
+
+/// What the actions made of an item.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum ActionsOutcome {
+    /// It is to be restored as this.
+    Changed(Value),
+    /// It is not to be restored, and why.
+    Skipped(String),
+}
+
+/// An item that the actions have seen.
+pub(super) struct ActionsRecord<'a> {
+    pub(super) id: &'a ResourceIdentifier,
+    pub(super) outcome: &'a Result<ActionsOutcome, String>,
+    pub(super) operations: &'a [Operation],
+    pub(super) report: &'a Report,
+    /// What they want restored with it whatever the filters say.
+    pub(super) additional: Vec<ResourceIdentifier>,
+}
+
+/// Why an item was not restored by an earlier process.
+const SKIPPED_BEFORE_RESTART: &str = "an action said so before the server was started again";
+
+impl ItemJournal {
+    pub(super) fn new(
+        journal: Arc<dyn Journal>,
+        store: BackupStore,
+        request: &Request,
+        recovered: &Recovered,
+    ) -> Self {
+        let of_item = |ended: &BlockEnded| {
+            let item = ended.visited.first()?.clone();
+            Some((item.into(), ended.clone()))
+        };
+        Self {
+            journal,
+            store,
+            run: request.uid.clone(),
+            next: AtomicU64::new(recovered.next_block),
+            finished_items: recovered.finished.iter().filter_map(of_item).collect(),
+            volumes: recovered.volumes.clone(),
+        }
+    }
+
+    /// Notes that a plugin is about to be asked for a volume. Returns the number of the note.
+    pub(super) async fn journal_volume_start(
+        &self,
+        mut started: VolumeRequested,
+    ) -> Result<u64, String> {
+        let block = self.next.fetch_add(1, Ordering::Relaxed);
+        started.block = block;
+        if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+            let appended = self.journal.append(&JournalEntry::VolumeBegun(started)).await;
+            appended.map_err(|error| format!("it is not restored: {error}"))?;
+        }
+        failpoint::hit(Point::BlockStartJournaled);
+        Ok(block)
+    }
+
+    /// Notes the answer: a volume, or that there is none.
+    pub(super) async fn journal_volume_end(&self, block: u64, volume: Option<&VolumeId>) {
+        let ended = VolumeAnswered { block, volume: volume.map(ToString::to_string) };
+        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
+            && let Err(error) = self.journal.append(&JournalEntry::VolumeEnded(ended)).await
+        {
+            tracing::warn!("{error}; if the server ends now, the volume is made again");
+        }
+        failpoint::hit(Point::BlockEndJournaled);
+    }
+
+    /// What earlier processes did for the volume of a PersistentVolume.
+    pub(super) fn earlier_volume(&self, id: &ResourceIdentifier) -> Option<EarlierVolume> {
+        let requests = self
+            .volumes
+            .iter()
+            .filter(|one| ResourceIdentifier::from(one.started.item.clone()) == *id);
+        // One that was made counts more than what was tried after or before it.
+        let last = requests.max_by_key(|one| (created_volume(one).is_some(), one.started.block))?;
+        let volume = created_volume(last).and_then(VolumeId::new);
+        Some(EarlierVolume { name: last.started.name.clone(), volume })
+    }
+
+    /// Notes that an item is about to be shown to actions. Returns the number of the note.
+    pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, String> {
+        let block = self.next.fetch_add(1, Ordering::Relaxed);
+        if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
+            let record =
+                JournalEntry::Begun(BlockStarted { block, intents, ..BlockStarted::default() });
+            let appended = self.journal.append(&record).await;
+            appended.map_err(|error| format!("it is not restored: {error}"))?;
+        }
+        failpoint::hit(Point::BlockStartJournaled);
+        Ok(block)
+    }
+
+    /// Notes what came of it.
+    pub(super) async fn journal_end(
+        &self,
+        block: u64,
+        actions_record: ActionsRecord<'_>,
+        request: &Request,
+    ) {
+        let ActionsRecord { id, outcome, operations, report, additional } = actions_record;
+        let stored_item = match outcome {
+            Ok(ActionsOutcome::Changed(value)) => match self.store_item(block, value).await {
+                Some(stored_item) => Some(stored_item),
+                // Without it the note would be worth nothing.
+                None => return,
+            },
+            _ => None,
+        };
+        let (errors, warnings) = report.messages();
+        let run = request.run_identity();
+        let ended = BlockEnded {
+            block,
+            visited: vec![id.clone().into()],
+            additional: additional.into_iter().map(Into::into).collect(),
+            kept: stored_item,
+            failed: outcome.as_ref().err().cloned(),
+            restore_operations: operations.iter().map(|one| record::of_restore(one, run)).collect(),
+            errors: errors.into_iter().map(JournaledMessage::from).collect(),
+            warnings: warnings.into_iter().map(JournaledMessage::from).collect(),
+            ..BlockEnded::default()
+        };
+        if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
+            && let Err(error) = self.journal.append(&JournalEntry::Ended(Box::new(ended))).await
+        {
+            tracing::warn!("{error}; if the server ends now, more is done again than need be");
+        }
+        failpoint::hit(Point::BlockEndJournaled);
+    }
+
+    async fn store_item(&self, block: u64, value: &Value) -> Option<StoredBlock> {
+        let bytes = Bytes::from(serde_json::to_vec(value).ok()?);
+        let sha256 = digest(&bytes);
+        failpoint::hit(Point::StoreBlock);
+        match self.store.put_scratch(&self.run, block, bytes).await {
+            Ok(()) => {
+                failpoint::hit(Point::BlockStored);
+                Some(StoredBlock { number: block, sha256 })
+            }
+            Err(error) => {
+                let error = bowline_plugin::error_chain(&error);
+                tracing::warn!("an item cannot be kept in case the server ends: {error}");
+                None
+            }
+        }
+    }
+
+    /// What the actions of an item wanted restored with it in an earlier process.
+    pub(super) fn earlier_additional_items(
+        &self,
+        id: &ResourceIdentifier,
+    ) -> Vec<ResourceIdentifier> {
+        let ended = self.finished_items.get(id);
+        ended
+            .into_iter()
+            .flat_map(|ended| ended.additional.iter().cloned().map(Into::into))
+            .collect()
+    }
+
+    /// What the actions made of an item in an earlier process, if they saw it there.
+    pub(super) async fn earlier_outcome(
+        &self,
+        id: &ResourceIdentifier,
+    ) -> Option<Result<ActionsOutcome, String>> {
+        let ended = self.finished_items.get(id)?;
+        if let Some(reason) = &ended.failed {
+            return Some(Err(reason.clone()));
+        }
+        let Some(stored_item) = &ended.kept else {
+            return Some(Ok(ActionsOutcome::Skipped(SKIPPED_BEFORE_RESTART.to_owned())));
+        };
+        let read = match self.store.scratch(&self.run, stored_item.number, MAX_ITEM_BYTES).await {
+            Ok(Some(bytes)) if digest(&bytes) == stored_item.sha256 => Item::from_json(bytes)
+                .and_then(|item| item.parse())
+                .map_err(|error| error.to_string()),
+            Ok(Some(_)) => Err("it is not what was put there".to_owned()),
+            Ok(None) => Err("it is not in the bucket".to_owned()),
+            Err(error) => Err(bowline_plugin::error_chain(&error)),
+        };
+        let unavailable = |error| {
+            format!(
+                "what the actions made of it before the server was started again is lost: {error}"
+            )
+        };
+        Some(read.map(ActionsOutcome::Changed).map_err(unavailable))
+    }
+}
+
+/// The volume that a plugin has made, as far as that is known.
+fn created_volume(requested: &VolumeRequest) -> Option<&str> {
+    requested.ended.as_ref()?.volume.as_deref()
+}
+
+/// What is to be said of a volume that a plugin was asked for, if nobody goes on with it.
+fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, String)> {
+    let VolumeRequest { started: VolumeRequested { plugin, snapshot, item, .. }, ended } =
+        requested;
+    let text = match ended {
+        None => format!(
+            "the server ended while the plugin {plugin} made a volume from the snapshot {snapshot} \
+             for it: what it had made, if anything, may be left over"
+        ),
+        Some(VolumeAnswered { volume: Some(volume), .. }) => format!(
+            "the plugin {plugin} made the volume {volume} from the snapshot {snapshot} for it: it is \
+             left over, unless a PersistentVolume points to it"
+        ),
+        Some(VolumeAnswered { volume: None, .. }) => return None,
+    };
+    Some((item.clone().into(), text))
+}
+
+/// Volumes that earlier processes asked plugins for, and that may be left over if nobody goes on with
+/// the restore.
+pub fn leftover_volumes(recovered: &Recovered) -> Vec<(ResourceIdentifier, String)> {
+    recovered.volumes.iter().filter_map(leftover_message).collect()
+}
+
+/// Tells of volumes that earlier processes had made, and that this one did not come to.
+pub(super) fn warn_leftover_volumes(context: &Context) {
+    let volumes = context.item_journal.iter().flat_map(|journal| &journal.volumes);
+    let unused = volumes.filter(|one| created_volume(one).is_some());
+    let unused = unused.filter(|one| !context.volume_outcomes.is_known(&one.started.item.name));
+    for (id, text) in unused.filter_map(leftover_message) {
+        context.report.warn(&id, text);
+    }
+}
+
+/// Takes over what an earlier process has noted.
+pub(super) fn replay(context: &Context, recovered: &Recovered) {
+    let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
+    for ended in &recovered.finished {
+        let (errors, warnings) = (ended.errors.iter(), ended.warnings.iter());
+        context.report.append(errors.map(message), warnings.map(message));
+        let timeout = context.request.timeouts.item_operation;
+        for operation in &ended.restore_operations {
+            match record::from_restore(operation.clone(), timeout, context.started_at) {
+                Ok(operation) => context.record_operation(operation),
+                Err(error) => context.report.error(ReportSubject::Run, error.to_string()),
+            }
+        }
+    }
+    for Intent { plugin, item, .. } in
+        recovered.unfinished.iter().flat_map(|started| &started.intents)
+    {
+        let id: ResourceIdentifier = item.clone().into();
+        let text = format!(
+            "the server ended while the plugin {plugin} had this item, and the plugin is shown it \
+             again: what it had begun, if anything, may be left over"
+        );
+        context.report.warn(&id, text);
+    }
+    for (id, text) in
+        recovered.volumes.iter().filter(|one| one.ended.is_none()).filter_map(leftover_message)
+    {
+        context.report.warn(&id, text);
+    }
+}

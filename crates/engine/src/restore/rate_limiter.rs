@@ -1,0 +1,222 @@
+//! How many requests the API server gets at a time, and how many bytes of items are in memory.
+//!
+//! The number of requests starts at a limit and is halved whenever the API server says that it has too
+//! much to do; with each round of requests that went well it grows again by one. Whoever waits for
+//! another item holds no place here.
+//!
+//! Most items are small, and many of them are worked on side by side. Of large ones there is only
+//! [room](Pace::room) for a few.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::cluster::{Error, Result};
+
+/// How often a request is made that the API server is too busy for, or that did not reach it.
+const MAX_ATTEMPTS: u32 = 12;
+/// The pause before the second try; it doubles.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// The longest pause.
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
+
+/// How large the items in work may be together, in KiB. Each is in memory several times over: as it
+/// was stored, as JSON before and after the actions, as a request and as its answer.
+const MEMORY_KIB: u32 = 8 << 10;
+
+/// A limit that learns.
+#[derive(Debug)]
+pub(super) struct RateLimiter {
+    memory: Semaphore,
+    permits: Semaphore,
+    state: Mutex<State>,
+}
+
+/// How many places there are, and should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    limit: usize,
+    highest: usize,
+    /// Requests that went well since the last change.
+    good: usize,
+    /// Places that should go but are taken.
+    permits_to_remove: usize,
+}
+
+/// What follows for the places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimitChange {
+    Same,
+    More,
+    Fewer(usize),
+}
+
+impl State {
+    fn after_success(&mut self) -> LimitChange {
+        self.good += 1;
+        if self.good < self.limit || self.limit >= self.highest {
+            return LimitChange::Same;
+        }
+        self.good = 0;
+        self.limit += 1;
+        LimitChange::More
+    }
+
+    fn after_busy(&mut self) -> LimitChange {
+        self.good = 0;
+        let limit = (self.limit / 2).max(1);
+        let fewer = self.limit - limit;
+        self.limit = limit;
+        if fewer == 0 { LimitChange::Same } else { LimitChange::Fewer(fewer) }
+    }
+}
+
+impl RateLimiter {
+    pub(super) fn new(highest: usize) -> Self {
+        let highest = highest.max(1);
+        Self {
+            memory: Semaphore::new(MEMORY_KIB as usize),
+            permits: Semaphore::new(highest),
+            state: Mutex::new(State { limit: highest, highest, good: 0, permits_to_remove: 0 }),
+        }
+    }
+
+    /// Waits for room for an item of so many bytes, which is free again when this is dropped. One that
+    /// is larger than all the room has it for itself.
+    ///
+    /// It must be asked for before anything that another item may wait for.
+    pub(super) async fn reserve_memory(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(MEMORY_KIB).clamp(1, MEMORY_KIB);
+        self.memory.acquire_many(kib).await.ok()
+    }
+
+    /// Makes a request, again where the API server is too busy or did not answer. So it must be one
+    /// that may be made twice.
+    pub(super) async fn send<T, F>(&self, mut request: impl FnMut() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut backoff = FIRST_BACKOFF;
+        for _ in 1..MAX_ATTEMPTS {
+            match self.send_once(&mut request).await {
+                Err(error) if is_retryable(&error) => {
+                    tracing::debug!("asking again in {backoff:?}: {error}");
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(MAX_BACKOFF);
+                }
+                outcome => return outcome,
+            }
+        }
+        self.send_once(&mut request).await
+    }
+
+    async fn send_once<T, F>(&self, request: &mut impl FnMut() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let permit = self.permits.acquire().await;
+        let outcome = request().await;
+        let change = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            match &outcome {
+                Err(error) if error.is_throttled() => state.after_busy(),
+                _ => state.after_success(),
+            }
+        };
+        if let Ok(permit) = permit {
+            self.release(permit, change);
+        }
+        outcome
+    }
+
+    /// Gives a place back, unless there should be fewer: one that is given back goes to who waits for
+    /// it, and cannot be taken away any more.
+    fn release(&self, permit: SemaphorePermit<'_>, change: LimitChange) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match change {
+            LimitChange::Same => {}
+            LimitChange::More if state.permits_to_remove > 0 => state.permits_to_remove -= 1,
+            LimitChange::More => self.permits.add_permits(1),
+            LimitChange::Fewer(count) => state.permits_to_remove += count,
+        }
+        if state.permits_to_remove > 0 {
+            state.permits_to_remove -= 1;
+            permit.forget();
+        }
+    }
+}
+
+/// Whether a request may be made again with hope.
+fn is_retryable(error: &Error) -> bool {
+    match error {
+        Error::Refused { code, .. } => matches!(code, 429 | 502 | 503 | 504),
+        Error::Unreachable(_) | Error::Timeout(_) => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn busy_halves_the_limit_and_success_adds_one() {
+        let mut state = State { limit: 8, highest: 8, good: 0, permits_to_remove: 0 };
+        assert_eq!(state.after_success(), LimitChange::Same, "it is at its highest");
+        assert_eq!(state.after_busy(), LimitChange::Fewer(4));
+        assert_eq!(state.after_busy(), LimitChange::Fewer(2));
+        assert_eq!(state.after_busy(), LimitChange::Fewer(1));
+        assert_eq!(state.after_busy(), LimitChange::Same, "one is the least");
+        assert_eq!(state.after_success(), LimitChange::More);
+        assert_eq!(
+            [state.after_success(), state.after_success()],
+            [LimitChange::Same, LimitChange::More]
+        );
+        assert_eq!(state.limit, 3);
+    }
+
+    #[tokio::test]
+    async fn memory_fits_many_small_items_or_few_large_ones() {
+        const MIB: usize = 1 << 20;
+        let limiter = RateLimiter::new(1);
+        let small: Vec<_> = (0..96).map(|_| limiter.reserve_memory(4000).now_or_never()).collect();
+        assert!(small.iter().all(Option::is_some));
+        drop(small);
+        let large: Vec<_> = (0..8).map(|_| limiter.reserve_memory(MIB).now_or_never()).collect();
+        assert!(large.iter().all(Option::is_some));
+        assert!(limiter.reserve_memory(1).now_or_never().is_none(), "it is full");
+        drop(large);
+        let huge = limiter.reserve_memory(100 * MIB).now_or_never();
+        assert!(huge.is_some() && limiter.reserve_memory(1).now_or_never().is_none());
+        drop(huge);
+        assert!(limiter.reserve_memory(usize::MAX).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn busy_server_gets_fewer_concurrent_requests_and_all_are_sent() {
+        let limiter = RateLimiter::new(16);
+        let (now, peak, calls) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let request = async || {
+            let at_once = now.fetch_add(1, Ordering::Relaxed) + 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            now.fetch_sub(1, Ordering::Relaxed);
+            // The first sixteen find it busy.
+            if calls.fetch_add(1, Ordering::Relaxed) < 16 {
+                return Err(Error::Refused {
+                    code: 429,
+                    reason: "TooManyRequests".into(),
+                    message: String::new(),
+                });
+            }
+            peak.fetch_max(at_once, Ordering::Relaxed);
+            Ok(())
+        };
+        let all = (0..40).map(|_| limiter.send(request));
+        let outcomes = futures::future::join_all(all).await;
+        assert!(outcomes.iter().all(Result::is_ok));
+        assert!(peak.load(Ordering::Relaxed) < 16, "{peak:?}");
+    }
+}

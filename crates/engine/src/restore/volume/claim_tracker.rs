@@ -1,0 +1,248 @@
+//! Which claims of a restore have their volumes, as a watch tells.
+//!
+//! For the operations that [`csi`](super::csi) begins. A question waits for an answer that ends the
+//! operation, but not for long; so the end is known when it comes, and nobody polls the API server.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_api::label;
+use bowline_plugin::{Code, Error, OperationId, Progress, Result, State};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::events::last_warning;
+use crate::cluster::{Cluster, Query, WatchEvent};
+use crate::item::Object;
+use crate::resource::{Resource, Resources};
+
+/// How long a question waits for an end.
+const PROGRESS_WAIT: Duration = Duration::from_secs(15);
+/// The pause before a watch is begun again that could not be.
+const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// How long it may take to find out why a claim has no volume.
+const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Knows which claims of a restore have their volumes.
+pub struct ClaimTracker {
+    cluster: Arc<dyn Cluster>,
+    kind: Arc<Resource>,
+    events: Option<Arc<Resource>>,
+    selector: String,
+    claims: watch::Sender<HashMap<(String, String), ClaimState>>,
+    /// The operations that were asked to stop.
+    canceled: Mutex<HashSet<String>>,
+}
+
+/// A claim, as it was last seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ClaimState {
+    uid: String,
+    phase: String,
+    volume: String,
+    is_gone: bool,
+    since: Option<Timestamp>,
+}
+
+impl ClaimState {
+    fn of(object: &Object) -> Self {
+        let value: Value = object.item.parse().unwrap_or_default();
+        let text = |pointer: &str| {
+            value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        Self {
+            uid: text("/metadata/uid"),
+            phase: text("/status/phase"),
+            volume: text("/spec/volumeName"),
+            is_gone: false,
+            since: text("/metadata/creationTimestamp").parse().ok(),
+        }
+    }
+
+    /// How it ends for the claim that is meant, if it has.
+    fn terminal_state(&self, uid: &str) -> Option<State> {
+        let failed = |reason: &str| Some(State::Failed(reason.to_owned()));
+        match self {
+            Self { is_gone: true, .. } => failed("the claim was deleted"),
+            Self { uid: other, .. } if other != uid => {
+                failed("the claim was deleted, and another has its name")
+            }
+            Self { phase, .. } if phase == "Lost" => failed("the claim has lost its volume"),
+            Self { phase, volume, .. } if phase == "Bound" && !volume.is_empty() => {
+                Some(State::Succeeded)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl ClaimTracker {
+    /// The claims of a restore, by its name. None if the cluster serves no claims.
+    pub fn new(cluster: Arc<dyn Cluster>, resources: &Resources, restore: &str) -> Option<Self> {
+        let kind = Arc::clone(resources.core("persistentvolumeclaims")?);
+        let events = resources.core("events").cloned();
+        let selector = format!("{}={}", label::RESTORE_NAME, label::value(restore));
+        let claims = watch::Sender::new(HashMap::new());
+        Some(Self { cluster, kind, events, selector, claims, canceled: Mutex::default() })
+    }
+
+    /// Follows the claims, until it is dropped.
+    pub async fn run(&self) {
+        loop {
+            let query = Query { label_selector: self.selector.clone(), ..Query::default() };
+            let mut changes = self.cluster.watch(&self.kind, query);
+            while let Some(change) = changes.next().await {
+                match change {
+                    Ok(change) => self.apply_change(change),
+                    Err(error) => tracing::warn!("claims cannot be followed: {error}"),
+                }
+            }
+            sleep(WATCH_RETRY_PAUSE).await;
+        }
+    }
+
+    fn apply_change(&self, change: WatchEvent) {
+        let (object, is_gone) = match change {
+            // What is there is told again; what is not told may be gone, and is then asked for.
+            WatchEvent::Started => {
+                self.claims.send_modify(HashMap::clear);
+                return;
+            }
+            WatchEvent::Applied(object) => (object, false),
+            WatchEvent::Deleted(object) => (object, true),
+        };
+        let claim_state = ClaimState { is_gone, ..ClaimState::of(&object) };
+        self.claims.send_modify(|all| {
+            all.insert((object.namespace, object.name), claim_state);
+        });
+    }
+
+    /// How an operation goes. Waits for its end for a moment.
+    pub async fn progress(&self, operation: &OperationId) -> Result<Progress> {
+        let target = TrackedClaim::parse(operation)?;
+        let key = (target.namespace.to_owned(), target.name.to_owned());
+        let mut updates = self.claims.subscribe();
+        let is_canceled = || self.canceled().contains(operation.as_str());
+        let has_ended = |all: &HashMap<(String, String), ClaimState>| {
+            is_canceled()
+                || all
+                    .get(&key)
+                    .is_some_and(|claim_state| claim_state.terminal_state(target.uid).is_some())
+        };
+        let claim_state = match timeout(PROGRESS_WAIT, updates.wait_for(has_ended)).await {
+            Ok(Ok(all)) => all.get(&key).cloned(),
+            _ => self.claims.borrow().get(&key).cloned(),
+        };
+        let claim_state = match claim_state {
+            Some(claim_state) => claim_state,
+            // The watch has not told of it, though it may be there.
+            None => match self.cluster.get(&self.kind, target.namespace, target.name).await {
+                Ok(Some(found)) => self.cache_bound(key, &target, ClaimState::of(&found)),
+                Ok(None) => ClaimState { is_gone: true, ..ClaimState::default() },
+                Err(error) => return Err(Error::new(Code::Unavailable, error.to_string())),
+            },
+        };
+        let progress = Progress {
+            started: claim_state.since,
+            updated: Some(Timestamp::now()),
+            ..Progress::default()
+        };
+        Ok(match claim_state.terminal_state(target.uid) {
+            Some(State::Succeeded) => {
+                let description = format!("bound to {}", claim_state.volume);
+                Progress { state: State::Succeeded, description, ..progress }
+            }
+            Some(state) => Progress { state, ..progress },
+            None => {
+                let description = self.no_volume_reason(&target).await;
+                let state = if is_canceled() {
+                    State::Failed(format!("the claim is left as it is: {description}"))
+                } else {
+                    State::Running
+                };
+                Progress { state, description, ..progress }
+            }
+        })
+    }
+
+    /// Keeps what was read of a claim that has its volume. All else may change unseen.
+    fn cache_bound(
+        &self,
+        key: (String, String),
+        target: &TrackedClaim<'_>,
+        read: ClaimState,
+    ) -> ClaimState {
+        if read.terminal_state(target.uid) == Some(State::Succeeded) {
+            self.claims.send_modify(|all| {
+                all.entry(key).or_insert_with(|| read.clone());
+            });
+        }
+        read
+    }
+
+    /// The volume that the claim of an operation has, as far as that is known.
+    pub fn volume(&self, operation: &OperationId) -> Option<String> {
+        let target = TrackedClaim::parse(operation).ok()?;
+        let key = (target.namespace.to_owned(), target.name.to_owned());
+        let claims = self.claims.borrow();
+        let claim_state = claims
+            .get(&key)
+            .filter(|seen| seen.terminal_state(target.uid) == Some(State::Succeeded))?;
+        Some(claim_state.volume.clone())
+    }
+
+    /// A claim goes on getting its volume, whoever waits for it: says so, and what it waits for.
+    pub async fn cancel(&self, operation: &OperationId) -> Result<()> {
+        self.canceled().insert(operation.to_string());
+        // Those that wait for an end have one.
+        self.claims.send_modify(|_| {});
+        let target = TrackedClaim::parse(operation)?;
+        Err(Error::new(Code::FailedPrecondition, self.no_volume_reason(&target).await))
+    }
+
+    fn canceled(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.canceled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the last warning says of a claim without a volume.
+    async fn no_volume_reason(&self, target: &TrackedClaim<'_>) -> String {
+        let warning = match &self.events {
+            Some(events) => {
+                let namespace = Some(target.namespace);
+                let warning = last_warning(&*self.cluster, events, namespace, target.uid, "");
+                timeout(EVENTS_TIMEOUT, warning).await
+            }
+            None => Ok(None),
+        };
+        match warning {
+            Ok(Some(warning)) => format!("it has no volume yet: {warning}"),
+            _ => "it has no volume yet".to_owned(),
+        }
+    }
+}
+
+/// The claim that an operation is about.
+struct TrackedClaim<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    uid: &'a str,
+}
+
+impl<'a> TrackedClaim<'a> {
+    fn parse(operation: &'a OperationId) -> Result<Self> {
+        let mut parts = operation.as_str().splitn(3, '/');
+        match (parts.next(), parts.next(), parts.next()) {
+            (Some(namespace), Some(name), Some(uid)) if !name.is_empty() => {
+                Ok(Self { namespace, name, uid })
+            }
+            _ => Err(Error::invalid_operation(operation)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

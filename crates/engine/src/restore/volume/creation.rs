@@ -1,0 +1,504 @@
+//! Has a plugin make a volume from a snapshot.
+//!
+//! The call may take hours, and nothing of it can be asked again later: there is no id for it. So it
+//! is noted before and after; it is bounded by the time that operations have; a restore that is
+//! cancelled tells the plugin, and waits a moment for what it says. Where nobody knows whether a volume
+//! was made, that is told.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bowline_plugin::{
+    Class, Code, Item, Progress, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo,
+};
+use bowline_store::file::Snapshot;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::super::Context;
+use super::volume_progress::{
+    ByteProgress, UnitProgress, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
+};
+use crate::failpoint::{self, Point};
+use crate::journal::VolumeRequested;
+use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
+
+/// How often a location is opened, and a plugin asked to put a volume behind a PersistentVolume, where
+/// another try may help; and the pause before the second try, which doubles.
+const MAX_ATTEMPTS: u32 = 3;
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+/// How often a plugin is asked how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the pause becomes at most with a plugin that does not say.
+const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
+/// How long it may take to say so, and a witness to show it.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
+/// After how many errors in a row it is not asked any more.
+const MAX_PROGRESS_ERRORS: u32 = 5;
+/// How long a server that ends waits for a volume, before it tells the plugin to stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(20);
+/// How long a plugin may take to hear that it shall stop.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take to say what came of it then.
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
+
+/// Who makes volumes, and who is told.
+pub(in crate::restore) struct VolumeCreator {
+    snapshotters: Arc<dyn Snapshotters>,
+    reporter: Arc<dyn VolumeProgressReporter>,
+    /// By location. Each is opened once.
+    sessions: Mutex<HashMap<String, Arc<OnceCell<OpenResult>>>>,
+}
+
+type OpenResult = Result<Snapshotter, OpenError>;
+
+impl VolumeCreator {
+    pub(in crate::restore) fn new(
+        snapshotters: Arc<dyn Snapshotters>,
+        reporter: Arc<dyn VolumeProgressReporter>,
+    ) -> Self {
+        Self { snapshotters, reporter, sessions: Mutex::default() }
+    }
+
+    async fn open(&self, location: &str) -> OpenResult {
+        let cell = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(sessions.entry(location.to_owned()).or_default())
+        };
+        cell.get_or_init(|| self.open_with_retries(location)).await.clone()
+    }
+
+    async fn open_with_retries(&self, location: &str) -> OpenResult {
+        let mut backoff = FIRST_BACKOFF;
+        for _ in 1..MAX_ATTEMPTS {
+            match self.snapshotters.open(location).await {
+                Err(error) if error.is_retryable => {
+                    tracing::warn!("trying again in {backoff:?}: {error}");
+                }
+                opened => return opened,
+            }
+            sleep(backoff).await;
+            backoff *= 2;
+        }
+        self.snapshotters.open(location).await
+    }
+}
+
+/// A volume that is wanted.
+pub(super) struct VolumeRequest<'a> {
+    context: &'a Context,
+    creator: &'a VolumeCreator,
+    /// The PersistentVolume, as the backup has it.
+    id: &'a ResourceIdentifier,
+    snapshot: &'a Snapshot,
+    snapshot_id: SnapshotId,
+    /// What the PersistentVolume will be called.
+    target: &'a str,
+    /// Whether it was told that it cannot be shown how it goes.
+    is_report_failure_logged: AtomicBool,
+}
+
+/// A PersistentVolume with a volume behind it.
+pub(super) struct CreatedVolume {
+    pub(super) volume: VolumeId,
+    pub(super) plugin: String,
+    pub(super) value: Value,
+}
+
+/// What a plugin answered that was asked for a volume.
+enum CreateResponse {
+    /// This one.
+    Created(VolumeId),
+    /// None, for this reason.
+    Refused(String),
+    /// It was told to stop and has made none.
+    Stopped(StopReason, String),
+    /// Nothing: it was told to stop. It may have made one.
+    NoResponse(StopReason),
+    /// Nothing: it has died, or the way to it is lost. It may have made one.
+    ConnectionLost(bowline_plugin::Error),
+}
+
+/// Why a plugin is told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopReason {
+    /// The restore was cancelled.
+    Canceled,
+    /// It took longer than operations may.
+    TimedOut,
+    /// The server ends. Another goes on with the restore.
+    ShuttingDown,
+}
+
+const LEFTOVER_WARNING: &str = "a volume that it had begun, if any, may be left over";
+
+impl<'a> VolumeRequest<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        creator: &'a VolumeCreator,
+        id: &'a ResourceIdentifier,
+        snapshot: &'a Snapshot,
+        target: &'a str,
+    ) -> Result<Self, String> {
+        let snapshot_id = SnapshotId::new(&snapshot.status.provider_snapshot_id)
+            .ok_or("its snapshot has no id")?;
+        let is_report_failure_logged = AtomicBool::new(false);
+        Ok(Self { context, creator, id, snapshot, snapshot_id, target, is_report_failure_logged })
+    }
+
+    /// Puts a volume behind a PersistentVolume: what an earlier process had made for it, else a new one.
+    pub(super) async fn create_and_attach(
+        &self,
+        value: Value,
+        earlier_volume: Option<VolumeId>,
+    ) -> Result<CreatedVolume, String> {
+        let snapshotter = self.creator.open(&self.snapshot.spec.location).await;
+        let snapshotter = snapshotter.map_err(|error| error.to_string())?;
+        let volume = match earlier_volume {
+            Some(volume) => {
+                // The process that had it made may have ended before it could show that.
+                let end = VolumeCreationResult::Completed(volume.clone());
+                self.report_or_warn(
+                    self.creator
+                        .reporter
+                        .creation_ended(&self.describe_creation(&snapshotter), &end),
+                )
+                .await;
+                volume
+            }
+            None => self.create_volume(&snapshotter).await?,
+        };
+        let plugin = snapshotter.plugin.to_string();
+        let attached = self.attach_volume(&snapshotter, value, &volume).await;
+        let value = attached.map_err(|error| {
+            let snapshot = &self.snapshot_id;
+            format!(
+                "the plugin {plugin} made the volume {volume} from the snapshot {snapshot}, but \
+                 cannot put it behind the PersistentVolume, so that it is left over: {error}"
+            )
+        })?;
+        Ok(CreatedVolume { volume, plugin, value })
+    }
+
+    fn describe_creation(&self, snapshotter: &Snapshotter) -> VolumeCreation {
+        VolumeCreation {
+            persistent_volume: self.id.name.clone(),
+            target: self.target.to_owned(),
+            snapshot: self.snapshot_id.clone(),
+            plugin: snapshotter.plugin.to_string(),
+            started_at: Timestamp::now(),
+        }
+    }
+
+    /// Has a volume made, and shows how that goes.
+    async fn create_volume(&self, snapshotter: &Snapshotter) -> Result<VolumeId, String> {
+        let creation = self.describe_creation(snapshotter);
+        let deadline = Instant::now() + self.context.request.timeouts.item_operation;
+        let answer = self.request_volume(snapshotter, &creation, deadline).await?;
+        let answer = match answer {
+            CreateResponse::ConnectionLost(error) if error.code() == Code::Unavailable => {
+                self.retry_request(snapshotter, &creation, deadline, error).await?
+            }
+            answer => answer,
+        };
+        let end = self.creation_result(&creation, answer);
+        match end {
+            // The process that goes on shows how it ends.
+            None => Err("stopped before its volume was made".to_owned()),
+            Some(end) => {
+                self.report_or_warn(self.creator.reporter.creation_ended(&creation, &end)).await;
+                match end {
+                    VolumeCreationResult::Completed(volume) => Ok(volume),
+                    VolumeCreationResult::Failed(reason)
+                    | VolumeCreationResult::Canceled(reason) => Err(reason),
+                }
+            }
+        }
+    }
+
+    /// What an answer means for the volume; none if that is found out by another process.
+    fn creation_result(
+        &self,
+        creation: &VolumeCreation,
+        answer: CreateResponse,
+    ) -> Option<VolumeCreationResult> {
+        let VolumeCreation { plugin, snapshot, .. } = creation;
+        let limit = self.context.request.timeouts.item_operation.as_secs();
+        let failed = |reason: String| {
+            format!("the plugin {plugin} made no volume from the snapshot {snapshot}: {reason}")
+        };
+        let canceled = "the restore was canceled";
+        let too_long = format!("it took longer than {limit} s");
+        Some(match answer {
+            CreateResponse::Created(volume) => VolumeCreationResult::Completed(volume),
+            CreateResponse::Refused(error) => VolumeCreationResult::Failed(failed(error)),
+            CreateResponse::ConnectionLost(error) => {
+                VolumeCreationResult::Failed(failed(format!("{error}; {LEFTOVER_WARNING}")))
+            }
+            CreateResponse::Stopped(StopReason::Canceled, error) => {
+                VolumeCreationResult::Canceled(failed(format!("{canceled}: {error}")))
+            }
+            CreateResponse::Stopped(StopReason::TimedOut, error) => {
+                VolumeCreationResult::Failed(failed(format!("{too_long}: {error}")))
+            }
+            CreateResponse::NoResponse(StopReason::Canceled) => {
+                VolumeCreationResult::Canceled(failed(format!("{canceled}; {LEFTOVER_WARNING}")))
+            }
+            CreateResponse::NoResponse(StopReason::TimedOut) => {
+                VolumeCreationResult::Failed(failed(format!("{too_long}; {LEFTOVER_WARNING}")))
+            }
+            CreateResponse::Stopped(StopReason::ShuttingDown, _)
+            | CreateResponse::NoResponse(StopReason::ShuttingDown) => return None,
+        })
+    }
+
+    /// Asks a second time after the plugin has died, maybe of another volume: alone, so that one that
+    /// kills the plugin again takes no other such volume with it.
+    async fn retry_request(
+        &self,
+        snapshotter: &Snapshotter,
+        creation: &VolumeCreation,
+        deadline: Instant,
+        error: bowline_plugin::Error,
+    ) -> Result<CreateResponse, String> {
+        let context = self.context;
+        let _exclusive = context.claimed_items.exclusive_retry().await;
+        if context.has_stopped() || Instant::now() >= deadline {
+            return Ok(CreateResponse::ConnectionLost(error));
+        }
+        let VolumeCreation { plugin, snapshot, .. } = creation;
+        let text = format!(
+            "the plugin {plugin} is asked again for a volume from the snapshot {snapshot}: what it \
+             had made, if anything, may be left over: {error}"
+        );
+        context.report.warn(self.id, text);
+        self.request_volume(snapshotter, creation, deadline).await
+    }
+
+    /// Asks for a volume, with a note before and after.
+    async fn request_volume(
+        &self,
+        snapshotter: &Snapshotter,
+        creation: &VolumeCreation,
+        deadline: Instant,
+    ) -> Result<CreateResponse, String> {
+        let context = self.context;
+        if context.has_stopped() {
+            return Err("stopped before its volume was made".to_owned());
+        }
+        let started = VolumeRequested {
+            block: 0,
+            plugin: creation.plugin.clone(),
+            snapshot: creation.snapshot.to_string(),
+            item: self.id.clone().into(),
+            name: self.target.to_owned(),
+        };
+        let entry = match &context.item_journal {
+            Some(journal) => Some((journal, journal.journal_volume_start(started).await?)),
+            None => None,
+        };
+        let done = CancellationToken::new();
+        let call_and_journal = async {
+            failpoint::hit(Point::CreateVolume);
+            let answer = self.call_plugin(snapshotter, deadline).await;
+            failpoint::hit(Point::VolumeCreated);
+            if let Some((journal, number)) = entry {
+                match &answer {
+                    CreateResponse::Created(volume) => {
+                        journal.journal_volume_end(number, Some(volume)).await;
+                    }
+                    CreateResponse::Refused(_) | CreateResponse::Stopped(..) => {
+                        journal.journal_volume_end(number, None).await;
+                    }
+                    // Nobody knows.
+                    CreateResponse::NoResponse(_) | CreateResponse::ConnectionLost(_) => {}
+                }
+            }
+            done.cancel();
+            answer
+        };
+        let (answer, ()) =
+            tokio::join!(call_and_journal, self.report_progress(snapshotter, creation, &done));
+        Ok(answer)
+    }
+
+    async fn call_plugin(&self, snapshotter: &Snapshotter, deadline: Instant) -> CreateResponse {
+        let spec = &self.snapshot.spec;
+        let info = VolumeInfo { volume_type: spec.volume_type.clone(), iops: spec.volume_iops };
+        let call = snapshotter.calls.create_volume_from_snapshot(
+            &self.snapshot_id,
+            &info,
+            &spec.volume_az,
+        );
+        let mut call = std::pin::pin!(call);
+        let reason = tokio::select! {
+            biased;
+            made = &mut call => return classify_response(made, None),
+            reason = self.wait_for_stop_reason(deadline) => reason,
+        };
+        tracing::warn!(item = %self.id, "the plugin {} is told to stop: {reason:?}", snapshotter.plugin);
+        let stopping = async {
+            let canceled =
+                timeout(CANCEL_TIMEOUT, snapshotter.calls.cancel(&self.snapshot_id)).await;
+            if !matches!(canceled, Ok(Ok(()))) {
+                tracing::warn!(item = %self.id, "the plugin {} did not hear that", snapshotter.plugin);
+            }
+            sleep(CANCEL_GRACE).await;
+        };
+        tokio::select! {
+            biased;
+            made = &mut call => classify_response(made, Some(reason)),
+            () = stopping => CreateResponse::NoResponse(reason),
+        }
+    }
+
+    /// Waits until there is a reason not to wait for the plugin any longer.
+    async fn wait_for_stop_reason(&self, deadline: Instant) -> StopReason {
+        let shutdown = async {
+            self.context.stop.cancelled().await;
+            sleep(SHUTDOWN_GRACE).await;
+        };
+        tokio::select! {
+            biased;
+            () = self.context.cancel.cancelled() => StopReason::Canceled,
+            () = sleep_until(deadline) => StopReason::TimedOut,
+            () = shutdown => StopReason::ShuttingDown,
+        }
+    }
+
+    /// Tells how it goes until it is over. What the witness has begun to show, it shows to the end, so
+    /// that nothing of it comes after what it is told next.
+    async fn report_progress(
+        &self,
+        snapshotter: &Snapshotter,
+        creation: &VolumeCreation,
+        done: &CancellationToken,
+    ) {
+        let reporter = &self.creator.reporter;
+        self.report_or_warn(reporter.creation_started(creation)).await;
+        let (mut errors, mut last_reported) = (0, None);
+        // One that does not tell how it goes may show it in another way.
+        let (mut polls_progress, mut interval) = (true, PROGRESS_INTERVAL);
+        loop {
+            let poll = async {
+                sleep(interval).await;
+                if !polls_progress {
+                    return None;
+                }
+                Some(timeout(PROGRESS_TIMEOUT, snapshotter.calls.progress(&self.snapshot_id)).await)
+            };
+            let Some(polled) = done.run_until_cancelled(poll).await else { return };
+            match polled {
+                None => interval = (interval * 2).min(MAX_PROGRESS_INTERVAL),
+                Some(Ok(Ok(progress))) => {
+                    errors = 0;
+                    self.report_amount(creation, &progress, &mut last_reported).await;
+                }
+                Some(Ok(Err(error)))
+                    if matches!(error.class(), Class::Unimplemented | Class::Permanent) =>
+                {
+                    tracing::debug!(item = %self.id, "no progress is told: {error}");
+                    polls_progress = false;
+                }
+                Some(Ok(Err(_)) | Err(_)) => {
+                    errors += 1;
+                    polls_progress = errors < MAX_PROGRESS_ERRORS;
+                }
+            }
+            self.report_or_warn(reporter.report_running(creation)).await;
+        }
+    }
+
+    /// Lets the witness show how far a plugin is, if that is news.
+    async fn report_amount(
+        &self,
+        creation: &VolumeCreation,
+        progress: &Progress,
+        last_reported: &mut Option<(i64, i64)>,
+    ) {
+        let reporter = &self.creator.reporter;
+        let (bytes, units) = (ByteProgress::of(progress), UnitProgress::of(progress));
+        let amount = bytes.map(|bytes| (bytes.done, bytes.total));
+        let amount = amount.or(units.as_ref().map(|units| (units.done, units.total)));
+        if amount.is_none() || amount == *last_reported {
+            return;
+        }
+        *last_reported = amount;
+        if let Some(bytes) = bytes {
+            self.report_or_warn(reporter.report_bytes(creation, bytes)).await;
+        } else if let Some(units) = units {
+            self.report_or_warn(reporter.report_units(creation, &units)).await;
+        }
+    }
+
+    /// Lets the witness show something. That it cannot is told once for a volume.
+    async fn report_or_warn(&self, call: impl Future<Output = Result<(), String>>) {
+        let error = match timeout(PROGRESS_TIMEOUT, call).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(_) => format!("no answer within {} s", PROGRESS_TIMEOUT.as_secs()),
+        };
+        if self.is_report_failure_logged.swap(true, Ordering::Relaxed) {
+            tracing::debug!(item = %self.id, "its VolumePluginRestore cannot be written: {error}");
+            return;
+        }
+        let text = format!("its VolumePluginRestore cannot be written: {error}");
+        self.context.report.warn(self.id, text);
+    }
+
+    /// Puts a volume behind a PersistentVolume. That may be done twice.
+    async fn attach_volume(
+        &self,
+        snapshotter: &Snapshotter,
+        value: Value,
+        volume: &VolumeId,
+    ) -> Result<Value, String> {
+        let item = Item::from_object(&value).map_err(|error| error.to_string())?;
+        let mut backoff = FIRST_BACKOFF;
+        let mut retries = 1..MAX_ATTEMPTS;
+        let set = loop {
+            match snapshotter.calls.set_volume_id(&item, volume).await {
+                Err(error) if error.class() == Class::Transient && retries.next().is_some() => {
+                    tracing::warn!(item = %self.id, "trying again in {backoff:?}: {error}");
+                    sleep(backoff).await;
+                    backoff *= 2;
+                }
+                set => break set.map_err(|error| error.to_string())?,
+            }
+        };
+        let changed: Value = set.parse().map_err(|error| error.to_string())?;
+        // What it becomes is written with the rights of the server.
+        let is_same = |field: &str| changed.get(field) == value.get(field);
+        if is_same("kind") && is_same("apiVersion") {
+            Ok(changed)
+        } else {
+            Err("it returned something that is no PersistentVolume".to_owned())
+        }
+    }
+}
+
+fn classify_response(
+    result: bowline_plugin::Result<VolumeId>,
+    stop_reason: Option<StopReason>,
+) -> CreateResponse {
+    match (result, stop_reason) {
+        (Ok(volume), _) => CreateResponse::Created(volume),
+        (Err(error), None) if is_connection_lost(&error) => CreateResponse::ConnectionLost(error),
+        (Err(error), Some(reason)) if is_connection_lost(&error) => {
+            CreateResponse::NoResponse(reason)
+        }
+        (Err(error), None) => CreateResponse::Refused(error.to_string()),
+        (Err(error), Some(reason)) => CreateResponse::Stopped(reason, error.to_string()),
+    }
+}
+
+/// Whether an error is not the plugin's answer but the lack of one. One that never reached it is none
+/// of these.
+fn is_connection_lost(error: &bowline_plugin::Error) -> bool {
+    matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded) && !error.is_undelivered()
+}

@@ -1,0 +1,303 @@
+//! Whether a PersistentVolume can get its name, and which one it gets instead.
+//!
+//! Data is brought back only where no PersistentVolume of that name is there. One that is on its way
+//! out, by itself or with its claim, is waited for; one that is in use stays, and so does its data. The
+//! rules are those of Velero's `shouldRestore` and `shouldRenamePV`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::super::{Context, apply};
+use crate::journal::digest;
+
+/// How often a PersistentVolume that is on its way out is looked at.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the name of a volume begins with that is restored beside the one that it was.
+const CLONE_PREFIX: &str = "velero-clone-";
+
+/// How it is with a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PvNameState {
+    /// Nothing is called so.
+    Free,
+    /// It is what this very restore has made, before a restart.
+    CreatedByThisRestore,
+    /// It is in use by somebody else.
+    InUse,
+    /// It will be free, and what is waited for.
+    Terminating(String),
+}
+
+/// A PersistentVolume that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ExistingPv {
+    /// Whether this restore has made it.
+    pub(super) is_from_this_restore: bool,
+    /// Whether it is being deleted.
+    pub(super) is_terminating: bool,
+    /// Whether its claim has let it go.
+    pub(super) is_released: bool,
+    /// Who has it.
+    pub(super) claim: Option<HoldingClaim>,
+}
+
+/// The claim that a PersistentVolume belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HoldingClaim {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// How it is with the claim.
+    pub(super) claim_presence: Presence,
+    /// How it is with its namespace.
+    pub(super) namespace_presence: Presence,
+}
+
+/// Whether something is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Present,
+    Terminating,
+    Gone,
+}
+
+/// What a PersistentVolume that is there means for one that is to get its name.
+pub(super) fn judge_existing(pv: &ExistingPv) -> PvNameState {
+    let terminating = |reason: String| PvNameState::Terminating(reason);
+    match pv {
+        ExistingPv { is_terminating: true, .. } => terminating("it is being deleted".to_owned()),
+        ExistingPv { is_from_this_restore: true, .. } => PvNameState::CreatedByThisRestore,
+        ExistingPv { is_released: true, .. } => {
+            terminating("its claim is gone and has released it".to_owned())
+        }
+        ExistingPv { claim: None, .. } => PvNameState::InUse,
+        ExistingPv { claim: Some(claim), .. } => {
+            let HoldingClaim { namespace, name, .. } = claim;
+            match (claim.claim_presence, claim.namespace_presence) {
+                (Presence::Present, Presence::Present) => PvNameState::InUse,
+                (Presence::Gone, _) => terminating(format!("its claim {namespace}/{name} is gone")),
+                (Presence::Terminating, _) => {
+                    terminating(format!("its claim {namespace}/{name} is being deleted"))
+                }
+                (_, Presence::Gone) => terminating(format!("its namespace {namespace} is gone")),
+                (_, Presence::Terminating) => {
+                    terminating(format!("its namespace {namespace} is being deleted"))
+                }
+            }
+        }
+    }
+}
+
+/// Looks how it is with a name.
+pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
+    let served_api = context.served_api();
+    let kind = |name| {
+        served_api.resources.core(name).ok_or_else(|| format!("the cluster serves no {name}"))
+    };
+    let volumes = kind("persistentvolumes")?;
+    let get = || context.cluster.get(volumes, "", name);
+    let Some(found) = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?
+    else {
+        return Ok(PvNameState::Free);
+    };
+    let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+    let mut pv = ExistingPv {
+        is_from_this_restore: apply::is_of_this_restore(
+            &context.request,
+            context.started_at,
+            &value,
+        ),
+        is_terminating: found.is_being_deleted,
+        is_released: value.pointer("/status/phase").and_then(Value::as_str) == Some("Released"),
+        claim: None,
+    };
+    // What is settled without needs no more looks.
+    if judge_existing(&pv) == PvNameState::InUse
+        && let Some((namespace, name)) = claim_of(&value)
+    {
+        let presence = async |kind, namespace: &str, name: &str| {
+            let get = || context.cluster.get(kind, namespace, name);
+            let found = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?;
+            Ok::<_, String>(match found {
+                None => Presence::Gone,
+                Some(found) if found.is_being_deleted => Presence::Terminating,
+                Some(_) => Presence::Present,
+            })
+        };
+        let claim_presence = presence(kind("persistentvolumeclaims")?, namespace, name).await?;
+        let namespace_presence = presence(kind("namespaces")?, "", namespace).await?;
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        pv.claim = Some(HoldingClaim { namespace, name, claim_presence, namespace_presence });
+    }
+    Ok(judge_existing(&pv))
+}
+
+/// Looks how it is with a name, and waits until one that is on its way out is gone.
+pub(super) async fn wait_for_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
+    let limit = context.options.terminating_timeout;
+    let deadline = Instant::now() + limit;
+    loop {
+        let reason = match check_pv_name(context, name).await? {
+            PvNameState::Terminating(reason) => reason,
+            settled => return Ok(settled),
+        };
+        if context.has_stopped() {
+            return Err(format!(
+                "stopped while it waited for the PersistentVolume {name}: {reason}"
+            ));
+        }
+        if Instant::now() >= deadline {
+            return Err(format!(
+                "the PersistentVolume {name} is still in the cluster after {} s, though {reason}: \
+                 delete it, or restore again when it is gone",
+                limit.as_secs()
+            ));
+        }
+        tracing::debug!(volume = name, "waiting for the one that is there: {reason}");
+        // What has been stopped is found out after the next look.
+        context.stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
+    }
+}
+
+/// Whether a volume belongs to a claim that is restored to another namespace. There it needs a name
+/// of its own if the one that it was is still in the cluster.
+pub(super) fn is_mapped(volume: &Value, mapping: &BTreeMap<String, String>) -> bool {
+    claim_of(volume).is_some_and(|(namespace, _)| mapping.contains_key(namespace))
+}
+
+/// Which claim has the PersistentVolume in the cluster that a claim in another namespace would need.
+pub(super) async fn current_claim(
+    context: &Context,
+    volume: &Value,
+) -> Result<Option<String>, String> {
+    let mapping = &context.request.namespace_mapping;
+    let Some((namespace, claim)) = claim_of(volume) else { return Ok(None) };
+    let Some(mapped) = mapping.get(namespace) else { return Ok(None) };
+    let served_api = context.served_api();
+    let volumes = served_api.resources.core("persistentvolumes");
+    let name = volume.pointer("/metadata/name").and_then(Value::as_str);
+    let (Some(volumes), Some(name)) = (volumes, name) else { return Ok(None) };
+    let get = || context.cluster.get(volumes, "", name);
+    let Some(found) = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?
+    else {
+        return Ok(None);
+    };
+    let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+    let holder = claim_of(&value).filter(|holder| *holder != (mapped.as_str(), claim));
+    Ok(holder.map(|(namespace, name)| format!("{namespace}/{name}")))
+}
+
+/// The name of a volume that is restored beside the one that it was. A restore that goes on after a
+/// restart comes to the same.
+pub(super) fn clone_name(restore: &str, volume: &str) -> String {
+    let hash = digest(format!("{restore}/{volume}").as_bytes());
+    // The form of a UUID whose bits are anybody's own choice.
+    let part = |from: usize, to: usize| &hash[from..to];
+    format!(
+        "{CLONE_PREFIX}{}-{}-8{}-8{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(13, 16),
+        part(17, 20),
+        part(20, 32)
+    )
+}
+
+fn claim_of(volume: &Value) -> Option<(&str, &str)> {
+    let text = |field: &str| volume.pointer("/spec/claimRef")?.get(field)?.as_str();
+    Some((text("namespace")?, text("name")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn existing_pv_is_in_use_terminating_or_from_this_restore() {
+        use Presence::{Gone, Present, Terminating};
+        let claimed = |claim_presence, namespace_presence| {
+            let claim = HoldingClaim {
+                namespace: "shop".into(),
+                name: "data".into(),
+                claim_presence,
+                namespace_presence,
+            };
+            ExistingPv { claim: Some(claim), ..ExistingPv::default() }
+        };
+        let terminating = |reason: &str| PvNameState::Terminating(reason.into());
+        for (pv, expected) in [
+            (ExistingPv::default(), PvNameState::InUse),
+            (claimed(Present, Present), PvNameState::InUse),
+            (claimed(Gone, Present), terminating("its claim shop/data is gone")),
+            (claimed(Gone, Gone), terminating("its claim shop/data is gone")),
+            (claimed(Terminating, Present), terminating("its claim shop/data is being deleted")),
+            (
+                claimed(Terminating, Terminating),
+                terminating("its claim shop/data is being deleted"),
+            ),
+            (claimed(Present, Gone), terminating("its namespace shop is gone")),
+            (claimed(Present, Terminating), terminating("its namespace shop is being deleted")),
+            (
+                ExistingPv { is_released: true, ..ExistingPv::default() },
+                terminating("its claim is gone and has released it"),
+            ),
+            (
+                ExistingPv { is_terminating: true, ..claimed(Present, Present) },
+                terminating("it is being deleted"),
+            ),
+            // Its claim may come only after it.
+            (
+                ExistingPv { is_from_this_restore: true, ..claimed(Gone, Present) },
+                PvNameState::CreatedByThisRestore,
+            ),
+            (
+                ExistingPv {
+                    is_from_this_restore: true,
+                    is_released: true,
+                    ..ExistingPv::default()
+                },
+                PvNameState::CreatedByThisRestore,
+            ),
+            (
+                ExistingPv {
+                    is_from_this_restore: true,
+                    is_terminating: true,
+                    ..ExistingPv::default()
+                },
+                terminating("it is being deleted"),
+            ),
+        ] {
+            assert_eq!(judge_existing(&pv), expected, "{pv:?}");
+        }
+    }
+
+    #[test]
+    fn only_volumes_of_mapped_claims_are_renamed() {
+        let mapping = BTreeMap::from([("shop".to_owned(), "copy".to_owned())]);
+        for (volume, expected) in [
+            (json!({"spec": {"claimRef": {"namespace": "shop", "name": "data"}}}), true),
+            (json!({"spec": {"claimRef": {"namespace": "copy", "name": "data"}}}), false),
+            (json!({"spec": {"claimRef": {"name": "data"}}}), false),
+            (json!({"spec": {}}), false),
+        ] {
+            assert_eq!(is_mapped(&volume, &mapping), expected, "{volume}");
+        }
+    }
+
+    #[test]
+    fn clone_name_is_stable_and_unique_per_volume() {
+        let name = clone_name("uid", "pv-1");
+        assert_eq!(name, clone_name("uid", "pv-1"));
+        assert_ne!(name, clone_name("uid", "pv-2"));
+        assert_ne!(name, clone_name("uid-2", "pv-1"));
+        let uuid = name.strip_prefix("velero-clone-").unwrap();
+        let lengths: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(lengths, [8, 4, 4, 4, 12], "{uuid}");
+        assert!(uuid.chars().all(|letter| letter == '-' || letter.is_ascii_hexdigit()));
+    }
+}

@@ -1,0 +1,143 @@
+//! Backups that nobody goes on with, and of which the journal alone knows what they have made: their Backups
+//! were deleted while no server ran, or the bucket does not show their files.
+
+use std::time::Duration;
+
+use bowline_api::{Backup, annotation};
+use bowline_engine::backup::{BackupOutcome, snapshot};
+use bowline_engine::journal::{Intent, Recovered};
+use bowline_engine::operation::record::RunRef;
+use bowline_engine::report::Report;
+use bowline_store::file::Snapshot;
+use jiff::Timestamp;
+use kube::ResourceExt as _;
+
+use super::csi;
+use super::items::stop_operations;
+use super::leftovers::{discard, snapshot_description};
+use super::volumes::SnapshotResources;
+use crate::server::Context;
+
+/// What a backup has made, as its journal knows it. Nothing is done.
+pub(in crate::controllers) fn created_objects(recovered: &Recovered) -> Vec<String> {
+    let outcome = outcome_from_journal(recovered, Duration::ZERO);
+    let by_csi = outcome.csi_targets().into_iter().map(|target| target.to_string());
+    outcome.snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
+}
+
+/// Stops the operations that a journal knows of, and deletes the snapshots. Returns those that are left, by
+/// name. May be repeated.
+pub(in crate::controllers) async fn delete_created(
+    context: &Context,
+    backup: &Backup,
+    recovered: &Recovered,
+) -> Vec<String> {
+    let (name, uid) = (backup.name_any(), backup.uid().unwrap_or_default());
+    let mut outcome =
+        outcome_from_journal(recovered, context.options.default_item_operation_timeout);
+    let plugins = context.host.run();
+    stop_operations(context, &plugins, backup, &mut outcome.operations).await;
+    plugins.shut_down().await;
+    SnapshotResources::new(context, backup).show(&outcome.operations).await;
+    context.metrics.remove_run(&uid);
+    let by_csi = outcome.csi_targets();
+    let report = Report::default();
+    let snapshots = discard(context, outcome.snapshots, &report).await;
+    let run_ref = RunRef { name: &name, uid: &uid };
+    let by_csi = csi::discard(context, run_ref, &by_csi, &report).await;
+    for message in report.messages().0 {
+        tracing::warn!("{}", message.text);
+    }
+    let by_csi = by_csi.iter().map(ToString::to_string);
+    snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
+}
+
+fn outcome_from_journal(recovered: &Recovered, timeout: Duration) -> BackupOutcome {
+    BackupOutcome::abandoned(String::new(), recovered, timeout, Timestamp::now())
+}
+
+/// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. One
+/// of version 1 cannot be asked, which is told.
+pub(in crate::controllers) async fn reclaim_in_flight(
+    context: &Context,
+    backup: &Backup,
+    intent: &Intent,
+    recorded: &[Snapshot],
+) -> Result<(), String> {
+    let labels = backup.metadata.labels.as_ref();
+    let name = backup.name_any();
+    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await? {
+        snapshot::ReclaimOutcome::Recorded => {
+            tracing::info!("{} is in the backup, and is kept", in_flight_description(intent));
+        }
+        snapshot::ReclaimOutcome::Deleted => {
+            tracing::info!("{} is deleted, if it was taken", in_flight_description(intent));
+        }
+        snapshot::ReclaimOutcome::Unsupported => {
+            log_unclear(intent, "plugins of version 1 cannot be asked for it");
+        }
+    }
+    Ok(())
+}
+
+/// A snapshot that was in flight, for somebody who has to look for it.
+pub(in crate::controllers) fn in_flight_description(intent: &Intent) -> String {
+    let (location, request) = match &intent.snapshot {
+        Some(wanted) => (wanted.location.as_str(), wanted.request.as_str()),
+        None => ("", ""),
+    };
+    let volume = &intent.item.name;
+    let tag = annotation::REQUEST_ID;
+    format!("the snapshot of the volume {volume} at {location} with the tag {tag}={request}")
+}
+
+/// Tells of a snapshot that nobody can find out about.
+pub(in crate::controllers) fn log_unclear(intent: &Intent, reason: &str) {
+    tracing::error!("{} may be left over: {reason}", in_flight_description(intent));
+}
+
+#[cfg(test)]
+mod tests {
+    use bowline_engine::backup::csi::CsiSnapshotRecord;
+    use bowline_engine::journal::{BlockEnded, BlockStarted, CsiIntent, Intent};
+
+    use super::*;
+
+    #[test]
+    fn all_journaled_snapshots_are_named() {
+        let snapshot = |id: &str| {
+            let mut snapshot = Snapshot::default();
+            snapshot.spec.persistent_volume_name = "pv-1".to_owned();
+            snapshot.spec.location = "east".to_owned();
+            id.clone_into(&mut snapshot.status.provider_snapshot_id);
+            snapshot
+        };
+        let text = str::to_owned;
+        let by_csi = CsiSnapshotRecord {
+            namespace: text("shop"),
+            name: text("vs-1"),
+            ..CsiSnapshotRecord::default()
+        };
+        let finished = BlockEnded {
+            snapshots: vec![snapshot("snap-1"), snapshot("")],
+            csi_snapshots: vec![by_csi],
+            ..BlockEnded::default()
+        };
+        let csi = CsiIntent { namespace: text("shop"), name: text("vs-2"), is_group: false };
+        let intent = Intent { csi: Some(csi), ..Intent::default() };
+        let recovered = Recovered {
+            finished: vec![finished],
+            unfinished: vec![BlockStarted { intents: vec![intent], ..BlockStarted::default() }],
+            ..Recovered::default()
+        };
+        assert_eq!(
+            created_objects(&recovered),
+            [
+                "the snapshot snap-1 of the volume pv-1 at east",
+                "the VolumeSnapshot shop/vs-1",
+                "the VolumeSnapshot shop/vs-2",
+            ]
+        );
+        assert!(created_objects(&Recovered::default()).is_empty());
+    }
+}

@@ -1,0 +1,160 @@
+//! Takes away what a backup has made that is not to be: one that has failed, was cancelled or is gone.
+
+use bowline_engine::backup::csi::{Leftovers, Target};
+use bowline_engine::backup::snapshot;
+use bowline_engine::report::Report;
+use bowline_store::file::Snapshot;
+use bowline_store::{BackupName, BackupStore};
+
+use super::wait::file_contents;
+use super::{BackupRun, BackupRunError};
+use crate::error_text::status_message;
+use crate::server::Context;
+
+/// How many snapshots are named in a status, and how much of each.
+const MAX_NAMED_SNAPSHOTS: usize = 5;
+const MAX_NAME_CHARS: usize = 300;
+
+impl BackupRun<'_> {
+    /// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which
+    /// are told.
+    pub(super) async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
+        discard(self.context, snapshots, report).await
+    }
+
+    /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
+    /// bucket, unless those name a snapshot that could not be deleted. There is nobody to tell it to but
+    /// the log.
+    pub(super) async fn delete_leftovers(
+        &self,
+        store: &BackupStore,
+        snapshots: Vec<Snapshot>,
+        csi_targets: &[Target],
+    ) {
+        let csi_leftovers = self.discard_csi(csi_targets, &Report::default()).await;
+        let leftovers = self.discard(snapshots, &Report::default()).await;
+        log_leftovers(&leftovers, &csi_leftovers);
+        if leftovers.is_empty() && csi_leftovers.is_empty() {
+            delete_bucket_files(store, &self.name).await;
+        } else {
+            tracing::error!(
+                "the files of the backup and its journal are kept, because they name what is left over"
+            );
+            self.resources.keep_journal();
+        }
+    }
+
+    /// The same, with the snapshots that the bucket knows of.
+    pub(super) async fn delete_recorded_leftovers(
+        &self,
+        store: &BackupStore,
+    ) -> Result<(), BackupRunError> {
+        let snapshots = file_contents(store.get::<Vec<Snapshot>>(&self.name).await)?;
+        let operations = self.load_operations(store).await?.operations;
+        let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
+        self.delete_leftovers(store, snapshots.into_found().unwrap_or_default(), &by_csi).await;
+        Ok(())
+    }
+}
+
+/// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which are told.
+pub(super) async fn discard(
+    context: &Context,
+    snapshots: Vec<Snapshot>,
+    report: &Report,
+) -> Vec<Snapshot> {
+    if snapshots.is_empty() {
+        return snapshots;
+    }
+    tracing::info!(snapshots = snapshots.len(), "the snapshots of the backup are deleted");
+    snapshot::discard(&*context.snapshotters, snapshots, report).await
+}
+
+/// A snapshot, for somebody who has to look for it. None if it was not taken.
+pub(super) fn snapshot_description(snapshot: &Snapshot) -> Option<String> {
+    let (id, of) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
+    let (volume, location) = (&of.persistent_volume_name, &of.location);
+    (!id.is_empty()).then(|| format!("the snapshot {id} of the volume {volume} at {location}"))
+}
+
+/// Names the first few of what is left over, for a status that is the only place to tell it.
+pub(super) fn leftovers_message(leftovers: &[String]) -> String {
+    if leftovers.is_empty() {
+        return String::new();
+    }
+    let short = |one: &String| one.chars().take(MAX_NAME_CHARS).collect::<String>();
+    let some: Vec<String> = leftovers.iter().take(MAX_NAMED_SNAPSHOTS).map(short).collect();
+    let more = match leftovers.len().saturating_sub(MAX_NAMED_SNAPSHOTS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("; and {}{more} could not be deleted", some.join(", "))
+}
+
+/// Tells of snapshots of a backup that is gone, and that could not be deleted.
+pub(super) fn log_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) {
+    for snapshot in snapshots {
+        tracing::error!(
+            volume = snapshot.spec.persistent_volume_name,
+            snapshot = snapshot.status.provider_snapshot_id,
+            location = snapshot.spec.location,
+            "a snapshot of a backup that is gone is left over"
+        );
+    }
+    for Target { namespace, name, .. } in csi_leftovers {
+        tracing::error!(namespace, name, "a CSI snapshot of a backup that is gone is left over");
+    }
+}
+
+/// Takes out of the bucket what a run has put there whose Backup was deleted.
+pub(in crate::controllers) async fn delete_bucket_files(store: &BackupStore, name: &BackupName) {
+    let cleaned = async {
+        // A record would be somebody else's: this run has written none.
+        if !store.exists(name).await? {
+            store.delete_backup(name).await?;
+        }
+        Ok::<_, bowline_store::Error>(())
+    };
+    if let Err(error) = cleaned.await {
+        tracing::warn!("files of a deleted backup may be left: {}", status_message(&error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(id: &str) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        snapshot.spec.persistent_volume_name = "pv-1".to_owned();
+        snapshot.spec.location = "east".to_owned();
+        id.clone_into(&mut snapshot.status.provider_snapshot_id);
+        snapshot
+    }
+
+    #[test]
+    fn leftovers_message_names_the_first_few() {
+        assert_eq!(leftovers_message(&[]), "");
+        assert_eq!(snapshot_description(&snapshot("")), None, "it was not taken");
+        let csi = |number: usize| Target {
+            namespace: "shop".to_owned(),
+            name: format!("vs-{number}"),
+            is_group: number == 1,
+        };
+        let mut leftovers: Vec<String> =
+            snapshot_description(&snapshot("snap-0")).into_iter().collect();
+        leftovers.extend((1..7).map(|number| csi(number).to_string()));
+        assert_eq!(
+            leftovers_message(&leftovers[..2]),
+            "; and the snapshot snap-0 of the volume pv-1 at east, the VolumeGroupSnapshot shop/vs-1 could not be \
+             deleted"
+        );
+        assert!(
+            leftovers_message(&leftovers).contains("shop/vs-4 and 2 more"),
+            "{}",
+            leftovers_message(&leftovers)
+        );
+        let long = vec!["x".repeat(100_000); 100];
+        assert!(leftovers_message(&long).len() < 2000, "{}", leftovers_message(&long).len());
+    }
+}

@@ -1,0 +1,47 @@
+//! One request at a time for each backup.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The backups that a request is at.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DeletionLocks(Arc<Mutex<HashSet<String>>>);
+
+/// A backup, for as long as it is not dropped.
+#[derive(Debug)]
+pub(super) struct DeletionLock {
+    locks: DeletionLocks,
+    backup: String,
+}
+
+impl DeletionLocks {
+    /// Takes a backup, unless another request is at it.
+    pub(super) fn try_lock(&self, backup: &str) -> Option<DeletionLock> {
+        let is_free = self.lock().insert(backup.to_owned());
+        is_free.then(|| DeletionLock { locks: self.clone(), backup: backup.to_owned() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DeletionLock {
+    fn drop(&mut self) {
+        self.locks.lock().remove(&self.backup);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backup_is_deleted_by_one_request_at_a_time() {
+        let turns = DeletionLocks::default();
+        let turn = turns.try_lock("a");
+        assert!(turn.is_some() && turns.try_lock("a").is_none() && turns.try_lock("b").is_some());
+        drop(turn);
+        assert!(turns.try_lock("a").is_some());
+    }
+}

@@ -1,0 +1,69 @@
+//! What is in the cluster of what a backup holds.
+
+use std::fmt::Debug;
+
+use bowline_api::{DataUpload, PodVolumeBackup, VolumePluginBackup, label};
+use bowline_store::BackupName;
+use kube::api::ListParams;
+use kube::core::NamespaceResourceScope;
+use kube::{Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::patch;
+use crate::server::Context;
+
+/// How many objects are listed at a time.
+const PAGE: u32 = 500;
+
+/// The objects that belong to a backup.
+#[derive(Debug, Default)]
+pub(super) struct OwnedObjects {
+    pub(super) pod_volume_backups: Vec<PodVolumeBackup>,
+    pub(super) data_uploads: Vec<DataUpload>,
+    pub(super) volume_plugin_backups: Vec<VolumePluginBackup>,
+}
+
+/// Looks for them.
+pub(super) async fn find_owned(
+    context: &Context,
+    backup: &BackupName,
+) -> kube::Result<OwnedObjects> {
+    let value = label::value(backup.as_str());
+    let of_backup = format!("{}={value}", label::BACKUP_NAME);
+    // Plugins make these themselves, perhaps without labels.
+    let is_report = |report: &VolumePluginBackup| {
+        let name = report.labels().get(label::BACKUP_NAME);
+        report.spec.backup == backup.as_str() || name.is_some_and(|name| *name == value)
+    };
+    let mut reports: Vec<VolumePluginBackup> = list(context, None).await?;
+    reports.retain(is_report);
+    Ok(OwnedObjects {
+        pod_volume_backups: list(context, Some(&of_backup)).await?,
+        data_uploads: list(context, Some(&of_backup)).await?,
+        volume_plugin_backups: reports,
+    })
+}
+
+/// All objects of a kind, or those that a selector fits. There are none of a kind that is not
+/// installed.
+pub(super) async fn list<K>(context: &Context, selector: Option<&str>) -> kube::Result<Vec<K>>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    K: Clone + Debug + DeserializeOwned,
+{
+    let api = context.api::<K>();
+    let mut params = ListParams::default().limit(PAGE);
+    params.label_selector = selector.map(str::to_owned);
+    let mut found = Vec::new();
+    loop {
+        let page = match api.list(&params).await {
+            Err(error) if patch::is_not_found(&error) => return Ok(found),
+            page => page?,
+        };
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Restores of a backup that goes.
+
+use std::time::Duration;
+
+use bowline_api::Restore;
+use bowline_api::annotation::finalizer;
+use bowline_engine::delete::DeletionResult;
+use bowline_store::{BackupName, BackupStore, RestoreName};
+use kube::{Api, ResourceExt as _};
+use tokio::time::{Instant, sleep};
+
+use super::owned_objects::list;
+use crate::error_text::status_message;
+use crate::patch;
+use crate::server::Context;
+
+/// How long restores may take to end: those that run are stopped, and delete their files.
+const RESTORE_END_TIMEOUT: Duration = Duration::from_mins(5);
+/// How often it is looked whether they have.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Deletes the Restores of a backup and their files, and waits until they are gone.
+pub(super) async fn delete_restores(
+    context: &Context,
+    store: &BackupStore,
+    backup: &BackupName,
+) -> kube::Result<DeletionResult> {
+    let api = context.api::<Restore>();
+    let mut all: Vec<Restore> = list(context, None).await?;
+    all.retain(|restore| restore.spec.backup_name == backup.as_str());
+    let mut errors = Vec::new();
+    for restore in &all {
+        // Whoever has it deletes its files before it goes.
+        let has_finalizer = restore.finalizers().iter().any(|one| one == finalizer::RESTORE);
+        if !has_finalizer && let Err(error) = delete_files(store, restore).await {
+            errors.push(restore_error(restore, &error));
+            continue;
+        }
+        tracing::info!(restore = restore.name_any(), "deleting a restore of the backup");
+        patch::delete_by_uid(&api, restore).await?;
+    }
+    let deadline = Instant::now() + RESTORE_END_TIMEOUT;
+    for restore in &all {
+        while errors.is_empty() && still_exists(&api, restore).await? {
+            if Instant::now() > deadline {
+                let seconds = RESTORE_END_TIMEOUT.as_secs();
+                errors
+                    .push(restore_error(restore, &format!("it is still there after {seconds} s")));
+            }
+            tokio::select! {
+                () = context.stop.cancelled() => return Ok(DeletionResult::Stopped),
+                () = sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+    Ok(if errors.is_empty() { DeletionResult::Done } else { DeletionResult::Failed(errors) })
+}
+
+/// Whether this very restore is still there.
+async fn still_exists(api: &Api<Restore>, restore: &Restore) -> kube::Result<bool> {
+    let found = api.get_opt(&restore.name_any()).await?;
+    Ok(found.is_some_and(|found| found.uid() == restore.uid()))
+}
+
+async fn delete_files(store: &BackupStore, restore: &Restore) -> Result<(), String> {
+    let name = RestoreName::new(restore.name_any()).map_err(|error| status_message(&error))?;
+    store.delete_restore(&name).await.map_err(|error| status_message(&error))
+}
+
+/// In Velero's words.
+fn restore_error(restore: &Restore, error: &str) -> String {
+    let (namespace, name) = (restore.namespace().unwrap_or_default(), restore.name_any());
+    format!("error deleting restore {namespace}/{name}: {error}")
+}

@@ -1,0 +1,275 @@
+//! Which restore is next: they run in the order in which they were created, so many at a time.
+//!
+//! Velero runs one after the other (`restore_controller.go` sets no `MaxConcurrentReconciles`), and
+//! pipelines rely on that: definitions first, then operators, then what needs them.
+//!
+//! # Guarantees
+//! - A restore begins only when those at their items and those that were created before it and still wait are
+//!   together fewer than the limit. So with a limit of one, restores begin strictly in the order of their creation;
+//!   with a higher one, so many begin side by side, and in which order these do is open.
+//! - One that cannot begin, because its storage location is away, holds nobody up: it has lost its turn
+//!   until it is retried.
+//! - Restores that wait for operations of plugins, are finalized, or are canceled need no turn.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bowline_api::{Restore, RestorePhase};
+use futures::{Stream, stream};
+use kube::ResourceExt as _;
+use tokio::sync::Notify;
+
+use super::super::operations::is_canceled;
+use super::{phase_of, stage_of};
+
+/// How long a restore that is not next waits until it asks again. Mostly it is told before.
+pub(super) const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The turns of restores.
+#[derive(Debug)]
+pub(crate) struct RestoreQueue {
+    limit: usize,
+    held: Mutex<QueueState>,
+    released: Notify,
+}
+
+/// The uids of restores that have a turn, or had one.
+#[derive(Debug, Default)]
+struct QueueState {
+    /// At their items now.
+    running: HashSet<String>,
+    /// Through with their items, or not able to begin. The watch may still show them as waiting.
+    done: HashSet<String>,
+}
+
+/// The turn of a restore, for as long as it is not dropped or released.
+#[derive(Debug)]
+pub(super) struct RestorePermit {
+    turns: Arc<RestoreQueue>,
+    /// None if the restore needs no turn.
+    uid: Option<String>,
+}
+
+impl RestoreQueue {
+    /// Turns for so many restores at a time.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit: limit.max(1), held: Mutex::default(), released: Notify::default() }
+    }
+
+    /// Whether a restore is next, or needs no turn, as things are now.
+    pub(super) fn may_begin(&self, restore: &Restore, known: &[Arc<Restore>]) -> bool {
+        let uid = restore.uid().filter(|_| needs_permit(restore));
+        uid.is_none_or(|uid| self.state().admits(restore, &uid, known, self.limit))
+    }
+
+    /// Takes the turn of a restore, if it is next among those that are known. If it is not, ask again
+    /// after [`Self::releases`], or a [`PAUSE`].
+    pub(super) fn acquire(
+        self: &Arc<Self>,
+        restore: &Restore,
+        known: &[Arc<Restore>],
+    ) -> Option<RestorePermit> {
+        let uid = restore.uid().filter(|_| needs_permit(restore));
+        if let Some(uid) = &uid {
+            let mut state = self.state();
+            // Those that the watch shows as past, or gone, need not be remembered.
+            let waiting: HashSet<String> =
+                known.iter().filter(|other| needs_permit(other)).filter_map(|r| r.uid()).collect();
+            state.done.retain(|uid| waiting.contains(uid));
+            if !state.admits(restore, uid, known, self.limit) {
+                return None;
+            }
+            state.done.remove(uid);
+            state.running.insert(uid.clone());
+        }
+        Some(RestorePermit { turns: Arc::clone(self), uid })
+    }
+
+    /// Ends the turn of a restore that is through with its items.
+    pub(super) fn release(&self, uid: &str) {
+        if self.state().finish(uid) {
+            self.released.notify_one();
+        }
+    }
+
+    /// Yields after turns have ended.
+    pub(super) fn release_notifications(
+        self: &Arc<Self>,
+    ) -> impl Stream<Item = ()> + Send + 'static {
+        stream::unfold(Arc::clone(self), async |turns| {
+            turns.released.notified().await;
+            Some(((), turns))
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl QueueState {
+    /// Ends a turn. Whether there was one.
+    fn finish(&mut self, uid: &str) -> bool {
+        let was_taken = self.running.remove(uid);
+        if was_taken {
+            self.done.insert(uid.to_owned());
+        }
+        was_taken
+    }
+
+    /// Whether a restore may begin.
+    fn admits(&self, restore: &Restore, uid: &str, known: &[Arc<Restore>], limit: usize) -> bool {
+        let running = self.running.iter().filter(|taken| *taken != uid).count();
+        let own = queue_position(restore);
+        let is_ahead = |other: &&Arc<Restore>| {
+            let other_uid = other.uid().unwrap_or_default();
+            other_uid != uid
+                && needs_permit(other)
+                && !self.running.contains(&other_uid)
+                && !self.done.contains(&other_uid)
+                && queue_position(other) < own
+        };
+        running + known.iter().filter(is_ahead).count() < limit
+    }
+}
+
+impl RestorePermit {
+    /// Ends the turn of a restore that could not go on. Nobody is told: it would be retried at once, too,
+    /// and not after the pause that it has to wait for.
+    pub(super) fn release_quietly(mut self) {
+        if let Some(uid) = self.uid.take() {
+            self.turns.state().finish(&uid);
+        }
+    }
+}
+
+impl Drop for RestorePermit {
+    fn drop(&mut self) {
+        if let Some(uid) = &self.uid {
+            self.turns.release(uid);
+        }
+    }
+}
+
+/// Whether a restore is at its items, or will be.
+fn needs_permit(restore: &Restore) -> bool {
+    restore.metadata.deletion_timestamp.is_none()
+        && !is_canceled(restore)
+        && matches!(phase_of(restore), None | Some(RestorePhase::New | RestorePhase::InProgress))
+}
+
+/// Where a restore stands in line: what a server before this one has begun comes first. Creation times
+/// are in whole seconds; the version of an object that nobody has changed since then tells the order
+/// within one.
+fn queue_position(restore: &Restore) -> impl Ord + use<> {
+    let version = restore.resource_version().and_then(|version| version.parse::<u64>().ok());
+    let created = restore.creation_timestamp().map(|time| time.0);
+    (stage_of(restore).is_none(), created, version, restore.name_any())
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn restore(name: &str, created: &str, version: u64, status: &Value) -> Arc<Restore> {
+        let metadata = json!({
+            "name": name, "uid": format!("uid-{name}"), "creationTimestamp": created,
+            "resourceVersion": version.to_string(),
+        });
+        let restore = json!({"metadata": metadata, "spec": {}, "status": status});
+        Arc::new(serde_json::from_value(restore).unwrap())
+    }
+
+    fn new(name: &str, created: &str, version: u64) -> Arc<Restore> {
+        restore(name, created, version, &json!({}))
+    }
+
+    const EARLY: &str = "2026-01-02T03:04:05Z";
+    const LATE: &str = "2026-01-02T03:04:06Z";
+
+    #[test]
+    fn restores_start_in_creation_order() {
+        let queue = Arc::new(RestoreQueue::new(1));
+        // Within one second the version tells, not the name.
+        let all = [new("z", EARLY, 9), new("a", EARLY, 10), new("b", LATE, 8)];
+        assert!(queue.acquire(&all[1], &all).is_none() && queue.acquire(&all[2], &all).is_none());
+        assert!(queue.may_begin(&all[0], &all) && !queue.may_begin(&all[1], &all));
+        let first = queue.acquire(&all[0], &all).unwrap();
+        assert!(queue.acquire(&all[1], &all).is_none());
+        drop(first);
+        // The watch still shows it as new.
+        assert!(queue.acquire(&all[2], &all).is_none());
+        let second = queue.acquire(&all[1], &all).unwrap();
+        assert!(queue.acquire(&all[2], &all).is_none());
+        drop(second);
+        assert!(queue.acquire(&all[2], &all).is_some());
+    }
+
+    #[test]
+    fn concurrent_restores_respect_the_limit() {
+        let turns = Arc::new(RestoreQueue::new(2));
+        let all = [new("a", EARLY, 1), new("b", EARLY, 2), new("c", EARLY, 3)];
+        let _first = turns.acquire(&all[0], &all).unwrap();
+        let _second = turns.acquire(&all[1], &all).unwrap();
+        assert!(turns.acquire(&all[2], &all).is_none());
+    }
+
+    #[test]
+    fn resumed_restores_come_first_and_waiting_ones_block_nothing() {
+        let turns = Arc::new(RestoreQueue::new(1));
+        let in_progress = restore("z", LATE, 9, &json!({"phase": "InProgress"}));
+        let waits = restore("w", EARLY, 2, &json!({"phase": "WaitingForPluginOperations"}));
+        let over = restore("o", EARLY, 3, &json!({"phase": "Completed"}));
+        let refused = restore("f", EARLY, 3, &json!({"phase": "FailedValidation"}));
+        let all = [new("a", EARLY, 1), in_progress, waits, over, refused];
+        assert!(turns.acquire(&all[0], &all).is_none());
+        assert!(turns.acquire(&all[2], &all).is_some(), "it needs no turn");
+        drop(turns.acquire(&all[1], &all).unwrap());
+        assert!(turns.acquire(&all[0], &all).is_some());
+    }
+
+    #[test]
+    fn canceled_or_deleted_restore_needs_no_permit() {
+        let turns = Arc::new(RestoreQueue::new(1));
+        let all = [new("a", EARLY, 1), new("b", EARLY, 2)];
+        let _first = turns.acquire(&all[0], &all).unwrap();
+        let mut canceled = (*all[1]).clone();
+        canceled.annotations_mut().insert("bowline.io/cancel".to_owned(), "true".to_owned());
+        assert!(turns.acquire(&canceled, &all).is_some());
+        let mut deleted = (*all[1]).clone();
+        deleted.metadata.deletion_timestamp = all[0].metadata.creation_timestamp.clone();
+        assert!(turns.acquire(&deleted, &all).is_some());
+        assert!(turns.acquire(&all[1], &all).is_none());
+    }
+
+    #[test]
+    fn restore_that_cannot_start_blocks_nothing_and_is_first_on_retry() {
+        let turns = Arc::new(RestoreQueue::new(1));
+        let all = [new("a", EARLY, 1), new("b", EARLY, 2), new("c", EARLY, 3)];
+        let mut releases = std::pin::pin!(turns.release_notifications());
+        turns.acquire(&all[0], &all).unwrap().release_quietly();
+        assert_eq!(releases.next().now_or_never(), None, "it must not be retried at once");
+        let second = turns.acquire(&all[1], &all).unwrap();
+        assert!(turns.acquire(&all[0], &all).is_none(), "one at a time");
+        drop(second);
+        assert!(turns.acquire(&all[0], &all).is_some());
+    }
+
+    #[test]
+    fn released_or_dropped_permit_wakes_the_queue() {
+        let turns = Arc::new(RestoreQueue::new(1));
+        let mut releases = std::pin::pin!(turns.release_notifications());
+        let all = [new("a", EARLY, 1), new("b", EARLY, 2)];
+        let turn = turns.acquire(&all[0], &all).unwrap();
+        assert_eq!(releases.next().now_or_never(), None);
+        turns.release("uid-a");
+        assert_eq!(releases.next().now_or_never(), Some(Some(())));
+        let _second = turns.acquire(&all[1], &all).unwrap();
+        drop(turn);
+        assert_eq!(releases.next().now_or_never(), None, "it had none any more");
+    }
+}

@@ -1,0 +1,331 @@
+//! What a backup or a restore carries with it as long as it is on its way.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bowline_api::backup::BackupHooks;
+use bowline_api::{Backup, label};
+use bowline_engine::backup::{ThawContext, ThawRetry, give_up_if_canceled, thaw_leftover_pods};
+use bowline_engine::cluster::Cluster;
+use bowline_engine::failpoint::{self, Point};
+use bowline_engine::journal::{self, Journal as _, JournalEntry, Recovered, recover};
+use bowline_engine::operation::Counts;
+use bowline_engine::phase::Stage;
+use bowline_engine::report::Report;
+use bowline_plugin_host as plugin_host;
+use bowline_store::BackupStore;
+use bowline_store::name::RunUid;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use super::lookup::bucket_identity_of;
+use super::thaw;
+use crate::error_text::status_message;
+use crate::events::{Milestone, newly_passed_quarter};
+use crate::journal::{ConfigMapJournal, Error, Orphan, SavedHooks};
+use crate::log::RunLog;
+use crate::runs::OpenJournal;
+use crate::server::Context;
+
+/// The journal, the plugins and the log of a run, and the way to cancel it.
+pub(super) struct RunResources<'a> {
+    pub(super) uid: RunUid,
+    pub(super) journal: Arc<ConfigMapJournal>,
+    pub(super) plugins: plugin_host::PluginRun,
+    pub(super) log: &'a RunLog,
+    /// Whether the log begins with what an earlier process has written, which is in the bucket.
+    needs_earlier_log: AtomicBool,
+    /// The last quarter of its operations that was told, in percent.
+    reported_quarter: AtomicU8,
+    /// Whether the hooks of the Backup may be kept beside the journal.
+    has_saved_hooks: AtomicBool,
+    /// Whether the journal names something else that nobody knows of but it.
+    must_keep_journal: AtomicBool,
+    /// Since when the bucket cannot be used, as the journal says.
+    bucket_lost: Mutex<Option<Timestamp>>,
+    /// Set when its user cancels it.
+    pub(super) cancel: CancellationToken,
+    /// So that nobody takes the journal for one that is left.
+    _open_journal: OpenJournal,
+}
+
+/// Why an attempt could not be noted.
+pub(super) struct AttemptNotJournaled {
+    pub(super) reason: String,
+    /// Whether it is the same the next time.
+    pub(super) is_for_good: bool,
+}
+
+impl AttemptNotJournaled {
+    pub(super) fn of(error: &journal::Error) -> Self {
+        let is_permanent = matches!(error, journal::Error::Full(_));
+        Self { is_for_good: is_permanent, reason: error.to_string() }
+    }
+}
+
+impl<'a> RunResources<'a> {
+    /// Opens the journal of a run that is at a stage, with its files in a location. Returns as well what it
+    /// says. Of one that is damaged, the pods are thawed that can still be read of it.
+    pub(super) async fn open(
+        context: &Context,
+        (kind, name, uid): (&str, &str, RunUid),
+        location: &str,
+        stage: Option<Stage>,
+        log: &'a RunLog,
+        cancel: CancellationToken,
+    ) -> Result<(Self, Recovered), Error> {
+        let (client, namespace) = (context.client.clone(), &context.options.namespace);
+        let open = context.runs.open_journal(uid.as_str()).await;
+        let opened = ConfigMapJournal::open(client, namespace, &uid, kind, name).await;
+        if opened.as_ref().is_err_and(is_damaged) {
+            let (run, kind, name) = (uid.clone(), kind.to_owned(), name.to_owned());
+            let damaged = Orphan { run, kind, name, location: None, bucket: None, abandoned: None };
+            let given_up = context.stop.child_token();
+            tokio::select! {
+                () = thaw::thaw_damaged(context, &damaged, ThawRetry::DuringOutage(&given_up)) => {}
+                () = give_up_if_canceled(&cancel, &given_up) => {}
+            }
+        }
+        let (journal, records) = opened?;
+        // An earlier process may have kept hooks.
+        let is_resumed = !records.is_empty();
+        let recovered = recover(records);
+        // The first page says it.
+        let bucket = match kind {
+            "Backup" if !is_resumed => bucket_identity_of(context, location).await,
+            _ => None,
+        };
+        let journal = Arc::new(journal.with_location(location).with_bucket(bucket));
+        open.set(&journal);
+        let is_past_items = stage.is_some_and(|stage| stage > Stage::Items);
+        let resources = Self {
+            uid,
+            journal,
+            plugins: context.host.run(),
+            log,
+            needs_earlier_log: AtomicBool::new(is_past_items),
+            reported_quarter: AtomicU8::new(0),
+            has_saved_hooks: AtomicBool::new(is_resumed && kind == "Backup"),
+            must_keep_journal: AtomicBool::new(false),
+            bucket_lost: Mutex::new(recovered.bucket_lost),
+            cancel,
+            _open_journal: open,
+        };
+        Ok((resources, recovered))
+    }
+
+    /// Notes that this process has taken the run up.
+    pub(super) async fn journal_attempt(&self) -> Result<(), AttemptNotJournaled> {
+        let appended = self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await;
+        appended.map_err(|error| AttemptNotJournaled::of(&error))?;
+        failpoint::hit(Point::AttemptJournaled);
+        Ok(())
+    }
+
+    /// Keeps the hooks of the Backup, in case that it is deleted while pods are frozen.
+    pub(super) async fn save_hooks(&self, context: &Context, hooks: &BackupHooks) {
+        if !SavedHooks::has_post_hooks(hooks) {
+            return;
+        }
+        self.has_saved_hooks.store(true, Ordering::Relaxed);
+        if let Err(error) = self.saved_hooks(context).save(hooks).await {
+            tracing::warn!(
+                "the hooks of the backup are not kept: {error}; if the Backup is deleted while a pod is frozen, \
+                 the pod is not thawed"
+            );
+        }
+    }
+
+    fn saved_hooks(&self, context: &Context) -> SavedHooks {
+        SavedHooks::new(context.client.clone(), &context.options.namespace, &self.uid)
+    }
+
+    /// Thaws what an earlier process may have left frozen. A pod that is not reached is given up as in a
+    /// running backup: it stays in the journal, and is thawed later.
+    pub(super) async fn thaw(
+        &self,
+        context: &Context,
+        cluster: &dyn Cluster,
+        backup: &Backup,
+        report: &Report,
+    ) {
+        let claim = self.journal.claim_frozen().await;
+        let thawing = ThawContext {
+            cluster,
+            run: self.uid.as_str(),
+            hooks: Ok(&backup.spec.hooks),
+            journal: &*self.journal,
+            unwritten: &context.runs.unwritten_thaws,
+            report,
+        };
+        let given_up = context.stop.child_token();
+        let retry = ThawRetry::DuringOutage(&given_up);
+        let outcome = tokio::select! {
+            outcome = thaw_leftover_pods(thawing, claim.frozen(), retry) => outcome,
+            never = give_up_if_canceled(&self.cancel, &given_up) => never,
+        };
+        if let Some(error) = &outcome.unwritten {
+            tracing::warn!("pods were thawed, but the journal does not say so: {error}");
+        }
+        if let Some(error) = &outcome.error {
+            tracing::error!("{}; the backup goes on without them", status_message(error));
+        }
+    }
+
+    /// Keeps the journal when the run is over.
+    pub(super) fn keep_journal(&self) {
+        self.must_keep_journal.store(true, Ordering::Relaxed);
+    }
+
+    /// Since when the bucket cannot be used, as the journal says.
+    pub(super) fn bucket_lost_since(&self) -> Option<Timestamp> {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_bucket_lost_since(&self, since: Option<Timestamp>) {
+        *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    /// Whether the log is to go on from what is in the bucket. It says so once.
+    pub(super) fn take_needs_earlier_log(&self) -> bool {
+        self.needs_earlier_log.swap(false, Ordering::Relaxed)
+    }
+
+    /// What there is to tell of operations that was not told yet.
+    pub(super) fn next_milestone(&self, counts: Counts) -> Option<Milestone> {
+        let (ended, total) = (counts.completed + counts.failed, counts.attempted);
+        let reported_percent = self.reported_quarter.load(Ordering::Relaxed);
+        let percent = newly_passed_quarter(reported_percent, ended as u64, total as u64)?;
+        self.reported_quarter.store(percent, Ordering::Relaxed);
+        Some(Milestone::OperationsProgress { ended, total })
+    }
+
+    /// Leaves the run in good order, for another process to go on with it.
+    pub(super) async fn hand_over(self) {
+        if let Err(error) = self.journal.append(&JournalEntry::Left { at: Timestamp::now() }).await
+        {
+            tracing::warn!("{error}; this attempt counts as one that failed");
+        }
+        self.plugins.shut_down().await;
+    }
+
+    /// Removes what was kept for the case that the server ends. A journal stays that says which pods are frozen,
+    /// which snapshots may yet come, or whose files could not be deleted: it is found like one that nobody
+    /// will open again, and that is seen to.
+    pub(super) async fn clean_up(
+        self,
+        context: &Context,
+        store: Result<&BackupStore, String>,
+    ) -> Result<(), Error> {
+        let hooks = self.has_saved_hooks.load(Ordering::Relaxed).then(|| self.saved_hooks(context));
+        self.plugins.shut_down().await;
+        context.metrics.remove_run(self.uid.as_str());
+        context.runs.remove(self.uid.as_str());
+        let deleted = match store {
+            Ok(store) => {
+                store.delete_scratch(&self.uid).await.map_err(|error| status_message(&error))
+            }
+            Err(reason) => Err(reason),
+        };
+        if self.journal.has_unfinished_work() {
+            tracing::warn!(
+                "pods may be frozen still, or snapshots may yet come: the journal stays until they are seen to"
+            );
+        } else if self.must_keep_journal.into_inner() {
+            tracing::warn!("the journal stays until what it names is deleted");
+        } else if let Err(reason) = deleted {
+            tracing::warn!(
+                "scratch files are left, and the journal stays until they are deleted: {reason}"
+            );
+        } else if remove_journal(context, &self.journal, &self.uid, hooks).await? {
+            failpoint::hit(Point::JournalRemoved);
+            return Ok(());
+        }
+        context.runs.notify_leftovers();
+        Ok(())
+    }
+}
+
+/// Removes a journal, and the hooks beside it before it. Returns whether both are gone.
+pub(super) async fn remove_journal(
+    context: &Context,
+    journal: &ConfigMapJournal,
+    run: &RunUid,
+    hooks: Option<SavedHooks>,
+) -> Result<bool, Error> {
+    if let Some(hooks) = hooks
+        && let Err(error) = hooks.remove().await
+    {
+        tracing::warn!("the journal stays, because the hooks beside it cannot be removed: {error}");
+        return Ok(false);
+    }
+    journal.remove().await?;
+    context.runs.unwritten_thaws.discard_run(run.as_str());
+    Ok(true)
+}
+
+/// Whether a journal is damaged, so that it does not become better by itself.
+pub(super) fn is_damaged(error: &Error) -> bool {
+    match error {
+        Error::InvalidPage { .. } | Error::Missing { .. } | Error::TooMany { .. } | Error::Full => {
+            true
+        }
+        Error::TooLarge { .. }
+        | Error::Encode(_)
+        | Error::TakenOver { .. }
+        | Error::Changed { .. }
+        | Error::Timeout
+        | Error::Read(_)
+        | Error::Write { .. }
+        | Error::Remove { .. } => false,
+    }
+}
+
+/// What there is to tell of a run that ends because its journal is damaged.
+pub(super) fn damaged_journal_message(error: &Error, run: &RunUid) -> String {
+    format!(
+        "its journal cannot be used: {}; pods that it froze may be frozen still, and snapshots and operations \
+         that it began may be left over: the ConfigMaps with the label {}={run} say which, and are kept",
+        status_message(error),
+        label::JOURNAL
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_journal_ends_the_run_and_unreachable_one_does_not() {
+        let run = RunUid::new("0a-1b").unwrap();
+        let page = || "bowline-journal-0a-1b-0".to_owned();
+        let refused = || {
+            let status = kube::core::Status::failure("no", "Forbidden").with_code(403);
+            kube::Error::Api(Box::new(status))
+        };
+        let cases = [
+            (Error::InvalidPage { page: page(), reason: "nothing is on it".to_owned() }, true),
+            (Error::Missing { page: page() }, true),
+            (Error::TooMany { run: run.clone() }, true),
+            (Error::Full, true),
+            (Error::TakenOver { page: page() }, false),
+            (Error::Changed { page: page() }, false),
+            (Error::Timeout, false),
+            (Error::Read(refused()), false),
+            (Error::Write { page: page(), source: refused() }, false),
+        ];
+        for (error, expected) in cases {
+            assert_eq!(is_damaged(&error), expected, "{error}");
+        }
+        let message = damaged_journal_message(&Error::Missing { page: page() }, &run);
+        for words in [&page(), "frozen", "snapshots", "bowline.io/journal=0a-1b", "are kept"] {
+            assert!(message.contains(words), "no {words:?} in {message}");
+        }
+    }
+
+    #[test]
+    fn full_journal_is_distinguished_from_an_unwritable_one() {
+        assert!(AttemptNotJournaled::of(&Error::Full.into()).is_for_good);
+        assert!(!AttemptNotJournaled::of(&Error::Timeout.into()).is_for_good);
+    }
+}

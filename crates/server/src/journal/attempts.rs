@@ -1,0 +1,60 @@
+//! How often something is tried, and for how long.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::Error;
+use crate::error_text::status_message;
+
+/// For writing a record: somebody waits for it.
+pub(super) const WRITE_LIMITS: AttemptLimits =
+    AttemptLimits { one: Duration::from_secs(6), all: Duration::from_secs(18) };
+/// For reading or removing a whole journal.
+pub(super) const WHOLE_JOURNAL_LIMITS: AttemptLimits =
+    AttemptLimits { one: Duration::from_secs(30), all: Duration::from_secs(90) };
+/// The first pause after a failure, and the longest.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(4);
+
+/// How long one try, and all of them with the pauses between, may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttemptLimits {
+    one: Duration,
+    all: Duration,
+}
+
+/// The tries of one thing.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    one: Duration,
+    deadline: Instant,
+    pause: Duration,
+}
+
+impl Attempts {
+    pub(super) fn new(limits: AttemptLimits) -> Self {
+        let deadline = Instant::now() + limits.all;
+        Self { one: limits.one, deadline, pause: FIRST_BACKOFF }
+    }
+
+    /// Waits for one try, not too long.
+    pub(super) async fn attempt<T>(
+        &self,
+        attempt: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let limit = self.deadline.min(Instant::now() + self.one);
+        timeout_at(limit, attempt).await.unwrap_or(Err(Error::Timeout))
+    }
+
+    /// Waits until the next try. If there is none, it was the failure of the last one.
+    pub(super) async fn wait_before_retry(&mut self, failure: Error) -> Result<(), Error> {
+        if !failure.is_retryable() || Instant::now() + self.pause >= self.deadline {
+            return Err(failure);
+        }
+        tracing::warn!("trying again in {:?}: {}", self.pause, status_message(&failure));
+        sleep(self.pause).await;
+        self.pause = MAX_BACKOFF.min(self.pause * 2);
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! How a run ended, or that it has not: the words that metrics, events and conditions share, so that
+//! they agree.
+
+use bowline_api::{BackupPhase, RestorePhase};
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TerminalPhase {
+    /// Well.
+    Completed,
+    /// With errors, but usable.
+    PartiallyFailed,
+    /// Not usable. A run that was cancelled ends so, too: Velero has no word for it.
+    Failed,
+    /// It was refused and never ran.
+    FailedValidation,
+}
+
+impl TerminalPhase {
+    /// All of them.
+    pub const ALL: [Self; 4] =
+        [Self::Completed, Self::PartiallyFailed, Self::Failed, Self::FailedValidation];
+
+    /// The phase, as Velero spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "Completed",
+            Self::PartiallyFailed => "PartiallyFailed",
+            Self::Failed => "Failed",
+            Self::FailedValidation => "FailedValidation",
+        }
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunState<'a> {
+    /// It waits or runs, in this phase.
+    Running(&'a str),
+    /// It is over.
+    Ended(TerminalPhase),
+    /// It was over, and what it left is being deleted.
+    Deleting,
+}
+
+/// The phase of a run that nobody has looked at.
+const NEW_PHASE: &str = "New";
+/// In place of a phase that this version does not know, whose text may be anything.
+const UNKNOWN_PHASE: &str = "UnknownPhase";
+
+impl<'a> From<Option<&'a BackupPhase>> for RunState<'a> {
+    fn from(phase: Option<&'a BackupPhase>) -> Self {
+        let Some(phase) = phase else { return Self::Running(NEW_PHASE) };
+        match phase {
+            BackupPhase::Completed => Self::Ended(TerminalPhase::Completed),
+            BackupPhase::PartiallyFailed => Self::Ended(TerminalPhase::PartiallyFailed),
+            BackupPhase::Failed => Self::Ended(TerminalPhase::Failed),
+            BackupPhase::FailedValidation => Self::Ended(TerminalPhase::FailedValidation),
+            BackupPhase::Deleting => Self::Deleting,
+            BackupPhase::Other(_) => Self::Running(UNKNOWN_PHASE),
+            BackupPhase::New
+            | BackupPhase::Queued
+            | BackupPhase::ReadyToStart
+            | BackupPhase::InProgress
+            | BackupPhase::WaitingForPluginOperations
+            | BackupPhase::WaitingForPluginOperationsPartiallyFailed
+            | BackupPhase::Finalizing
+            | BackupPhase::FinalizingPartiallyFailed => Self::Running(phase.as_str()),
+        }
+    }
+}
+
+impl<'a> From<Option<&'a RestorePhase>> for RunState<'a> {
+    fn from(phase: Option<&'a RestorePhase>) -> Self {
+        let Some(phase) = phase else { return Self::Running(NEW_PHASE) };
+        match phase {
+            RestorePhase::Completed => Self::Ended(TerminalPhase::Completed),
+            RestorePhase::PartiallyFailed => Self::Ended(TerminalPhase::PartiallyFailed),
+            RestorePhase::Failed => Self::Ended(TerminalPhase::Failed),
+            RestorePhase::FailedValidation => Self::Ended(TerminalPhase::FailedValidation),
+            RestorePhase::Other(_) => Self::Running(UNKNOWN_PHASE),
+            RestorePhase::New
+            | RestorePhase::InProgress
+            | RestorePhase::WaitingForPluginOperations
+            | RestorePhase::WaitingForPluginOperationsPartiallyFailed
+            | RestorePhase::Finalizing
+            | RestorePhase::FinalizingPartiallyFailed => Self::Running(phase.as_str()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The phase that an end stands for, or that a run is in.
+    fn phase_text(state: RunState<'_>) -> &str {
+        match state {
+            RunState::Running(phase) => phase,
+            RunState::Ended(end) => end.as_str(),
+            RunState::Deleting => "Deleting",
+        }
+    }
+
+    #[test]
+    fn every_backup_phase_keeps_its_text_and_is_terminal_as_the_api_says() {
+        for text in BackupPhase::KNOWN {
+            let phase = BackupPhase::from(*text);
+            let state = RunState::from(Some(&phase));
+            assert_eq!(phase_text(state), *text);
+            let is_over = !matches!(state, RunState::Running(_));
+            assert_eq!(is_over, phase.is_terminal(), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_restore_phase_keeps_its_text_and_is_terminal_as_the_api_says() {
+        for text in RestorePhase::KNOWN {
+            let phase = RestorePhase::from(*text);
+            let state = RunState::from(Some(&phase));
+            assert_eq!(phase_text(state), *text);
+            let is_over = !matches!(state, RunState::Running(_));
+            assert_eq!(is_over, phase.is_terminal(), "{text}");
+        }
+    }
+
+    #[test]
+    fn missing_phase_is_new_and_unknown_phase_is_not_echoed() {
+        assert_eq!(RunState::from(None::<&BackupPhase>), RunState::Running("New"));
+        assert_eq!(RunState::from(None::<&RestorePhase>), RunState::Running("New"));
+        let strange = (BackupPhase::from("a b\n"), RestorePhase::from("a b\n"));
+        assert_eq!(RunState::from(Some(&strange.0)), RunState::Running("UnknownPhase"));
+        assert_eq!(RunState::from(Some(&strange.1)), RunState::Running("UnknownPhase"));
+    }
+}

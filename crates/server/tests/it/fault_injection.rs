@@ -1,0 +1,48 @@
+//! Something between a server and its cluster that sees each request, and lets some fail.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response, StatusCode, Uri};
+use kube::Client;
+use kube::client::Body;
+use tower_service::Service;
+
+/// A client whose requests fail where `fails` says so, as if the API server were busy.
+pub(crate) fn faulty_client(
+    inner: Client,
+    fails: impl Fn(&Method, &Uri) -> bool + Send + Sync + 'static,
+) -> Client {
+    let namespace = inner.default_namespace().to_owned();
+    Client::new(FaultyService { inner, fails: Arc::new(fails) }, namespace)
+}
+
+type FailurePredicate = dyn Fn(&Method, &Uri) -> bool + Send + Sync;
+
+#[derive(Clone)]
+struct FaultyService {
+    inner: Client,
+    fails: Arc<FailurePredicate>,
+}
+
+impl Service<Request<Body>> for FaultyService {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if (self.fails)(request.method(), request.uri()) {
+            let mut busy = Response::new(Body::from(b"busy".to_vec()));
+            *busy.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            return std::future::ready(Ok(busy)).boxed();
+        }
+        let inner = self.inner.clone();
+        async move { inner.send(request).await }.boxed()
+    }
+}

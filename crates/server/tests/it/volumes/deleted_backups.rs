@@ -1,0 +1,293 @@
+//! Backups that nobody goes on with: what they have made is in their journals, and must not be forgotten.
+
+use std::path::PathBuf;
+
+use bowline_api::{
+    Backup, BackupPhase, BackupStatus, BackupStorageLocation, VolumeSnapshotLocation,
+};
+use bowline_engine::journal::{BlockStarted, Intent, Journal as _, JournalEntry, SnapshotIntent};
+use bowline_server::journal::ConfigMapJournal;
+use bowline_store::BackupName;
+use bowline_store::file::{BowlineBackupInfo, ResourceIdentifier};
+use bowline_store::name::RunUid;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::json;
+
+use super::SnapshotWorld;
+use super::suite::eventually;
+use crate::operations::{is_waiting, phase};
+
+/// The pages of journals that there are.
+async fn pages(trial: &SnapshotWorld) -> Vec<ConfigMap> {
+    let params = ListParams::default().labels("bowline.io/journal");
+    trial.world.api::<ConfigMap>().list(&params).await.unwrap().items
+}
+
+/// The folder of the backup `b` in the bucket.
+fn folder(trial: &SnapshotWorld) -> PathBuf {
+    trial.world.path("root").join("default/backups/b")
+}
+
+/// A backup that waits for its upload, and whose server has ended. Its snapshot is taken.
+async fn interrupted_backup(name: &str, upload: &str) -> (SnapshotWorld, Backup) {
+    let mut trial = SnapshotWorld::start(name, "sdk").await;
+    trial.location("snaps", "vs-v2", json!({"upload-ms": upload})).await;
+    trial.volume("one").await;
+    trial.back_up("b", json!({})).await;
+    let backup = trial.world.until("b", is_waiting::<Backup>).await;
+    eventually("the upload begins", async || trial.called("upload-snapshot") > 0).await;
+    trial.world.end().await.unwrap();
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    assert_eq!(pages(&trial).await[0].annotations()["bowline.io/storage-location"], "default");
+    (trial, backup)
+}
+
+fn start_server(trial: &mut SnapshotWorld) {
+    let options = SnapshotWorld::options(&trial.world);
+    trial.world.run(options);
+}
+
+async fn until_journal_removed(trial: &SnapshotWorld) {
+    eventually("the journal goes", async || pages(trial).await.is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_deleted_without_a_server_leaves_nothing() {
+    let (mut trial, _) = interrupted_backup("gone-away", "600000").await;
+    trial.world.delete::<Backup>("b").await;
+    assert!(folder(&trial).exists());
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+    assert!(trial.called("cancel-snapshot") > 0, "its upload is told to stop: {:?}", trial.calls());
+    let files = std::fs::read_dir(folder(&trial)).map_or(0, Iterator::count);
+    assert_eq!(files, 0, "without a record nobody finds them");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn recorded_backup_keeps_its_snapshots_after_its_object_is_deleted() {
+    let (mut trial, backup) = interrupted_backup("gone-whole", "600000").await;
+    // As if the server had ended right after its last write to the bucket.
+    let status = BackupStatus { phase: Some(BackupPhase::Completed), ..BackupStatus::default() };
+    let record = Backup { status: Some(status), ..backup };
+    trial.store.commit(&record).await.unwrap();
+    trial.world.delete::<Backup>("b").await;
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    assert!(trial.store.exists(&BackupName::new("b").unwrap()).await.unwrap());
+    trial.world.until::<Backup>("b", |found| phase(found) == "Completed").await;
+}
+
+/// Runs a server until it has cleaned up once: that begins when the server does, and a server ends after it.
+async fn run_one_cleanup(trial: &mut SnapshotWorld) {
+    start_server(trial);
+    let spec = json!({"includedNamespaces": ["none"]});
+    trial.world.create::<Backup>(json!({"metadata": {"name": "other"}, "spec": spec})).await;
+    trial.ended("other").await;
+    trial.world.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn journal_is_kept_until_its_snapshots_are_deleted() {
+    let (mut trial, _) = interrupted_backup("gone-later", "600000").await;
+    trial.world.delete::<Backup>("b").await;
+    trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
+    run_one_cleanup(&mut trial).await;
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    trial.location("snaps", "vs-v2", json!({})).await;
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_flight_snapshot_of_a_deleted_backup_is_found_by_tag() {
+    let mut trial = SnapshotWorld::start("gone-in-flight", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({})).await;
+    trial.disk("one");
+    trial.world.end().await.unwrap();
+    // It was taken, and the server died before the answer came.
+    let snapshot = trial.root().join("snapshots/snap-one-0");
+    std::fs::create_dir_all(snapshot.join("data")).unwrap();
+    let tags = json!({"bowline.io/request-id": "r1"}).to_string();
+    std::fs::write(snapshot.join("tags.json"), tags).unwrap();
+    assert_eq!(trial.snapshots_at_plugin().len(), 1);
+    let (client, uid) = (trial.world.client.clone(), "0d9a5a1b-6f0c-4f35-9c3e-8d0a3f6e2c3e");
+    let run_uid = RunUid::new(uid).unwrap();
+    let opened =
+        ConfigMapJournal::open(client, &trial.world.namespace, &run_uid, "Backup", "b").await;
+    let wanted = SnapshotIntent {
+        location: "snaps".to_owned(),
+        volume: "one".to_owned(),
+        zone: String::new(),
+        request: "r1".to_owned(),
+    };
+    let item = ResourceIdentifier {
+        resource: "persistentvolumes".to_owned(),
+        name: "pv-one".to_owned(),
+        ..ResourceIdentifier::default()
+    };
+    let plugin = "sdk.bowline.io/vs-v2".to_owned();
+    let intent = Intent { plugin, item, snapshot: Some(wanted), csi: None };
+    let begun = BlockStarted { intents: vec![intent], ..BlockStarted::default() };
+    let journal = opened.unwrap().0.with_location("default");
+    journal.append(&JournalEntry::Begun(begun)).await.unwrap();
+
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+/// Lets the bucket refuse a file: links are not followed. Returns where the file is now.
+fn refuse_file(trial: &SnapshotWorld, file: &str) -> (PathBuf, PathBuf) {
+    let (shown, kept) = (folder(trial).join(file), trial.world.path("kept"));
+    std::fs::rename(&shown, &kept).unwrap();
+    std::os::unix::fs::symlink(&kept, &shown).unwrap();
+    (shown, kept)
+}
+
+/// Waits until the run was taken up and given back, twice.
+async fn until_resumed_twice(trial: &SnapshotWorld) {
+    let writer = async || {
+        let last = pages(trial).await.into_iter().max_by_key(ResourceExt::name_any).unwrap();
+        last.annotations()["bowline.io/journal-writer"].clone()
+    };
+    for _ in 0..2 {
+        let before = writer().await;
+        eventually("it is taken up", async || writer().await != before).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unreadable_file_is_not_treated_as_empty() {
+    let (mut trial, _) = interrupted_backup("gone-refused", "1000").await;
+    let (shown, kept) = refuse_file(&trial, "b-bowline.json.gz");
+    start_server(&mut trial);
+    until_resumed_twice(&trial).await;
+    assert!(std::fs::symlink_metadata(&shown).unwrap().is_symlink(), "it was overwritten");
+    std::fs::rename(&kept, &shown).unwrap();
+    let backup = trial.ended("b").await;
+    assert_eq!(phase(&backup), "Completed");
+    let own: BowlineBackupInfo = trial.get("b").await;
+    assert_eq!(own.volume_operations.len(), 2, "{own:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_with_unreadable_files_can_be_canceled() {
+    let (mut trial, _) = interrupted_backup("gone-cancel", "600000").await;
+    refuse_file(&trial, "b-bowline.json.gz");
+    start_server(&mut trial);
+    until_resumed_twice(&trial).await;
+    let cancel = json!({"metadata": {"annotations": {bowline_api::annotation::CANCEL: "true"}}});
+    trial.world.patch::<Backup>("b", cancel).await;
+    let backup = trial.ended("b").await;
+    let status = backup.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    let reason = status.failure_reason;
+    assert!(reason.starts_with("canceled: "), "{reason}");
+    assert!(reason.contains("is a symbolic link"), "{reason}");
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "the journal knows of it");
+}
+
+/// Lets the bucket refuse to say whether it has the record of the backup. Returns what does so.
+fn refuse_record(trial: &SnapshotWorld) -> PathBuf {
+    let record = folder(trial).join("velero-backup.json");
+    std::os::unix::fs::symlink(trial.world.path("nowhere"), &record).unwrap();
+    record
+}
+
+/// As if the server had ended at another stage.
+async fn set_phase(trial: &SnapshotWorld, phase: &str) {
+    trial.world.patch::<Backup>("b", json!({"status": {"phase": phase}})).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_waits_and_resumes_when_its_bucket_refuses_after_a_handover() {
+    let (mut trial, _) = interrupted_backup("gone-items", "600000").await;
+    let record = refuse_record(&trial);
+    set_phase(&trial, "InProgress").await;
+    start_server(&mut trial);
+    until_resumed_twice(&trial).await;
+    assert_eq!(phase(&trial.world.api::<Backup>().get("b").await.unwrap()), "InProgress");
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    // It waits as long as it takes, also over the next restart.
+    trial.world.end().await.unwrap();
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    start_server(&mut trial);
+    until_resumed_twice(&trial).await;
+    std::fs::remove_file(&record).unwrap();
+    trial.world.until("b", is_waiting::<Backup>).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    assert_eq!(trial.called("create-snapshot"), 1, "it is taken over: {:?}", trial.calls());
+}
+
+fn start_server_with_short_bucket_wait(trial: &mut SnapshotWorld) {
+    let bucket_wait_timeout = std::time::Duration::from_secs(1);
+    let options =
+        bowline_server::Options { bucket_wait_timeout, ..SnapshotWorld::options(&trial.world) };
+    trial.world.run(options);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn backup_ends_without_snapshots_after_the_bucket_wait_timeout() {
+    let (mut trial, _) = interrupted_backup("gone-bound", "600000").await;
+    refuse_record(&trial);
+    set_phase(&trial, "InProgress").await;
+    start_server_with_short_bucket_wait(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    let reason = status.failure_reason;
+    for words in ["the bucket could not be used for", "is a symbolic link"] {
+        assert!(reason.contains(words), "no {words:?} in {reason}");
+    }
+    assert!(trial.called("cancel-snapshot") > 0, "its upload is told to stop: {:?}", trial.calls());
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "the journal knows of it");
+    until_journal_removed(&trial).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leftovers_of_a_backup_without_its_bucket_are_named_and_reclaimed() {
+    let (mut trial, _) = interrupted_backup("gone-reclaim", "600000").await;
+    let record = refuse_record(&trial);
+    set_phase(&trial, "InProgress").await;
+    trial.world.delete::<VolumeSnapshotLocation>("snaps").await;
+    start_server_with_short_bucket_wait(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    let leftover = &trial.snapshots_at_plugin()[0];
+    assert!(status.failure_reason.contains(leftover), "no {leftover} in {}", status.failure_reason);
+    trial.world.end().await.unwrap();
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    std::fs::remove_file(&record).unwrap();
+    trial.location("snaps", "vs-v2", json!({})).await;
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_location_that_names_another_bucket_says_nothing_about_the_snapshots_of_a_backup() {
+    let (mut trial, _) = interrupted_backup("gone-moved", "600000").await;
+    let record = refuse_record(&trial);
+    set_phase(&trial, "Finalizing").await;
+    start_server_with_short_bucket_wait(&mut trial);
+    let status = trial.ended("b").await.status.unwrap();
+    assert_eq!(status.phase, Some(BackupPhase::Failed), "{status:?}");
+    trial.world.end().await.unwrap();
+    std::fs::remove_file(&record).unwrap();
+    let other = trial.world.path("root").join("other/backups/x");
+    std::fs::create_dir_all(&other).unwrap();
+    std::fs::write(other.join("file"), "of another cluster").unwrap();
+    let bucket = |name: &str| json!({"spec": {"objectStorage": {"bucket": name}}});
+    trial.world.patch::<BackupStorageLocation>("default", bucket("other")).await;
+    run_one_cleanup(&mut trial).await;
+    assert_eq!(trial.snapshots_at_plugin().len(), 1, "{:?}", trial.calls());
+    assert!(!pages(&trial).await.is_empty(), "nothing else knows of the snapshot");
+    trial.world.patch::<BackupStorageLocation>("default", bucket("default")).await;
+    start_server(&mut trial);
+    until_journal_removed(&trial).await;
+    assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}

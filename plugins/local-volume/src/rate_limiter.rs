@@ -1,0 +1,86 @@
+//! Keeps an upload below a number of bytes per second.
+
+use std::num::NonZeroU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::stop_signal::StopSignal;
+
+/// How long a wait goes on before it looks whether it has to end.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Lets bytes pass, at most so many in a second. All threads of an upload share one.
+#[derive(Debug)]
+pub(crate) struct ByteRateLimiter {
+    per_second: Option<NonZeroU64>,
+    /// When all that has been asked for has passed.
+    free_at: Mutex<Option<Instant>>,
+}
+
+impl ByteRateLimiter {
+    /// Without a number there is no limit.
+    pub(crate) fn new(per_second: Option<NonZeroU64>) -> Self {
+        Self { per_second, free_at: Mutex::default() }
+    }
+
+    /// Returns when these bytes may have passed, or when the work has to stop. Blocks.
+    pub(crate) fn wait_for(&self, bytes: u64, stop: &StopSignal) {
+        let Some(per_second) = self.per_second else { return };
+        let until = {
+            let mut free = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let until = transfer_end(*free, Instant::now(), bytes, per_second);
+            *free = Some(until);
+            until
+        };
+        while !stop.is_set() {
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                return;
+            }
+            std::thread::sleep(remaining.min(STOP_POLL_INTERVAL));
+        }
+    }
+}
+
+/// When bytes have passed that come now, behind all that came before. Time in which nothing came is
+/// not made up for.
+fn transfer_end(
+    free_at: Option<Instant>,
+    now: Instant,
+    bytes: u64,
+    per_second: NonZeroU64,
+) -> Instant {
+    let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(per_second.get());
+    let duration = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+    let begin = free_at.map_or(now, |free| free.max(now));
+    // Some centuries at most, for which there is room.
+    begin.checked_add(duration).unwrap_or(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_queue_up_and_idle_time_is_not_credited() {
+        let per_second = NonZeroU64::new(1000).unwrap();
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        let first = transfer_end(None, now, 2000, per_second);
+        assert_eq!(first, now + 2 * second);
+        assert_eq!(transfer_end(Some(first), now, 500, per_second), now + second * 5 / 2);
+        let later = now + 60 * second;
+        assert_eq!(transfer_end(Some(first), later, 500, per_second), later + second / 2);
+        assert_eq!(transfer_end(None, now, 0, per_second), now);
+    }
+
+    #[test]
+    fn wait_ends_when_the_work_is_stopped() {
+        let limiter = ByteRateLimiter::new(NonZeroU64::new(1));
+        let stop = StopSignal::default();
+        stop.cancel();
+        let began = Instant::now();
+        limiter.wait_for(1_000_000, &stop);
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}

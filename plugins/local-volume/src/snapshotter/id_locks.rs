@@ -1,0 +1,29 @@
+//! Lets calls for the same id wait for each other.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use bowline_plugin_sdk::tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+
+use crate::id::Id;
+
+/// Who is at it, by id.
+#[derive(Debug, Default)]
+pub(super) struct IdLocks(Mutex<HashMap<Id, Weak<AsyncMutex<()>>>>);
+
+impl IdLocks {
+    /// Returns when nobody else has the id, which is ours until this is dropped.
+    pub(super) async fn lock(&self, id: &Id) -> OwnedMutexGuard<()> {
+        let id_lock = {
+            let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let found = turns.get(id).and_then(Weak::upgrade);
+            found.unwrap_or_else(|| {
+                let id_lock = Arc::default();
+                turns.insert(id.clone(), Arc::downgrade(&id_lock));
+                id_lock
+            })
+        };
+        id_lock.lock_owned().await
+    }
+}
