@@ -48,7 +48,7 @@ pub(crate) struct MachineUsage {
 }
 
 impl MachineUsage {
-    /// From what the processes of [`Stage::cluster`] used, in their order, and what nobody did.
+    /// From what the processes of [`BenchEnv::cluster`] used, in their order, and what nobody did.
     pub(crate) fn new([api_server, etcd, controllers]: [Usage; 3], idle: f64) -> Self {
         Self {
             api_server: api_server.cpu_s,

@@ -52,7 +52,7 @@ fn is_control_or_invisible(c: char) -> bool {
     }
 }
 
-/// Writes without the characters that [`harmless`] takes out, wherever the pieces are cut.
+/// Writes without the characters that [`strip_control_chars`] takes out, wherever the pieces are cut.
 pub(crate) struct ControlCharFilter<W> {
     inner: W,
     /// The first bytes of a character whose others are still to come.
@@ -102,7 +102,7 @@ impl<W: io::Write> io::Write for ControlCharFilter<W> {
     }
 }
 
-/// Says something to the user, without what [`harmless`] takes out.
+/// Says something to the user, without what [`strip_control_chars`] takes out.
 pub(crate) fn print_message(line: impl Display) {
     let _ = writeln!(io::stderr(), "{}", strip_control_chars(&line.to_string()));
 }

@@ -1,7 +1,7 @@
 //! Waits for the end of a backup or restore and tells how it goes.
 //!
 //! On a terminal there are bars; elsewhere there are lines, few enough for a log. What is worth
-//! saying is decided by [`Narrator`], from what it is shown and nothing else.
+//! saying is decided by [`ProgressMessages`], from what it is shown and nothing else.
 
 mod display;
 mod progress_messages;

@@ -4,7 +4,7 @@
 //! `collect` or, where they belong together, from `block`; both hand them to `item`, which
 //! shows them to the actions and puts them into the [`archive`]. That one is uploaded while it is
 //! written. At the end [`finalize`] writes the other files and says what the status is.
-//! What the stages share is in `context`, and what came of them in `taken`.
+//! What the stages share is in `context`, and what came of them in `outcome`.
 //!
 //! | stage | in | out |
 //! |---|---|---|

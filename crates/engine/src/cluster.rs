@@ -89,7 +89,7 @@ pub trait Cluster: Send + Sync {
     ) -> BoxStream<'static, Result<WatchEvent>>;
 
     /// Runs a command in a container and waits for its end, for a while. An error that
-    /// [is out of reach](Error::is_out_of_reach) means that it may not have been started.
+    /// [is out of reach](Error::is_unavailable) means that it may not have been started.
     async fn exec(&self, exec: &Exec) -> Result<ExecOutcome>;
 }
 

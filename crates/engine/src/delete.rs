@@ -2,13 +2,13 @@
 //!
 //! | stage | in | out |
 //! |---|---|---|
-//! | [`judge()`] | the request, the Backup, its location | whether it may be deleted, now or later |
-//! | [`look`], [`look_for_csi`] | the bucket | what the backup [holds](Holdings) |
-//! | [`plan()`] | that | a [`Plan`], or all that speaks against it |
-//! | [`possessions`], [`keep_shared`] | what other backups name | the plan without that |
-//! | [`open`], [`ready`] | the plan | the snapshotters that it needs, and that CSI drivers are there |
-//! | [`data`] | all of the above | no data outside of the bucket any more, or what is left of it |
-//! | [`files`] | the bucket | no files any more |
+//! | [`check_deletion()`] | the request, the Backup, its location | whether it may be deleted, now or later |
+//! | [`read_inventory`], [`read_csi_inventory`] | the bucket | what the backup [holds](BackupInventory) |
+//! | [`plan_deletion()`] | that | a [`DeletionPlan`], or all that speaks against it |
+//! | [`referenced_snapshots`], [`exclude_shared`] | what other backups name | the plan without that |
+//! | [`open_snapshotters`], [`check_csi_ready`] | the plan | the snapshotters that it needs, and that CSI drivers are there |
+//! | [`delete_data`] | all of the above | no data outside of the bucket any more, or what is left of it |
+//! | [`delete_files`] | the bucket | no files any more |
 //!
 //! # What holds
 //! - **Nothing loses its record.** What cannot be deleted is found before anything is touched, and the

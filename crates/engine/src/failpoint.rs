@@ -1,6 +1,6 @@
 //! The instants at which a kill tells most: before and after every effect on the outside.
 //!
-//! The code names them as it passes. A harness [watches](watch) and ends the process at one of them;
+//! The code names them as it passes. A harness [watches](set_handler) and ends the process at one of them;
 //! nobody watches in production, and passing costs a load.
 
 use std::sync::OnceLock;

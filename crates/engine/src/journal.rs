@@ -1,8 +1,8 @@
 //! What a run must not forget, whatever happens to the process that runs it.
 //!
 //! Before a block of items is touched, the run notes which pods it may freeze and which plugins it
-//! will ask to begin something ([`Begun`]). When all of that is over it notes what came of it
-//! ([`Ended`]). Nothing is written in between, while an application is frozen. After a restart,
+//! will ask to begin something ([`BlockStarted`]). When all of that is over it notes what came of it
+//! ([`BlockEnded`]). Nothing is written in between, while an application is frozen. After a restart,
 //! [`recover`] tells what is finished, and is taken over, from what is not, and is done again.
 //!
 //! Commands are never noted: hooks are derived again from the pod and the run. So a journal alone makes nobody execute

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `step` | the machine |
 //! | `track` | the loop around it: polls, uploads, cancels, deadlines |
-//! | `rate` | how often one plugin is asked |
+//! | `poll_limiter` | how often one plugin is asked |
 //! | `slots` | how many uploads run at a time |
 //! | `record` | the form in which Velero keeps operations in the bucket |
 

@@ -14,7 +14,7 @@
 //! | [`reset`], [`modifier`] | its JSON | the same, for its new life |
 //! | [`volume`] | a PersistentVolume | the same, with its data behind it |
 //! | `apply`, [`difference`] | an object | the object in the cluster |
-//! | `origin` | items that come to one place | which of them an object was |
+//! | `collision` | items that come to one place | which of them an object was |
 //! | [`hook`] | pods that were created | commands that were run in them |
 //! | [`plan`] | all of the above, with nothing written | what would become of each item |
 //! | [`finalize`] | all of the above | the files, and the status |

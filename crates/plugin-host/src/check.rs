@@ -6,7 +6,7 @@
 //! # What a caller can rely on
 //! - It ends: every rule has a limit, and a plugin that hangs has broken the rule that it hung in.
 //! - Objects and snapshots that it made are deleted and operations cancelled, also after an
-//!   interrupt; [`Finding::left`] names what may be left all the same. A volume cannot be deleted
+//!   interrupt; [`Finding::leftovers`] names what may be left all the same. A volume cannot be deleted
 //!   through a plugin; the finding names it. What an action itself creates stays.
 //! - A delete action is called with an item only if its kind is asked for: it removes what it is for.
 //! - A failure is told once. Rules that build on one that is broken are skipped, with the reason.

@@ -22,7 +22,7 @@ const CREDENTIALS_FILE: &str = "credentialsFile";
 
 /// Finds, starts and supervises plugins.
 ///
-/// Item actions are used through a [`Run`]: they get a process for each run, since Go actions cache
+/// Item actions are used through a [`PluginRun`]: they get a process for each run, since Go actions cache
 /// what they know and the log of a process belongs to one run. Stores and snapshotters get one for
 /// each configuration, since a second `Init` would overwrite the first.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ impl Inner {
 
 /// The plugins that take part in one run, in processes of its own.
 ///
-/// [`end`](Self::end) it when the run is over. Dropping it ends the processes as well, without the
+/// [`shut_down`](Self::shut_down) it when the run is over. Dropping it ends the processes as well, without the
 /// courtesy.
 #[derive(Debug)]
 pub struct PluginRun {

@@ -1,7 +1,7 @@
 //! Finds, starts, supervises and restarts plugin processes, and hands them out as trait objects.
 //!
 //! [`Host::discover`] asks every binary of the plugin folder what it has. From then on plugins are
-//! [`bowline_plugin`] trait objects: item actions through a [`Run`], stores and snapshotters for a
+//! [`bowline_plugin`] trait objects: item actions through a [`PluginRun`], stores and snapshotters for a
 //! configuration. Behind each is a process that is started when it is first called, restarted when
 //! it dies and ended when nobody needs it.
 //!

@@ -9,7 +9,7 @@ use futures_util::{Stream, TryStreamExt as _, stream};
 /// The largest piece that is sent. Larger ones are no faster and cost memory on both sides.
 pub(crate) const MAX_CHUNK: usize = 256 << 10;
 
-/// The same bytes, in pieces of at most [`MAX`] and none empty.
+/// The same bytes, in pieces of at most [`MAX_CHUNK`] and none empty.
 pub(crate) fn chunks(body: ByteStream) -> impl Stream<Item = io::Result<Bytes>> + Send {
     body.map_ok(|bytes| stream::iter(split(bytes).map(Ok))).try_flatten()
 }

@@ -1,7 +1,7 @@
 //! Objects whose values are nested deeply.
 //!
 //! `serde_json` reads some 127 levels and refuses more, since it reads by recursion. The API server takes
-//! objects of up to [`DEEPEST`] levels. Such an object is read without recursion here, but walking through
+//! objects of up to [`MAX_LEVELS`] levels. Such an object is read without recursion here, but walking through
 //! it, writing it and dropping it all recurse: so it is read only where the stack has room for that.
 
 use serde::de::{DeserializeOwned, IgnoredAny};

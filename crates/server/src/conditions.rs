@@ -48,7 +48,7 @@ impl CancelState {
 /// A run, as far as conditions tell of it.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSummary<'a> {
-    /// Where it stands: [from](Standing::from) its phase.
+    /// Where it stands: [from](RunState::from) its phase.
     pub state: RunState<'a>,
     /// Whether it is wanted no longer.
     pub cancel: CancelState,

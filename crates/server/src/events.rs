@@ -31,7 +31,7 @@ const QUARTERS: [u8; 3] = [75, 50, 25];
 pub enum Milestone {
     /// It has started.
     Started,
-    /// So much is through; see [`passed`].
+    /// So much is through; see [`newly_passed_quarter`].
     Progress {
         /// The quarter that was passed.
         percent: u8,
@@ -83,7 +83,7 @@ pub enum Milestone {
     },
 }
 
-/// The quarter that has been passed since `told` percent were told, if one has: 25, 50 or 75. That
+/// The quarter that has been passed since `last_reported` percent were told, if one has: 25, 50 or 75. That
 /// all is through is told by what comes next.
 pub fn newly_passed_quarter(last_reported: u8, done: u64, total: u64) -> Option<u8> {
     (done < total).then(|| quarter(done, total)).filter(|quarter| *quarter > last_reported)

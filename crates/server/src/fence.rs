@@ -9,7 +9,7 @@
 //! | the API server ([`Fence::client`]) | reading and watching; no commands in pods |
 //! | object stores ([`Fence::store`]) | reading; what is being written is broken off before its end |
 //! | built-in object stores ([`Fence::permit`]) | the same, for each try of each request and each piece of its body |
-//! | plugins ([`Calls`](crate::controllers)) | nothing |
+//! | plugins ([`PluginCalls`](crate::controllers)) | nothing |
 //!
 //! The clock is the one that goes on while a process is paused. What was sent a moment before cannot be
 //! called back; that is why writes name versions, and new objects have names that are decided by what they

@@ -204,7 +204,7 @@ pub(crate) struct SalvagedJournal {
     pub(crate) is_thawed: bool,
 }
 
-/// A journal whose run is gone. [`ConfigMaps::open`] reads it.
+/// A journal whose run is gone. [`ConfigMapJournal::open`] reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan {
     /// The uid of the run.

@@ -3,8 +3,8 @@
 //! # Guarantees
 //! - **No two guards at a time**, as long as nobody edits the Lease by hand and clocks run about
 //!   equally fast. A holder counts from *before* each renewal is sent and stops after
-//!   [`Terms::give_up`]; others count from *after* they have read that renewal and wait for
-//!   [`Terms::duration`], which is longer.
+//!   [`LeaseTimings::renew_deadline`]; others count from *after* they have read that renewal and wait for
+//!   [`LeaseTimings::duration`], which is longer.
 //! - **Times of two machines are never compared.** Those in the Lease are for people.
 //! - **Every write names the version that it was decided on.** Where somebody was faster, it fails,
 //!   and the Lease is looked at again.
@@ -56,7 +56,7 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTimings {
     /// How long others must wait after they have seen a renewal. Whole seconds; a part counts as one.
-    /// At most [`LONGEST`].
+    /// At most [`MAX_DURATION`].
     pub duration: Duration,
     /// How long after a renewal the next one follows.
     pub renew_interval: Duration,
@@ -135,7 +135,7 @@ pub enum Error {
 }
 
 /// The lease, as long as it is ours. Dropping it ends the renewals; others then wait as if this
-/// server had died. See [`Guard::release`].
+/// server had died. See [`LeaseGuard::release`].
 #[derive(Debug)]
 pub struct LeaseGuard {
     object: LeaseObject,

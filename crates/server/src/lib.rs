@@ -15,11 +15,11 @@
 //! | [`metrics`] | what Prometheus is told, and whether the server is well, over HTTP |
 //! | [`events`] | what `kubectl describe` shows of a run while it goes on |
 //! | [`conditions`] | what `kubectl wait` can wait for |
-//! | [`end`] | how a run ended, in the words that the last three share |
+//! | [`run_state`] | how a run ended, in the words that the last three share |
 //! | [`log`] | the server's log, and one for each run |
 //! | [`fence`] | lets nothing be changed outside once the lease is over |
 //! | [`lease`] | one active server: who has the lease, and when it is lost |
-//! | [`check`] | what a cluster must have before anything is started |
+//! | [`preflight`] | what a cluster must have before anything is started |
 //!
 //! # What holds
 //! - **A controller that fails ends the server**, with its name and reason. A server that looks

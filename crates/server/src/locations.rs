@@ -8,7 +8,7 @@
 //! # How often
 //! A store is kept, with its connections, for as long as settings, certificates and credentials are
 //! the same, and at most ten minutes: credentials that come from the server's own environment may
-//! change without a trace. [`Locations::forget`] ends that at once.
+//! change without a trace. [`Locations::evict`] ends that at once.
 
 mod credentials;
 

@@ -184,7 +184,7 @@ impl Metrics {
     }
 
     /// Shows the operations of a run in place of those that it showed before, and counts those that
-    /// have ended since. A run is remembered until it is [forgotten](Self::forget).
+    /// have ended since. A run is remembered until it is [forgotten](Self::remove_run).
     pub fn set_operations(&self, run_uid: &str, operations: &[Operation]) {
         self.replace_operations(run_uid, operations, |ended| {
             self.operations_ended.get_or_create(ended).inc();

@@ -34,7 +34,7 @@ pub(crate) fn deletion_objections(unlisted: &[Problem]) -> Vec<String> {
     unlisted.iter().map(reason).collect()
 }
 
-/// What is answered for a plugin that is not there: `why` says which one. It may be in a binary that a later start of
+/// What is answered for a plugin that is not there: `detail` says which one. It may be in a binary that a later start of
 /// the server can ask.
 pub(crate) fn missing_plugin_error(unlisted: &[Problem], detail: &str) -> Error {
     match unlisted {

@@ -20,7 +20,7 @@ pub struct Limits {
     pub packed: u64,
     /// Bytes after decompression.
     pub unpacked: u64,
-    /// Bytes after decompression for each byte before, once there are [`Self::FREE`] of them.
+    /// Bytes after decompression for each byte before, once there are [`Self::RATIO_EXEMPT_BYTES`] of them.
     pub ratio: u64,
     /// Bytes of memory that JSON becomes when it is read, [estimated](weigh) from what is in it.
     pub memory: u64,

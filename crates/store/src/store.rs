@@ -9,7 +9,7 @@
 //!
 //! # Deadlines
 //! Backends need not have any. Here, a call that moves no data has [`Deadlines::metadata`], and a
-//! stream has [`Deadlines::silence`] for each piece. Past it the outcome is unknown: all writes may
+//! stream has [`Deadlines::idle_timeout`] for each piece. Past it the outcome is unknown: all writes may
 //! be repeated.
 
 pub mod commit;

@@ -8,7 +8,7 @@
 //! # How
 //! A *janitor*, a shell of a few lines in a process group of its own, waits for the end of its
 //! standard input. We hold the other end of that pipe and never write to it, so the end comes when
-//! we close it or cease to exist. Processes are recognised by [`env::BED`] in their environment,
+//! we close it or cease to exist. Processes are recognised by [`env::BED_ID`] in their environment,
 //! which they inherit to their children: a process id may have been reused, this cannot be.
 //!
 //! There is one path for the orderly and the disorderly end, so the disorderly one is tested each

@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long another process may hold a lock: the longest build, and then some.
 const LOCK_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// Waits for the lock on a file; says so, naming `what`, if another process holds it. It is held
+/// Waits for the lock on a file; says so, naming `purpose`, if another process holds it. It is held
 /// until the returned file is dropped, and the system frees it when we are killed.
 pub(crate) async fn acquire(path: &Path, purpose: &str) -> io::Result<File> {
     let file = File::create(path)?;

@@ -46,7 +46,7 @@ pub struct Node {
 /// Why there can be no real node here, if so.
 ///
 /// Tests that need one skip with this line. In CI they must run, so there it is a failure: see
-/// [`require`].
+/// [`require_for_test`].
 pub fn unavailable_reason() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a real node needs root");

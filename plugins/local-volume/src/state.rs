@@ -295,7 +295,7 @@ impl State {
     /// Removes what killed processes have left here. Clones of snapshots that were uploaded go, too,
     /// if they are not to be kept.
     ///
-    /// Only setting things aside needs that nobody else is at work, and takes no time; `also` is
+    /// Only setting things aside needs that nobody else is at work, and takes no time; `while_locked` is
     /// called then. If somebody is at work, that is left for another time.
     pub(crate) fn remove_leftovers(
         &self,

@@ -36,7 +36,7 @@ pub(crate) struct RunningUploads(Mutex<HashMap<Id, Arc<RunningUpload>>>);
 
 /// What became of the wish to upload.
 pub(crate) enum UploadStart {
-    /// It is for the caller to do, and to [`end`](Uploads::end).
+    /// It is for the caller to do, and to [`finish`](Uploads::end).
     New(Arc<RunningUpload>),
     /// Somebody does it already.
     Running(Arc<RunningUpload>),

@@ -12,7 +12,7 @@ use crate::path::VolumePath;
 use crate::roots::{OWN_PREFIX, OpenRoot};
 use crate::tree::{self, TreeError, beneath};
 
-/// How a volume is named while it is filled. [`OWN`] is how these begin.
+/// How a volume is named while it is filled. [`OWN_PREFIX`] is how these begin.
 const NEW_PREFIX: &str = ".bowline-restore-";
 /// How it is named while it is removed.
 const REMOVED_PREFIX: &str = ".bowline-gone-";

@@ -31,11 +31,11 @@ pub(crate) struct RunUnderTest {
     pub(crate) uid: String,
     /// The namespace that is backed up, or restored into.
     pub(crate) namespace: String,
-    /// See [`Run::recorded`].
+    /// See [`RunEvidence::executed_when_recorded`].
     pub(crate) executed_when_recorded: Option<usize>,
-    /// See [`Run::settled`].
+    /// See [`RunEvidence::recorded_requests`].
     pub(crate) recorded_requests: Option<BTreeSet<String>>,
-    /// What the CSI driver had of it when all was recorded and the server dead: see [`check::Csi`].
+    /// What the CSI driver had of it when all was recorded and the server dead: see [`check::CsiEvidence`].
     pub(crate) csi_recorded_handles: Option<BTreeSet<String>>,
     /// The volumes that there were before it.
     pub(crate) volumes_before: BTreeSet<String>,

@@ -1,6 +1,6 @@
 //! `bowline demo`: a cluster of its own, with an application in it, to try things on.
 //!
-//! The acts of the demo are steps of [`perform`], in order. Each adds what it shows to the story.
+//! The acts of the demo are steps of [`run_demo`], in order. Each adds what it shows to the story.
 
 mod backup;
 mod orders;

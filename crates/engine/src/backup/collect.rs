@@ -60,7 +60,7 @@ pub(super) struct SpooledItem {
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
     pub(super) spool_range: SpoolRange,
-    /// Whether it waits for its own block. Otherwise it waits for all of them, as [`Turn::Last`]
+    /// Whether it waits for its own block. Otherwise it waits for all of them, as [`ListPhase::AfterBlocks`]
     /// does.
     pub(super) is_of_block: bool,
     /// It is known to come.
@@ -343,7 +343,7 @@ fn list_phase(context: &Context, resource: &Resource) -> ListPhase {
     }
 }
 
-/// Whether an object has no block and yet must not come before any: see [`Turn::Last`].
+/// Whether an object has no block and yet must not come before any: see [`ListPhase::AfterBlocks`].
 fn waits_for_blocks(context: &Context, object: &Object) -> bool {
     may_need_block(context, &object.resource)
         && context.plugin_item_actions().any(|action| action.selects(object))

@@ -2,7 +2,7 @@
 //!
 //! The same two halves as in [`snapshot`](super::snapshot), for the sake of the application. `prepare` does
 //! what can be done before anybody is frozen: which claims, which class, what the VolumeSnapshots will be
-//! called, and the watches that tell of them. `take` makes all VolumeSnapshots of a block at once, and
+//! called, and the watches that tell of them. `create` makes all VolumeSnapshots of a block at once, and
 //! waits until each has its handle: then its point in time is fixed. After the thaw, `finish` writes down
 //! what a restore must know, and only then are the claims visited, which say which snapshot they have.
 //! That a snapshot can be used is an operation, which goes on behind the backup.
@@ -13,13 +13,13 @@
 //! | `class` | which VolumeSnapshotClass |
 //! | `object` | VolumeSnapshots and contents, written and read |
 //! | `group` | claims that are snapshotted together |
-//! | `take` | the window, and what follows it |
+//! | `create` | the window, and what follows it |
 //! | `record` | what came of a snapshot |
-//! | `clear` | snapshots that nobody waits for |
-//! | `sight` | what the cluster says of snapshots while they are taken |
+//! | `cleanup` | snapshots that nobody waits for |
+//! | `watch` | what the cluster says of snapshots while they are taken |
 //! | `action` | the item actions, under the names of Velero's |
-//! | `follow` | the operations: whether snapshots can be used |
-//! | `leave` | what becomes of snapshots at the end |
+//! | `readiness` | the operations: whether snapshots can be used |
+//! | `retention` | what becomes of snapshots at the end |
 
 mod action;
 pub mod class;
@@ -177,7 +177,7 @@ impl Csi {
         self.claims().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Whose turn it is with a claim. One that another block has in flight is left to that; `see` notes
+    /// Whose turn it is with a claim. One that another block has in flight is left to that; `mark_visited` notes
     /// that it is visited, and says whether it was not. All of it at once, since blocks work side by side.
     pub(super) fn claim_visit(
         &self,

@@ -1,6 +1,6 @@
 //! What belongs to a backup: which kinds, which namespaces, which objects.
 //!
-//! A [`Spec`] of lists enters, compiled once into a [`Filter`] that answers with a [`Verdict`]. The
+//! A [`Spec`] of lists enters, compiled once into a [`Filter`] that answers with a [`FilterVerdict`]. The
 //! rules are those of Velero's `includes_excludes.go` and of its page on resource filtering. Where
 //! the two disagree the page counts:
 //!

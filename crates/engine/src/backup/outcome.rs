@@ -1,7 +1,7 @@
 //! What a run came to, however it ended.
 //!
 //! Also a run that fails early, or is not taken up again, has begun things outside that others must know
-//! of: operations and snapshots that an earlier process noted. They are in its [`Taken`] all the same.
+//! of: operations and snapshots that an earlier process noted. They are in its [`BackupOutcome`] all the same.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

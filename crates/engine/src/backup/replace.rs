@@ -77,7 +77,7 @@ pub fn journaled_items(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
 
 /// Stores items again in the archive of a backup. The operations file, which names them, lies in the
 /// bucket; who can write that must not get to see the whole cluster. So the filters of the backup hold,
-/// but for items that its own notes name (`noted`): actions may want what users did not.
+/// but for items that its own notes name (`journaled_items`): actions may want what users did not.
 pub async fn run(
     run: Run,
     items: &BTreeSet<ResourceIdentifier>,

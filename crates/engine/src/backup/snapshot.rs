@@ -1,7 +1,7 @@
 //! Snapshots of volumes by the plugins of VolumeSnapshotLocations.
 //!
 //! In two halves, for the sake of the application. `prepare` does what can be done before it is
-//! frozen: which volumes, which plugin knows them, what are they. `take` does the rest inside the
+//! frozen: which volumes, which plugin knows them, what are they. `create_snapshots` does the rest inside the
 //! window, for all volumes of a block side by side: it fixes the point in time and nothing else.
 //! Completing a snapshot and uploading it are operations that go on behind the backup.
 
@@ -416,7 +416,7 @@ pub fn apply_operation_results(
     }
 }
 
-/// Takes the ids of snapshots out of the records of volumes that have been deleted; `left` are those that
+/// Takes the ids of snapshots out of the records of volumes that have been deleted; `undeleted` are those that
 /// have not.
 pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo]) {
     for info in infos {

@@ -2,7 +2,7 @@
 //!
 //! The backup owes an answer for every volume: who wanted its data saved, by which method, and what
 //! came of it. Pods, claims and volumes are noted as they are visited, and so are snapshots that were
-//! taken; at the end [`Volumes::settle`] judges each volume by Velero's rules.
+//! taken; at the end [`Volumes::decide_all`] judges each volume by Velero's rules.
 //!
 //! | a volume policy says | or else | then |
 //! |---|---|---|

@@ -52,7 +52,7 @@ pub enum WaitOutcome<T> {
     TimedOut,
 }
 
-/// Follows objects until `look` finds what it looks for. It is asked after each change. It cannot find
+/// Follows objects until `find` finds what it looks for. It is asked after each change. It cannot find
 /// out that something is not there: what it has not seen may come next.
 pub async fn wait_until<T>(
     cluster: &dyn Cluster,

@@ -34,7 +34,7 @@ pub struct BackupInventory {
     /// Copies of snapshots; those of the cluster.
     pub data_uploads: Vec<DataUpload>,
     /// The VolumeSnapshotContents of CSI snapshots that the backup took: those of an old backup, and
-    /// [those of its archive](look_for_csi).
+    /// [those of its archive](read_csi_inventory).
     pub csi_contents: Vec<Value>,
     /// Those of an old backup that it may have taken, or users.
     pub csi_undecided: Vec<Value>,

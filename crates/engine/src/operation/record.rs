@@ -105,7 +105,7 @@ pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
     })
 }
 
-/// Reads an operation on the snapshot of a volume. One without a time of its own began at `began`.
+/// Reads an operation on the snapshot of a volume. One without a time of its own began at `default_created`.
 pub fn from_volume(
     record: VolumeOperation,
     timeout: Duration,
@@ -123,7 +123,7 @@ pub fn from_volume(
     Ok(Operation { volume: Some(VolumeDetails { location, snapshot_type }), ..operation })
 }
 
-/// Reads an operation of a backup. One without a time of its own began at `began`.
+/// Reads an operation of a backup. One without a time of its own began at `default_created`.
 pub fn from_backup(
     record: BackupOperation,
     timeout: Duration,
@@ -139,7 +139,7 @@ pub fn from_backup(
     Ok(operation)
 }
 
-/// Reads an operation of a restore. One without a time of its own began at `began`.
+/// Reads an operation of a restore. One without a time of its own began at `default_created`.
 pub fn from_restore(
     record: RestoreOperation,
     timeout: Duration,

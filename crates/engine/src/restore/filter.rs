@@ -1,6 +1,6 @@
 //! What of a backup is restored: which kinds, which namespaces, which items.
 //!
-//! A [`Spec`] enters, compiled once into a [`Filter`] that answers with a [`Verdict`]. Namespaces
+//! A [`Spec`] enters, compiled once into a [`Filter`] that answers with a [`RestoreVerdict`]. Namespaces
 //! are those of the backup, not those that they are mapped to. The rules are those of Velero's
 //! `pkg/restore/restore.go`:
 //!
@@ -8,7 +8,7 @@
 //! - What is cluster-scoped is restored unless `includeClusterResources` is false. If it is not set
 //!   and any namespace is selected or excluded, only as what other items need.
 //! - A kind that the cluster does not know is judged by its name: an action may still change it.
-//! - The [`ALWAYS`] kinds are looked at whatever the lists say, as they carry what volumes need.
+//! - The [`ALWAYS_INCLUDED`] kinds are looked at whatever the lists say, as they carry what volumes need.
 //! - Pods and jobs that have ended, and the shadows of static pods, are left alone.
 //!
 //! One rule is ours: the Namespace object of a namespace that is not restored is not restored

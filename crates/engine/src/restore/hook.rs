@@ -1,7 +1,7 @@
 //! Commands that run in pods after they are restored.
 //!
 //! In: the hooks of the Restore, compiled once by [`Hooks::new`], and a pod as it was created. Out: a
-//! [`Plan`] of what runs in it, which a [`Watch`] carries out while the restore goes on: it waits
+//! [`HookPlan`] of what runs in it, which a [`HookRunner`] carries out while the restore goes on: it waits
 //! until containers run, and tells what fails as an error on the pod.
 //!
 //! A pod says with annotations which hook it wants; that one replaces the hooks of the Restore.

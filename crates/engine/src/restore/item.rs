@@ -1,7 +1,7 @@
 //! One item: read, shown to the actions, changed where it must be, written.
 //!
 //! What an action wants is restored first. An item that several want is restored once, and those
-//! that need it wait for it ([`Once`](super::once::Once)) without holding a place at the API server.
+//! that need it wait for it ([`ClaimedItems`](super::once::Once)) without holding a place at the API server.
 //! What it becomes is found out in [`prepare`], which a dry run uses as well.
 
 pub(super) mod prepare;

@@ -4,7 +4,7 @@
 //! item that needs it waits. Items that need each other in a circle do not wait for ever: the one
 //! whose waiting would close the circle goes on as if the other were done.
 //!
-//! An item that must be shown to an action a second time is so alone ([`Once::alone`]).
+//! An item that must be shown to an action a second time is so alone ([`ClaimedItems::exclusive_retry`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -2,7 +2,7 @@
 //!
 //! Items go through the same stages as in a restore, up to the object that would be written. Then the
 //! API server is asked with a dry-run request: what it says is what it would say, with its defaults,
-//! its validation and its admission. Out comes an [`Entry`] for each item, with a [`Verdict`] and the
+//! its validation and its admission. Out comes an [`PlanEntry`] for each item, with a [`PlanVerdict`] and the
 //! reason.
 //!
 //! # What is not validated
@@ -12,7 +12,7 @@
 //!
 //! # What a plan cannot know
 //! - What plugins make of snapshots: that a volume would be made from one is told, and nobody is asked.
-//! - What actions of plugins do, and the built-in ones that look something up ([`Plan::not_run`]).
+//! - What actions of plugins do, and the built-in ones that look something up ([`RestorePlan::not_run`]).
 //! - What many objects come to together, such as a quota that the last one of them exceeds.
 //! - What happens in the cluster meanwhile.
 

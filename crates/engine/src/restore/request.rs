@@ -52,7 +52,7 @@ pub struct Facts {
     /// The backup that the Restore names, if it is there; or all backups of the schedule that it
     /// names. Or why they could not be looked up.
     pub backups: Result<Vec<Backup>, String>,
-    /// The storage location of the backup that [`source()`] finds among them.
+    /// The storage location of the backup that [`source_backup()`] finds among them.
     pub location: Lookup<BackupStorageLocation>,
     /// The data of the ConfigMap that `spec.resourceModifier` names. Not looked at without it.
     pub modifiers: Lookup<BTreeMap<String, String>>,

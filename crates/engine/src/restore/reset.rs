@@ -3,7 +3,7 @@
 //! Pure functions on the JSON of an object. They take away what belonged to the object's former
 //! life, as Velero's `resetMetadataAndStatus` does. `managedFields` stay until the actions have seen the
 //! object: by them the action for Services knows which ports somebody chose, and plugins may ask them as
-//! well. Then [`managed_fields`] takes them away, and says whether they are to be written back.
+//! well. Then [`remove_managed_fields`] takes them away, and says whether they are to be written back.
 
 #[cfg(test)]
 mod tests;

@@ -75,7 +75,7 @@ impl Versions {
     }
 
     /// Chooses the version for the items of a kind. One of an old archive, which does not tell in
-    /// which version its items are, is looked at item by item with [`exactly`](Self::exactly).
+    /// which version its items are, is looked at item by item with [`find_exact`](Self::find_exact).
     pub fn choose(&self, id: &GroupResource, kind: &Kind) -> Result<ChosenVersion, NotServed> {
         let served = self.served(id)?;
         let Some(preferred) = &kind.preferred else {

@@ -3,11 +3,11 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `standing` | finds out whether a volume can have its name, and waits for one that is on its way out |
+//! | `name_state` | finds out whether a volume can have its name, and waits for one that is on its way out |
 //! | `csi` | sees that a claim from a CSI snapshot has that snapshot, and follows the claim |
-//! | `claims` | knows from a watch which claims have their volumes |
-//! | `make` | has a plugin make a volume from a snapshot, so that none is forgotten |
-//! | `witness` | the port to whoever shows how that goes |
+//! | `claim_tracker` | knows from a watch which claims have their volumes |
+//! | `creation` | has a plugin make a volume from a snapshot, so that none is forgotten |
+//! | `volume_progress` | the port to whoever shows how that goes |
 
 mod claim_tracker;
 mod creation;

@@ -291,7 +291,7 @@ impl ObjectStoreCheck {
     }
 }
 
-/// The bucket. Without one no rule is judged that needs it: see [`Made::lacks`].
+/// The bucket. Without one no rule is judged that needs it: see [`CreatedResources::missing_input`].
 fn bucket(input: &Input) -> &str {
     input.bucket.as_deref().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Runs backups: `ReadyToStart` → … → `Completed`, or whatever is true.
 //!
-//! A `Course` is one backup on its way, from wherever it is to its end. Each stage begins from what
+//! A `BackupRun` is one backup on its way, from wherever it is to its end. Each stage begins from what
 //! the cluster and the bucket say, so that it makes no difference whether the stage before was run by
 //! this process or by one that is gone:
 //!

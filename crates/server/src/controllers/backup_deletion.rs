@@ -108,7 +108,7 @@ struct Controller {
     requests: Store<DeleteBackupRequest>,
     turns: DeletionLocks,
     possessions: PossessionIndex,
-    /// See [`Going::planned_alone`].
+    /// See [`PreparedDeletion::planned_alone`].
     planning: Arc<Mutex<()>>,
     earlier: EarlierAttempts,
 }

@@ -312,7 +312,7 @@ impl Controller {
         }
     }
 
-    /// Takes one backup in, or says why not. `begun` is the Backup of an earlier try.
+    /// Takes one backup in, or says why not. `existing` is the Backup of an earlier try.
     async fn import_backup(
         &self,
         store: &BackupStore,

@@ -1,6 +1,6 @@
 //! Runs restores: `New` → `InProgress` → … → `Completed`, or whatever is true.
 //!
-//! A `Course` is one restore on its way, as with backups. One that is found in progress when the
+//! A `RestoreRun` is one restore on its way, as with backups. One that is found in progress when the
 //! server starts is run again: what it has created is recognised, the operations that it has begun are
 //! in its journal, and every object is there once in the end.
 

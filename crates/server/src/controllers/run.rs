@@ -86,7 +86,7 @@ pub(super) fn add_results(
     *warnings = (*warnings).max(count(results.warnings.count()));
 }
 
-/// Waits for the end of a run, which is told to stop if `gone` is first. Returns what came of the
+/// Waits for the end of a run, which is told to stop if `object_gone` is first. Returns what came of the
 /// run, and whether its object is still there.
 pub(super) async fn run_until_gone<T>(
     run: impl Future<Output = T>,

@@ -38,7 +38,7 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 /// When to look again at a Schedule whose last backup has not got far enough, if few have to wait.
 const HELD_PAUSE: Duration = Duration::from_secs(2);
-/// The pause grows by [`HELD`] for each so many that wait, so that none starves.
+/// The pause grows by [`HELD_PAUSE`] for each so many that wait, so that none starves.
 const HELD_PAUSE_STEP: usize = 100;
 /// How many Backups are listed at a time.
 const PAGE: u32 = 500;

@@ -110,7 +110,7 @@ pub(super) struct VeleroMetrics {
     /// In the order of [`Count`].
     counts: Vec<Family<ScheduleLabels, Counter>>,
     durations: Family<ScheduleLabels, Histogram, fn() -> Histogram>,
-    /// In the order of [`CSI`].
+    /// In the order of [`CSI_COUNTERS`].
     csi: [Family<BackupLabels, Counter>; 3],
     archive_sizes: ScheduleGaugeFamily,
     /// Those that have no labels. They are not told before they are known.

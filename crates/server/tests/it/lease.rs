@@ -74,7 +74,7 @@ fn renewed(lease: &Lease) -> Option<Timestamp> {
     spec(lease).renew_time.as_ref().map(|time| time.0)
 }
 
-/// Between a client and the API server. What `way` does not return is never answered.
+/// Between a client and the API server. What `filter` does not return is never answered.
 #[derive(Clone)]
 struct FilteredService<W> {
     inner: Client,

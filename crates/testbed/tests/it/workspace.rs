@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
-/// `FOR_TESTS`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
+/// `TEST_DEPENDENCIES`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
 const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
@@ -59,7 +59,7 @@ fn crates_use_only_what_the_architecture_allows() {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let members: BTreeSet<String> = packages.iter().map(|p| text(&p["name"])).collect();
     let known: BTreeSet<String> = allowed.keys().map(|&name| name.to_owned()).collect();
-    assert_eq!(members, known, "every crate of the workspace has a row in ARROWS, and no other");
+    assert_eq!(members, known, "every crate of the workspace has a row in ALLOWED_DEPENDENCIES, and no other");
 
     let mut wrong = Vec::new();
     for package in packages {
@@ -76,7 +76,7 @@ fn crates_use_only_what_the_architecture_allows() {
             }
         }
     }
-    assert!(wrong.is_empty(), "not allowed by ARROWS: {wrong:?}");
+    assert!(wrong.is_empty(), "not allowed by ALLOWED_DEPENDENCIES: {wrong:?}");
 }
 
 #[test]

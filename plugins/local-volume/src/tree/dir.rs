@@ -2,7 +2,7 @@
 //!
 //! It gets its owner, mode and time when nothing is put into it any more, since each new entry would
 //! change the time, and a mode may forbid new entries. Who puts something in holds an [`Arc`] of it, and
-//! gives it to [`release`] afterwards; a folder holds its parent.
+//! gives it to [`finish_if_last`] afterwards; a folder holds its parent.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd};

@@ -142,7 +142,7 @@ pub fn apply_operation_results(operations: &[Operation], infos: &mut [BackupVolu
 }
 
 /// Takes the handles of snapshots out of the records of volumes that have been deleted: those of
-/// `discarded` of which nothing may be `left`.
+/// `discarded` of which nothing may be `leftovers`.
 pub fn clear_discarded_handles(
     discarded: &[Target],
     leftovers: &Leftovers,

@@ -27,7 +27,7 @@ pub struct DeletableCsiSnapshot {
     pub class: String,
     /// The namespace and the name of the VolumeSnapshot that it was taken for.
     pub snapshot: (String, String),
-    /// Whether it was taken with a Secret. Which one [this cluster](super::ready) says.
+    /// Whether it was taken with a Secret. Which one [this cluster](super::check_csi_ready) says.
     pub needs_secret: bool,
     /// Annotations that its deletion needs: they name the Secret. Never those of the archive.
     pub annotations: BTreeMap<String, String>,

@@ -12,7 +12,7 @@
 //! | `content` | `velero.io/csi-volumesnapshotcontent-restorer` | VolumeSnapshotContents |
 //! | `snapshot`, `group` | `velero.io/csi-volumesnapshot-restorer` | VolumeSnapshots |
 //!
-//! `source` is what the archive says of a snapshot, `surroundings` what the cluster must have for it.
+//! `source` is what the archive says of a snapshot, `capabilities` what the cluster must have for it.
 //! They look things up, but write nothing that a restore would not show as an item, except for the stub
 //! of a group, which a dry run leaves out.
 

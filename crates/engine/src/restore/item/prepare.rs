@@ -1,7 +1,7 @@
 //! From an item of the archive to the object that is written, for a restore as for its dry run.
 //!
 //! In two halves, since the namespace of an item is made ready in between: [`Working::find`] reads it
-//! and asks the filters, [`Working::shape`] takes away its former life, shows it to the actions and
+//! and asks the filters, [`Working::prepare_object`] takes away its former life, shows it to the actions and
 //! makes the changes that were asked for.
 
 use std::collections::BTreeMap;

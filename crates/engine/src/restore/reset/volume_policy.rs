@@ -3,7 +3,7 @@
 //! The rules are Velero's: a volume whose data was saved gets it back, one without data is made
 //! anew if it would have gone with its claim, and any other is created as it was. This version
 //! brings back what is in the snapshots of plugins and of CSI drivers. Where Velero would bring back
-//! data by other means, or from a snapshot that is not whole, the volume is [`Fate::Lacking`]: an
+//! data by other means, or from a snapshot that is not whole, the volume is [`VolumeDecision::DataUnavailable`]: an
 //! application must not come up with an empty volume and nobody knowing.
 
 use bowline_store::file::{BackupVolumeInfo, Method, Outcome, Snapshot, SnapshotPhase};

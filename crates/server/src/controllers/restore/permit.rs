@@ -64,7 +64,7 @@ impl RestoreQueue {
     }
 
     /// Takes the turn of a restore, if it is next among those that are known. If it is not, ask again
-    /// after [`Self::releases`], or a [`PAUSE`].
+    /// after [`Self::releases`], or a [`QUEUE_POLL_INTERVAL`].
     pub(super) fn acquire(
         self: &Arc<Self>,
         restore: &Restore,

@@ -149,7 +149,7 @@ impl Folder {
         Ok(())
     }
 
-    /// The keys of the files here and below whose names here begin with `begin`.
+    /// The keys of the files here and below whose names here begin with `name_prefix`.
     pub(super) fn list_keys(
         &self,
         name_prefix: &str,
@@ -180,7 +180,7 @@ impl Folder {
         Ok(keys)
     }
 
-    /// The folders here whose names begin with `begin` and that have a file somewhere below.
+    /// The folders here whose names begin with `name_prefix` and that have a file somewhere below.
     pub(super) fn folders_with_files(
         &self,
         name_prefix: &str,
