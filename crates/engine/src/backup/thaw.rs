@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bowline_api::backup::BackupHooks;
 use futures::StreamExt as _;
@@ -172,10 +173,14 @@ pub async fn thaw_leftover_pods(
     outcome
 }
 
-/// Gives up pods that are not reached as soon as their run is canceled: it must not wait for a node that is away, and
-/// whoever passes over the journals thaws them later. It never returns.
+/// For how long a canceled run still tries to reach pods that are frozen.
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
+
+/// Gives up pods that are not reached a moment after their run is canceled. A canceled run must not wait for minutes for
+/// a node that is away; the server goes on trying to thaw the pods in its journal. Never returns.
 pub async fn give_up_if_canceled<T>(cancel: &CancellationToken, given_up: &CancellationToken) -> T {
     cancel.cancelled().await;
+    tokio::time::sleep(CANCEL_GRACE).await;
     given_up.cancel();
     std::future::pending().await
 }

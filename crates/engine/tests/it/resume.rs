@@ -275,8 +275,8 @@ fn unreachable_after_freeze(is_away: &Arc<AtomicBool>, cancel: &CancellationToke
 
 #[tokio::test(start_paused = true)]
 async fn unreached_pod_stays_in_the_journal_until_thawed() {
-    // A run that is cancelled meanwhile tries as long.
-    for is_canceled in [false, true] {
+    // A run that is canceled meanwhile tries for some seconds, and any other for minutes.
+    for (is_canceled, attempts) in [(false, 10), (true, 4)] {
         let (is_away, cancel) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
         let cluster = unreachable_after_freeze(&is_away, &cancel);
         let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
@@ -289,7 +289,7 @@ async fn unreached_pod_stays_in_the_journal_until_thawed() {
         assert_eq!(outcome.archive.is_err(), is_canceled, "{:?}", outcome.archive);
         assert!(outcome.may_leave_frozen);
         assert_eq!(outcome.hooks, (2, 1));
-        assert!(commands(&cluster).len() > 10, "{:?}", commands(&cluster));
+        assert!(commands(&cluster).len() > attempts, "{:?}", commands(&cluster));
         let (errors, _) = outcome.report.messages();
         assert!(errors[0].text.contains("the pod may still be frozen"), "{errors:?}");
 

@@ -59,7 +59,10 @@ fn crates_use_only_what_the_architecture_allows() {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let members: BTreeSet<String> = packages.iter().map(|p| text(&p["name"])).collect();
     let known: BTreeSet<String> = allowed.keys().map(|&name| name.to_owned()).collect();
-    assert_eq!(members, known, "every crate of the workspace has a row in ALLOWED_DEPENDENCIES, and no other");
+    assert_eq!(
+        members, known,
+        "every crate of the workspace has a row in ALLOWED_DEPENDENCIES, and no other"
+    );
 
     let mut wrong = Vec::new();
     for package in packages {
