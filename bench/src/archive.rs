@@ -1,7 +1,7 @@
-//! What is in an archive, as requests that create it.
+//! Contents of an archive, as requests that create them.
 //!
-//! Enough of a restore to know how fast one can be: what belonged to the former life of an object
-//! goes, and nothing is looked up, chosen or compared.
+//! Enough of a restore to measure its lowest possible duration: fields that belong to the former cluster are removed,
+//! and nothing is looked up, chosen or compared.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use flate2::read::MultiGzDecoder;
 use serde_json::Value;
 
-/// What no restore brings back.
+/// Resources that no restore brings back.
 const NEVER_RESTORED: [&str; 5] = [
     "nodes",
     "events",
@@ -20,24 +20,24 @@ const NEVER_RESTORED: [&str; 5] = [
     "volumeattachments.storage.k8s.io",
 ];
 
-/// Of an object's metadata, what is its own and not its cluster's.
+/// Metadata that belongs to the object and not to its cluster.
 const KEPT_METADATA_FIELDS: [&str; 5] =
     ["name", "namespace", "labels", "annotations", "finalizers"];
 
-/// What ties the selector and the pods of a Job to its former self.
+/// Labels that tie the selector and the pods of a Job to its former UID.
 const CONTROLLER_UID: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
-/// The largest object that is read.
+/// Largest object that is read.
 const MAX_OBJECT_BYTES: u64 = 16 << 20;
 
-/// A request that creates an object.
+/// Request that creates an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateRequest {
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
 }
 
-/// All that an archive holds, in the order in which it must be created.
+/// All requests of an archive, in the order in which they must be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CreateRequests {
     pub(crate) definitions: Vec<CreateRequest>,
@@ -45,7 +45,6 @@ pub(crate) struct CreateRequests {
     pub(crate) others: Vec<CreateRequest>,
 }
 
-/// Reads an archive.
 pub(crate) fn read(tarball: &Path) -> anyhow::Result<CreateRequests> {
     let file = File::open(tarball).context("cannot open the archive")?;
     let mut tar = tar::Archive::new(MultiGzDecoder::new(std::io::BufReader::new(file)));
@@ -68,8 +67,8 @@ pub(crate) fn read(tarball: &Path) -> anyhow::Result<CreateRequests> {
     Ok(posts)
 }
 
-/// The resource and namespace of an item that a restore brings back, from its path. What has a folder
-/// for its version is in the archive a second time without.
+/// Resource and namespace of a restorable item, from its path. An item in a folder for its version is in the archive a
+/// second time without it.
 fn item_location(path: &str) -> Option<(&str, Option<&str>)> {
     let parts: Vec<&str> = path.split('/').collect();
     let (resource, namespace) = match parts[..] {
@@ -94,7 +93,7 @@ fn create_request(
     Ok(CreateRequest { path, body: serde_json::to_vec(&object)? })
 }
 
-/// Takes from an object what the API server would refuse, or would not have been given.
+/// Removes fields that the API server would reject, or that a client does not send.
 fn strip_server_fields(resource: &str, object: &mut Value) {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");

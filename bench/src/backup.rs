@@ -17,32 +17,32 @@ use crate::{print_line, requests};
 
 const BACKUP_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// What one backup took.
+/// Measurement of one backup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct BackupMeasurement {
     /// From the creation of the Backup to its last phase.
     pub(crate) wall_s: f64,
-    /// Of the server and its plugins.
+    /// CPU time of the server and its plugins.
     pub(crate) cpu_s: f64,
-    /// The same, at one time.
+    /// Largest memory of the server and its plugins at one time.
     pub(crate) peak_rss_bytes: u64,
-    /// As the Backup counts them.
+    /// Items as the Backup counts them.
     pub(crate) items: u64,
-    /// Of the tarball.
+    /// Size of the tarball.
     pub(crate) bytes: u64,
     pub(crate) apiserver_cpu_s: f64,
-    /// That the API server answered meanwhile, whoever asked.
+    /// Requests that the API server answered meanwhile, from any client.
     pub(crate) api_requests: u64,
 }
 
-/// What all backups took, round by round.
+/// Measurements of all backups, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Backups {
     pub(crate) listings: Vec<ListingMeasurement>,
     pub(crate) runs: Vec<(Contender, Vec<BackupMeasurement>)>,
 }
 
-/// Backs the cluster of a stage, in which so many objects were created, up by each contender.
+/// Has each contender back up a cluster in which so many objects were created.
 pub(crate) async fn rounds(
     env: &BenchEnv,
     objects: usize,
@@ -72,7 +72,7 @@ pub(crate) async fn rounds(
     Ok(backups)
 }
 
-/// Who comes first changes from round to round, so that it is to nobody's advantage.
+/// The first contender alternates from round to round, so that none has an advantage.
 pub(crate) fn alternate_order<T>(all: &mut [T], round: u16) -> impl Iterator<Item = &mut T> {
     let mut all: Vec<&mut T> = all.iter_mut().collect();
     if round.is_multiple_of(2) {
@@ -92,7 +92,7 @@ async fn measure_listing(env: &BenchEnv, kinds: &[String]) -> anyhow::Result<Lis
     Ok(ListingMeasurement { wall_s: wall.as_secs_f64(), bytes, count, apiserver_cpu_s })
 }
 
-/// Takes one backup, of all namespaces but some, when everything is quiet.
+/// Takes one backup, of all namespaces except some, when the machine is quiet.
 pub(crate) async fn measure_backup(
     env: &BenchEnv,
     server: &Server,
@@ -106,7 +106,7 @@ pub(crate) async fn measure_backup(
         "metadata": {"name": name},
         "spec": {
             "storageLocation": LOCATION,
-            // Without it Velero leaves most cluster-scoped kinds out.
+            // Without it Velero omits most cluster-scoped kinds.
             "includeClusterResources": true,
             "excludedNamespaces": excluded_namespaces,
         },
@@ -141,7 +141,7 @@ pub(crate) async fn measure_backup(
     })
 }
 
-/// The items of a backup that is complete, or why it is not.
+/// Items of a completed backup, or the reason why it did not complete.
 fn items_of(status: &BackupStatus) -> anyhow::Result<u64> {
     if status.phase != Some(BackupPhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is measured on: a control plane that runs nothing else, and the bucket of the whole run.
+//! Environment of the measurements: a control plane that runs nothing else, and the bucket of the whole run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use serde::Serialize;
 
 use crate::measure::{self, Usage};
 
-/// A cluster, and what all contenders need to work on it.
+/// Cluster, and everything that contenders need to work on it.
 pub(crate) struct BenchEnv {
     pub(crate) s3: Arc<S3>,
     pub(crate) plane: ControlPlane,
     pub(crate) client: Client,
-    /// Where servers run, which is outside the namespaces of a node.
+    /// Bed of the servers, outside the namespaces of a node.
     pub(crate) servers: Bed,
-    /// Whether servers are to take snapshots by CSI drivers.
+    /// True if servers take snapshots with CSI drivers.
     pub(crate) has_csi: bool,
-    /// The binaries that are measured.
+    /// Measured binaries.
     pub(crate) binaries: Binaries,
-    /// The processes of the API server, etcd and the controllers.
+    /// Processes of the API server, etcd and the controllers.
     pub(crate) cluster: [u32; 3],
 }
 
-/// The programs of ours that are measured.
+/// Measured binaries of Bowline.
 #[derive(Clone, Debug)]
 pub(crate) struct Binaries {
     pub(crate) bowline: PathBuf,
-    /// Another build, to compare with.
+    /// Another build, for comparison.
     pub(crate) baseline: Option<PathBuf>,
 }
 
-/// What else the machine did while something was measured, in seconds of its cores.
+/// Other use of the machine during a measurement, in seconds of its cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct MachineUsage {
     #[serde(rename = "apiserver_cpu_s")]
@@ -42,13 +42,13 @@ pub(crate) struct MachineUsage {
     pub(crate) etcd: f64,
     #[serde(rename = "controllers_cpu_s")]
     pub(crate) controllers: f64,
-    /// Nothing.
+    /// Idle time.
     #[serde(rename = "idle_s")]
     pub(crate) idle: f64,
 }
 
 impl MachineUsage {
-    /// From what the processes of [`BenchEnv::cluster`] used, in their order, and what nobody did.
+    /// From the usage of the processes in [`BenchEnv::cluster`], in their order, and the idle time.
     pub(crate) fn new([api_server, etcd, controllers]: [Usage; 3], idle: f64) -> Self {
         Self {
             api_server: api_server.cpu_s,
@@ -60,14 +60,14 @@ impl MachineUsage {
 }
 
 impl BenchEnv {
-    /// Starts a new control plane, which knows the kinds of backups and restores and has nothing
-    /// else in it. The one before must have ended.
+    /// Starts a new control plane, which serves the kinds of backups and restores and is otherwise empty. The previous
+    /// one must have ended.
     pub(crate) async fn set_up(s3: &Arc<S3>, binaries: &Binaries) -> anyhow::Result<Self> {
         let bed = Bed::new()?;
         Self::start_in_bed(&bed, bed.clone(), s3, binaries).await
     }
 
-    /// The same, in namespaces of its own, so that it can have a real node.
+    /// The same, in its own namespaces, so that it can have a real node.
     pub(crate) async fn set_up_for_node(s3: &Arc<S3>, binaries: &Binaries) -> anyhow::Result<Self> {
         Self::start_in_bed(&Bed::isolated()?, Bed::new()?, s3, binaries).await
     }

@@ -1,7 +1,7 @@
-//! Who is measured: Bowline, another build of it, Velero as it comes, and Velero with its limits raised.
+//! Contenders: Bowline, another build of it, Velero with its defaults, and Velero with its limits raised.
 //!
-//! One server runs at a time, started anew for each round. All work with the same S3 server, and are
-//! timed from outside in the same way.
+//! One server runs at a time, started anew for each round. All use the same S3 server, and are timed from outside in
+//! the same way.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -22,44 +22,44 @@ use serde_json::json;
 use crate::bench_env::BenchEnv;
 use crate::measure;
 
-/// The storage location of every server.
+/// Storage location of every server.
 pub(crate) const LOCATION: &str = velero::LOCATION;
 
-/// Where Bowline works; Velero has its own.
+/// Namespace of Bowline; Velero has its own.
 pub(crate) const BOWLINE_NAMESPACE: &str = "bowline";
 
-/// What is commonly raised when Velero is too slow.
+/// Flags that are commonly raised when Velero is too slow.
 const TUNED_VELERO_FLAGS: [&str; 3] =
     ["--client-qps=1000", "--client-burst=2000", "--item-block-worker-count=4"];
 
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A server that is measured.
+/// Measured server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     Bowline,
-    /// Another build of Bowline, to compare with.
+    /// Another build of Bowline, for comparison.
     Baseline,
     Velero,
     VeleroTuned,
 }
 
-/// The bucket that Bowline uses. Velero has only one.
+/// Bucket that Bowline uses. Velero has only one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bucket {
-    /// One that Velero does not look into.
+    /// A bucket that Velero does not read.
     Own,
-    /// Velero's, so that both find the same backups.
+    /// Velero's bucket, so that both find the same backups.
     Shared,
 }
 
-/// A running server. Dropping it ends it.
+/// Running server. Dropping it ends it.
 pub(crate) struct Server {
     process: ServerProcess,
-    /// Where it works.
+    /// Namespace of the server.
     pub(crate) namespace: &'static str,
-    /// The folder of its bucket.
+    /// Folder of its bucket.
     bucket: PathBuf,
 }
 
@@ -69,7 +69,7 @@ enum ServerProcess {
 }
 
 impl Contender {
-    /// Its name in the results.
+    /// Name in the results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Bowline => "bowline",
@@ -79,7 +79,7 @@ impl Contender {
         }
     }
 
-    /// Starts the server, and waits until it has found its storage location.
+    /// Starts the server, and waits until its storage location is available.
     pub(crate) async fn start(self, env: &BenchEnv, bucket: Bucket) -> anyhow::Result<Server> {
         let started = match self {
             Self::Bowline => start_bowline(env, &env.binaries.bowline, bucket).await,
@@ -104,7 +104,7 @@ impl Bucket {
 }
 
 impl Server {
-    /// The process of the server, above those of its plugins.
+    /// Process of the server, the parent of its plugins.
     pub(crate) fn pid(&self) -> u32 {
         match &self.process {
             ServerProcess::Bowline(process) => process.pid(),
@@ -112,12 +112,12 @@ impl Server {
         }
     }
 
-    /// The archive of a backup.
+    /// Archive of a backup.
     pub(crate) fn tarball(&self, backup: &str) -> PathBuf {
         self.bucket.join(format!("backups/{backup}/{backup}.tar.gz"))
     }
 
-    /// Reads an object again and again, until `outcome` finds in it what is waited for.
+    /// Reads an object repeatedly, until `outcome` returns a value for it.
     pub(crate) async fn wait_until<K, T>(
         &self,
         api: &Api<K>,
@@ -162,7 +162,7 @@ impl Server {
     }
 }
 
-/// Why a run is not complete, in one line.
+/// Reason why a run did not complete, in one line.
 pub(crate) fn run_failure_text(
     phase: &str,
     [errors, warnings]: [i64; 2],
@@ -232,7 +232,7 @@ fn bowline_command(env: &BenchEnv, binary: &Path, namespace: &str, scratch: &Pat
     command
 }
 
-/// Removes the storage location of a server before this one, which says that it is available.
+/// Removes the storage location of an earlier server, whose status would still be Available.
 async fn delete_location(client: &Client, namespace: &str) -> anyhow::Result<()> {
     let locations: Api<BackupStorageLocation> = Api::namespaced(client.clone(), namespace);
     match locations.delete(LOCATION, &DeleteParams::default()).await {

@@ -1,7 +1,6 @@
-//! The floor under a restore: everything in the archive, posted from memory side by side.
+//! The floor under a restore: everything in the archive, posted from memory in parallel.
 //!
-//! Definitions and namespaces are there when it begins. No restore that creates its objects one by one
-//! can take less.
+//! Definitions and namespaces exist at the start. No restore that creates its objects one by one can be faster.
 
 use std::time::Instant;
 
@@ -15,20 +14,20 @@ use crate::bench_env::{BenchEnv, MachineUsage};
 use crate::fill::{self, PostOutcome};
 use crate::measure::{self, UsageWatch};
 
-/// How many connections are tried; the fastest is the floor.
+/// Numbers of connections to try; the fastest is the floor.
 pub(crate) const IN_FLIGHT: [usize; 3] = [16, 32, 64];
 
-/// What creating the objects of an archive took.
+/// Measurement of the creation of all objects of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct CreationMeasurement {
     pub(crate) wall_s: f64,
-    /// Of the client.
+    /// CPU time of the client.
     pub(crate) cpu_s: f64,
-    /// Requests at a time, each over a connection of its own.
+    /// Parallel requests, each over its own connection.
     pub(crate) in_flight: usize,
-    /// Objects that were posted.
+    /// Number of posted objects.
     pub(crate) items: u64,
-    /// Those of them that were there: a controller was faster, or every cluster has them.
+    /// Number of objects that existed: a controller was faster, or every cluster has them.
     pub(crate) existing: u64,
     #[serde(flatten)]
     pub(crate) machine_usage: MachineUsage,
@@ -45,7 +44,7 @@ pub(crate) async fn create(
         let created = post_all(client, posts, in_flight).await;
         created.with_context(|| format!("cannot create the {what}"))?;
     }
-    // The kinds are served, and the controllers have given every namespace its service account.
+    // The kinds are served, and the controllers have created the service account of every namespace.
     measure::wait_until_quiet().await;
     let watch = UsageWatch::start(env.cluster);
     let (started, cpu_before, idle) = (Instant::now(), measure::own_cpu_s(), measure::idle_s());
@@ -57,7 +56,7 @@ pub(crate) async fn create(
     Ok(CreationMeasurement { wall_s, cpu_s, in_flight, items, existing, machine_usage })
 }
 
-/// Posts all. Returns how many were there already.
+/// Posts all objects. Returns the number of those that existed.
 async fn post_all(
     client: &Client,
     posts: &[CreateRequest],

@@ -1,8 +1,8 @@
-//! Backups of pods with volumes of a CSI driver, round by round, and the snapshots under them.
+//! Backups of pods with volumes of a CSI driver, round by round, and the floor: the snapshots alone.
 //!
-//! The pods run on a real node, and their hooks note when each is frozen and thawed: so the window of
-//! every contender is measured by the pods themselves. The driver and its controllers are quick, so that
-//! what is measured is how they are asked.
+//! The pods run on a real node, and their hooks record each freeze and thaw: so the pods themselves measure the freeze
+//! window of every contender. The driver and its controllers are fast, so that the measurement shows the requests of
+//! the contenders.
 
 mod cluster;
 
@@ -25,42 +25,41 @@ use crate::report::median;
 use cluster::Cluster;
 
 const BACKUP_TIMEOUT: Duration = Duration::from_hours(1);
-/// How long a server may take to delete a backup.
+/// Longest time for a server to delete a backup.
 const DELETE_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// What one backup took.
+/// Measurement of one backup.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct CsiBackupMeasurement {
     /// From the creation of the Backup to its last phase.
     pub(crate) wall_s: f64,
-    /// From the pre-hook of a pod to its post-hook: the median of the pods.
+    /// From the pre-hook of a pod to its post-hook: median of the pods.
     pub(crate) freeze_window_ms: f64,
-    /// The same of the pod that was frozen longest.
+    /// The same for the pod with the longest freeze.
     pub(crate) freeze_window_max_ms: f64,
-    /// What the Backup says of the median, if it says anything.
+    /// Median according to the Backup, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reported_freeze_window_ms: Option<f64>,
-    /// Of the server and its plugins.
+    /// CPU time of the server and its plugins.
     pub(crate) cpu_s: f64,
-    /// The same, at one time.
+    /// Largest memory of the server and its plugins at one time.
     pub(crate) peak_rss_bytes: u64,
     pub(crate) apiserver_cpu_s: f64,
-    /// Snapshots that the driver still had when the server said that the backup was deleted, and for a
-    /// while afterwards.
+    /// Snapshots that the driver still had when the server reported the backup as deleted, and for a while afterwards.
     pub(crate) left_after_deletion: u64,
 }
 
-/// What all backups took, round by round.
+/// Measurements of all backups, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct CsiBackups {
     pub(crate) claims: usize,
     pub(crate) pods: usize,
-    /// How long it takes in seconds until snapshots that are all asked for at once can be used.
+    /// Seconds until snapshots that are all requested at once become ready.
     pub(crate) raw: Vec<f64>,
     pub(crate) runs: Vec<(Contender, Vec<CsiBackupMeasurement>)>,
 }
 
-/// Fills a cluster with pods that have so many claims, and has each contender back it up.
+/// Creates pods with so many claims, and has each contender back them up.
 pub(crate) async fn rounds(
     s3: &Arc<S3>,
     binaries: &Binaries,
@@ -95,7 +94,7 @@ pub(crate) async fn rounds(
     Ok(backups)
 }
 
-/// Asks for all snapshots at once, without any backup, and waits until they can be used.
+/// Requests all snapshots at once, without any backup, and waits until they are ready.
 async fn measure_raw_snapshots(cluster: &Cluster) -> anyhow::Result<f64> {
     measure::wait_until_quiet().await;
     let started = Instant::now();
@@ -105,7 +104,7 @@ async fn measure_raw_snapshots(cluster: &Cluster) -> anyhow::Result<f64> {
     Ok(wall_s)
 }
 
-/// Takes one backup when everything is quiet, and deletes it again.
+/// Takes one backup when the machine is quiet, and deletes it again.
 async fn measure_backup(
     cluster: &Cluster,
     server: &Server,
@@ -155,7 +154,7 @@ async fn measure_backup(
     })
 }
 
-/// What a complete backup says of freeze windows, or why it is not complete.
+/// Freeze window in the status of a completed backup, or the reason why it did not complete.
 fn reported_freeze_window(status: &BackupStatus) -> anyhow::Result<Option<f64>> {
     if status.phase != Some(BackupPhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -168,7 +167,7 @@ fn reported_freeze_window(status: &BackupStatus) -> anyhow::Result<Option<f64>> 
     Ok((!windows.is_empty()).then(|| median(windows)))
 }
 
-/// Has a server delete a backup, and waits until it has.
+/// Has a server delete a backup, and waits for the end.
 async fn delete(cluster: &Cluster, server: &Server, name: &str) -> anyhow::Result<()> {
     let client = cluster.env.client.clone();
     let requests: Api<DeleteBackupRequest> = Api::namespaced(client.clone(), server.namespace);

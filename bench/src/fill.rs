@@ -1,4 +1,4 @@
-//! Fills a cluster, as fast as its API server takes it.
+//! Fills a cluster, as fast as its API server allows.
 
 mod content;
 mod mix;
@@ -15,17 +15,17 @@ pub(crate) use mix::{Load, Object, definitions};
 
 use crate::print_line;
 
-/// How many objects are being created at a time.
+/// Number of objects created in parallel.
 const IN_FLIGHT: usize = 32;
 
-/// How long one object may take, all tries together.
+/// Longest time for one object, over all attempts.
 const CREATE_TIMEOUT: Duration = Duration::from_mins(1);
 const CREATE_PAUSE: Duration = Duration::from_millis(200);
 
-/// How often progress is told.
+/// Interval of progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Creates all objects of `load` that are not there.
+/// Creates all objects of `load` that do not exist.
 pub(crate) async fn fill(client: &Client, load: Load) -> anyhow::Result<()> {
     for definition in definitions() {
         apply(client, definition).await?;
@@ -56,16 +56,16 @@ async fn create(client: &Client, object: Object) -> anyhow::Result<()> {
     post(client, &path, &body).await.map(drop)
 }
 
-/// What came of an object that was posted.
+/// Outcome of posting an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PostOutcome {
     Created,
-    /// It is there: somebody else made it, or a try whose answer did not arrive.
+    /// The object exists: from another client, or from an attempt whose answer was lost.
     AlreadyExisted,
 }
 
-/// Creates one object. A refusal is not taken for an answer at once: the definition of its kind or
-/// the service account that its namespace must have may be a moment old.
+/// Creates one object. A rejection is retried for a while: the definition of its kind or the service account of its
+/// namespace may be a moment old.
 pub(crate) async fn post(client: &Client, path: &str, body: &[u8]) -> anyhow::Result<PostOutcome> {
     let deadline = Instant::now() + CREATE_TIMEOUT;
     loop {
@@ -88,7 +88,7 @@ pub(crate) async fn post(client: &Client, path: &str, body: &[u8]) -> anyhow::Re
     }
 }
 
-/// A line every few seconds for whoever waits.
+/// Progress, as a line every few seconds.
 struct FillProgress {
     done: usize,
     total: usize,

@@ -1,4 +1,4 @@
-//! Whether everything is back: the created objects by name, each kind listed once.
+//! Checks that everything is restored: the created objects by name, each kind listed once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::fill::{Load, Object};
 
 const PAGE: usize = 1000;
 
-/// Only the metadata of objects.
+/// Requests only the metadata of objects.
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 /// Objects by the path that lists all of their kind, each with its namespace.

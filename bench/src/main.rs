@@ -1,8 +1,8 @@
-//! Measures backup and restore beside Velero and the floor.
+//! Measures backup and restore against Velero and the floor.
 //!
-//! One control plane of the test bed is filled once and backed up, round by round, by each contender.
-//! Then each restores the same archive into a new one. Volumes with CSI snapshots are measured apart,
-//! with pods on a real node. Started by `bench/run`, which builds what is measured first.
+//! One control plane of the test bed is filled once and backed up, round by round, by each contender. Then each
+//! restores the same archive into a new one. Volumes with CSI snapshots are measured separately, with pods on a real
+//! node. Started by `bench/run`, which first builds the measured programs.
 
 mod archive;
 mod backup;
@@ -109,7 +109,7 @@ enum Task {
 }
 
 impl Args {
-    /// Whether something is asked for that what is there cannot show.
+    /// Fails for combinations of flags that cannot be measured.
     fn check(&self) -> anyhow::Result<()> {
         match (self.only, self.csi_claims) {
             (Some(Task::Csi), None) => bail!("--only csi needs --csi-claims"),
@@ -143,7 +143,7 @@ impl Args {
             .collect()
     }
 
-    /// What is restored, and by whom: smaller ones first.
+    /// Loads to restore with their contenders: smaller ones first.
     fn restores(&self) -> Vec<(Load, Vec<Contender>)> {
         let (all, whole) = (self.contenders(), self.load());
         let part = match whole {
@@ -177,7 +177,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs the whole. On a signal everything is dropped, and with the beds goes what runs in them.
+/// Runs everything. On a signal everything is dropped, and with the beds all processes in them.
 async fn run_until_signalled(args: &Args) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
@@ -204,7 +204,7 @@ async fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut restores = Vec::new();
     if args.wants(Task::Restore) {
-        // A larger load begins with the smaller one, so that one cluster will do.
+        // A larger load begins with the smaller one, so that one cluster is enough.
         for (load, by) in args.restores() {
             fill::fill(&env.client, load).await?;
             let taker = *contenders.first().context("there is nobody to measure")?;
@@ -233,7 +233,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Finds what is measured, or builds it. Returns our own binaries.
+/// Finds or builds the measured programs. Returns the binaries of Bowline.
 async fn find_programs(
     contenders: &[Contender],
     baseline: Option<&Path>,
@@ -247,7 +247,7 @@ async fn find_programs(
     );
     let baseline = baseline.map(Path::canonicalize).transpose();
     let baseline = baseline.context("cannot find the other build of --baseline")?;
-    // Takes minutes the first time, and tells its own progress.
+    // Takes minutes the first time, and shows its own progress.
     if is_measured(Contender::Velero) {
         program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
     }
@@ -269,7 +269,7 @@ fn write(args: &Args, json: &Value, svg: &str, table: &str) -> anyhow::Result<()
     write!(stdout, "{table}").context("cannot write to standard output")
 }
 
-/// Says a line to whoever waits.
+/// Prints a line for a person who waits.
 fn print_line(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

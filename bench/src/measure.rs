@@ -1,8 +1,8 @@
-//! What processes use, from `/proc`.
+//! Resource usage of processes, from `/proc`.
 //!
-//! A contender is a process and all that it starts. Its memory is the sum of their resident sets,
-//! so pages that two of them share count twice. Its processor time is that of those alive plus what
-//! they have inherited from children that ended.
+//! A contender is a process and all its descendants. Its memory is the sum of their resident sets, so pages that two of
+//! them share count twice. Its CPU time is that of the living processes plus the time they inherited from children that
+//! ended.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 
 use crate::print_line;
 
-/// How often a sample is taken.
+/// Interval of samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The unit of time in `/proc`: a hundredth of a second on every system that we run on.
+/// Unit of time in `/proc`: a hundredth of a second on every supported system.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// A machine is quiet when all that we started uses less than this share of one core for so long.
+/// A machine is quiet when all started processes use less than this share of one core for so long.
 const QUIET_SHARE: f64 = 0.15;
 const QUIET_WINDOW: Duration = Duration::from_secs(1);
 const QUIET_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// What a tree of processes has used while it was watched.
+/// Usage of a process tree while it was watched.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     pub(crate) peak_rss_bytes: u64,
 }
 
-/// Watches some trees of processes from a thread of its own, until asked to stop or dropped.
+/// Watches some process trees from a separate thread, until stopped or dropped.
 pub(crate) struct UsageWatch<const N: usize> {
     stop: Sender<()>,
     thread: JoinHandle<[Usage; N]>,
 }
 
 impl<const N: usize> UsageWatch<N> {
-    /// Watches these processes and all below them.
+    /// Watches these processes and all their descendants.
     pub(crate) fn start(roots: [u32; N]) -> Self {
         let (stop, stopped) = mpsc::channel();
         let before = process_trees(roots).map(|tree| ticks(&tree));
@@ -62,20 +62,20 @@ impl<const N: usize> UsageWatch<N> {
         Self { stop, thread }
     }
 
-    /// What was used since the start, by each tree.
+    /// Usage of each tree since the start.
     pub(crate) fn stop(self) -> anyhow::Result<[Usage; N]> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow::anyhow!("the watching thread has died"))
     }
 }
 
-/// The processor time of this process so far, without that of its children.
+/// CPU time of this process so far, without that of its children.
 pub(crate) fn own_cpu_s() -> f64 {
     let text = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     Process::parse(std::process::id(), &text).map_or(0.0, |process| seconds(process.own_ticks))
 }
 
-/// For how long the cores of this machine had nothing to do so far, all together.
+/// Idle time of all cores of this machine so far.
 pub(crate) fn idle_s() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     idle_in(&text).map_or(0.0, seconds)
@@ -88,7 +88,7 @@ fn idle_in(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// Whether a process is there and has not ended.
+/// True if a process exists and has not ended.
 pub(crate) fn is_running(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
@@ -96,13 +96,13 @@ pub(crate) fn is_running(pid: u32) -> bool {
         .is_some_and(|process| process.state != 'Z')
 }
 
-/// The first process of this name below ours.
+/// First descendant of this process with this name.
 pub(crate) fn find_process(name: &str) -> Option<u32> {
     let is_named = |process: &&Process| process.name == name;
     process_tree(std::process::id()).iter().find(is_named).map(|process| process.pid)
 }
 
-/// Waits until what we started has finished what it does on its own account.
+/// Waits until the started processes have finished their own background work.
 pub(crate) async fn wait_until_quiet() {
     let used = || {
         let own_pid = std::process::id();
@@ -162,7 +162,7 @@ fn process_tree(root: u32) -> Vec<Process> {
     tree
 }
 
-/// The same for several, from one look at all processes.
+/// The same for several, from one scan of all processes.
 fn process_trees<const N: usize>(roots: [u32; N]) -> [Vec<Process>; N] {
     let mut children = BTreeMap::<u32, Vec<Process>>::new();
     let mut found = [const { Vec::new() }; N];
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(idle_in("intr 1 2 3 4 5\n"), None);
     }
 
-    /// The child of a child works for a moment and ends; what it used must not be lost.
+    /// A grandchild works for a moment and ends; its usage must not be lost.
     #[test]
     fn usage_of_grandchildren_counts_after_they_exit() {
         let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo; read _";
@@ -246,7 +246,7 @@ mod tests {
         assert!(!is_running(child.id()));
         assert!(usage.cpu_s > 0.05, "{usage:?}");
         assert!(usage.peak_rss_bytes > 500_000, "{usage:?}");
-        // The one is below the other, and both have all of it.
+        // One is below the other, and both include all of it.
         assert!(ours.cpu_s + 0.02 > usage.cpu_s, "{ours:?} {usage:?}");
         assert!(ours.peak_rss_bytes > usage.peak_rss_bytes, "{ours:?} {usage:?}");
     }

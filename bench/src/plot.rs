@@ -1,4 +1,4 @@
-//! The same as a picture: bars for the medians, a dot for each round.
+//! Figures as a picture: bars for the medians, a dot for each round.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ const TOP: f64 = 56.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 18.0;
 const FLOOR_COLOR: &str = "#9aa0a6";
-/// What a panel needs beside its rows: a heading, the axis and its label.
+/// Height of a panel besides its rows: heading, axis and its label.
 const PANEL_EXTRA: f64 = 84.0;
 
 /// One row of a panel.
@@ -34,7 +34,7 @@ struct Panel {
     bars: Vec<Bar>,
 }
 
-/// The picture as a document of its own.
+/// Picture as a complete document.
 pub(crate) fn svg(results: &Results) -> String {
     draw(&panels(results))
 }
@@ -150,7 +150,7 @@ fn csi_panels(backups: &csi::CsiBackups) -> [Panel; 3] {
     ]
 }
 
-/// A bar for each contender.
+/// One bar for each contender.
 fn bars<T>(runs: &[(Contender, Vec<T>)], figure: fn(&T) -> f64) -> impl Iterator<Item = Bar> {
     runs.iter().map(move |(contender, rounds)| Bar {
         name: contender.name(),
@@ -226,7 +226,7 @@ impl Panel {
     }
 }
 
-/// The distance between two marks: one, two or five of some power of ten, five or so in all.
+/// Distance between two marks: one, two or five times a power of ten, for about five marks.
 fn tick_step(largest: f64) -> f64 {
     if largest <= 0.0 {
         return 1.0;
@@ -239,7 +239,7 @@ fn tick_step(largest: f64) -> f64 {
         .unwrap_or(10.0 * power)
 }
 
-/// All texts here are our own words or numbers and need no escapes.
+/// All texts are constants or numbers and need no escapes.
 fn draw_text(svg: &mut String, x: f64, y: f64, anchor: &str, attributes: &str, content: &str) {
     let _ = writeln!(
         svg,
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use crate::report::tests::sample;
 
-    /// Enough of a reader of XML: every element is closed, every attribute quoted.
+    /// Minimal XML check: every element is closed, every attribute quoted.
     fn check_svg(svg: &str) -> usize {
         let mut open = Vec::new();
         let mut elements = 0;

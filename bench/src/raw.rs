@@ -1,7 +1,7 @@
-//! The floor: every object of every archived kind, listed and thrown away.
+//! The floor: every object of every archived kind, listed and discarded.
 //!
-//! One connection, one request at a time, pages of 500 in JSON. Only the few bytes that name the
-//! next page are looked at. No backup that reads the cluster in this way can take less.
+//! One connection, one request at a time, pages of 500 in JSON. Only the few bytes that name the next page are parsed.
+//! No backup that reads the cluster in this way can be faster.
 
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -16,25 +16,25 @@ use serde::{Deserialize, Serialize};
 
 const PAGE: usize = 500;
 
-/// How long all pages together may take.
+/// Longest time for all pages together.
 const LIST_TIMEOUT: Duration = Duration::from_mins(30);
 
-/// How much is kept of each end of a page. What is looked for there has a few hundred bytes.
+/// Bytes kept of each end of a page. The relevant part has a few hundred bytes.
 const END_BYTES: usize = 8 * 1024;
 
-/// What was listed, and how long it took.
+/// Measurement of a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct ListingMeasurement {
     pub(crate) wall_s: f64,
-    /// Of all answers together.
+    /// Bytes of all answers together.
     pub(crate) bytes: u64,
-    /// Objects, counted beforehand.
+    /// Number of objects, counted beforehand.
     pub(crate) count: u64,
     pub(crate) apiserver_cpu_s: f64,
 }
 
-/// The paths of all kinds that a backup takes: what can be listed, read, created and deleted, each
-/// in its preferred version.
+/// Paths of all kinds that a backup includes: those that can be listed, read, created and deleted, each in its
+/// preferred version.
 pub(crate) async fn archived_kinds(client: &Client) -> anyhow::Result<Vec<String>> {
     let core = client.list_core_api_resources("v1").await.context("cannot list core resources")?;
     let mut paths = paths_of("/api/v1", &core.resources, &mut BTreeSet::new());
@@ -42,7 +42,7 @@ pub(crate) async fn archived_kinds(client: &Client) -> anyhow::Result<Vec<String
     for group in groups.groups {
         let mut seen_resources = BTreeSet::new();
         if group.name == "events.k8s.io" {
-            // The same objects as the core group's.
+            // The same objects as those of the core group.
             seen_resources.insert("events".to_owned());
         }
         let preferred = group.preferred_version.iter();
@@ -59,7 +59,7 @@ pub(crate) async fn archived_kinds(client: &Client) -> anyhow::Result<Vec<String
     Ok(paths)
 }
 
-/// The paths of those resources that a backup takes and that were not seen in a better version.
+/// Paths of those resources that a backup includes and that were not seen in a better version.
 fn paths_of(
     root: &str,
     resources: &[APIResource],
@@ -77,7 +77,7 @@ fn paths_of(
         .collect()
 }
 
-/// How many objects there are, from the first page of one object of each kind.
+/// Number of objects, from a first page of one object for each kind.
 pub(crate) async fn count(client: &Client, kinds: &[String]) -> anyhow::Result<u64> {
     #[derive(Deserialize)]
     struct List {
@@ -95,7 +95,7 @@ pub(crate) async fn count(client: &Client, kinds: &[String]) -> anyhow::Result<u
     Ok(count)
 }
 
-/// Lists all objects of these kinds. Returns the time that it took and how many bytes came.
+/// Lists all objects of these kinds. Returns the duration and the number of bytes.
 pub(crate) async fn list(client: &Client, kinds: &[String]) -> anyhow::Result<(Duration, u64)> {
     let started = Instant::now();
     let all = async {
@@ -134,7 +134,7 @@ async fn read_page(client: &Client, path: &str) -> anyhow::Result<Page> {
     }
 }
 
-/// What is kept of a page.
+/// Both ends of a page.
 #[derive(Debug, Default)]
 struct Page {
     bytes: u64,
@@ -153,10 +153,10 @@ impl Page {
         self.tail.extend_from_slice(end);
     }
 
-    /// The token of the page after this one, if there is one.
+    /// Token of the next page, if there is one.
     ///
-    /// The list's own metadata come before its items, except for custom resources, whose lists have
-    /// their fields in the order of the alphabet: there they come last.
+    /// The list's own metadata come before its items, except for custom resources, whose lists have their fields in
+    /// alphabetical order: there they come last.
     fn next_page(&self) -> anyhow::Result<Option<String>> {
         const FIELD: &str = "\"metadata\":";
         let (head, tail) =
@@ -180,7 +180,7 @@ mod tests {
 
     fn page(text: &str) -> Page {
         let mut page = Page::default();
-        // In crumbs, as they may come.
+        // In small pieces, as they may arrive.
         text.as_bytes().chunks(7).for_each(|chunk| page.add_chunk(chunk));
         page
     }

@@ -1,4 +1,4 @@
-//! What came out: medians, as a table for people and as JSON for programs.
+//! Results: medians, as a table for people and as JSON for programs.
 
 mod baseline;
 pub(crate) mod csi;
@@ -31,14 +31,14 @@ const HEADINGS: [&str; 9] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Results {
     pub(crate) load: Load,
-    /// Of the machine.
+    /// Cores of the machine.
     pub(crate) cores: usize,
     pub(crate) backups: Option<Backups>,
     /// Largest archive first.
     pub(crate) restores: Vec<Restores>,
 }
 
-/// The value in the middle, or the mean of the two there.
+/// Middle value, or the mean of the two middle values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -90,8 +90,8 @@ impl BackupMeasurement {
 }
 
 impl Results {
-    /// The shape that other programs rely on: `raw_list`, `raw_create`, `<contender>.backup` and
-    /// `<contender>.restore`, each with its medians and, below `rounds`, what they are the medians of.
+    /// Format that other programs rely on: `raw_list`, `raw_create`, `<contender>.backup` and `<contender>.restore`,
+    /// each with its medians and, below `rounds`, the single values.
     pub(crate) fn json(&self) -> Value {
         let (load, seed) = match self.load {
             Load::Mix { seed, .. } => ("mix", seed),
@@ -195,7 +195,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Names to the left, figures to the right.
+/// Names are aligned left, figures right.
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or_default());
@@ -216,7 +216,7 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
 pub(crate) mod tests {
     use super::*;
 
-    /// Three rounds of two contenders; the middle one is worth double figures.
+    /// Three rounds of two contenders; the middle one has double figures.
     pub(crate) fn sample() -> Results {
         let listing = |wall_s| ListingMeasurement {
             wall_s,

@@ -1,10 +1,10 @@
-//! How many requests the API server has answered, from its own metrics.
+//! Number of requests that the API server has answered, from its own metrics.
 
 use anyhow::Context as _;
 use kube::Client;
 
-/// Requests that the API server has answered since its start. A watch is answered when it ends, whoever
-/// began it and whenever, so that watches do not count.
+/// Requests that the API server has answered since its start. Watches do not count: a watch is answered when it ends,
+/// whichever client started it and whenever.
 pub(crate) async fn answered_requests(client: &Client) -> anyhow::Result<u64> {
     let request = http::Request::get("/metrics").body(Vec::new())?;
     let page =
@@ -12,7 +12,7 @@ pub(crate) async fn answered_requests(client: &Client) -> anyhow::Result<u64> {
     Ok(count(&page))
 }
 
-/// The sum of `apiserver_request_total` without watches.
+/// Sum of `apiserver_request_total` without watches.
 fn count(page: &str) -> u64 {
     let of_line = |line: &str| {
         let (labels, value) = line.strip_prefix("apiserver_request_total{")?.rsplit_once("} ")?;

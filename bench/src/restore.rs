@@ -1,7 +1,7 @@
 //! Restores of the same archives into empty clusters, round by round, and the floor under them.
 //!
-//! Each restore has a new control plane. One that is emptied by deleting everything remembers the
-//! deleted for minutes, in etcd and in its controllers, and the next contender would pay for it.
+//! Each restore has a new control plane. One that is emptied by deletions keeps traces of the deleted objects for
+//! minutes, in etcd and in its controllers, and the next contender would pay for it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,55 +24,55 @@ use crate::{archive, backup, load_check, print_line, requests};
 
 const RESTORE_TIMEOUT: Duration = Duration::from_hours(3);
 
-/// How long a server may take to find a backup in its bucket. Velero looks once a minute.
+/// Longest wait until a server finds a backup in its bucket. Velero syncs once a minute.
 const SYNC_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// A backup that is restored.
+/// Backup to restore.
 #[derive(Clone, Debug)]
 pub(crate) struct Archive {
     pub(crate) load: Load,
-    /// As the Backup counts them.
+    /// Items as the Backup counts them.
     pub(crate) items: u64,
     pub(crate) bytes: u64,
     name: String,
     tarball: PathBuf,
 }
 
-/// What one restore took.
+/// Measurement of one restore.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct RestoreMeasurement {
     /// From the creation of the Restore to its last phase.
     pub(crate) wall_s: f64,
-    /// Of the server and its plugins.
+    /// CPU time of the server and its plugins.
     pub(crate) cpu_s: f64,
-    /// The same, at one time.
+    /// Largest memory of the server and its plugins at one time.
     pub(crate) peak_rss_bytes: u64,
-    /// As the Restore counts them, those that were there included.
+    /// Items as the Restore counts them, including those that existed.
     pub(crate) items: u64,
     pub(crate) warnings: u64,
-    /// That the API server answered meanwhile, whoever asked.
+    /// Requests that the API server answered meanwhile, from any client.
     pub(crate) api_requests: u64,
     #[serde(flatten)]
     pub(crate) machine_usage: MachineUsage,
 }
 
-/// What all restores of an archive took, round by round.
+/// Measurements of all restores of an archive, round by round.
 #[derive(Clone, Debug)]
 pub(crate) struct Restores {
     pub(crate) archive: Archive,
-    /// In the first round, with each number of connections that was tried.
+    /// First round, with each number of connections.
     pub(crate) trial_creations: Vec<CreationMeasurement>,
-    /// With the one that was fastest there.
+    /// All rounds, each with the fastest number of connections.
     pub(crate) creations: Vec<CreationMeasurement>,
     pub(crate) runs: Vec<(Contender, Vec<RestoreMeasurement>)>,
 }
 
 impl Archive {
-    /// Backs up what a cluster was filled with, into the bucket that all servers look into.
+    /// Backs up the load of a cluster, into the bucket that all servers read.
     pub(crate) async fn create(env: &BenchEnv, by: Contender, load: Load) -> anyhow::Result<Self> {
         let name = format!("archive-{}", load.len());
         let server = by.start(env, Bucket::Shared).await?;
-        // What servers need for themselves is not for others.
+        // The servers' own namespaces are excluded.
         let without = [BOWLINE_NAMESPACE, velero::NAMESPACE];
         let run = backup::measure_backup(env, &server, &name, load.len(), &without).await;
         let run = run.context("the backup that is to be restored failed")?;
@@ -83,13 +83,12 @@ impl Archive {
 }
 
 impl Restores {
-    /// Nothing yet.
     pub(crate) fn new(archive: Archive, contenders: &[Contender]) -> Self {
         let runs = contenders.iter().map(|contender| (*contender, Vec::new())).collect();
         Self { archive, trial_creations: Vec::new(), creations: Vec::new(), runs }
     }
 
-    /// One more round.
+    /// Runs one more round.
     pub(crate) async fn round(
         &mut self,
         s3: &Arc<S3>,
@@ -130,7 +129,7 @@ impl Restores {
     }
 }
 
-/// The one that took the least.
+/// Fastest creation.
 fn fastest(creations: &[CreationMeasurement]) -> Option<CreationMeasurement> {
     creations.iter().min_by(|one, other| one.wall_s.total_cmp(&other.wall_s)).copied()
 }
@@ -178,7 +177,7 @@ async fn measure_restore(
     })
 }
 
-/// The items and warnings of a restore that is complete, or why it is not.
+/// Items and warnings of a completed restore, or the reason why it did not complete.
 fn counts(status: &RestoreStatus) -> anyhow::Result<(u64, u64)> {
     if status.phase != Some(RestorePhase::Completed) {
         let phase = status.phase.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -200,7 +199,7 @@ fn counts(status: &RestoreStatus) -> anyhow::Result<(u64, u64)> {
 pub(crate) mod tests {
     use super::*;
 
-    /// An archive of so many objects and a fifth more items.
+    /// Archive of so many objects and a fifth more items.
     pub(crate) fn archive(objects: usize) -> Archive {
         Archive {
             load: Load::Mix { objects, seed: 3 },

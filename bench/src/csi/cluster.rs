@@ -18,33 +18,33 @@ use tokio::time::Instant;
 use crate::bench_env::{BenchEnv, Binaries};
 use crate::print_line;
 
-/// Where the pods are.
+/// Namespace of the pods.
 pub(super) const NAMESPACE: &str = "shop";
 
-/// How many claims a pod has.
+/// Number of claims per pod.
 const CLAIMS_OF_POD: usize = 5;
-/// How much data is in a volume.
+/// Size of the data in a volume.
 const DATA: &str = "256k";
-/// How many objects are created at a time.
+/// Number of objects created in parallel.
 const IN_FLIGHT: usize = 32;
-/// How long the pods may take to run, and snapshots to come and go.
+/// Longest wait for pods to run, and for snapshots to be created and deleted.
 const CLUSTER_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long the controllers may go on after a server has said that a backup is deleted.
+/// Time that the controllers may take after a server has reported a backup as deleted.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Everything that is backed up, and what it stands on.
+/// Pods to back up, and everything they depend on.
 pub(super) struct Cluster {
     pub(super) csi: Csi,
     _node: Node,
     pub(super) env: BenchEnv,
     pub(super) pods: Vec<String>,
     pub(super) claims: Vec<String>,
-    /// Where the pods note that they are frozen and thawed.
+    /// Folder in which the pods record freezes and thaws.
     hook_files: PathBuf,
 }
 
-/// The claims of each pod: as many as it can have, until none is left.
+/// Claims of each pod: as many as it can have, until none is left.
 fn distribute_claims(claims: usize) -> Vec<(String, Vec<String>)> {
     let pods = claims.div_ceil(CLAIMS_OF_POD);
     let pod = |number: usize| {
@@ -103,7 +103,7 @@ impl Cluster {
         Ok(Self { csi, _node: node, env: stage, pods, claims, hook_files })
     }
 
-    /// Forgets how often and when pods were frozen.
+    /// Removes the records of freezes and thaws.
     pub(super) fn remove_hook_files(&self) -> anyhow::Result<()> {
         for pod in &self.pods {
             for event in [FROZEN, THAWED] {
@@ -118,20 +118,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// For how long each pod was frozen, in milliseconds, by the times at which its hooks have written.
+    /// Duration of each pod's freeze in milliseconds, from the times at which its hooks wrote.
     pub(super) fn freeze_windows(&self) -> anyhow::Result<Vec<f64>> {
         let window = |pod: &String| -> anyhow::Result<f64> {
             let at = |event| written_at(&self.hook_files.join(hook_file_name(pod, event)));
             let (frozen, thawed) = (at(FROZEN)?, at(THAWED)?);
             let window = thawed.duration_since(frozen).context("thawed before it was frozen")?;
-            // Files have times of about four milliseconds.
+            // File times have a resolution of about four milliseconds.
             Ok((window.as_secs_f64() * 1000.0).round())
         };
         let window = |pod| window(pod).with_context(|| format!("the hooks of the pod {pod}"));
         self.pods.iter().map(window).collect()
     }
 
-    /// The objects of a kind of the snapshot API, in one namespace or in all of them.
+    /// Objects of a kind of the snapshot API, in one namespace or in all of them.
     fn objects(&self, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
         let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", kind);
         let (client, resource) = (self.env.client.clone(), ApiResource::from_gvk(&kind));
@@ -141,7 +141,7 @@ impl Cluster {
         }
     }
 
-    /// Takes a snapshot of each claim, all at once, and waits until all can be used.
+    /// Takes a snapshot of each claim, all at once, and waits until all are ready.
     pub(super) async fn snapshot_all(&self) -> anyhow::Result<()> {
         let snapshot = |claim: &String| {
             json!({
@@ -168,10 +168,10 @@ impl Cluster {
         .await
     }
 
-    /// Sees to it that there is no snapshot for the next round. Returns how many the driver has had for
-    /// a while after nothing stood for them any more.
+    /// Ensures that the next round starts without snapshots. Returns the number that the driver still had some time
+    /// after all objects for them were gone.
     pub(super) async fn remove_snapshots(&self) -> anyhow::Result<u64> {
-        // The content goes with its snapshot, and otherwise was left.
+        // The content is deleted with its snapshot, or else was left over.
         for kind in ["VolumeSnapshot", "VolumeSnapshotContent"] {
             let api = self.objects(kind, None);
             for object in api.list(&ListParams::default()).await?.items {
@@ -211,12 +211,12 @@ impl Cluster {
 const FROZEN: &str = "frozen";
 const THAWED: &str = "thawed";
 
-/// The file in which a pod notes something.
+/// File in which a pod records an event.
 fn hook_file_name(pod: &str, event: &str) -> String {
     format!("{pod}.{event}")
 }
 
-/// When a hook has written its line. It is one line, or more was done than measured.
+/// Time at which a hook wrote its line. More than one line means that more was done than measured.
 fn written_at(path: &Path) -> anyhow::Result<SystemTime> {
     let name = path.file_name().unwrap_or_default().display();
     let text = std::fs::read_to_string(path).with_context(|| format!("{name} was not written"))?;
@@ -245,7 +245,7 @@ async fn wait_until(
     Ok(())
 }
 
-/// A claim that gets its volume when its pod starts, as most do.
+/// Claim that gets its volume when its pod starts, as most do.
 fn claim(name: &str) -> Value {
     json!({
         "apiVersion": "v1",
@@ -259,7 +259,7 @@ fn claim(name: &str) -> Value {
     })
 }
 
-/// A pod that fills its volumes and then waits.
+/// Pod that fills its volumes and then waits.
 fn pod(name: &str, claims: &[String], hook_files: &Path) -> Value {
     let hook = |event| {
         json!(["/bin/sh", "-c", format!("echo {event} >> /notes/{}", hook_file_name(name, event))])

@@ -1,10 +1,10 @@
-//! The kinds of the mix, and what is in an object of each.
+//! Kinds of the mix, and the content of an object of each.
 
 use serde_json::{Value, json};
 
 use super::prng::Prng;
 
-/// A kind in the mix, spelled as Kubernetes does.
+/// Kind in the mix, spelled as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Certificate,
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     ServiceAccount,
 }
 
-/// The group and version, the plural, and the fields that make the kind.
+/// Group and version, plural, and the fields specific to the kind.
 pub(super) fn content(
     kind: Kind,
     namespace: &str,
@@ -80,7 +80,7 @@ fn secret(dice: &mut Prng) -> Value {
     }
 }
 
-/// A Deployment or ReplicaSet that runs nothing. Its selector matches nothing that is there.
+/// Deployment or ReplicaSet that runs nothing. Its selector matches no existing object.
 fn workload(name: &str, dice: &mut Prng) -> Value {
     let labels = json!({"workload": name});
     json!({"spec": {
@@ -101,8 +101,7 @@ fn job(name: &str, dice: &mut Prng) -> Value {
     }})
 }
 
-/// One to three containers. The scheduler that it asks for is not there, so it stays unscheduled
-/// and nobody tries again and again.
+/// One to three containers. The named scheduler does not exist, so the pod stays unscheduled without endless retries.
 fn pod_spec(restart_policy: &str, dice: &mut Prng) -> Value {
     let containers: Vec<Value> = ["main", "proxy", "exporter"][..=dice.below(3)]
         .iter()
@@ -207,7 +206,7 @@ fn role_binding(namespace: &str, app: &str) -> Value {
     })
 }
 
-/// A claim for a volume that is not there: it stays pending, and nobody provisions one.
+/// Claim for a volume that does not exist: it stays pending, and none is provisioned.
 fn claim(name: &str, dice: &mut Prng) -> Value {
     json!({"spec": {
         "accessModes": ["ReadWriteOnce"],

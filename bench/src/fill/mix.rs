@@ -1,52 +1,51 @@
-//! The objects of a cluster like those in use: which kinds, how many of each, how large.
+//! Objects like those of a cluster in use: kinds, numbers and sizes.
 //!
-//! Every object follows from the seed and its index alone. None of them makes the controllers do
-//! anything twice: nothing is scheduled, started or provisioned, and nothing adopts anything.
+//! Every object follows from the seed and its index alone. None of them causes repeated work of the controllers:
+//! nothing is scheduled, started or provisioned, and nothing adopts anything.
 
 use serde_json::{Value, json};
 
 use super::content::{Kind, content};
 use super::prng::Prng;
 
-/// One namespace and what lies in it.
+/// One namespace and the objects in it.
 pub(crate) const PER_NAMESPACE: usize = 200;
 
-/// The group of the two custom resources.
+/// API group of the two custom resources.
 pub(crate) const GROUP: &str = "bench.bowline.io";
 
-/// How large and how many the objects are that a server must not hold all at once.
+/// Number and size of the objects that a server must not hold in memory all at once.
 const BIG_SECRETS: usize = 500;
 const BIG_SECRET_BYTES: usize = 900 * 1024;
 
-/// What a cluster is filled with.
+/// Objects that fill a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Load {
     /// So many objects of many kinds.
     Mix {
-        /// How many.
+        /// Number of objects.
         objects: usize,
-        /// Where all randomness comes from.
+        /// Seed of all randomness.
         seed: u64,
     },
-    /// A few hundred Secrets of almost the largest size there can be.
+    /// A few hundred Secrets of almost the largest possible size.
     BigSecrets {
-        /// Where all randomness comes from.
+        /// Seed of all randomness.
         seed: u64,
     },
 }
 
-/// An object and how it is created.
+/// Object and the request that creates it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Object {
-    /// The path that it is posted to.
+    /// Path to which it is posted.
     pub(crate) collection: String,
-    /// Who is said to manage its fields.
+    /// Field manager.
     pub(crate) manager: &'static str,
-    /// The object.
     pub(crate) body: Value,
 }
 
-/// How many of each kind a full namespace holds.
+/// Number of objects of each kind in a full namespace.
 const SHARES: [(Kind, usize); 16] = [
     (Kind::ConfigMap, 36),
     (Kind::Secret, 36),
@@ -74,7 +73,7 @@ const APPS: [&str; 12] = [
 const MANAGERS: [&str; 4] = ["argocd-controller", "helm", "kubectl-client-side-apply", "terraform"];
 
 impl Load {
-    /// How many objects these are, namespaces included.
+    /// Number of objects, namespaces included.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Mix { objects, .. } => objects,
@@ -82,7 +81,7 @@ impl Load {
         }
     }
 
-    /// The namespaces, which must be there before everything else.
+    /// Namespaces, which must exist before everything else.
     pub(crate) fn namespaces(self) -> impl Iterator<Item = Object> {
         let count = match self {
             Self::Mix { objects, .. } => objects.div_ceil(PER_NAMESPACE),
@@ -91,7 +90,7 @@ impl Load {
         (0..count).map(namespace)
     }
 
-    /// Everything that lies in the namespaces.
+    /// Everything in the namespaces.
     pub(crate) fn contents(self) -> Box<dyn Iterator<Item = Object> + Send> {
         match self {
             Self::Mix { objects, seed } => {
@@ -106,7 +105,7 @@ impl Load {
     }
 }
 
-/// The definitions of the custom resources in the mix.
+/// Definitions of the custom resources in the mix.
 pub(crate) fn definitions() -> [Value; 2] {
     [("Certificate", "certificates"), ("Database", "databases")].map(|(kind, plural)| {
         let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -166,8 +165,8 @@ fn big_secret(seed: u64, index: usize) -> Object {
     Object { collection, manager: "helm", body }
 }
 
-/// The kind in a slot of a namespace. A stride that shares no factor with the number of slots
-/// mixes the kinds, so that a namespace that is not full has some of each.
+/// Kind in a slot of a namespace. A stride that shares no factor with the number of slots mixes the kinds, so that a
+/// namespace that is not full has some of each.
 fn kind_in(slot: usize) -> Kind {
     let mut position = (slot * 97) % (PER_NAMESPACE - 1);
     for (kind, share) in SHARES {
@@ -176,11 +175,11 @@ fn kind_in(slot: usize) -> Kind {
         }
         position -= share;
     }
-    // Not reached while the shares fill a namespace, which a test sees to.
+    // Not reached while the shares fill a namespace, which a test ensures.
     Kind::ConfigMap
 }
 
-/// The object with this index, which is not that of a namespace.
+/// Object with this index, which is not that of a namespace.
 fn object(seed: u64, index: usize) -> Object {
     let mut dice = Prng::new(seed, index);
     let (number, slot) = (index / PER_NAMESPACE, index % PER_NAMESPACE);
@@ -194,7 +193,7 @@ fn object(seed: u64, index: usize) -> Object {
     body["kind"] = json!(format!("{kind:?}"));
     body["metadata"] = metadata(&namespace, app, &name, manager, &mut dice);
     if manager == "kubectl-client-side-apply" {
-        // What `kubectl apply` leaves behind, except where it would be unusually long.
+        // Annotation that `kubectl apply` leaves, except where it would be unusually long.
         let applied = body.to_string();
         if applied.len() < 8 * 1024 {
             body["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] =

@@ -1,8 +1,8 @@
-//! Numbers and texts that look random and are the same each time.
+//! Pseudo-random numbers and texts, the same each time.
 
 use std::fmt::Write as _;
 
-/// The letters of base64, of which any four are valid.
+/// Letters of base64, of which any four are valid.
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 const WORDS: [&str; 24] = [
@@ -11,11 +11,11 @@ const WORDS: [&str; 24] = [
     "batch", "metrics", "trace", "origin", "format", "shard",
 ];
 
-/// A generator of SplitMix64: enough for shapes and sizes, and nothing else.
+/// SplitMix64 generator: enough for shapes and sizes, and nothing else.
 pub(super) struct Prng(u64);
 
 impl Prng {
-    /// Dice of their own for each object, so that one can be made without those before it.
+    /// Separate generator for each object, so that one can be made without those before it.
     pub(super) fn new(seed: u64, index: usize) -> Self {
         let mut mixed = Self(seed);
         let start = mixed.next_u64() ^ (index as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -30,7 +30,7 @@ impl Prng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// Number below `end`, which is not zero.
     pub(super) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next_u64() % (end as u64)).unwrap_or_default()
     }

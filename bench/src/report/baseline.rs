@@ -1,4 +1,4 @@
-//! What this build costs beside another one: a row for backups and one for each archive restored.
+//! Cost of this build relative to another one: a row for backups and one for each restored archive.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::backup::BackupMeasurement;
 use crate::contender::Contender;
 use crate::restore::RestoreMeasurement;
 
-/// What is compared.
+/// Compared figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cost {
     wall_s: f64,
@@ -27,7 +27,7 @@ impl From<RestoreMeasurement> for Cost {
     }
 }
 
-/// How many times as much as the other build this one takes.
+/// Cost of this build as a multiple of the other's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ratio {
     wall: f64,
@@ -46,7 +46,7 @@ impl Ratio {
     }
 }
 
-/// The medians of both builds, if both were measured.
+/// Medians of both builds, if both were measured.
 fn pair<T: Copy>(runs: &[(Contender, Vec<T>)], median: fn(&[T]) -> T) -> Option<(Cost, Cost)>
 where
     Cost: From<T>,
@@ -58,7 +58,7 @@ where
     Some((of(Contender::Bowline)?, of(Contender::Baseline)?))
 }
 
-/// What was compared, largest archive first.
+/// Ratios, largest archive first.
 fn ratios(results: &Results) -> Vec<(String, Ratio)> {
     let backups = results.backups.iter().filter_map(|backups| {
         let (this_build, baseline) = pair(&backups.runs, BackupMeasurement::median)?;
@@ -72,7 +72,7 @@ fn ratios(results: &Results) -> Vec<(String, Ratio)> {
     backups.chain(restores).collect()
 }
 
-/// The ratios for programs. None without another build.
+/// Ratios for programs. None without another build.
 pub(super) fn json(results: &Results) -> Option<Value> {
     let ratios = ratios(results);
     let entry = |(name, ratio): &(String, Ratio)| {
@@ -86,7 +86,7 @@ pub(super) fn json(results: &Results) -> Option<Value> {
     (!ratios.is_empty()).then(|| ratios.iter().map(entry).collect())
 }
 
-/// The ratios for people. None without another build.
+/// Ratios for people. None without another build.
 pub(super) fn table(results: &Results) -> Option<String> {
     let ratios = ratios(results);
     let heading = ["bowline to baseline", "wall", "CPU", "API requests"].map(str::to_owned);

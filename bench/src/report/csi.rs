@@ -1,4 +1,4 @@
-//! Backups with CSI snapshots: how long they take, and for how long pods are frozen.
+//! Backups with CSI snapshots: their durations, and the freeze windows of pods.
 
 use serde_json::{Value, json};
 
@@ -52,8 +52,8 @@ impl CsiBackups {
         self.medians().iter().find(of_us).map(|(_, run)| *run)
     }
 
-    /// The shape that other programs rely on: `raw_snapshots` and `<contender>.csi`, each with its
-    /// medians and, below `rounds`, what they are the medians of.
+    /// Format that other programs rely on: `raw_snapshots` and `<contender>.csi`, each with its medians and, below
+    /// `rounds`, the single values.
     pub(crate) fn json(&self, cores: usize) -> Value {
         let walls: Vec<Value> = self.raw.iter().map(|wall_s| json!({"wall_s": wall_s})).collect();
         let floor = median(self.raw.clone());

@@ -1,7 +1,7 @@
-//! Restores: a row for each archive and contender, what limits them, and the ratios between them.
+//! Restores: a row for each archive and contender, their limits, and the ratios between them.
 //!
-//! Contenders may have restored archives of different sizes, so that each figure says of how many
-//! objects it is. A ratio is between figures of one archive, or between times per item.
+//! Contenders may have restored archives of different sizes, so each figure has its number of objects. A ratio is
+//! between figures of one archive, or between times per item.
 
 use std::fmt::Write as _;
 
@@ -86,8 +86,7 @@ impl Restores {
     }
 }
 
-/// Adds the floor and the contenders, each with the largest archive that it restored; and below
-/// `restores` everything.
+/// Adds the floor and the contenders, each with the largest archive that it restored; and everything below `restores`.
 pub(super) fn add_restores_json(all: &mut Value, restores: &[Restores]) {
     let Some(largest) = restores.first() else { return };
     all["raw_create"] = floor_json(largest);
@@ -121,7 +120,7 @@ fn floor_json(restores: &Restores) -> Value {
     floor
 }
 
-/// How many times as long, or as large, one is as the other.
+/// Ratios of durations and sizes.
 fn ratios(restores: &[Restores]) -> Value {
     let mut ratios = json!({});
     let largest = |contender| restores.iter().find_map(|restores| restores.median_of(contender));
@@ -185,7 +184,7 @@ pub(super) fn table(restores: &[Restores]) -> String {
     aligned(&rows)
 }
 
-/// A line for each row: who used how much of the machine meanwhile.
+/// One line per row: the share of the machine that each process used meanwhile.
 pub(super) fn limits(restores: &[Restores], cores: usize) -> String {
     let mut lines = String::new();
     for archive in restores {
@@ -203,7 +202,7 @@ pub(super) fn limits(restores: &[Restores], cores: usize) -> String {
     lines
 }
 
-/// What each used of all cores. Others are the S3 server, whoever measures, and the system.
+/// Shares of all cores. Others are the S3 server, the benchmark itself, and the system.
 #[expect(clippy::cast_precision_loss, reason = "a handful of cores")]
 fn shares(wall_s: f64, own_cpu_s: f64, machine_usage: MachineUsage, cores: usize) -> String {
     let machine_s = (wall_s * cores as f64).max(f64::MIN_POSITIVE);
@@ -334,7 +333,7 @@ velero                           800   36.00 s   9.00 s        48 MiB          3
         ] {
             assert_eq!(number(pointer), Some(expected), "{pointer} in {json:#}");
         }
-        // 30 ms for each of Velero's items, and 2.6 ms for ours.
+        // 30 ms for each of Velero's items, and 2.6 ms for Bowline's.
         let per_item = number("/ratios/velero_to_bowline_per_item").unwrap();
         assert!((per_item - 11.52).abs() < 1e-9, "{per_item}");
         assert_eq!(json.pointer("/ratios/velero_tuned_to_bowline"), None);

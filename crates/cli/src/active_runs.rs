@@ -1,4 +1,4 @@
-//! Backups and restores that are not over: what must be before a server goes away for good.
+//! Backups and restores that have not ended: they must end before a server is removed for good.
 
 use bowline_api::{Backup, Restore};
 use kube::ResourceExt as _;
@@ -7,10 +7,10 @@ use crate::installation::Installation;
 use crate::listing;
 use crate::run::Run;
 
-/// How many are named.
+/// Number of runs that a message names.
 const MAX_NAMED: usize = 5;
 
-/// What is open, such as `backup nightly (InProgress)`.
+/// Open runs, such as `backup nightly (InProgress)`.
 pub(crate) async fn find(installation: &Installation) -> anyhow::Result<Vec<String>> {
     let mut active = active_runs_of_kind::<Backup>(installation).await?;
     active.extend(active_runs_of_kind::<Restore>(installation).await?);
@@ -27,7 +27,7 @@ async fn active_runs_of_kind<K: Run>(installation: &Installation) -> anyhow::Res
     Ok(active.map(title).collect())
 }
 
-/// The first few of them, and how many more there are.
+/// The first few names, and the number of further ones.
 pub(crate) fn first_names(names: &[String]) -> String {
     let first = names.iter().take(MAX_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(MAX_NAMED) {

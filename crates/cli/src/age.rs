@@ -1,8 +1,8 @@
 //! Files in the age format, version 1 (C2SP `age.md`), small enough for memory.
 //!
-//! `age -d` of any implementation opens what is written here, and files of theirs are opened here: with a
-//! passphrase (scrypt) or with X25519 keys. The primitives are those of `ring`, `scrypt` and `x25519-dalek`; see
-//! docs/decisions/041-recovery-files-are-age-files.md for why this is not the crate `age`.
+//! `age -d` of any implementation opens the files written here, and their files are opened here: with a passphrase
+//! (scrypt) or with X25519 keys. The primitives are those of `ring`, `scrypt` and `x25519-dalek`;
+//! docs/decisions/041-recovery-files-are-age-files.md has the reasons against the crate `age`.
 
 mod bech32;
 mod header;
@@ -16,38 +16,38 @@ pub(crate) use keys::{Identity, Recipient};
 
 use header::{Header, Stanza};
 
-/// The key that a file is encrypted with, and that is encrypted to each recipient.
+/// Length of the key that encrypts a file, and that is itself encrypted to each recipient.
 const FILE_KEY_BYTES: usize = 16;
-/// What the work of trying a passphrase is by default, as a power of two: that of `age`.
+/// Default work factor of a passphrase, as a power of two: that of `age`.
 pub(crate) const WORK_FACTOR: u8 = 18;
-/// The most work that a file may ask for: 1 GiB of memory.
+/// Largest work factor accepted from a file: 1 GiB of memory.
 const MAX_WORK_FACTOR: u8 = 20;
 
-/// A file key. It is wiped when it is dropped.
+/// File key, wiped when it is dropped.
 type FileKey = Zeroizing<[u8; FILE_KEY_BYTES]>;
 
-/// Why a file cannot be encrypted or opened.
+/// Failure to encrypt or open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
     /// The file has no header of this format.
     #[error("not a file in the age format, version 1")]
     NotAge,
-    /// The file is in the text form of the format.
+    /// The file is in the text form (armor) of the format.
     #[error("an armored age file, which is not supported: decrypt it with `age --decrypt` first")]
     Armored,
     /// The header breaks the rules of the format.
     #[error("the header of the file is damaged")]
     Header,
-    /// The content was changed or cut off.
+    /// The content was changed or truncated.
     #[error("the content of the file is damaged or cut off")]
     Payload,
-    /// The file needs a passphrase and there is none.
+    /// The file needs a passphrase and none is given.
     #[error("the file is encrypted with a passphrase")]
     NeedsPassphrase,
-    /// The file needs an identity and there is none.
+    /// The file needs an identity and none is given.
     #[error("the file is encrypted to age recipients, not with a passphrase")]
     NeedsIdentity,
-    /// The passphrase is another one.
+    /// The passphrase is wrong.
     #[error("the passphrase is wrong")]
     WrongPassphrase,
     /// None of the identities is a recipient of the file.
@@ -58,44 +58,44 @@ pub(crate) enum Error {
         "the file asks for 2^{0} of scrypt work for its passphrase; at most 2^{MAX_WORK_FACTOR} is done"
     )]
     TooMuchWork(u8),
-    /// A public key is none.
+    /// A public key is not valid.
     #[error("not an age recipient (`age1…`)")]
     Recipient,
-    /// A private key is none.
+    /// A private key is not valid.
     #[error("not an age identity (`AGE-SECRET-KEY-1…`)")]
     Identity,
-    /// A key could not be made from another.
+    /// A key could not be derived from another.
     #[error("a key could not be derived")]
     Derive,
-    /// The system gives no random numbers.
+    /// The system provides no random numbers.
     #[error("the system gives no random numbers")]
     Random,
 }
 
-/// To whom a file is encrypted.
+/// Recipients of a file.
 #[derive(Debug)]
 pub(crate) enum EncryptionKey<'a> {
-    /// Whoever knows a passphrase; the work of trying one is a power of two.
+    /// Anyone who knows the passphrase; the work factor is a power of two.
     Passphrase(&'a str, u8),
-    /// The owners of these keys, at least one.
+    /// Owners of these keys, at least one.
     Recipients(&'a [Recipient]),
 }
 
-/// What opens a file.
+/// Key that opens a file.
 #[derive(Debug)]
 pub(crate) enum DecryptionKey<'a> {
     Passphrase(&'a str),
     Identities(&'a [Identity]),
 }
 
-/// How a file wants to be opened.
+/// Kind of key that a file requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EncryptionKind {
     Passphrase,
     Recipients,
 }
 
-/// Whether these bytes begin as an age file does.
+/// True if these bytes begin as an age file does.
 pub(crate) fn is_age(bytes: &[u8]) -> bool {
     bytes.starts_with(header::VERSION.as_bytes()) || is_armored(bytes)
 }
@@ -104,19 +104,18 @@ fn is_armored(bytes: &[u8]) -> bool {
     bytes.starts_with(b"-----BEGIN AGE ENCRYPTED FILE-----")
 }
 
-/// How a file wants to be opened.
+/// Kind of key that a file requires.
 pub(crate) fn encryption_kind(file: &[u8]) -> Result<EncryptionKind, Error> {
     let (header, _) = parse(file)?;
     let has_scrypt = header.stanzas.iter().any(Stanza::is_scrypt);
     match header.stanzas.as_slice() {
         [_] if has_scrypt => Ok(EncryptionKind::Passphrase),
-        // Somebody else could have added a recipient to it, so that it proves nothing.
+        // A second recipient could have been added by anyone, so that the file proves nothing.
         _ if has_scrypt => Err(Error::Header),
         _ => Ok(EncryptionKind::Recipients),
     }
 }
 
-/// Encrypts `plain`.
 pub(crate) fn encrypt(plain: &[u8], encryption_key: &EncryptionKey<'_>) -> Result<Vec<u8>, Error> {
     let file_key: FileKey = Zeroizing::new(random()?);
     let stanzas = match encryption_key {
@@ -133,7 +132,7 @@ pub(crate) fn encrypt(plain: &[u8], encryption_key: &EncryptionKey<'_>) -> Resul
     Ok(file)
 }
 
-/// Opens a file. Nothing of it is returned unless all of it is as it was written.
+/// Opens a file. Returns nothing unless all of it is as it was written.
 pub(crate) fn decrypt(
     file: &[u8],
     decryption_key: &DecryptionKey<'_>,
@@ -175,14 +174,13 @@ fn parse(file: &[u8]) -> Result<(Header, &[u8]), Error> {
     Header::parse(file)
 }
 
-/// Random bytes.
 fn random<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| Error::Random)?;
     Ok(bytes)
 }
 
-/// HKDF-SHA-256, 32 bytes of it.
+/// HKDF-SHA-256 with an output of 32 bytes.
 fn derive(key: &[u8], salt: &[u8], info: &[u8]) -> Result<Zeroizing<[u8; 32]>, Error> {
     let mut out = Zeroizing::new([0; 32]);
     let extracted = ring::hkdf::Salt::new(ring::hkdf::HKDF_SHA256, salt).extract(key);

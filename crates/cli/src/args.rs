@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::velero_flags::UnsupportedFlag;
 use crate::{output, program};
 
-/// Said below the list of commands.
+/// Text below the list of commands.
 const WORD_ORDER_HELP: &str = "Both word orders work: `backup get` is the same as `get backups`. The \
                            flags -n, --kubeconfig and --kubecontext can also precede the command.";
 
@@ -64,20 +64,20 @@ pub(crate) struct TrustArgs {
     pub(crate) insecure_skip_tls_verify: bool,
 }
 
-/// The command line that is understood. Velero's flags for all commands may stand before the command;
-/// those that say something here are handed on to it.
+/// Complete command line. Velero's global flags may stand before the command; those that have a meaning here are passed
+/// on to it.
 pub(crate) fn command() -> clap::Command {
     let installation = InstallationArgs::augment_args(clap::Command::new(program::NAME));
     let installation = installation.get_arguments().map(|flag| flag.clone().hide(true));
-    // Ours has no features to switch on, and colours only help, on a terminal.
+    // Bowline has no features to enable, and colours only its help, on a terminal.
     let ignored = ["features", "colorized"]
         .map(|name| Arg::new(name).long(name).num_args(1).global(true).hide(true));
     let command = Args::command().bin_name(program::name()).args(installation).args(ignored);
     with_negative_values(command)
 }
 
-/// Lets lengths of time and numbers be negative, so that `--ttl -1h` is refused by its own rule and not
-/// as an unknown flag `-1`.
+/// Allows negative durations and numbers, so that `--ttl -1h` is refused by its own rule and not as an unknown flag
+/// `-1`.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     const NUMERIC_VALUE_NAMES: [&str; 3] = ["DURATION", "NUMBER", "COUNT"];
     let is_numeric = |arg: &Arg| {
@@ -89,8 +89,7 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
         .mut_subcommands(with_negative_values)
 }
 
-/// Parses the command line. Help and version are printed here; a mistake is told in one line that
-/// says what to do.
+/// Parses the command line. Help and version are printed here; a mistake is reported in one line with a hint.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, Exit> {
     let words: Vec<OsString> = words.into_iter().collect();
     let parsed = command().try_get_matches_from(&words);
@@ -111,9 +110,9 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, E
     })
 }
 
-/// What clap says in several lines, in one.
+/// Message of clap, shortened to one line.
 fn usage_error(error: &clap::Error, words: &[OsString]) -> String {
-    // It says what to do by itself.
+    // This message already contains a hint.
     if let Some(refusal) = UnsupportedFlag::find_in(error) {
         return refusal.to_string();
     }
@@ -134,7 +133,7 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> String {
         _ => String::new(),
     };
     let allowed = listed(ContextKind::ValidValue, "; possible values are ");
-    // The last is the most alike.
+    // The last suggestion is the most similar.
     let closest = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word),
         Some(ContextValue::Strings(words)) => words.last(),
@@ -147,7 +146,7 @@ fn usage_error(error: &clap::Error, words: &[OsString]) -> String {
     format!("{message}{missing}{suggestion}{allowed}; see `{} --help`", innermost_command(words))
 }
 
-/// Why there is no such command of Velero's here, if it is one.
+/// Reason why a command of Velero does not exist here, if it is one.
 fn unsupported_command_reason(error: &clap::Error) -> Option<&'static str> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return None;
@@ -169,14 +168,14 @@ fn unsupported_command_reason(error: &clap::Error) -> Option<&'static str> {
     }
 }
 
-/// The innermost command that was named, up to the first word that is none.
+/// Innermost command that was named, up to the first word that is not a command.
 fn innermost_command(words: &[OsString]) -> String {
     let root = self::command();
     let mut command = &root;
     let mut path = program::name().to_owned();
     let mut is_value = false;
     for word in words.iter().skip(1) {
-        // The value of a flag that stands before the command is no command, whatever it is called.
+        // The value of a flag before the command is not a command, whatever its text.
         if std::mem::take(&mut is_value) {
             continue;
         }
@@ -193,7 +192,7 @@ fn innermost_command(words: &[OsString]) -> String {
     path
 }
 
-/// Whether a flag of a command is followed by its value.
+/// True if a flag of a command is followed by its value.
 fn has_value_after(command: &clap::Command, flag: &str) -> bool {
     let is_meant = |arg: &&Arg| match flag.strip_prefix("--") {
         Some(long) => arg.get_long() == Some(long),
@@ -206,7 +205,7 @@ fn has_value_after(command: &clap::Command, flag: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What is said about a command line that is wrong.
+    /// Error message for an invalid command line.
     fn usage_error_for(line: &str) -> String {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let parsed = command().try_get_matches_from(&words);

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     wait: bool,
 }
 
-/// Asks the server to cancel runs. One that is over stays as it is.
+/// Asks the server to cancel runs. A run that has ended stays as it is.
 pub(crate) async fn run<R: Run>(
     args: Args,
     installation: &InstallationArgs,
@@ -50,7 +50,7 @@ pub(crate) async fn run<R: Run>(
     }
     if args.wait {
         for run in &canceled {
-            // Failed is what a cancelled run is meant to be.
+            // A cancelled run is expected to end as Failed.
             wait::for_end(&installation, run, wait::WaitReason::Cancel).await?;
         }
     }

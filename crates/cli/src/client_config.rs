@@ -1,4 +1,4 @@
-//! The settings that a user of Velero's command line keeps: `~/.config/velero/config.json`.
+//! Settings of Velero's command line: `~/.config/velero/config.json`.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read as _, Write as _};
@@ -12,43 +12,43 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
-/// Below the home folder.
+/// Path below the home folder.
 const CONFIG_PATH: &str = ".config/velero/config.json";
-/// Larger than any honest settings.
+/// Larger than any real settings file.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The namespace, unless a flag or the file says another.
+/// Variable with the namespace, unless a flag or the file sets another.
 const NAMESPACE_VARIABLE: &str = "VELERO_NAMESPACE";
 
-/// What we use of it.
+/// Settings that Bowline uses.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct ClientConfig {
-    /// Where the server is.
+    /// Namespace of the server.
     namespace: Option<String>,
-    /// Certificates to trust when files are downloaded.
+    /// Certificates to trust for downloads.
     pub(crate) cacert: Option<PathBuf>,
 }
 
-/// All that is in the file, also what only Velero understands.
+/// All settings in the file, including those that only Velero understands.
 pub(crate) type Settings = Map<String, Value>;
 
-/// Reads what we use of the user's settings; without a file there are none.
+/// Reads the settings that Bowline uses; empty without a file.
 pub(crate) fn load() -> anyhow::Result<ClientConfig> {
     path().map_or_else(|| Ok(ClientConfig::default()), |path| read(&path))
 }
 
-/// Reads all of the user's settings.
+/// Reads all settings of the user.
 pub(crate) fn settings() -> anyhow::Result<Settings> {
     path().map_or_else(|| Ok(Settings::default()), |path| read(&path))
 }
 
-/// Writes all of the user's settings. There is never half a file.
+/// Writes all settings of the user. The file is replaced atomically.
 pub(crate) fn save(settings: &Settings) -> anyhow::Result<()> {
     let path = path().context("cannot find a home directory for the settings; set HOME")?;
     let cannot = || format!("cannot write the settings to {}", path.display());
     let folder = path.parent().with_context(cannot)?;
     DirBuilder::new().recursive(true).mode(0o700).create(folder).with_context(cannot)?;
-    // For the user's eyes only, as such files are created.
+    // Readable by the user only, as temporary files are created.
     let mut file = NamedTempFile::new_in(folder).with_context(cannot)?;
     serde_json::to_writer(&mut file, settings).with_context(cannot)?;
     file.write_all(b"\n").with_context(cannot)?;
@@ -56,14 +56,14 @@ pub(crate) fn save(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the settings are, for those who have a home.
+/// Path of the settings, for users with a home folder.
 fn path() -> Option<PathBuf> {
     std::env::var_os("HOME").map(|home| Path::new(&home).join(CONFIG_PATH))
 }
 
-/// The namespace of the server that is meant.
+/// Namespace of the server.
 pub(crate) fn namespace(flag: Option<&str>) -> anyhow::Result<String> {
-    // A file that cannot be read is no matter to those who name the namespace.
+    // An unreadable file does not matter when a flag names the namespace.
     let config = if flag.is_some() { ClientConfig::default() } else { load()? };
     let variable = std::env::var(NAMESPACE_VARIABLE).ok();
     let namespace = choose_namespace(flag, config.namespace.as_deref(), variable.as_deref());
@@ -71,7 +71,7 @@ pub(crate) fn namespace(flag: Option<&str>) -> anyhow::Result<String> {
     Ok(namespace.to_owned())
 }
 
-/// Fails if it cannot be the name of a namespace.
+/// Fails if `name` is not valid as the name of a namespace.
 pub(crate) fn check_namespace(name: &str) -> anyhow::Result<()> {
     if !is_namespace(name) {
         bail!(
@@ -82,7 +82,7 @@ pub(crate) fn check_namespace(name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first that says something.
+/// First source that names one.
 fn choose_namespace<'a>(
     flag: Option<&'a str>,
     config: Option<&'a str>,
@@ -124,7 +124,7 @@ mod tests {
             (None, None, Some("v"), "v"),
             (None, None, Some(""), "velero"),
             (None, None, None, "velero"),
-            // Somebody who says nothing on purpose is told so, not sent elsewhere.
+            // An explicitly empty namespace is an error, not a reason to use another one.
             (Some(""), Some("c"), Some("v"), ""),
         ] {
             assert_eq!(choose_namespace(flag, config, variable), expected);

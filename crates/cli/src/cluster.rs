@@ -1,4 +1,4 @@
-//! A client for the cluster that the user means.
+//! Client for the cluster that the user selects.
 
 use anyhow::{Context as _, anyhow, bail};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -6,8 +6,8 @@ use kube::config::{Config, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use crate::active_runs;
 use crate::args::ClusterArgs;
 
-/// Follows `--kubeconfig` and `--kubecontext`, then `$KUBECONFIG` and `~/.kube/config`, and where
-/// there is no such file the pod that we run in.
+/// Follows `--kubeconfig` and `--kubecontext`, then `$KUBECONFIG` and `~/.kube/config`, and without such a file the
+/// configuration of the pod that this process runs in.
 pub(crate) async fn client(args: &ClusterArgs) -> anyhow::Result<kube::Client> {
     let config = config(args).await?;
     kube::Client::try_from(config).context("cannot create a client from the kubeconfig")
@@ -37,7 +37,7 @@ pub(crate) async fn config(args: &ClusterArgs) -> anyhow::Result<Config> {
         .with_context(|| format!("the kubeconfig names no cluster; {KUBECONFIG_HINT}"))
 }
 
-/// What is said of a context that is not there.
+/// Error for a context that does not exist.
 fn unknown_context_error(context: &str, file: &Kubeconfig, args: &ClusterArgs) -> anyhow::Error {
     let contexts: Vec<String> = file.contexts.iter().map(|one| format!("`{}`", one.name)).collect();
     let contexts =
@@ -56,8 +56,8 @@ fn is_in_a_pod() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
 }
 
-/// Why a kubeconfig cannot be read. A parser would quote the lines around the mistake, and in this
-/// file they may hold a token.
+/// Reason why a kubeconfig cannot be read. A parser would quote the lines around the mistake, and in this file they may
+/// contain a token.
 fn kubeconfig_error(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(error, path) => {

@@ -64,7 +64,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<Exit> {
         Command::Schedule(command) => schedule::run(command).await,
         Command::Repo(command) => repo::run(command).await,
         Command::Recovery(command) => recovery::run(command).await,
-        // Boxed, since it is the same function again, once.
+        // Boxed, since this is one level of recursion.
         Command::Get(command) => Box::pin(run(command.into())).await,
         Command::Create(command) => Box::pin(run(command.into())).await,
         Command::Describe(command) => Box::pin(run(command.into())).await,

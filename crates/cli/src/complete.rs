@@ -1,7 +1,7 @@
 //! Completes words in a shell, with names from the cluster.
 //!
-//! The scripts for shells ask with an environment variable, kubectl with the word `__complete`. Whatever
-//! goes wrong, nobody is told: a line that is being typed is no place for an error.
+//! Shell scripts ask with an environment variable, kubectl with the word `__complete`. Errors are never printed: they
+//! would appear in the middle of the line being typed.
 
 use std::ffi::OsString;
 use std::fmt::Debug;
@@ -27,21 +27,21 @@ use crate::installation::Installation;
 use crate::listing::ResourceKind;
 use crate::program;
 
-/// Names the shell that asks. Not the name that is usual, which others may use, too.
+/// Variable with the name of the asking shell. Not the usual name, which other programs may use too.
 const SHELL_VARIABLE: &str = "BOWLINE_COMPLETE";
-/// The word with which kubectl asks.
+/// Word with which kubectl asks.
 pub(crate) const KUBECTL_COMPLETE_COMMAND: &str = "__complete";
-/// Said to kubectl: these are no files.
+/// Directive for kubectl: do not complete file names.
 const NO_FILE_COMPLETION: &str = ":4";
-/// How long the cluster may take. Who types does not wait for longer.
+/// Longest wait for the cluster, short enough for a user who is typing.
 const CLUSTER_TIMEOUT: Duration = Duration::from_millis(1500);
-/// More names than anybody chooses from.
+/// More names than a user can choose from.
 const MAX_NAMES: u32 = 500;
 
-/// Where names come from.
+/// Source of names.
 type CandidateSource = fn() -> Vec<CompletionCandidate>;
 
-/// Answers a shell that asks how words go on. False if nobody does.
+/// Answers a shell that asks for completions. False if none does.
 pub(crate) fn complete_if_requested() -> bool {
     let words: Vec<OsString> = std::env::args_os().collect();
     let folder = std::env::current_dir().ok();
@@ -68,7 +68,7 @@ pub(crate) fn complete_if_requested() -> bool {
     true
 }
 
-/// The script that lets a shell ask.
+/// Script that connects a shell to these completions.
 pub(crate) fn script(shell: &str) -> anyhow::Result<String> {
     let shells = Shells::builtins();
     let shell = shells.completer(shell).context("unsupported shell")?;
@@ -78,11 +78,11 @@ pub(crate) fn script(shell: &str) -> anyhow::Result<String> {
 }
 
 fn print(answer: &[u8]) {
-    // Nobody listens any more; nobody is there to be told.
+    // The shell has gone away, so there is nothing to report to.
     let _ = io::stdout().write_all(answer);
 }
 
-/// One candidate in a line, with what it is for after a tab, and what kind they are at the end.
+/// One candidate per line, with its description after a tab, and the directive at the end.
 fn kubectl_candidates(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u8>> {
     let typed = words.get(2..).filter(|typed| !typed.is_empty())?;
     let mut line = vec![OsString::from(program::NAME)];
@@ -90,7 +90,7 @@ fn kubectl_candidates(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u
     let last = line.len() - 1;
     let candidates = engine::complete(&mut command(), line, last, folder).ok()?;
     let mut answer = Vec::new();
-    // Flags are offered to those who begin one, as kubectl does it.
+    // Flags are offered once one has been started, as kubectl does.
     let wants_flags = typed.last().is_some_and(|word| !word.is_empty());
     for candidate in candidates {
         let value = candidate.get_value().to_str()?;
@@ -105,14 +105,14 @@ fn kubectl_candidates(words: &[OsString], folder: Option<&Path>) -> Option<Vec<u
     Some(answer)
 }
 
-/// The command line, with where names come from.
+/// Command line with sources of names.
 fn command() -> clap::Command {
     let mut command = with_name_candidates(args::command(), None, false);
     command.build();
     command
 }
 
-/// `noun` is what the command is about, and `is_new` that the name is one that is not taken yet.
+/// `noun` is the resource of the command; `is_new` means that its name must not exist yet.
 fn with_name_candidates(
     command: clap::Command,
     noun: Option<CandidateSource>,
@@ -131,7 +131,7 @@ fn with_name_candidates(
     command.mut_subcommands(|inner| with_name_candidates(inner, noun, is_new))
 }
 
-/// Where the names of a noun come from, in the singular or plural.
+/// Source of names for a noun, singular or plural.
 fn candidates_for_noun(word: &str) -> Option<CandidateSource> {
     Some(match word.trim_end_matches('s') {
         "backup" => object_names::<Backup>,
@@ -144,7 +144,7 @@ fn candidates_for_noun(word: &str) -> Option<CandidateSource> {
     })
 }
 
-/// Where the values of a flag come from.
+/// Source of values for a flag.
 fn candidates_for_flag(id: &str) -> Option<CandidateSource> {
     Some(match id {
         "from_backup" | "backup" => object_names::<Backup>,
@@ -165,7 +165,7 @@ fn namespace_names() -> Vec<CompletionCandidate> {
     list_names(Installation::cluster_api::<Namespace>)
 }
 
-/// The names of what there is, as far as the cluster says so in time.
+/// Names of existing objects, if the cluster answers in time.
 fn list_names<K>(api: impl FnOnce(&Installation) -> Api<K>) -> Vec<CompletionCandidate>
 where
     K: Resource + Clone + Debug + DeserializeOwned,
@@ -185,7 +185,7 @@ where
     found.items.iter().map(|object| CompletionCandidate::new(object.name_any())).collect()
 }
 
-/// The installation that a line is about which is not complete yet.
+/// Installation selected by an incomplete line.
 fn installation(words: &[String]) -> InstallationArgs {
     InstallationArgs {
         namespace: flag_value(words, "--namespace", Some("-n")).map(str::to_owned),
@@ -196,7 +196,7 @@ fn installation(words: &[String]) -> InstallationArgs {
     }
 }
 
-/// The value of a flag: the rest of its word, or the next word.
+/// Value of a flag: the rest of its word, or the next word.
 fn flag_value<'a>(words: &'a [String], long: &str, short: Option<&str>) -> Option<&'a str> {
     let in_pairs = words.iter().zip(words.iter().skip(1).map(Some).chain([None]));
     let mut values = in_pairs.filter_map(|(word, next)| {

@@ -1,4 +1,4 @@
-//! Asks before something is deleted.
+//! Asks for confirmation before a deletion.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write as _};
 use std::sync::mpsc;
@@ -8,13 +8,13 @@ use anyhow::{Context as _, bail};
 
 use crate::output;
 
-/// More than anybody types.
+/// Longer than any real answer.
 const MAX_ANSWER_BYTES: u64 = 1024;
-/// How long a program may take that answers through a pipe, as in `echo y | bowline backup delete b`. A
-/// pipe that is only left open answers never.
+/// Longest wait for a program that answers through a pipe, as in `echo y | bowline backup delete b`. A pipe that is
+/// merely left open never answers.
 const PIPE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether the user wants it: by `--confirm`, or by an answer to the question, typed or piped.
+/// True if the user confirms: by `--confirm`, or by an answer to the question, typed or piped.
 pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool> {
     if is_confirmed {
         return Ok(true);
@@ -39,15 +39,15 @@ pub(crate) fn confirm(is_confirmed: bool, question: &str) -> anyhow::Result<bool
     Ok(is_yes(&read_answer().context(cannot)?))
 }
 
-/// What another program answers; nothing if it answers nothing in time.
+/// Answer of another program; empty if none comes in time.
 fn piped_answer() -> io::Result<String> {
     let (sender, receiver) = mpsc::channel();
-    // It ends with the process, at the latest.
+    // The thread ends with the process at the latest.
     std::thread::spawn(move || sender.send(read_answer()));
     receiver.recv_timeout(PIPE_TIMEOUT).unwrap_or_else(|_| Ok(String::new()))
 }
 
-/// The first line of standard input.
+/// First line of standard input.
 fn read_answer() -> io::Result<String> {
     let mut answer = String::new();
     io::stdin().lock().take(MAX_ANSWER_BYTES).read_line(&mut answer)?;

@@ -1,5 +1,5 @@
-//! `describe` of all kinds: what is known of an object, in the cluster and, of a backup or restore, in
-//! its storage location.
+//! `describe` of all kinds: the state of an object in the cluster and, for a backup or restore, in its storage
+//! location.
 
 pub(crate) mod document;
 pub(crate) mod section;
@@ -22,7 +22,7 @@ use crate::run::Run;
 use crate::table;
 use crate::volume_progress::{self, VolumeProgress};
 
-/// How long the server may take for each file; they are asked for all at once.
+/// Longest wait for the server per file; all files are requested at once.
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -33,10 +33,10 @@ pub(crate) enum Format {
     Json,
 }
 
-/// What came of a file: its content, or why there is none.
+/// Content of a file, or the reason why it is missing.
 pub(crate) type Fetched<T> = Result<T, String>;
 
-/// What plugins do with the volumes of a run, or why that is not known.
+/// Work of plugins on the volumes of a run, or the reason why it is not known.
 pub(crate) type FetchedVolumeProgress = Fetched<Vec<VolumeProgress>>;
 
 /// Flags of a command that describes objects.
@@ -68,35 +68,34 @@ pub(crate) struct RunArgs {
     trust: TrustArgs,
 }
 
-/// An object of which the cluster knows everything.
+/// Object that the cluster describes completely.
 pub(crate) trait Describable: ResourceKind {
-    /// For people.
+    /// Text for people.
     fn text(&self) -> String;
 
-    /// For programs.
+    /// Document for programs.
     fn json(&self) -> Value;
 }
 
-/// A run, of which the storage location knows the rest.
+/// Run, whose details are in the storage location.
 pub(crate) trait DescribableRun: Run {
-    /// What the storage location holds of it. A file that was not asked for is nothing.
+    /// Files in the storage location. A file that was not requested is absent.
     type Files: Default;
 
-    /// Downloads what is needed, all files at once.
+    /// Downloads the required files, all at once.
     async fn fetch(&self, downloads: &Downloads, details: bool) -> Self::Files;
 
-    /// Adds what other objects of the cluster know of it.
+    /// Adds details from other objects of the cluster.
     async fn fetch_related(&self, _: &Installation, _: &mut Self::Files) {}
 
-    /// For people.
+    /// Text for people.
     fn text(&self, files: &Self::Files, transfers: &FetchedVolumeProgress, details: bool)
     -> String;
 
-    /// For programs.
+    /// Document for programs.
     fn json(&self, files: &Self::Files, transfers: &FetchedVolumeProgress, details: bool) -> Value;
 }
 
-/// Describes objects.
 pub(crate) async fn run<D: Describable>(
     args: &Args,
     installation: &InstallationArgs,
@@ -109,7 +108,6 @@ pub(crate) async fn run<D: Describable>(
     page.finish::<D>(&installation)
 }
 
-/// Describes runs.
 pub(crate) async fn run_runs<D: DescribableRun>(
     args: &RunArgs,
     installation: &InstallationArgs,
@@ -143,7 +141,7 @@ pub(crate) async fn run_runs<D: DescribableRun>(
     page.finish::<D>(&installation)
 }
 
-/// All that is known of a run, for people.
+/// Full description of a run, for people.
 pub(crate) async fn full_text<D: DescribableRun>(
     installation: &Installation,
     run: &D,
@@ -155,17 +153,17 @@ pub(crate) async fn full_text<D: DescribableRun>(
 
 async fn find<K: ResourceKind>(args: &Args, installation: &Installation) -> anyhow::Result<Vec<K>> {
     let mut found = listing::find(installation, &args.names, args.selector.as_deref()).await?;
-    // Those that were named stay in the user's order.
+    // Named objects keep the user's order.
     if args.names.is_empty() {
         table::sort(&mut found);
     }
     Ok(found)
 }
 
-/// What is printed: texts one after the other, or one document.
+/// Output: texts one after the other, or one document.
 struct DescribeOutput {
     output: Format,
-    /// Whether one object was asked for, so that it is no list.
+    /// True if one object was requested, so that the output is not a list.
     is_single: bool,
     count: usize,
     documents: Vec<Value>,
@@ -209,7 +207,7 @@ impl DescribeOutput {
     }
 }
 
-/// What the storage location and the plugins know of a run.
+/// Details of a run from the storage location and the plugins.
 async fn fetch_all<D: DescribableRun>(
     installation: &Installation,
     run: &D,
@@ -240,7 +238,7 @@ async fn fetch_volume_progress<D: DescribableRun>(
     found.map_err(|error| output::error_chain(&error))
 }
 
-/// Downloads a file, if it is wanted.
+/// Downloads a file if it is wanted.
 pub(crate) async fn file<T>(
     downloads: &Downloads,
     name: &str,

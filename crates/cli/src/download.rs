@@ -1,9 +1,9 @@
-//! Files of a backup or restore, by way of a DownloadRequest.
+//! Files of a backup or restore, obtained with a DownloadRequest.
 //!
-//! Only the server can open the storage location. It is asked with a DownloadRequest and answers with
-//! a link that is good for some minutes; the file comes from there, and the request is deleted.
+//! Only the server can open the storage location. It receives a DownloadRequest and answers with a link that is valid
+//! for some minutes; the file comes from there, and the request is deleted.
 //!
-//! Who has a link can read the file. So links never appear in a message, only their host does.
+//! Anyone who has a link can read the file. So links never appear in a message, only their host does.
 
 mod random;
 mod reader;
@@ -34,41 +34,41 @@ use crate::tls_trust;
 #[cfg(test)]
 pub(crate) use reader::Reader;
 
-/// Written by the server on a request that it cannot answer: why.
+/// Annotation in which the server gives the reason why it cannot answer a request.
 const ERROR_ANNOTATION: &str = "bowline.io/error";
-/// How often the server's answer is looked for: soon, then less and less.
+/// Interval of checks for the server's answer: short at first, then growing.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(25);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// After this long it is said that the server is waited for.
+/// Delay before a message that the server has not answered yet.
 const WAIT_MESSAGE_DELAY: Duration = Duration::from_secs(3);
-/// How long a connection may take, and how long it may be silent.
+/// Longest time to connect, and longest silence on a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long the deletion of requests may take when the user is leaving.
+/// Longest deletion of requests while the process is exiting.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// From an http to an https address, say.
+/// For example from an http to an https address.
 const MAX_REDIRECTS: usize = 3;
-/// How much of a refusal is looked at.
+/// Length of an error response that is read.
 const MAX_ERROR_BODY_BYTES: usize = 4096;
-/// The longest name of an object.
+/// Longest name of an object.
 const MAX_NAME_LENGTH: usize = 253;
 
 /// Downloads files from one storage location.
 pub(crate) struct Downloads {
     installation: Installation,
     http: Client,
-    /// How long the server may take for a link.
+    /// Longest wait for a link from the server.
     answer_timeout: Duration,
     /// Requests that are not deleted yet.
     requests: Mutex<BTreeSet<String>>,
-    /// The server did not answer once; it is not waited for again.
+    /// The server failed to answer once; later downloads do not wait for it.
     is_unresponsive: AtomicBool,
-    /// It was said that the server is waited for.
+    /// The message that the server has not answered yet was printed.
     has_announced_wait: AtomicBool,
 }
 
 impl Downloads {
-    /// Prepares downloads; asks for nothing yet.
+    /// Prepares downloads; sends no request yet.
     pub(crate) async fn new(
         installation: &Installation,
         location: &str,
@@ -77,7 +77,7 @@ impl Downloads {
     ) -> anyhow::Result<Self> {
         let certificates = tls_trust::for_location(installation, location, trusted).await?;
         if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster, which is as good.
+            // Fails if another thread was faster, which has the same effect.
             let _ = ring::default_provider().install_default();
         }
         let http = Client::builder()
@@ -85,7 +85,7 @@ impl Downloads {
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .redirect(Policy::custom(redirect_policy))
-            // It would hand the link on.
+            // A referer would pass the link on.
             .referer(false)
             .tls_certs_merge(certificates)
             .tls_danger_accept_invalid_certs(trusted.insecure_skip_tls_verify)
@@ -111,7 +111,7 @@ impl Downloads {
         while let Some(piece) = body.next().await? {
             packed.extend_from_slice(&piece);
         }
-        // Large files take a while, and others are being downloaded.
+        // Large files take a while, and other downloads are running.
         let decoded =
             tokio::task::spawn_blocking(move || decode::json_gzip(&packed, Limits::JSON)).await;
         Ok(decoded.context("the file could not be read")??)
@@ -132,7 +132,7 @@ impl Downloads {
         }
     }
 
-    /// Begins to download a file of at most so many bytes, as it lies in the bucket.
+    /// Starts to download a file of at most so many bytes, as stored in the bucket.
     pub(crate) async fn open(
         &self,
         kind: DownloadTargetKind,
@@ -153,17 +153,17 @@ impl Downloads {
         opened
     }
 
-    /// Takes it that the server does not answer.
+    /// Records that the server does not answer.
     pub(crate) fn mark_unresponsive(&self) {
         self.is_unresponsive.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the server did not answer in time once. It is not waited for again.
+    /// True if the server once failed to answer in time. Later downloads do not wait for it.
     pub(crate) fn is_unresponsive(&self) -> bool {
         self.is_unresponsive.load(Ordering::Relaxed)
     }
 
-    /// Deletes the requests of downloads that were given up.
+    /// Deletes the requests of abandoned downloads.
     pub(crate) async fn delete_open_requests(&self) {
         let remaining: Vec<String> = self.requests().iter().cloned().collect();
         let deleted = async {
@@ -171,7 +171,7 @@ impl Downloads {
                 self.delete(&request).await;
             }
         };
-        // The server deletes them as well, when they have expired.
+        // The server deletes them as well, once they have expired.
         let _ = timeout(CLEANUP_TIMEOUT, deleted).await;
     }
 
@@ -242,7 +242,7 @@ impl Downloads {
         Ok(Body { response, received: 0, limit })
     }
 
-    /// Deletes a request. If that fails the server will do it, when it has expired.
+    /// Deletes a request. If that fails, the server deletes it once it has expired.
     async fn delete(&self, request: &str) {
         let api = self.installation.api::<DownloadRequest>();
         let params = DeleteParams::default();
@@ -261,13 +261,13 @@ impl Downloads {
     }
 
     fn requests(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // A set is whole at any time.
+        // A set is consistent at any time.
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Follows a few redirects, but never from https to http: the file holds Secrets, and everybody on the
-/// way could read it.
+/// Follows a few redirects, but never from https to http: the file contains Secrets, and anyone on the network path
+/// could read it.
 fn redirect_policy(attempt: Attempt<'_>) -> Action {
     if attempt.previous().len() > MAX_REDIRECTS {
         return attempt.error("too many redirects");
@@ -279,12 +279,12 @@ fn redirect_policy(attempt: Attempt<'_>) -> Action {
     attempt.follow()
 }
 
-/// Whether an address is less private than one before it.
+/// True if the next address is http after one with https.
 fn is_downgrade(previous: &[Url], next: &Url) -> bool {
     next.scheme() != "https" && previous.iter().any(|url| url.scheme() == "https")
 }
 
-/// The storage location does not have a file.
+/// The storage location does not have the file.
 #[derive(Debug)]
 pub(crate) struct FileNotFound;
 
@@ -296,7 +296,7 @@ impl std::fmt::Display for FileNotFound {
 
 impl std::error::Error for FileNotFound {}
 
-/// A file that is being downloaded.
+/// File that is being downloaded.
 pub(crate) struct Body {
     response: Response,
     received: u64,
@@ -304,12 +304,12 @@ pub(crate) struct Body {
 }
 
 impl Body {
-    /// How large the file is, if the other side says so.
+    /// Size of the file, if the other side declares it.
     pub(crate) fn length(&self) -> Option<u64> {
         self.response.content_length()
     }
 
-    /// The next piece; nothing at the end.
+    /// Next chunk; nothing at the end.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         let piece = self.response.chunk().await.map_err(|error| {
             anyhow::Error::new(error.without_url()).context("the download was interrupted")
@@ -322,7 +322,7 @@ impl Body {
     }
 }
 
-/// What the server has answered, if it has.
+/// Link in the server's answer, if there is one.
 fn answered_link(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
     let link = request.status.as_ref().map_or("", |status| status.download_url.as_str());
     if link.is_empty() {
@@ -335,12 +335,12 @@ fn answered_link(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
     }
     match Url::parse(link) {
         Ok(link) if matches!(link.scheme(), "http" | "https") => Ok(Some(link)),
-        // Without the parser's reason, which may quote it.
+        // Without the parser's reason, which may quote the link.
         _ => bail!("the server responded with an invalid link"),
     }
 }
 
-/// Why the other side could not be asked.
+/// Reason why a request could not be sent.
 fn connection_error(error: reqwest::Error, host: &str) -> anyhow::Error {
     let error = anyhow::Error::new(error.without_url());
     let is_about_trust =
@@ -353,7 +353,7 @@ fn connection_error(error: reqwest::Error, host: &str) -> anyhow::Error {
     error.context(format!("cannot download from `{}`; {hint}", strip_control_chars(host)))
 }
 
-/// Why the other side does not give the file out.
+/// Reason why the other side refuses the file.
 async fn response_error(mut response: Response) -> anyhow::Error {
     let status = response.status();
     if status == StatusCode::NOT_FOUND {
@@ -372,7 +372,7 @@ async fn response_error(mut response: Response) -> anyhow::Error {
     }
 }
 
-/// The one word in which S3 says what is wrong. The rest of its answer may quote the link.
+/// Error code of S3. The rest of its answer may quote the link.
 fn s3_code(body: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(body);
     let (_, rest) = text.split_once("<Code>")?;
@@ -381,7 +381,7 @@ fn s3_code(body: &[u8]) -> Option<String> {
     is_word.then(|| code.to_owned())
 }
 
-/// A name that is free: that of the backup, as far as it fits, and something random.
+/// Unused name: that of the backup, shortened to fit, and a random part.
 fn request_name(name: &str, random: &str) -> String {
     let room = MAX_NAME_LENGTH - random.len() - 1;
     let beginning = name[..name.floor_char_boundary(room)].trim_end_matches(['-', '.']);

@@ -1,22 +1,22 @@
-//! How the process ends.
+//! Exit codes of the process.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The exit codes, which scripts rely on.
+/// Exit codes, which scripts rely on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// What was asked for is done.
+    /// The command did its work.
     Success,
-    /// What was asked for is done, and it did not turn out well: a rule is broken.
+    /// The command did its work, and the result is negative: a check or a run failed.
     Failed,
-    /// The command line is wrong, or what the command needs cannot be had or reached.
+    /// The command line is wrong, or something that the command needs is missing or unreachable.
     CannotRun,
-    /// Ended by Ctrl-C before it was done.
+    /// Ended by Ctrl-C before completion.
     Interrupted,
-    /// Ended by SIGTERM before it was done.
+    /// Ended by SIGTERM before completion.
     Terminated,
 }
 
@@ -33,7 +33,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Waits for Ctrl-C or SIGTERM. From now on they do not end the process by themselves.
+/// Waits for Ctrl-C or SIGTERM. From this call on they no longer end the process directly.
 pub(crate) fn shutdown_signal() -> anyhow::Result<impl Future<Output = Exit> + Send> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;

@@ -1,4 +1,4 @@
-//! How the values of flags are read: as Velero reads them, so that its command lines work here.
+//! Parsers for the values of flags: they accept what Velero accepts, so that its command lines work here.
 
 use std::collections::BTreeMap;
 use std::time;
@@ -11,7 +11,7 @@ use clap::builder::{
 };
 use k8s_openapi::api::core::v1::SecretKeySelector;
 
-/// A length of time in Go's spelling, such as `720h` or `1h30m`; not a negative one.
+/// Non-negative duration in Go's spelling, such as `720h` or `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration: Duration = text.parse().map_err(|error| match days(text) {
         Some(days) => format!("{error}; {days} days are {}h", days.saturating_mul(24)),
@@ -23,12 +23,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(duration)
 }
 
-/// How many days a text means, which Go's spelling has no unit for.
+/// Number of days in a text, for which Go's spelling has no unit.
 fn days(text: &str) -> Option<u64> {
     text.strip_suffix('d')?.parse().ok()
 }
 
-/// How long to wait: more than no time.
+/// Timeout: more than zero.
 pub(crate) fn timeout(text: &str) -> Result<time::Duration, String> {
     let timeout = duration(text)?.to_std().unwrap_or_default();
     if timeout.is_zero() {
@@ -37,7 +37,7 @@ pub(crate) fn timeout(text: &str) -> Result<time::Duration, String> {
     Ok(timeout)
 }
 
-/// Yes or no, in any of the spellings that Go accepts.
+/// Boolean, in any of the spellings that Go accepts.
 pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -46,7 +46,7 @@ pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What becomes of a snapshot that was taken.
+/// Type of a snapshot, which decides what becomes of it.
 pub(crate) fn snapshot_type() -> impl TypedValueParser<Value = SnapshotType> {
     let value = |one: SnapshotType| {
         PossibleValue::new(one.as_str()).help(match one {
@@ -69,16 +69,16 @@ pub(crate) fn credential(text: &str) -> Result<SecretKeySelector, String> {
     }
 }
 
-/// Some pairs of keys and values, as one use of a flag gives them.
+/// Pairs of keys and values from one use of a flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pairs(Vec<(String, String)>);
 
-/// A part of a list.
+/// Element of a list.
 pub(crate) fn non_empty_string() -> NonEmptyStringValueParser {
     NonEmptyStringValueParser::new()
 }
 
-/// The namespaces that are included, which are all if none is named.
+/// Namespaces to include; all if none is named.
 pub(crate) fn namespaces(included: &[String], excluded: &[String]) -> anyhow::Result<Vec<String>> {
     if excluded.iter().any(|name| name == "*") {
         bail!("--exclude-namespaces cannot contain `*`, which would exclude everything");
@@ -89,7 +89,7 @@ pub(crate) fn namespaces(included: &[String], excluded: &[String]) -> anyhow::Re
     if let Some(both) = included.iter().find(|name| excluded.contains(name)) {
         bail!("namespace `{both}` is both included and excluded");
     }
-    // Velero's command line writes the star, too.
+    // Velero's command line writes the star as well.
     Ok(if included.is_empty() { vec!["*".to_owned()] } else { included.to_vec() })
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn pairs(text: &str) -> Result<Pairs, String> {
     csv(text)?.into_iter().map(pair).collect::<Result<_, _>>().map(Pairs)
 }
 
-/// `a:b,c:d`, from names to names.
+/// `a:b,c:d`, a mapping of names to names.
 pub(crate) fn mappings(text: &str) -> Result<Pairs, String> {
     let pair = |field: &str| match field.split_once(':') {
         Some((from, to)) if !from.is_empty() && !to.is_empty() && !to.contains(':') => {
@@ -114,7 +114,7 @@ pub(crate) fn mappings(text: &str) -> Result<Pairs, String> {
     text.split(',').map(pair).collect::<Result<_, _>>().map(Pairs)
 }
 
-/// The pairs of all uses of a flag in which a key has one value only.
+/// Pairs of all uses of a flag in which a key may have one value only.
 pub(crate) fn distinct(flag: &str, uses: &[Pairs]) -> anyhow::Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for (key, value) in uses.iter().flat_map(|Pairs(pairs)| pairs) {
@@ -128,12 +128,12 @@ pub(crate) fn distinct(flag: &str, uses: &[Pairs]) -> anyhow::Result<BTreeMap<St
     Ok(all)
 }
 
-/// The pairs of all uses of a flag; a later one wins.
+/// Pairs of all uses of a flag; a later one wins.
 pub(crate) fn merged(uses: &[Pairs]) -> BTreeMap<String, String> {
     uses.iter().flat_map(|Pairs(pairs)| pairs.iter().cloned()).collect()
 }
 
-/// The fields of a line of comma-separated values.
+/// Fields of a line of comma-separated values.
 fn csv(line: &str) -> Result<Vec<String>, String> {
     let mut fields = Vec::new();
     let mut rest = line;
@@ -157,7 +157,7 @@ fn csv(line: &str) -> Result<Vec<String>, String> {
     }
 }
 
-/// What stands before the closing quote, with two quotes read as one, and what follows.
+/// Text before the closing quote, with two quotes read as one, and the text after it.
 fn read_quoted_field(text: &str) -> Option<(String, &str)> {
     let mut field = String::new();
     let mut rest = text;

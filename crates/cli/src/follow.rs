@@ -16,9 +16,9 @@ use crate::run::{Run, Stage};
 use crate::table::Format;
 use crate::volume_progress::{self, VolumeTotals};
 
-/// How often it is looked for changes.
+/// Interval of checks for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often in a row the cluster may not answer.
+/// Largest number of consecutive failures of the cluster to answer.
 const MAX_FAILURES: u32 = 60;
 
 /// Prints objects as a table, and each of them again when its row changes, until asked to end.
@@ -56,16 +56,16 @@ pub(crate) async fn watch_table<K: ResourceKind>(
     }
 }
 
-/// How far the volumes of runs are, of those that go on or went on when they were first looked at.
+/// Progress of the volumes of runs that are active, or were when first seen.
 #[derive(Default)]
 pub(crate) struct WatchedVolumes {
-    /// By run; whether it went on, and how far it was.
+    /// By run: true if it was active, and its totals.
     totals_by_run: RefCell<BTreeMap<String, (bool, VolumeTotals)>>,
 }
 
 impl WatchedVolumes {
-    /// Looks at the volumes of runs that go on, and once more when they have ended. What cannot be seen
-    /// stays as it was.
+    /// Refreshes the volumes of active runs, and once more when they have ended. Volumes that cannot be read keep their
+    /// state.
     pub(crate) async fn refresh<R: Run>(&self, installation: &Installation, runs: &[R]) {
         for run in runs {
             let name = run.name_any();
@@ -90,7 +90,7 @@ impl WatchedVolumes {
             .retain(|name, _| runs.iter().any(|run| run.name_any() == *name));
     }
 
-    /// For a column.
+    /// Text for a column.
     pub(crate) fn column_text(&self, run: &impl Run) -> String {
         let totals_by_run = self.totals_by_run.borrow();
         let totals = totals_by_run.get(&run.name_any()).map(|(_, tally)| tally);
@@ -98,7 +98,7 @@ impl WatchedVolumes {
     }
 }
 
-/// What was printed of each object.
+/// Last printed row of each object.
 #[derive(Default)]
 struct PrintedRows {
     printed: BTreeMap<String, String>,
@@ -106,7 +106,7 @@ struct PrintedRows {
 }
 
 impl PrintedRows {
-    /// The lines that are new, with the header once.
+    /// New lines, with the header once.
     fn changed_lines<K: ResourceKind>(
         &mut self,
         objects: &[K],

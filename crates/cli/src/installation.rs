@@ -1,4 +1,4 @@
-//! The installation that a command talks to: a cluster, and the namespace of the server in it.
+//! The installation that a command uses: a cluster, and the namespace of the server in it.
 
 use std::time::Duration;
 
@@ -10,20 +10,20 @@ use tokio::time::timeout;
 use crate::args::InstallationArgs;
 use crate::{client_config, cluster, program};
 
-/// How long the API server may take for an answer.
+/// Longest wait for an answer of the API server.
 pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where objects are read and written.
+/// Cluster and namespace of the objects.
 #[derive(Clone)]
 pub(crate) struct Installation {
     client: Client,
     namespace: String,
-    /// The flag that leads to the same namespace again, for hints.
+    /// Flag that selects the same namespace, for hints.
     namespace_flag: String,
 }
 
 impl Installation {
-    /// Finds out what is meant. Asks nobody yet.
+    /// Resolves the flags. Sends no request yet.
     pub(crate) async fn connect(args: &InstallationArgs) -> anyhow::Result<Self> {
         let namespace = client_config::namespace(args.namespace.as_deref())?;
         let flag = args.namespace.as_ref().map(|name| format!(" -n {name}")).unwrap_or_default();
@@ -38,7 +38,7 @@ impl Installation {
         &self.namespace
     }
 
-    /// The objects of a kind in the namespace.
+    /// Objects of a kind in the namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -46,18 +46,18 @@ impl Installation {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Objects of a kind that lives in no namespace.
+    /// Objects of a cluster-scoped kind.
     pub(crate) fn cluster_api<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
         Api::all(self.client.clone())
     }
 
-    /// A command that the user may want to run next, for the same installation.
+    /// Next command to suggest to the user, for the same installation.
     pub(crate) fn hint(&self, command: &str) -> String {
         format!("`{} {command}{}`", program::name(), self.namespace_flag)
     }
 
-    /// Waits for an answer of the API server, for a limited time. `doing` is what it is for:
-    /// `cannot <doing>` is said if there is none.
+    /// Waits for an answer of the API server, for a limited time. `doing` is the purpose: the error is `cannot
+    /// <doing>`.
     pub(crate) async fn call_api<T>(
         &self,
         doing: &str,
@@ -73,7 +73,7 @@ impl Installation {
         }
     }
 
-    /// What the API server's answer means here, and what to do.
+    /// Error of the API server in terms of this installation, with a hint.
     pub(crate) fn explain_error(&self, doing: &str, error: kube::Error) -> anyhow::Error {
         match error {
             kube::Error::Api(status) => {
@@ -87,7 +87,7 @@ impl Installation {
     }
 }
 
-/// Why there was no answer, as far as it can be told, and what to look at.
+/// Likely reason for the missing answer, and a hint.
 pub(crate) fn connection_hint(error: &kube::Error) -> &'static str {
     if bowline_server::error_chain(error).contains("certificate") {
         "the certificate of the cluster or the client is not trusted; check \
@@ -98,7 +98,7 @@ pub(crate) fn connection_hint(error: &kube::Error) -> &'static str {
     }
 }
 
-/// An error in a few words.
+/// Error in a few words.
 pub(crate) fn short_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
@@ -106,7 +106,7 @@ pub(crate) fn short_message(error: &kube::Error) -> String {
     }
 }
 
-/// Whether the same request may well succeed a moment later.
+/// True if the same request may well succeed a moment later.
 pub(crate) fn is_transient(error: &kube::Error) -> bool {
     match error {
         kube::Error::Api(status) => matches!(status.code, 429 | 500..),
@@ -114,17 +114,17 @@ pub(crate) fn is_transient(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether the kind of an object is there, and the object is not.
+/// True if the kind of an object exists, and the object does not.
 pub(crate) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if missing_resource(status) == Some(MissingResource::Object))
 }
 
-/// Whether the cluster does not know the kind that was asked for.
+/// True if the cluster does not serve the requested kind.
 pub(crate) fn is_unknown_kind(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if missing_resource(status) == Some(MissingResource::Definition))
 }
 
-/// Whether an object was not created, since there is one of that name.
+/// True if an object was not created because its name is in use.
 pub(crate) fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.is_already_exists())
 }
@@ -136,7 +136,7 @@ enum MissingResource {
     Definition,
 }
 
-/// What of a request is not there.
+/// Missing part of a request.
 fn missing_resource(status: &kube::core::Status) -> Option<MissingResource> {
     if status.code != 404 {
         return None;
@@ -144,7 +144,7 @@ fn missing_resource(status: &kube::core::Status) -> Option<MissingResource> {
     Some(match &status.details {
         Some(details) if details.kind == "namespaces" => MissingResource::Namespace,
         Some(details) if !details.name.is_empty() => MissingResource::Object,
-        // The API server does not know the path at all.
+        // The API server does not serve the path at all.
         _ => MissingResource::Definition,
     })
 }

@@ -1,25 +1,24 @@
 //! A page of `Key:  value` lines for people, as `describe` prints it.
 //!
-//! Values of fields that follow each other are aligned. Whatever comes from outside loses its control
-//! characters here, so that no message of a plugin can play tricks with a terminal.
+//! Values of consecutive fields are aligned. Control characters are removed here from all foreign text, so that no
+//! message of a plugin can manipulate a terminal.
 
 use std::fmt::Display;
 
 use crate::output::strip_control_chars;
 
-/// What stands where there is nothing.
+/// Placeholder for an empty value.
 pub(crate) const NONE: &str = "<none>";
 
-/// Spaces for each level.
+/// Spaces per level.
 const INDENT: usize = 2;
 
-/// Collects lines.
 #[derive(Debug, Default)]
 pub(crate) struct KeyValuePage {
     text: String,
     /// Fields that are not aligned yet.
     block: Vec<Field>,
-    /// Added to each level.
+    /// Levels added to each line.
     base: usize,
 }
 
@@ -31,7 +30,7 @@ struct Field {
 }
 
 impl KeyValuePage {
-    /// Puts what `write` writes so many levels deeper.
+    /// Indents the output of `write` by so many levels.
     pub(crate) fn indented(&mut self, levels: usize, write: impl FnOnce(&mut Self)) {
         self.align();
         self.base += levels;
@@ -40,7 +39,7 @@ impl KeyValuePage {
         self.base -= levels;
     }
 
-    /// `Key:  value`; a value of several lines goes on below itself.
+    /// `Key:  value`; further lines of a value are aligned below the first.
     pub(crate) fn field(&mut self, level: usize, key: &str, value: impl Display) {
         self.list(level, key, [value]);
     }
@@ -62,25 +61,23 @@ impl KeyValuePage {
         self.block.push(Field { level: self.base + level, key: strip_control_chars(key), lines });
     }
 
-    /// `Key:`, with what follows on a deeper level.
+    /// `Key:`, with further lines on a deeper level.
     pub(crate) fn heading(&mut self, level: usize, key: &str) {
         self.line(level, format_args!("{key}:"));
     }
 
-    /// A line of its own.
+    /// Single line without a key.
     pub(crate) fn line(&mut self, level: usize, line: impl Display) {
         self.align();
         let line = strip_control_chars(&line.to_string());
         self.text.extend([" ".repeat((self.base + level) * INDENT).as_str(), &line, "\n"]);
     }
 
-    /// An empty line.
     pub(crate) fn blank_line(&mut self) {
         self.align();
         self.text.push('\n');
     }
 
-    /// The whole page.
     pub(crate) fn finish(mut self) -> String {
         self.align();
         self.text

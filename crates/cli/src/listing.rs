@@ -1,4 +1,4 @@
-//! The objects that a command is about: finds, creates, changes and deletes them.
+//! Finds, creates, changes and deletes the objects of a command.
 
 use std::fmt::Debug;
 
@@ -20,12 +20,12 @@ use crate::exit::Exit;
 use crate::installation::{Installation, is_already_exists, is_not_found};
 use crate::{client_config, output};
 
-/// Objects in one answer of the API server.
+/// Objects per answer of the API server.
 const PAGE_SIZE: u32 = 500;
 /// More answers than any list has.
 const MAX_PAGES: usize = 10_000;
 
-/// A kind that users list by name.
+/// Kind that users list by name.
 pub(crate) trait ResourceKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -33,10 +33,10 @@ pub(crate) trait ResourceKind:
     + DeserializeOwned
     + Serialize
 {
-    /// What users call one, and several.
+    /// Singular and plural for users.
     const NOUN: &'static str;
     const PLURAL: &'static str;
-    /// What they type before the verb.
+    /// Word that users type before the verb.
     const COMMAND: &'static str;
 }
 
@@ -76,7 +76,7 @@ impl ResourceKind for BackupRepository {
     const COMMAND: &'static str = "repo";
 }
 
-/// The object of that name.
+/// Object of that name.
 pub(crate) async fn get<K: ResourceKind>(
     installation: &Installation,
     name: &str,
@@ -92,12 +92,12 @@ pub(crate) async fn get<K: ResourceKind>(
     }
 }
 
-/// The object of that name, if it is there.
+/// Object of that name, if it exists.
 pub(crate) async fn get_opt<K: ResourceKind>(
     installation: &Installation,
     name: &str,
 ) -> anyhow::Result<Option<K>> {
-    // All of these kinds are named by the same rule.
+    // The same naming rule applies to all of these kinds.
     BackupName::new(name)?;
     let doing = format!("read {} `{name}`", K::NOUN);
     let api = installation.api::<K>();
@@ -111,7 +111,7 @@ pub(crate) async fn get_opt<K: ResourceKind>(
     installation.call_api(&doing, request).await
 }
 
-/// Creates an object. Nothing if there is one of that name.
+/// Creates an object. Returns nothing if the name is in use.
 pub(crate) async fn create<K: ResourceKind>(
     installation: &Installation,
     object: &K,
@@ -128,7 +128,7 @@ pub(crate) async fn create<K: ResourceKind>(
     installation.call_api(&doing, request).await
 }
 
-/// Creates an object that must be new, and says so.
+/// Creates an object that must be new, and prints a message.
 pub(crate) async fn create_new<K: ResourceKind>(
     installation: &Installation,
     object: &K,
@@ -154,7 +154,7 @@ pub(crate) async fn patch<K: ResourceKind>(
     installation.call_api(&doing, api.patch(name, &params, &patch)).await
 }
 
-/// Deletes an object; one that is gone already is as good.
+/// Deletes an object; one that is already gone is a success.
 pub(crate) async fn delete<K>(installation: &Installation, name: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -174,7 +174,7 @@ where
     installation.call_api(&doing, request).await
 }
 
-/// The objects of those names, in that order; or without names all that the selector selects.
+/// Objects of those names, in that order; without names all that match the selector.
 pub(crate) async fn find<K: ResourceKind>(
     installation: &Installation,
     names: &[String],
@@ -213,7 +213,7 @@ async fn list<K: ResourceKind>(
     bail!("the list of {} has too many pages", K::PLURAL)
 }
 
-/// A list in a namespace that does not exist is empty, too. Who may not look is not told.
+/// A list in a namespace that does not exist is empty, too. Without the right to read namespaces there is no error.
 async fn check_namespace_exists(installation: &Installation) -> anyhow::Result<()> {
     let name = installation.namespace();
     let api = installation.cluster_api::<Namespace>();
@@ -227,7 +227,7 @@ async fn check_namespace_exists(installation: &Installation) -> anyhow::Result<(
     Ok(())
 }
 
-/// How objects are printed for programs.
+/// Output format of objects for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ObjectFormat {
     Json,
@@ -246,7 +246,6 @@ pub(crate) fn print_without_creating<K: ResourceKind>(
     Ok(Exit::Success)
 }
 
-/// One object.
 pub(crate) fn format_one<K: ResourceKind>(
     object: K,
     format: ObjectFormat,
@@ -254,7 +253,6 @@ pub(crate) fn format_one<K: ResourceKind>(
     format_value(&without_managed_fields(object), format)
 }
 
-/// The list of objects.
 pub(crate) fn format_list<K: ResourceKind>(
     objects: Vec<K>,
     format: ObjectFormat,
@@ -268,15 +266,15 @@ pub(crate) fn format_list<K: ResourceKind>(
     format_value(&list, format)
 }
 
-/// Who wrote which field is noise to everybody who reads; kubectl leaves it out, too.
+/// Managed fields are noise for readers; kubectl omits them, too.
 fn without_managed_fields<K: ResourceKind>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object
 }
 
-/// A value for programs.
+/// Value in a format for programs.
 pub(crate) fn format_value(value: &impl Serialize, format: ObjectFormat) -> anyhow::Result<String> {
-    // By way of a `Value`, which YAML can always hold.
+    // Converted to a `Value` first, which YAML can always represent.
     let value = serde_json::to_value(value).context("cannot print the object")?;
     match format {
         ObjectFormat::Json => Ok(format!("{value:#}\n")),

@@ -1,7 +1,7 @@
 //! `logs` of backups and restores: prints a log while it is downloaded.
 //!
-//! A log is in the storage location when all items are through, and is written there again, longer, at
-//! the end. Who follows is shown both.
+//! The server writes a log to the storage location when all items are processed, and writes it again, longer, at the
+//! end. `--follow` shows both.
 
 use std::io::{self, IsTerminal as _, Read, Write};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::output::{self, ControlCharFilter};
 use crate::run::{Run, Stage};
 use crate::{flags, listing, wait};
 
-/// Far more than a log has. Lines that repeat compress without end, so that the ratio says nothing.
+/// Far more than a log has. Repeated lines compress without limit, so the ratio means nothing.
 const LIMITS: Limits =
     Limits { packed: 4 << 30, unpacked: 256 << 30, ratio: u64::MAX, memory: u64::MAX };
 const BUFFER: usize = 64 << 10;
@@ -54,7 +54,7 @@ pub(crate) async fn run<R: Run>(
     tokio::pin!(asked_to_end);
     let run = if args.follow && found.has_files().is_err() {
         tokio::select! {
-            // Boxed, since what it asks for is large.
+            // Boxed, since the future is large.
             run = Box::pin(wait_for_log(&installation, &found)) => run?,
             exit = &mut asked_to_end => return Ok(exit),
         }
@@ -100,14 +100,14 @@ async fn wait_for_log<R: Run>(installation: &Installation, run: &R) -> anyhow::R
     wait::until(installation, run, extra_lines, wait::WaitReason::Result, is_reached).await
 }
 
-/// Prints a log but for so many bytes, which were printed before. Returns how long it is.
+/// Prints a log after the first `skip` bytes, which were printed before. Returns its length.
 async fn print<R: Run>(downloads: &Downloads, name: &str, skip: u64) -> anyhow::Result<u64> {
     let printed =
         async { print_body(downloads.open(R::LOG, name, LIMITS.packed).await?, skip).await };
     printed.await.with_context(|| format!("cannot print the log of {} `{name}`", R::NOUN))
 }
 
-/// The log of a run, as far as it is not longer than this.
+/// Log of a run, up to this length.
 pub(crate) async fn read_log<R: Run>(
     downloads: &Downloads,
     name: &str,
@@ -129,7 +129,7 @@ pub(crate) async fn read_log<R: Run>(
         .map_err(|error| decode::Error::from(error).into())
 }
 
-/// Unpacks and prints while the rest is on its way.
+/// Unpacks and prints during the download.
 async fn print_body(body: Body, skip: u64) -> anyhow::Result<u64> {
     let printed = body.read_in_thread("print the log", move |reader| {
         let stdout = io::stdout();
@@ -142,8 +142,8 @@ async fn print_body(body: Body, skip: u64) -> anyhow::Result<u64> {
     printed.await
 }
 
-/// Prints what is read when it is unpacked, but for the beginning, and returns how much that is with
-/// the beginning. Somebody who does not want to see more is no error.
+/// Prints the unpacked text after the first `skip` bytes, and returns the length with them. A reader that has gone away
+/// is not an error.
 fn unpack(packed: impl Read, to: &mut impl Write, skip: u64) -> anyhow::Result<u64> {
     let cannot = "cannot write to standard output";
     let mut unpacked = decode::gunzip(packed, LIMITS);

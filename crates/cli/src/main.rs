@@ -1,7 +1,7 @@
 //! The `bowline` binary: the user's commands.
 //!
-//! A command is one file of [`commands`], with a clap struct and a function `run`. Data goes to
-//! standard output, everything said to people to standard error.
+//! A command is one file of [`commands`], with a clap struct and a function `run`. Data goes to standard output,
+//! messages for people go to standard error.
 //!
 //! Exit codes are a contract: see [`exit::Exit`].
 
@@ -46,8 +46,8 @@ use tikv_jemallocator::Jemalloc;
 
 use crate::exit::Exit;
 
-/// Memory that a large backup has used is given back, where others keep it: see `.cargo/config.toml`
-/// for how soon, and docs/decisions/019-allocator.md for what that brings.
+/// Returns the memory of a large backup to the system, where other allocators keep it: see `.cargo/config.toml` for the
+/// delay, and docs/decisions/019-allocator.md for the effect.
 #[global_allocator]
 static ALLOCATOR: Jemalloc = Jemalloc;
 
@@ -73,7 +73,8 @@ fn main() -> ExitCode {
             Exit::CannotRun
         }
     };
-    // Dropped, it would wait for all threads in system calls, and those of a file system that hangs never return.
+    // Dropping the runtime would wait for all threads in system calls, and those of a file system that hangs never
+    // return.
     runtime.shutdown_timeout(std::time::Duration::from_secs(10));
     exit.into()
 }

@@ -1,4 +1,4 @@
-//! What the user sees: data on standard output, everything else on standard error.
+//! Output for the user: data on standard output, everything else on standard error.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Writes data. A reader that has gone away (`bowline … | head`) is no error; a full disk is.
+/// Writes data. A reader that has gone away (`bowline … | head`) is not an error; a full disk is.
 pub(crate) fn print_data(text: impl Display) -> anyhow::Result<()> {
     let mut stdout = io::stdout();
     match write!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -17,15 +17,14 @@ pub(crate) fn print_data(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
-/// A text without the characters that steer a terminal or hide in it; lines and tabs stay.
+/// Removes the characters that control a terminal or are invisible in it; lines and tabs stay.
 pub(crate) fn strip_control_chars(text: &str) -> String {
     let shown = |c| if is_control_or_invisible(c) { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().map(shown).collect()
 }
 
-/// Whether a character steers a terminal, turns the direction of what follows it, or is not seen at all,
-/// so that a name looks like another: controls, those of Unicode's category Cf, and its separators of
-/// lines and paragraphs.
+/// True if a character controls a terminal, changes the direction of the text after it, or is invisible, so that a name
+/// looks like another: controls, those of Unicode's category Cf, and its separators of lines and paragraphs.
 fn is_control_or_invisible(c: char) -> bool {
     match c {
         '\n' | '\t' => false,
@@ -52,10 +51,10 @@ fn is_control_or_invisible(c: char) -> bool {
     }
 }
 
-/// Writes without the characters that [`strip_control_chars`] takes out, wherever the pieces are cut.
+/// Writer that removes the characters that [`strip_control_chars`] removes, also across writes.
 pub(crate) struct ControlCharFilter<W> {
     inner: W,
-    /// The first bytes of a character whose others are still to come.
+    /// First bytes of a character whose other bytes are still to come.
     incomplete_char: Vec<u8>,
 }
 
@@ -86,7 +85,7 @@ impl<W: io::Write> io::Write for ControlCharFilter<W> {
             rest = &rest[valid.len()..];
             let Some(error) = invalid else { break };
             let Some(length) = error.error_len() else {
-                // The rest of it comes with the next piece.
+                // The rest of the character comes with the next write.
                 self.incomplete_char = rest.to_vec();
                 break;
             };
@@ -102,22 +101,22 @@ impl<W: io::Write> io::Write for ControlCharFilter<W> {
     }
 }
 
-/// Says something to the user, without what [`strip_control_chars`] takes out.
+/// Prints a message for the user, filtered by [`strip_control_chars`].
 pub(crate) fn print_message(line: impl Display) {
     let _ = writeln!(io::stderr(), "{}", strip_control_chars(&line.to_string()));
 }
 
-/// Says what went wrong, in one line.
+/// Prints an error in one line.
 pub(crate) fn print_error(line: &str) {
     print_message(format_args!("error: {}", strip_control_chars(line)));
 }
 
-/// An error and its causes in one line.
+/// Error and its causes in one line.
 pub(crate) fn error_chain(error: &anyhow::Error) -> String {
     bowline_server::error_chain(error.as_ref())
 }
 
-/// Rows under headings, aligned as kubectl does it.
+/// Rows under headings, aligned as kubectl does.
 pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     render_rows(&header, rows)
 }
@@ -137,7 +136,7 @@ pub(crate) fn render_rows<R: Into<comfy_table::Row>>(
     table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
 }
 
-/// A moving line on a terminal while something lasts; elsewhere nothing.
+/// Moving line on a terminal during some work; elsewhere nothing.
 pub(crate) struct Spinner(Option<ProgressBar>);
 
 impl Spinner {
@@ -163,8 +162,8 @@ fn spinner(message: &'static str) -> ProgressBar {
     bar
 }
 
-/// A step that may take longer than two seconds: a moving line on a terminal while it lasts, and
-/// one line at its end with the time it took.
+/// Step that may take longer than two seconds: a moving line on a terminal meanwhile, and one line with its duration at
+/// the end.
 pub(crate) struct Step {
     message: &'static str,
     started: Instant,
@@ -220,7 +219,7 @@ mod tests {
 
     #[test]
     fn bidi_and_invisible_characters_are_replaced_at_every_chunk_boundary() {
-        // As an operation of a plugin was called: it reads `op-cba` on a terminal.
+        // From the name of a real plugin operation: without the filter a terminal shows `op-cba`.
         let text = "op-\u{202e}abc\u{2069} a\u{200b}b \u{feff}\u{e0041}é☃𝄞";
         for size in 1..text.len() {
             let mut writer = ControlCharFilter::new(Vec::new());

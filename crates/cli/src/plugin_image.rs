@@ -1,21 +1,21 @@
-//! Images of plugins: what their init containers are called, and which are the same plugin.
+//! Images of plugins: names of their init containers, and comparison of plugins.
 
 use anyhow::bail;
 
-/// The longest name of a container.
+/// Longest name of a container.
 const MAX_NAME_LENGTH: usize = 63;
-/// The registry that is meant where none is named.
+/// Registry that is meant where none is named.
 const DEFAULT_REGISTRY: &str = "docker.io/";
 
-/// Whether two images are versions of the same plugin.
+/// True if two images are versions of the same plugin.
 pub(crate) fn is_same_plugin(one: &str, other: &str) -> bool {
     repository(one) == repository(other)
 }
 
-/// An image without its version, and without the registry that goes without saying.
+/// Image without its version, and without the default registry.
 fn repository(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or_default();
-    // Before a slash it is the port of the registry.
+    // A colon before a slash separates the port of the registry.
     let image = match image.rsplit_once(':') {
         Some((before, after)) if !after.contains('/') => before,
         _ => image,
@@ -23,7 +23,7 @@ fn repository(image: &str) -> &str {
     image.strip_prefix(DEFAULT_REGISTRY).unwrap_or(image)
 }
 
-/// A name for the container: that of the image, without its registry and version.
+/// Name for the container: that of the image, without its registry and version.
 pub(crate) fn container_name(
     image: &str,
     is_taken: impl Fn(&str) -> bool,

@@ -1,15 +1,15 @@
-//! What this program is called by the one who types.
+//! Name of this program as the user types it.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Its own name.
+/// Name of the binary.
 pub(crate) const NAME: &str = "bowline";
-/// How kubectl finds its plugins.
+/// Prefix by which kubectl finds its plugins.
 const PLUGIN_PREFIX: &str = "kubectl-";
 
-/// `bowline`, or `kubectl bowline` where it was started as a plugin of kubectl.
+/// `bowline`, or `kubectl bowline` if started as a plugin of kubectl.
 pub(crate) fn name() -> &'static str {
     static INVOCATION_NAME: OnceLock<String> = OnceLock::new();
     INVOCATION_NAME.get_or_init(|| {
@@ -18,7 +18,7 @@ pub(crate) fn name() -> &'static str {
     })
 }
 
-/// What is typed to start the program with this path.
+/// Words that start the program with this path.
 fn invocation_name(program: &OsStr) -> String {
     let stem = Path::new(program).file_stem().and_then(OsStr::to_str).unwrap_or_default();
     match stem.strip_prefix(PLUGIN_PREFIX) {

@@ -1,16 +1,16 @@
-//! How fast something goes that goes on, as far as that can be known.
+//! Speed of work in progress, if it is known.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-/// How fast something is, on the average since it began.
+/// Average speed since the start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct TransferRate {
     pub(crate) per_second: f64,
-    /// Seconds, if the whole is known.
+    /// Seconds, if the total is known.
     pub(crate) seconds_remaining: Option<u64>,
 }
 
-/// The pace of what was so far at a time. A whole that is not positive is not known.
+/// Average speed at a given time. A total that is not positive is unknown.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

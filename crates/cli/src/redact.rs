@@ -1,8 +1,7 @@
-//! Takes out of objects and logs what nobody else may see, before they are handed on.
+//! Removes confidential data from objects and logs before they are passed on.
 //!
-//! Rather too much than too little: whatever is called like a credential, commands, variables of pods
-//! that are not known to be harmless, keys, and all that follows the `?` of an address, where signatures
-//! are.
+//! Rather too much than too little: values of anything named like a credential, commands, variables of pods that are
+//! not known to be harmless, keys, and everything after the `?` of an address, where signatures are.
 
 mod lines;
 
@@ -10,10 +9,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What stands where something was taken out.
+/// Placeholder for removed text.
 pub(crate) const REDACTED: &str = "<redacted>";
 
-/// Names of settings whose values are secret, as parts of them.
+/// Parts of the names of settings whose values are secret.
 const SECRET_WORDS: [&str; 15] = [
     "password",
     "passwd",
@@ -31,13 +30,13 @@ const SECRET_WORDS: [&str; 15] = [
     "accountkey",
     "encryptionkey",
 ];
-/// Names that are like those, and tell only where something secret is.
+/// Parts of similar names, whose values only say where a secret is.
 const PUBLIC_WORDS: [&str; 4] = ["name", "ref", "file", "envvar"];
-/// Links in the answers of the server, which are good for who has them.
+/// Links in the answers of the server, which anyone who has them can use.
 const LINKS: [&str; 1] = ["downloadurl"];
-/// Holds the whole object again, as somebody applied it.
+/// Contains the whole object again, as it was applied.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// The variables of a pod whose values are known to be no secret. All others may be one.
+/// Variables of a pod whose values are known not to be secret. All others may be.
 const PUBLIC_VARIABLES: [&str; 20] = [
     "ALIBABA_CLOUD_CREDENTIALS_FILE",
     "AWS_DEFAULT_REGION",
@@ -61,12 +60,12 @@ const PUBLIC_VARIABLES: [&str; 20] = [
     "VELERO_SCRATCH_DIR",
 ];
 
-/// Takes what is secret out of an object.
+/// Removes secrets from an object.
 pub(crate) fn object(value: &mut Value) {
     walk(value, false);
 }
 
-/// Settings without the values that are secret by their names, and without what is secret in the others.
+/// Settings without values that are secret by their names, and without secrets in the others.
 pub(crate) fn settings(settings: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let clean = |(key, value): (&String, &String)| {
         let is_hidden = !value.is_empty() && (is_secret(key) || key == LAST_APPLIED);
@@ -85,7 +84,7 @@ fn walk(value: &mut Value, is_in_hooks: bool) {
             for (key, value) in fields.iter_mut() {
                 let is_link = LINKS.contains(&key.to_lowercase().as_str());
                 let is_value = key == "value" && is_secret_variable;
-                // Commands, above all those of hooks, name passwords in ways that only they know.
+                // Commands, above all those of hooks, contain passwords in forms that only they know.
                 let is_command = key == "command" || is_hook(key) || (is_in_hooks && key == "args");
                 if key == LAST_APPLIED || is_link || is_value || is_command || is_secret(key) {
                     redact(value, is_in_hooks);
@@ -115,7 +114,7 @@ fn walk(value: &mut Value, is_in_hooks: bool) {
     }
 }
 
-/// Takes out texts and numbers. What is an object is looked through: a reference to a Secret, say.
+/// Removes texts and numbers. Objects are searched: a reference to a Secret, for example.
 fn redact(value: &mut Value, is_in_hooks: bool) {
     match value {
         Value::String(text) if text.is_empty() => {}
@@ -125,7 +124,7 @@ fn redact(value: &mut Value, is_in_hooks: bool) {
     }
 }
 
-/// Takes the values out of the variables of a container, but for those that are known.
+/// Removes the values of the variables of a container, except for those known to be harmless.
 fn variables(value: &mut Value) {
     for variable in value.as_array_mut().into_iter().flatten() {
         let name = variable["name"].as_str().unwrap_or_default().to_uppercase();
@@ -138,21 +137,21 @@ fn variables(value: &mut Value) {
     walk(value, false);
 }
 
-/// Whether an annotation of that name has the command of a hook.
+/// True if an annotation of that name contains the command of a hook.
 fn is_hook(key: &str) -> bool {
     key.contains("hook.") && key.ends_with("/command")
 }
 
-/// Takes what is secret out of a text of several lines.
+/// Removes secrets from a text of several lines.
 pub(crate) fn text(text: &str) -> String {
     lines::without_pem(text).split_inclusive('\n').map(lines::redact_line).collect()
 }
 
-/// Whether something of that name is secret.
+/// True if a value of that name is secret.
 fn is_secret(name: &str) -> bool {
     let letters = normalized(name);
     let is_meant = |word: &&str| match *word {
-        // Part of too many others.
+        // Part of too many other words.
         "sas" => letters == "sas" || letters.ends_with("sastoken"),
         word => letters.contains(word),
     };
@@ -164,7 +163,7 @@ fn is_secret(name: &str) -> bool {
         && !PUBLIC_WORDS.iter().any(|word| letters.ends_with(word))
 }
 
-/// A name in the spelling that all of its spellings share.
+/// Name in the form that all of its spellings share.
 fn normalized(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }

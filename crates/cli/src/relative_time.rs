@@ -1,4 +1,4 @@
-//! Times and lengths of time, as users of Velero know them.
+//! Times and durations, in the spellings of Velero.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -8,7 +8,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// As Go prints it: `2026-01-02 03:04:05 +0000 UTC`.
+/// Time as Go prints it: `2026-01-02 03:04:05 +0000 UTC`.
 pub(crate) fn go_format(time: &Time) -> String {
     time.0.strftime("%Y-%m-%d %H:%M:%S +0000 UTC").to_string()
 }
@@ -18,7 +18,7 @@ pub(crate) fn compact_digits(now: Timestamp) -> String {
     now.strftime("%Y%m%d%H%M%S").to_string()
 }
 
-/// How far away it is: `29d`, `2h ago`.
+/// Distance from now: `29d`, `2h ago`.
 pub(crate) fn relative_to(time: Timestamp, now: Timestamp) -> String {
     let distance = time.duration_since(now);
     if distance.is_negative() {
@@ -28,7 +28,7 @@ pub(crate) fn relative_to(time: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// In the one largest unit.
+/// Duration in its largest unit.
 fn largest_unit(length: SignedDuration) -> String {
     match length.as_secs() {
         seconds @ ..MINUTE => format!("{seconds}s"),

@@ -1,4 +1,4 @@
-//! What backups and restores have in common: a user asks for one, a server runs it, and it ends.
+//! Common traits of backups and restores: a user requests one, a server runs it, and it ends.
 
 use std::collections::BTreeMap;
 
@@ -14,28 +14,27 @@ use crate::listing::{self, ResourceKind};
 use crate::volume_progress::VolumeReport;
 use crate::{output, wait};
 
-/// The phase of a run that was cancelled, for which Velero has no word.
+/// Phase of a cancelled run, for which Velero has no word.
 const FAILED: &str = "Failed";
 
 /// A backup or a restore.
 pub(crate) trait Run: ResourceKind {
-    /// What is done with its items.
+    /// Participle for processed items.
     const PARTICIPLE: &'static str;
-    /// What its log is asked for by.
+    /// Download target of its log.
     const LOG: DownloadTargetKind;
-    /// What its errors and warnings are asked for by.
+    /// Download target of its errors and warnings.
     const RESULTS: DownloadTargetKind;
 
-    /// Where it is told what plugins do with its volumes.
+    /// Kind of object in which the work of plugins on its volumes is reported.
     type VolumeReport: VolumeReport;
 
-    /// How it is.
     fn summary(&self) -> Summary;
 
-    /// The storage location that holds its files. Nothing if that is not known.
+    /// Storage location of its files. Empty if that is not known.
     async fn location(&self, installation: &Installation) -> anyhow::Result<String>;
 
-    /// The word for where it is. It knows some that are no phase, since Velero has none for them.
+    /// Word for its state. Some are not phases, since Velero has none for them.
     fn state(&self) -> String {
         let Summary { phase, stage, conditions, .. } = self.summary();
         let has = |type_| condition::is_true(&conditions, type_);
@@ -50,7 +49,7 @@ pub(crate) trait Run: ResourceKind {
         }
     }
 
-    /// Whether its files are in the storage location, and if not, why.
+    /// Succeeds if its files are in the storage location; the error is the reason why not.
     fn has_files(&self) -> Result<(), String> {
         let Summary { phase, stage, validation_errors, .. } = self.summary();
         match stage {
@@ -67,12 +66,12 @@ pub(crate) trait Run: ResourceKind {
     }
 }
 
-/// How a run is.
+/// State and counts of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Summary {
     pub(crate) phase: String,
     pub(crate) stage: Stage,
-    /// Items done, and known of.
+    /// Items done, and total known so far.
     pub(crate) items: (i64, i64),
     pub(crate) operations: Operations,
     pub(crate) errors: i64,
@@ -84,7 +83,7 @@ pub(crate) struct Summary {
     pub(crate) conditions: Vec<Condition>,
 }
 
-/// How many operations of plugins there are.
+/// Numbers of plugin operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Operations {
     pub(crate) attempted: i64,
@@ -93,37 +92,36 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    /// How many have ended, and how many there are.
+    /// Number of ended operations, and of all.
     pub(crate) fn ended(self) -> (i64, i64) {
         (self.completed + self.failed, self.attempted)
     }
 }
 
-/// What the phase of a run means.
+/// Meaning of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Nobody has looked at it.
+    /// No server has seen the run.
     New,
-    /// Its items wait, or are being worked on.
+    /// Its items are waiting, or are being processed.
     InProgress,
-    /// Its items are through; something goes on behind them.
+    /// Its items are processed; background work continues.
     Finalizing,
-    /// It was refused and never ran.
+    /// Rejected, never ran.
     FailedValidation,
-    /// It has ended well.
+    /// Ended successfully.
     Completed,
-    /// It has ended in another way.
+    /// Ended in another way.
     Ended,
 }
 
 impl Stage {
-    /// Whether it has ended.
     pub(crate) fn is_terminal(self) -> bool {
         matches!(self, Self::FailedValidation | Self::Completed | Self::Ended)
     }
 }
 
-/// Puts the labels and annotations of a command line on an object.
+/// Adds the labels and annotations of a command line to an object.
 pub(crate) fn add_metadata(
     metadata: &mut ObjectMeta,
     labels: BTreeMap<String, String>,
@@ -137,12 +135,12 @@ pub(crate) fn add_metadata(
     }
 }
 
-/// Where the name of a run comes from.
+/// Origin of a run's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameOrigin {
-    /// From the command line: it means that one, and no other.
+    /// From the command line: it means that name and no other.
     User,
-    /// From the time, in whole seconds: if there is one of that second, it gets a number.
+    /// From the time, in whole seconds: if the name of that second is in use, a number is appended.
     Generated,
 }
 
@@ -152,9 +150,9 @@ impl From<bool> for NameOrigin {
     }
 }
 
-/// The names under which it is tried to create a run, in order.
+/// Names under which the creation is attempted, in order.
 fn candidate_names(name: &str, named: NameOrigin) -> impl Iterator<Item = String> {
-    /// More than anybody starts within a second.
+    /// More than a user starts within a second.
     const MAX_CANDIDATES: u32 = 20;
     let last = if named == NameOrigin::Generated { MAX_CANDIDATES } else { 1 };
     let base = name.to_owned();
@@ -164,7 +162,7 @@ fn candidate_names(name: &str, named: NameOrigin) -> impl Iterator<Item = String
     })
 }
 
-/// Asks the server for a run, and waits for its end if that is wanted.
+/// Creates a run, and waits for its end if requested.
 pub(crate) async fn submit<R: Run>(
     installation: &Installation,
     mut run: R,

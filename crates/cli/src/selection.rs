@@ -1,4 +1,4 @@
-//! Which objects a command that changes or deletes is about.
+//! Selection of the objects that a command changes or deletes.
 
 use anyhow::{anyhow, bail};
 use kube::ResourceExt as _;
@@ -25,14 +25,14 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// Finds them. That there is none is said.
+    /// Finds the objects. If there are none, prints a message.
     pub(crate) async fn find<K: ResourceKind>(
         &self,
         installation: &Installation,
     ) -> anyhow::Result<Vec<K>> {
         let selector = self.selector.as_deref();
         if selector.is_some_and(|selector| selector.trim().is_empty()) {
-            // As it comes from a variable that is not set. It would select everything.
+            // The value of an unset variable. It would select everything.
             bail!("the label selector is empty; specify labels, or --all");
         }
         let found = listing::find(installation, &self.names, selector).await?;
@@ -55,8 +55,8 @@ pub(crate) struct Deletion {
 }
 
 impl Deletion {
-    /// Finds what is to be deleted, and asks whether that is meant. `warn` makes the question of the
-    /// names, and may say more before. Nothing if there is nothing to do, which was said then.
+    /// Finds the objects to delete, and asks for confirmation. `warn` turns the names into the question, and may print
+    /// warnings before. Returns nothing if there is nothing to do, after a message.
     pub(crate) async fn choose<K: ResourceKind>(
         &self,
         installation: &Installation,
@@ -78,7 +78,7 @@ impl Deletion {
     }
 }
 
-/// Adds to an error that the other objects are still there, if several were named.
+/// Adds to an error that the other objects still exist, if several were named.
 fn with_deletion_state(error: anyhow::Error, names: usize) -> anyhow::Error {
     if names < 2 {
         return error;
@@ -86,14 +86,14 @@ fn with_deletion_state(error: anyhow::Error, names: usize) -> anyhow::Error {
     anyhow!("{}; nothing was deleted", output::error_chain(&error))
 }
 
-/// Deletes an object, and says so.
+/// Deletes an object, and prints a message.
 pub(crate) async fn delete<K: ResourceKind>(
     installation: &Installation,
     object: &K,
 ) -> anyhow::Result<()> {
     let name = object.name_any();
     listing::delete::<K>(installation, &name).await?;
-    // What has to be done first may take a while; until then it is there.
+    // Finalizers may take a while; the object exists until then.
     let state = if object.finalizers().is_empty() { "deleted" } else { "is being deleted" };
     output::print_message(format_args!("{} `{name}` {state}", K::NOUN));
     Ok(())

@@ -1,16 +1,16 @@
-//! Label selectors: from what a user types to what a Backup holds, and back.
+//! Label selectors: conversion between the user's text and the fields of a Backup.
 
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, bail};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// The longest value of a label, and the longest name of one.
+/// Longest value of a label, and longest name.
 const MAX_LABEL_LENGTH: usize = 63;
-/// The longest prefix of a label's name.
+/// Longest prefix of a label's name.
 const MAX_PREFIX_LENGTH: usize = 253;
 
-/// Reads a selector as kubectl does: `app=web,tier in (a, b),!canary`.
+/// Parses a selector as kubectl does: `app=web,tier in (a, b),!canary`.
 pub(crate) fn parse(text: &str) -> anyhow::Result<LabelSelector> {
     let mut selector = LabelSelector::default();
     for requirement in requirements(text) {
@@ -20,12 +20,12 @@ pub(crate) fn parse(text: &str) -> anyhow::Result<LabelSelector> {
     Ok(selector)
 }
 
-/// Reads selectors of which one is enough: `app=web or app=db`.
+/// Parses alternative selectors: `app=web or app=db`.
 pub(crate) fn parse_any(text: &str) -> anyhow::Result<Vec<LabelSelector>> {
     text.split(" or ").map(|selector| parse(selector.trim())).collect()
 }
 
-/// A selector as kubectl prints it; nothing for one that selects everything.
+/// Selector as kubectl prints it; empty for one that selects everything.
 pub(crate) fn text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten();
     let equals = labels.map(|(key, value)| (key.as_str(), format!("{key}={value}")));
@@ -91,7 +91,7 @@ fn add_requirement(requirement: &str, to: &mut LabelSelector) -> anyhow::Result<
         bail!("expected `in` or `notin` before a parenthesis");
     };
     let values = list.split(',').map(checked_value).collect::<anyhow::Result<BTreeSet<_>>>()?;
-    // In order and each once, as Velero's command line writes them.
+    // Sorted and unique, as Velero's command line writes them.
     let values = values.into_iter().collect();
     match operator {
         "in" => expression(key, "In", Some(values)),

@@ -1,4 +1,4 @@
-//! The Deployment of the server, whoever installed it.
+//! Deployment of the server, however it was installed.
 
 use anyhow::bail;
 use bowline_server::preflight::is_velero_server;
@@ -10,14 +10,14 @@ use serde_json::Value;
 
 use crate::installation::Installation;
 
-/// What the server's container is called: as we install it, and as Velero does.
+/// Names of the server's container: as Bowline and as Velero install it.
 pub(crate) const SERVER_CONTAINERS: [&str; 2] = ["bowline", "velero"];
-/// Deployments in one answer of the API server.
+/// Deployments per answer of the API server.
 const PAGE_SIZE: u32 = 500;
-/// More answers than any cluster has Deployments for.
+/// More answers than the Deployments of any cluster need.
 const MAX_PAGES: usize = 200;
 
-/// A Deployment with the server's container in it.
+/// Deployment that contains the server's container.
 #[derive(Debug)]
 pub(crate) struct ServerDeployment {
     pub(crate) name: String,
@@ -39,7 +39,7 @@ impl ServerDeployment {
         }
     }
 
-    /// Ours before Velero's, which may be there without pods.
+    /// Bowline's before Velero's, which may be scaled to zero.
     fn choose(deployments: Vec<Deployment>) -> Option<Self> {
         let mut found: Vec<(usize, Self)> = deployments
             .into_iter()
@@ -59,8 +59,7 @@ impl ServerDeployment {
         found.into_iter().next().map(|(_, deployment)| deployment)
     }
 
-    /// Changes the pod's template. A list of objects with names is merged by them, so that the rest
-    /// stays.
+    /// Changes the pod template. Lists of named objects are merged by name, so that the rest stays.
     pub(crate) async fn patch_pod(
         &self,
         installation: &Installation,
@@ -75,8 +74,8 @@ impl ServerDeployment {
     }
 }
 
-/// Deployments with Velero's server in them, with pods or without, by what they run: a release of the chart may
-/// give them any name. `fields` is a selector of fields.
+/// Deployments of Velero's server, with pods or without, recognised by their container: a release of the chart may give
+/// them any name. `fields` is a field selector.
 pub(crate) async fn velero_deployments(
     installation: &Installation,
     api: &Api<Deployment>,
@@ -85,7 +84,7 @@ pub(crate) async fn velero_deployments(
     list(installation, api, "list the Deployments of Velero", fields, has_velero_server).await
 }
 
-/// Deployments of which something is so.
+/// Deployments that match a condition.
 pub(crate) async fn list(
     installation: &Installation,
     api: &Api<Deployment>,
@@ -109,18 +108,18 @@ pub(crate) async fn list(
     )
 }
 
-/// Whether a Deployment is one of Velero's server, with pods or without.
+/// True if a Deployment is one of Velero's server, with pods or without.
 fn has_velero_server(deployment: &Deployment) -> bool {
     containers(deployment).any(is_velero_server)
 }
 
-/// Whether a Deployment runs Velero's server. One without pods is kept for the way back.
+/// True if a Deployment runs Velero's server. One without pods is kept for the way back.
 pub(crate) fn runs_velero(deployment: &Deployment) -> bool {
     let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     replicas > 0 && has_velero_server(deployment)
 }
 
-/// Whether a Deployment is one of a server, ours or Velero's, by what it runs or by its names.
+/// True if a Deployment is one of a server, Bowline's or Velero's, by its container or by its names.
 pub(crate) fn is_server(deployment: &Deployment) -> bool {
     let is_ours_or_veleros = |name: &str| SERVER_CONTAINERS.contains(&name);
     is_ours_or_veleros(&deployment.name_any())

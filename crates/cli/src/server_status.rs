@@ -1,4 +1,4 @@
-//! Asks the server who it is, with a ServerStatusRequest.
+//! Queries version and plugins of the server, with a ServerStatusRequest.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep, timeout_at};
 use crate::installation::{Installation, is_not_found, is_transient};
 use crate::listing;
 
-/// How often the answer is looked for.
+/// Interval of checks for the answer.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Who the server is, and which plugins it has. The request is gone afterwards.
+/// Version and plugins of the server. The request is deleted afterwards.
 pub(crate) async fn request_status(
     installation: &Installation,
     answer_timeout: Duration,

@@ -13,7 +13,7 @@ use crate::listing::{self, ObjectFormat, ResourceKind};
 use crate::run::Run;
 use crate::{follow, output};
 
-/// The digits of the time in the name of a scheduled backup.
+/// Number of digits of the time in the name of a scheduled backup.
 const TIMESTAMP_DIGITS: usize = 14;
 
 /// How objects are printed.
@@ -30,7 +30,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The format for programs, if it is one.
+    /// Format for programs, if it is one.
     pub(crate) fn object_format(self) -> Option<ObjectFormat> {
         match self {
             Self::Table | Self::Name => None,
@@ -83,21 +83,18 @@ pub(crate) struct RunArgs {
     watch: bool,
 }
 
-/// What a table shows of a kind.
+/// Kind that can be shown as a table.
 pub(crate) trait Tabular: ResourceKind {
-    /// The headings.
     const HEADER: &'static [&'static str];
 
-    /// What stands below them.
     fn row(&self, now: Timestamp) -> Vec<String>;
 
-    /// What no column has room for, said below the table.
+    /// Warning for which no column has room, printed below the table.
     fn warning(&self) -> Option<String> {
         None
     }
 }
 
-/// Lists objects.
 pub(crate) async fn run<K: Tabular>(
     args: &Args,
     installation: &InstallationArgs,
@@ -106,7 +103,7 @@ pub(crate) async fn run<K: Tabular>(
     show(&installation, find::<K>(args, &installation).await?, args)
 }
 
-/// Lists runs, and goes on to if that is wanted.
+/// Lists runs, and continues with `--watch`.
 pub(crate) async fn run_runs<R: Run + Tabular>(
     args: &RunArgs,
     installation: &InstallationArgs,
@@ -129,7 +126,7 @@ pub(crate) async fn run_runs<R: Run + Tabular>(
     follow::watch_table(find, first, list.output, table).await
 }
 
-/// What is to be listed, in order.
+/// Objects to list, in order.
 pub(crate) async fn find<K: ResourceKind>(
     args: &Args,
     installation: &Installation,
@@ -139,7 +136,7 @@ pub(crate) async fn find<K: ResourceKind>(
     Ok(found)
 }
 
-/// Prints the objects that were found: one if one was named, else a list or a table.
+/// Prints objects: one if one was named, else a list or a table.
 pub(crate) fn show<K: Tabular>(
     installation: &Installation,
     mut objects: Vec<K>,
@@ -171,7 +168,7 @@ pub(crate) fn show<K: Tabular>(
     Ok(Exit::Success)
 }
 
-/// The name of each object with its kind, a line each.
+/// Kind and name of each object, one per line.
 pub(crate) fn names<K: ResourceKind>(objects: &[K]) -> String {
     let kind = format!("{}.{}", K::kind(&()).to_lowercase(), K::group(&()));
     let line = |object: &K| [kind.as_str(), "/", &object.name_any(), "\n"].concat();
@@ -183,7 +180,7 @@ pub(crate) fn table<K: Tabular>(objects: &[K], labels: &LabelColumns, now: Times
     rows(objects, K::HEADER, |object| object.row(now), labels)
 }
 
-/// The same of runs, with how far their volumes are.
+/// The same for runs, with the progress of their volumes.
 pub(crate) fn table_with_volumes<R: Run + Tabular>(
     runs: &[R],
     labels: &LabelColumns,
@@ -202,7 +199,7 @@ fn rows<K: ResourceKind>(
     labels: &LabelColumns,
 ) -> String {
     let mut header: Vec<String> = header.iter().map(|&word| word.to_owned()).collect();
-    // kubectl's heading is what follows the slash.
+    // As in kubectl, the heading is the part after the slash.
     let heading = |key: &String| key.rsplit('/').next().unwrap_or_default().to_uppercase();
     header.extend(labels.label_columns.iter().map(heading));
     header.extend(labels.show_labels.then(|| "LABELS".to_owned()));
@@ -221,7 +218,7 @@ fn rows<K: ResourceKind>(
     output::render_rows(&header, objects.iter().map(row).collect())
 }
 
-/// Sorts by name; those that are named after their time from the newest to the oldest.
+/// Sorts by name; objects named after their time from the newest to the oldest.
 pub(crate) fn sort<K: ResourceKind>(objects: &mut [K]) {
     objects.sort_by_cached_key(|object| {
         let name = object.name_any();
@@ -232,7 +229,7 @@ pub(crate) fn sort<K: ResourceKind>(objects: &mut [K]) {
     });
 }
 
-/// The name of a series, and the time of one of it.
+/// Name of a series, and the time of this member.
 fn series(name: &str) -> Option<(&str, &str)> {
     let (series, time) = name.rsplit_once('-')?;
     let is_time = time.len() == TIMESTAMP_DIGITS && time.bytes().all(|b| b.is_ascii_digit());

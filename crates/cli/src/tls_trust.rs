@@ -1,4 +1,4 @@
-//! Whose certificates are believed when files are downloaded.
+//! Certificates to trust for downloads.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -15,10 +15,10 @@ use crate::client_config;
 use crate::installation::{Installation, is_not_found};
 use crate::output;
 
-/// Larger than any honest bundle of certificates.
+/// Larger than any real bundle of certificates.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-/// The certificates in a text; none is an error.
+/// Certificates in a text; none is an error.
 pub(crate) fn parse_certificates(pem: &[u8]) -> anyhow::Result<Vec<Certificate>> {
     match Certificate::from_pem_bundle(pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
@@ -26,7 +26,7 @@ pub(crate) fn parse_certificates(pem: &[u8]) -> anyhow::Result<Vec<Certificate>>
     }
 }
 
-/// The certificates in a file, checked, as they stand there.
+/// Content of a certificate file, checked.
 pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let cannot = || format!("cannot use the certificates in {}", path.display());
     let mut pem = Vec::new();
@@ -36,8 +36,7 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(pem)
 }
 
-/// The certificates to trust besides the system's: of the flag, else of the user's settings, else of
-/// the storage location.
+/// Certificates to trust besides the system's: of the flag, else of the user's settings, else of the storage location.
 pub(crate) async fn for_location(
     installation: &Installation,
     location: &str,
@@ -54,7 +53,7 @@ pub(crate) async fn for_location(
         return Ok(Vec::new());
     }
     let found = location_certificates(installation, location).await;
-    // The system's may be enough, so that one goes on without.
+    // The system's certificates may be enough, so continue without.
     Ok(found.unwrap_or_else(|error| {
         let reason = output::error_chain(&error);
         output::print_message(format_args!(

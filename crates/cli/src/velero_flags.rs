@@ -1,6 +1,5 @@
-//! Flags of Velero that we have no use for. They are known by name, so that nobody is left with "unexpected
-//! argument": some are taken and change nothing, which is said; others are refused, with what to do instead.
-//! No help shows them.
+//! Flags of Velero that Bowline does not use. They are known by name, so that a user never gets "unexpected argument":
+//! some are accepted without effect, with a message; others are rejected with a hint. The help does not show them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,7 +20,6 @@ const RESTORE_ONLY: &str = "make backup locations read-only: add them with `bowl
 const ALL_VERSIONS: &str = "each resource is backed up in the version that the cluster prefers; \
                             omit `EnableAPIGroupVersions` if that is sufficient";
 
-/// A flag of Velero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flag {
     name: &'static str,
@@ -37,41 +35,41 @@ enum FlagShape {
     Value,
 }
 
-/// What becomes of a flag.
+/// Treatment of a flag.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FlagEffect {
-    /// What it asks for is done in any case.
+    /// Bowline always does what the flag requests.
     Implied,
-    /// It changes nothing, for this reason.
+    /// The flag changes nothing, for this reason.
     NoEffect(&'static str),
-    /// It is not taken, for this reason.
+    /// The flag is rejected, for this reason.
     Unsupported(&'static str),
-    /// That depends on its value.
+    /// The treatment depends on the value.
     ByValue(fn(&str) -> FlagEffect),
 }
 
 impl Flag {
-    /// A flag that is on, off or not there. Off is what we do in any case.
+    /// Flag that is on, off or absent. Off is what Bowline does anyway.
     pub(crate) const fn switch(name: &'static str, effect: FlagEffect) -> Self {
         Self { name, shape: FlagShape::Switch, effect }
     }
 
-    /// A flag with a value.
+    /// Flag with a value.
     pub(crate) const fn value(name: &'static str, effect: FlagEffect) -> Self {
         Self { name, shape: FlagShape::Value, effect }
     }
 
-    /// The run in which nothing is backed up.
+    /// Mode of the server without backups.
     pub(crate) const RESTORE_ONLY: Self =
         Self::switch("restore-only", FlagEffect::Unsupported(RESTORE_ONLY));
-    /// How files are copied.
+    /// Uploader of files.
     pub(crate) const UPLOADER: Self = Self::value(
         "uploader-type",
         FlagEffect::ByValue(|value| {
             if value == "kopia" { FlagEffect::Implied } else { FlagEffect::Unsupported(ONLY_KOPIA) }
         }),
     );
-    /// What is tried out. CSI snapshots are taken in any case.
+    /// Experimental features. CSI snapshots are always taken.
     pub(crate) const FEATURES: Self = Self::value(
         "features",
         FlagEffect::ByValue(|value| {
@@ -83,12 +81,12 @@ impl Flag {
             }
         }),
     );
-    /// Whether objects are read from memory.
+    /// Cache of objects in memory.
     pub(crate) const CACHE: Self = Self::switch(
         "disable-informer-cache",
         FlagEffect::NoEffect("this version has no informer cache"),
     );
-    /// How repositories of files are looked after.
+    /// Maintenance of file repositories.
     pub(crate) const REPOSITORIES: [Self; 8] = [
         Self::value("default-repo-maintain-frequency", FlagEffect::NoEffect(NO_REPOSITORIES)),
         Self::value("backup-repository-configmap", FlagEffect::NoEffect(NO_REPOSITORIES)),
@@ -132,11 +130,11 @@ impl Flag {
     }
 }
 
-/// Why a flag that was said changes nothing, if there is something to say about it.
+/// Reason why a given flag changes nothing, if it needs a message.
 #[derive(Clone, Copy, Debug)]
 struct IgnoredReason(Option<&'static str>);
 
-/// Why a flag is not taken.
+/// Message for a rejected flag.
 #[derive(Debug)]
 pub(crate) struct UnsupportedFlag(String);
 
@@ -145,7 +143,7 @@ impl UnsupportedFlag {
         Self(format!("`--{}` is not supported: {reason}", flag.name))
     }
 
-    /// What is behind a mistake in a command line, if it is this.
+    /// Cause of an error in a command line, if it is this one.
     pub(crate) fn find_in(error: &clap::Error) -> Option<&Self> {
         std::error::Error::source(error)?.downcast_ref()
     }
@@ -159,20 +157,18 @@ impl fmt::Display for UnsupportedFlag {
 
 impl std::error::Error for UnsupportedFlag {}
 
-/// The flags of Velero that a command has no use for.
+/// Flags of Velero that a command does not use.
 pub(crate) trait IgnoredFlagSet: 'static {
-    /// All of them.
     fn flags() -> Vec<Flag>;
 }
 
-/// Those of them that were said, as arguments of a command.
+/// The given ones among them, as arguments of a command.
 pub(crate) struct IgnoredFlags<T> {
     warnings: Vec<String>,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> IgnoredFlags<T> {
-    /// What is to be said about them.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }

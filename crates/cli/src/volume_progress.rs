@@ -1,6 +1,6 @@
-//! What plugins do with the data of volumes: VolumePluginBackups and VolumePluginRestores, read alike.
+//! Work of plugins on the data of volumes: VolumePluginBackups and VolumePluginRestores, read alike.
 //!
-//! Plugins may write them as well as the server, so nothing in them is believed blindly.
+//! Plugins may write them as well as the server, so their content is not trusted.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -22,48 +22,47 @@ use crate::installation::{Installation, is_unknown_kind};
 use crate::rate::{TransferRate, average_rate};
 use crate::run::Run;
 
-/// Objects in one answer of the API server, and more answers than any list has.
+/// Objects per answer of the API server, and more answers than any list has.
 const PAGE_SIZE: u32 = 500;
 const MAX_PAGES: usize = 100;
 
-/// What a plugin does with the data of one volume.
+/// Work of a plugin on the data of one volume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VolumeProgress {
-    /// The volume; of one that is being made and has no name yet, nothing.
+    /// Volume; empty for one that is being created and has no name yet.
     pub(crate) volume: String,
     pub(crate) plugin: String,
     pub(crate) snapshot: String,
     pub(crate) phase: Option<VolumePluginPhase>,
     pub(crate) bytes: ByteProgress,
-    /// What is counted if not bytes.
+    /// Progress in other units than bytes.
     pub(crate) units: Option<UnitProgress>,
-    /// What the plugin wants to tell users.
+    /// Values that the plugin publishes for users.
     pub(crate) plugin_specific: BTreeMap<String, String>,
     pub(crate) message: String,
     pub(crate) started: Option<Time>,
     pub(crate) ended: Option<Time>,
-    /// When it was last written to, as the API server has noted it.
+    /// Last update, as recorded by the API server.
     pub(crate) updated: Option<Time>,
 }
 
 impl VolumeProgress {
-    /// What it is called.
     pub(crate) fn name(&self) -> &str {
         if self.volume.is_empty() { &self.snapshot } else { &self.volume }
     }
 
-    /// The word for where it is.
+    /// Phase; New if none is set.
     pub(crate) fn phase(&self) -> &str {
         let phase = self.phase.as_ref().map(VolumePluginPhase::as_str);
         phase.filter(|phase| !phase.is_empty()).unwrap_or("New")
     }
 
-    /// How it has ended, if it has.
+    /// Outcome, if it has ended.
     pub(crate) fn outcome(&self) -> Option<VolumePluginOutcome> {
         self.phase.as_ref().and_then(VolumePluginPhase::outcome)
     }
 
-    /// How far it is, in whatever the plugin counts.
+    /// Progress in the unit of the plugin.
     pub(crate) fn progress(&self) -> String {
         match &self.units {
             Some(units) if self.bytes.is_unknown() => units.to_string(),
@@ -71,7 +70,7 @@ impl VolumeProgress {
         }
     }
 
-    /// How fast it goes, while it does.
+    /// Speed while it is running.
     pub(crate) fn rate(&self) -> Option<TransferRate> {
         let ByteProgress { done, total } = self.bytes;
         let total = total.unwrap_or_default();
@@ -86,7 +85,7 @@ impl VolumeProgress {
         )
     }
 
-    /// How long it took, once it has ended.
+    /// Duration, once it has ended.
     pub(crate) fn seconds(&self) -> Option<u64> {
         let (start, end) = (self.started.as_ref()?, self.ended.as_ref()?);
         self.outcome()?;
@@ -94,7 +93,7 @@ impl VolumeProgress {
     }
 }
 
-/// How many bytes are done, of how many if that is known.
+/// Bytes done, and the total if it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ByteProgress {
     pub(crate) done: u64,
@@ -108,12 +107,12 @@ impl ByteProgress {
         Self { done: non_negative(progress.bytes_done), total }
     }
 
-    /// Whether nobody has told anything.
+    /// True if nothing was reported.
     pub(crate) fn is_unknown(self) -> bool {
         self == Self::default()
     }
 
-    /// The part that is done, rounded down; never more than all of it, whatever a plugin says.
+    /// Completed part, rounded down; never more than 100, whatever a plugin reports.
     pub(crate) fn percent(self) -> Option<u64> {
         let percent = u128::from(self.done) * 100 / u128::from(self.total?);
         Some(u64::try_from(percent).unwrap_or(u64::MAX).min(100))
@@ -133,7 +132,7 @@ impl fmt::Display for ByteProgress {
     }
 }
 
-/// How many units of another kind are done, of how many if that is known.
+/// Other units done, and the total if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnitProgress {
     pub(crate) name: String,
@@ -153,7 +152,7 @@ impl UnitProgress {
         })
     }
 
-    /// The part that is done, rounded down; never more than all of it.
+    /// Completed part, rounded down; never more than 100.
     pub(crate) fn percent(&self) -> Option<u64> {
         ByteProgress { done: self.done, total: self.total }.percent()
     }
@@ -169,7 +168,7 @@ impl fmt::Display for UnitProgress {
     }
 }
 
-/// How far all volumes of a run are.
+/// Progress of all volumes of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct VolumeTotals {
     pub(crate) total: usize,
@@ -177,7 +176,7 @@ pub(crate) struct VolumeTotals {
     pub(crate) failed: usize,
     pub(crate) canceled: usize,
     pub(crate) bytes: ByteProgress,
-    /// What is counted in other units than bytes, by unit.
+    /// Totals in other units than bytes, by unit.
     pub(crate) units: BTreeMap<String, ByteProgress>,
 }
 
@@ -203,11 +202,11 @@ impl VolumeTotals {
                     .or_insert(ByteProgress { done: 0, total: Some(0) });
                 all.done = all.done.saturating_add(*done);
                 all.total = all.total.zip(*total).map(|(all, one)| all.saturating_add(one));
-                // It says nothing about bytes, and takes nothing from what others say.
+                // Without bytes it contributes nothing, and leaves the totals of the others unchanged.
                 continue;
             }
             totals.bytes.done = totals.bytes.done.saturating_add(done);
-            // Of what has ended no more is to come.
+            // A volume that has ended adds no more.
             let volume_total = volume_total.or(outcome.map(|_| done));
             total = total.zip(volume_total).map(|(total, of)| total.saturating_add(of));
         }
@@ -215,17 +214,17 @@ impl VolumeTotals {
         totals
     }
 
-    /// How many have ended.
+    /// Number of ended volumes.
     pub(crate) fn ended(&self) -> usize {
         self.completed + self.failed + self.canceled
     }
 
-    /// How many have not.
+    /// Number of volumes in progress.
     pub(crate) fn in_progress(&self) -> usize {
         self.total.saturating_sub(self.ended())
     }
 
-    /// In the space of a column.
+    /// Text that fits into a column.
     pub(crate) fn short_text(&self) -> String {
         let unit_percent =
             || self.units.values().next().filter(|_| self.units.len() == 1)?.percent();
@@ -255,25 +254,25 @@ impl fmt::Display for VolumeTotals {
     }
 }
 
-/// A kind in which what plugins do with volumes is told.
+/// Kind of object in which the work of plugins on volumes is reported.
 pub(crate) trait VolumeReport:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned
 {
-    /// What several of them are called.
+    /// Heading for several of them.
     const HEADING: &'static str;
-    /// The same, as a key for programs.
+    /// Key for programs.
     const KEY: &'static str;
-    /// The label with the name of the run.
+    /// Label with the name of the run.
     const LABEL: &'static str;
 
-    /// Whether it is about a run, as far as it says so itself. Long names share labels.
+    /// True if the object may belong to a run, as far as it says so itself. Long names share labels.
     fn may_belong_to(&self, run: &str) -> bool;
 
-    /// Whether one without the label can be about a run: it may name the run elsewhere, since its plugin has just made
-    /// it and the server has not seen it yet.
+    /// True if an object without the label can belong to a run: it may name the run elsewhere, since its plugin has
+    /// just created it and the server has not seen it yet.
     const HAS_RUN_FIELD: bool;
 
-    /// Whether it names a run elsewhere than in its labels.
+    /// True if the object names a run elsewhere than in its labels.
     fn names_run(&self, run: &str) -> bool;
 
     fn into_progress(self) -> VolumeProgress;
@@ -343,14 +342,13 @@ impl VolumeReport for VolumePluginRestore {
     }
 }
 
-/// When an object was last written to.
+/// Time of the last write to an object.
 fn last_update(metadata: &ObjectMeta) -> Option<Time> {
     let entries = metadata.managed_fields.iter().flatten();
     entries.filter_map(|entry| entry.time.clone()).max_by_key(|time| time.0)
 }
 
-/// What plugins do, or have done, with the volumes of a run, in the order of the volumes' names. On
-/// Velero's own definitions there is nothing.
+/// Work of plugins on the volumes of a run, in the order of the volumes' names. Empty with Velero's own definitions.
 pub(crate) async fn list_for_run<R: Run>(
     installation: &Installation,
     run: &str,
@@ -370,7 +368,7 @@ pub(crate) async fn list_for_run<R: Run>(
     Ok(transfers)
 }
 
-/// The reports that a selector fits and that are meant.
+/// Reports that match a selector and a condition.
 async fn list_matching<P: VolumeReport>(
     installation: &Installation,
     selector: &str,

@@ -1,7 +1,7 @@
-//! Waits for the end of a backup or restore and tells how it goes.
+//! Waits for the end of a backup or restore and shows its progress.
 //!
-//! On a terminal there are bars; elsewhere there are lines, few enough for a log. What is worth
-//! saying is decided by [`ProgressMessages`], from what it is shown and nothing else.
+//! A terminal gets bars; other outputs get lines, few enough for a log. [`ProgressMessages`] chooses the messages, from
+//! its input only.
 
 mod display;
 mod progress_messages;
@@ -25,27 +25,27 @@ use crate::output::{self, strip_control_chars};
 use crate::run::{Run, Stage};
 use crate::volume_progress::{self, VolumeProgress};
 
-/// How often it is looked at.
+/// Interval of checks of the run.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How often its volumes are, and how long that may take.
+/// Interval of checks of its volumes, and longest wait for an answer.
 const VOLUMES_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const VOLUMES_TIMEOUT: Duration = Duration::from_secs(5);
-/// A server that runs has begun by then.
+/// An active server has started the run by then.
 const NO_SERVER_HINT_DELAY: Duration = Duration::from_secs(10);
-/// How long the cluster may be away.
+/// Longest outage of the cluster.
 const MAX_OUTAGE: Duration = Duration::from_mins(2);
 
-/// Why the end of a run is waited for.
+/// Reason for waiting for the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WaitReason {
-    /// It was asked for, and what comes of it matters.
+    /// The run was requested, and its outcome matters.
     #[default]
     Result,
-    /// It was canceled.
+    /// The run was cancelled.
     Cancel,
 }
 
-/// Waits until a run is over. Success only if it is complete.
+/// Waits until a run has ended. Success only if it completed.
 pub(crate) async fn for_end<R: Run>(
     installation: &Installation,
     created: &R,
@@ -56,7 +56,7 @@ pub(crate) async fn for_end<R: Run>(
     tokio::pin!(asked_to_end);
     let (_, mut no_extra_lines) = mpsc::channel(1);
     let ended = tokio::select! {
-        // Boxed, since what it asks for is large.
+        // Boxed, since the future is large.
         ended = Box::pin(until(installation, created, &mut no_extra_lines, reason, is_terminal)) => ended?,
         exit = &mut asked_to_end => {
             let hint = installation.hint(&format!("{noun} describe {name}"));
@@ -72,7 +72,7 @@ pub(crate) async fn for_end<R: Run>(
     for line in outcome_lines(&ended) {
         output::print_message(line);
     }
-    // Boxed, since what it asks for is large, too.
+    // Boxed, since this future is large, too.
     match Box::pin(run_errors::first_errors_and_warnings(installation, &ended, asked_to_end)).await
     {
         Ok(lines) => lines.into_iter().for_each(output::print_message),
@@ -82,7 +82,7 @@ pub(crate) async fn for_end<R: Run>(
     Ok(exit_code(&ended))
 }
 
-/// Waits until a run is over, shows how it goes, and says besides what it is handed to say.
+/// Waits until a run has ended, shows its progress, and prints the given extra lines.
 pub(crate) async fn until_ended<R: Run>(
     installation: &Installation,
     created: &R,
@@ -95,7 +95,7 @@ fn is_terminal<R: Run>(run: &R) -> bool {
     run.summary().stage.is_terminal()
 }
 
-/// The first other run of the kind that a server works on. A run may be waiting for its end.
+/// First other run of the kind that a server is processing. A run may be waiting for its end.
 async fn other_run_in_progress<R: Run>(installation: &Installation, run: &R) -> Option<String> {
     let all: Vec<R> = listing::find(installation, &[], None).await.ok()?;
     let is_in_progress =
@@ -103,7 +103,7 @@ async fn other_run_in_progress<R: Run>(installation: &Installation, run: &R) -> 
     all.iter().find(is_in_progress).map(kube::ResourceExt::name_any)
 }
 
-/// The same, until a run is as far as is wanted.
+/// The same, until a run has reached a given state.
 pub(crate) async fn until<R: Run>(
     installation: &Installation,
     created: &R,
@@ -171,7 +171,7 @@ pub(crate) async fn until<R: Run>(
     }
 }
 
-/// What is known of the volumes of a run.
+/// Volumes of a run, as last seen.
 #[derive(Default)]
 struct VolumePoller {
     progress: Vec<VolumeProgress>,
@@ -179,7 +179,7 @@ struct VolumePoller {
 }
 
 impl VolumePoller {
-    /// Looks again if it is time. What cannot be seen now is seen later.
+    /// Checks again when the interval has passed. After a failure the next check tries again.
     async fn poll<R: Run>(&mut self, installation: &Installation, name: &str, stage: Stage) {
         let is_due = self.polled_at.is_none_or(|at| at.elapsed() >= VOLUMES_POLL_INTERVAL);
         if !is_due || !matches!(stage, Stage::InProgress | Stage::Finalizing) {
@@ -200,7 +200,7 @@ fn exit_code(run: &impl Run) -> Exit {
 fn describe_hint<R: Run>(run: &R, installation: &Installation) -> String {
     let (noun, name) = (R::NOUN, run.name_any());
     let describe = installation.hint(&format!("{noun} describe {name}"));
-    // What was refused has no log.
+    // A rejected run has no log.
     if run.summary().stage == Stage::FailedValidation {
         format!("see {describe}")
     } else {
@@ -209,7 +209,7 @@ fn describe_hint<R: Run>(run: &R, installation: &Installation) -> String {
     }
 }
 
-/// How it ended.
+/// Lines about the outcome.
 fn outcome_lines<R: Run>(run: &R) -> Vec<String> {
     let summary = run.summary();
     let counted = |number: i64, what: &str| match number {
@@ -222,7 +222,7 @@ fn outcome_lines<R: Run>(run: &R) -> Vec<String> {
         }
         _ => String::new(),
     };
-    // What was refused did nothing that could be counted.
+    // A rejected run has nothing to count.
     let counts = if summary.stage == Stage::FailedValidation {
         String::new()
     } else {

@@ -1,24 +1,24 @@
-//! The item actions that are built in.
+//! Built-in item actions.
 //!
-//! They are the ones that Velero has built in, under the same names, and implement the same traits
-//! as plugins do.
+//! These are Velero's built-in actions, under the same names. They implement the same traits as
+//! plugins do.
 //!
-//! | as | name | sees | does |
+//! | as | name | items | effect |
 //! |---|---|---|---|
 //! | [`BackupItemAction`] | `velero.io/pod` | pods | adds their claims and their PriorityClass |
-//! | | `velero.io/pv` | claims | adds the volume; removes what ties a bound claim to its past |
-//! | | `velero.io/service-account` | ServiceAccounts | adds the ClusterRoleBindings that name them, and their ClusterRoles |
+//! | | `velero.io/pv` | claims | adds the volume; removes fields that tie a claim to its old binding |
+//! | | `velero.io/service-account` | ServiceAccounts | adds their ClusterRoleBindings and ClusterRoles |
 //! | [`ItemBlockAction`] | `velero.io/pod` | pods | the same relations |
-//! | | `velero.io/pvc` | claims | the volume, running pods that mount it, claims of the same volume group |
+//! | | `velero.io/pvc` | claims | the volume, running pods that mount it, claims of its volume group |
 //! | | `velero.io/service-account` | ServiceAccounts | the same relations |
 //!
 //! `velero.io/crd-remap-version` is not here. It stores definitions in version `v1beta1` where they
 //! could not be restored in `v1`, and no cluster since Kubernetes 1.22 serves `v1beta1`.
 //!
 //! # Cost
-//! What needs a look at the whole cluster (which pods mount a claim, which bindings name a
-//! ServiceAccount) is listed when it is first asked for, once for all items of a run, and kept as
-//! names. Both actions for ServiceAccounts look at the same bindings.
+//! Relations that need cluster-wide lists (pods that mount a claim, bindings that name a
+//! ServiceAccount) are listed on first use, once for all items of a run, and kept as names. Both
+//! actions for ServiceAccounts share the same bindings.
 
 mod claim;
 mod claim_block;
@@ -41,23 +41,23 @@ use crate::item::Object;
 use crate::resource::{GroupResource, Resource, Resources};
 pub(crate) use mounts::Mounts;
 
-/// An action and its name.
+/// Action with its name.
 pub struct NamedAction<T: ?Sized> {
-    /// What it is called.
+    /// Name of the action.
     pub name: Name,
-    /// The action.
+    /// Implementation of the action.
     pub plugin: Arc<T>,
-    /// Whether it may begin operations, so that showing it an item must be noted before.
+    /// True if the action may start operations, so that its execution must be journaled before.
     pub begins_operations: bool,
 }
 
 impl<T: ?Sized> NamedAction<T> {
-    /// An action that begins no operations.
+    /// Action that starts no operations.
     pub fn new(name: Name, plugin: Arc<T>) -> Self {
         Self { name, plugin, begins_operations: false }
     }
 
-    /// An action that may begin operations.
+    /// Action that may start operations.
     pub fn asynchronous(name: Name, plugin: Arc<T>) -> Self {
         Self { name, plugin, begins_operations: true }
     }
@@ -69,17 +69,17 @@ impl<T: ?Sized> Clone for NamedAction<T> {
     }
 }
 
-/// The actions that are built in, in Velero's order.
+/// Built-in actions, in Velero's order.
 pub struct BuiltIn {
-    /// Those that take part in the backup of items.
+    /// Actions that run in the backup of items.
     pub backup_item_actions: Vec<NamedAction<dyn BackupItemAction>>,
-    /// Those that say what belongs together.
+    /// Actions that group items into blocks.
     pub item_block_actions: Vec<NamedAction<dyn ItemBlockAction>>,
-    /// The pods that mount claims, as these know them.
+    /// Pods that mount claims, shared with these actions.
     pub(crate) mounts: Arc<Mounts>,
 }
 
-/// The actions of one run. `namespaces` are those that it is limited to; none means that it is not.
+/// Actions of one run. `namespaces` are those that the run is limited to; `None` means no limit.
 pub fn built_in(
     cluster: &Arc<dyn Cluster>,
     resources: &Arc<Resources>,
@@ -107,7 +107,7 @@ pub fn built_in(
 }
 
 fn named_actions<T: ?Sized, const N: usize>(actions: [(&str, Arc<T>); N]) -> Vec<NamedAction<T>> {
-    // None is lost: that these names are valid is tested.
+    // No action is lost: a test checks that these names are valid.
     let named =
         |(name, plugin): (&str, _)| name.parse().ok().map(|name| NamedAction::new(name, plugin));
     actions.into_iter().filter_map(named).collect()
@@ -125,7 +125,8 @@ impl Reader {
         Self { cluster: Arc::clone(cluster), resources: Arc::clone(resources) }
     }
 
-    /// Shows each object of a list, and keeps none. A resource that is not served has no objects.
+    /// Calls a function for each object of a list, and keeps none. A resource that is not served
+    /// has no objects.
     async fn for_each_object(
         &self,
         group: &str,
@@ -139,7 +140,7 @@ impl Reader {
         while let Some(object) = objects.next().await {
             let visited = match object {
                 Ok(object) => visit(&object).map_err(|error| (object.name, error.to_string())),
-                // An object that cannot be read is told where objects are collected.
+                // Unreadable objects are reported by item collection.
                 Err(cluster::Error::Object(error)) => Err((String::new(), error.to_string())),
                 Err(error) => return Err(list_error(resource, &error)),
             };
@@ -151,7 +152,7 @@ impl Reader {
     }
 }
 
-/// The error of an action that needed a list and did not get it.
+/// Error of an action whose list failed.
 fn list_error(resource: &Resource, error: &cluster::Error) -> Error {
     use cluster::Error::{Refused, Timeout, Unreachable};
     let code = match error {
@@ -171,7 +172,7 @@ fn id(group: &str, resource: &str, namespace: &str, name: &str) -> ResourceIdent
     }
 }
 
-/// The error of an action that cannot read its item.
+/// Error of an action that cannot parse its item.
 fn unreadable_item_error(error: &serde_json::Error) -> Error {
     Error::new(Code::InvalidArgument, format!("the item cannot be read: {error}"))
 }

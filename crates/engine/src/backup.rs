@@ -1,22 +1,21 @@
 //! From a Backup resource to files in a bucket.
 //!
-//! [`run`] is the table of contents: one stage after the other, a file for each. Items come from
-//! `collect` or, where they belong together, from `block`; both hand them to `item`, which
-//! shows them to the actions and puts them into the [`archive`]. That one is uploaded while it is
-//! written. At the end [`finalize`] writes the other files and says what the status is.
-//! What the stages share is in `context`, and what came of them in `outcome`.
+//! [`run`] is the table of contents: one stage after the other, one file for each. Items come from `collect` or,
+//! where they belong together, from `block`; both pass them to `item`, which runs the actions on them and appends
+//! them to the [`archive`]. The archive is uploaded while it is written. At the end [`finalize`] writes the other
+//! files and determines the status. `context` holds the state that the stages share, `outcome` their results.
 //!
 //! | stage | in | out |
 //! |---|---|---|
-//! | [`request`] | the Backup and what the server looked up | a [`request::Request`] that cannot be wrong, or all that is wrong with it |
-//! | `discover` | what the API server serves | the resources that can be backed up |
+//! | [`request`] | the Backup and the objects that the server looked up for it | a validated [`request::Request`], or all validation errors |
+//! | `discover` | the resources that the API server serves | the resources that can be backed up |
 //! | [`filter`], [`policy`] | the lists of the request | verdicts with reasons |
 //! | `collect` | resources and filter | objects, streaming |
 //! | `block`, [`hook`] | items that belong together | the same, quiesced |
-//! | `item` | one object | what is stored of it, after what it needs |
+//! | `item` | one object | the object as stored, followed by its additional items |
 //! | [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
-//! | [`volume`] | pods, claims, volumes | what became of their data |
-//! | `namespaces`, `definitions` | what was stored | the objects that it is in, and that define it |
+//! | [`volume`] | pods, claims, volumes | the outcome for their data |
+//! | `namespaces`, `definitions` | the stored items | their Namespaces and CustomResourceDefinitions |
 //! | [`archive`], [`upload`] | stored objects | the tar in the bucket |
 //! | [`finalize`] | all of the above | the other files, and the status |
 
@@ -86,117 +85,117 @@ pub use thaw::{
 };
 use upload::UploadError;
 
-/// How many bytes of objects may be in flight.
+/// Limit on the bytes of objects in flight.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
-/// How long an upload, or a call of a plugin, may still take once the run was canceled.
+/// Time that an upload or a plugin call may still take after the run was canceled.
 const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
-/// What a run needs.
+/// Inputs of a run.
 pub struct Run {
-    /// What is to be backed up.
+    /// The validated request.
     pub request: Request,
-    /// From where.
+    /// The cluster to back up.
     pub cluster: Arc<dyn Cluster>,
-    /// Into what.
+    /// The store to write to.
     pub store: BackupStore,
-    /// The BackupItemActions of plugins, in order. They come after those that are built in.
+    /// The BackupItemActions of plugins, in order. They follow the built-in ones.
     pub backup_item_actions: Vec<NamedAction<dyn BackupItemAction>>,
     /// The ItemBlockActions of plugins, in order.
     pub item_block_actions: Vec<NamedAction<dyn ItemBlockAction>>,
-    /// Where snapshots of volumes are taken.
+    /// The volume snapshotters.
     pub snapshotters: Arc<dyn Snapshotters>,
-    /// How much at a time.
+    /// Limits of the run.
     pub options: Options,
-    /// How far it is, for whoever wants to know.
+    /// Progress, for observers.
     pub progress: Arc<Progress>,
-    /// Where it notes what must not be forgotten.
+    /// The journal to write to.
     pub journal: Arc<dyn Journal>,
-    /// What an earlier process has noted there.
+    /// State that an earlier process left.
     pub recovery: Recovery,
-    /// Ends it early, so that another process can take it up: no block is begun any more, and those
-    /// that were are finished.
+    /// Ends the run early so that another process can resume it: no new block is started, and started blocks are
+    /// finished.
     pub stop: CancellationToken,
-    /// Ends it for good: blocks are broken off. Applications that are quiesced are let go first.
+    /// Ends the run for good: blocks are aborted. Quiesced applications are thawed first.
     pub cancel: CancellationToken,
 }
 
-/// What an earlier process has left of a run.
+/// State that an earlier process left of a run.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// What its journal says.
+    /// State from the journal.
     pub recovered: Recovered,
-    /// What was told when its pods were thawed.
+    /// Messages from thawing its pods.
     pub report: Report,
 }
 
-/// How much a run does at a time, and where it puts what it cannot hold.
+/// Limits of a run, and its scratch folder.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// LISTs at a time.
+    /// Number of concurrent LISTs.
     pub connections: usize,
-    /// Blocks at a time.
+    /// Number of concurrent blocks.
     pub block_workers: usize,
-    /// A folder for files without a name.
+    /// Folder for unnamed temporary files.
     pub scratch: PathBuf,
-    /// How long a plugin may take to take a snapshot while pods are frozen; none is no limit of its own.
+    /// Time a plugin may take for a snapshot while pods are frozen; none sets no limit of its own.
     pub freeze_timeout: Option<Duration>,
 }
 
-/// Why a run could not go on.
+/// Failure that ends a run.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
-    /// There is a backup of that name in the bucket.
+    /// The bucket already holds a backup of that name.
     #[error("backup already exists in object storage: delete it first, or choose another name")]
     Exists,
-    /// The bucket did not say whether there is.
+    /// The bucket could not be checked for a backup of that name.
     #[error("cannot look into the bucket")]
     ReadBucket(#[source] bowline_store::Error),
-    /// The API server did not say what it serves.
+    /// Discovery failed.
     #[error("cannot discover what the cluster has")]
     Discover(#[source] crate::cluster::Error),
-    /// The hooks of the request cannot be used.
+    /// The hooks of the request are invalid.
     #[error("invalid hooks: {}", .0.join("; "))]
     Hooks(Vec<String>),
-    /// The namespaces cannot be listed.
+    /// The namespaces could not be listed.
     #[error("cannot list namespaces")]
     Namespaces(#[source] crate::cluster::Error),
-    /// There is no room for temporary files.
+    /// The scratch folder cannot be used.
     #[error("cannot use the scratch folder")]
     Scratch(#[source] io::Error),
     /// The archive could not be written.
     #[error("cannot write the archive")]
     Archive(#[source] io::Error),
-    /// The archive is not in the bucket any more.
+    /// The archive is no longer in the bucket.
     #[error("the archive is not in the bucket any more")]
     NoArchive,
     /// The archive could not be uploaded.
     #[error("cannot upload the archive")]
     Upload(#[from] UploadError),
-    /// It is not taken up again.
+    /// The run is not resumed.
     #[error("{0}")]
     Abandoned(String),
-    /// It was told to stop. Another process can take it up.
+    /// The run was asked to stop. Another process can resume it.
     #[error("stopped before it was done")]
     Stopped,
-    /// It was cancelled.
+    /// The run was canceled.
     #[error("canceled before all items were backed up")]
     Canceled,
 }
 
 impl Fatal {
-    /// What happened and why, in one line.
+    /// The error and its causes, in one line.
     pub fn error_chain(&self) -> String {
         bowline_plugin::error_chain(self)
     }
 }
 
-/// Backs up what a request asks for.
+/// Backs up the resources that a request selects.
 ///
 /// # Guarantees
-/// - Failures of items are in the report; the run itself fails only where it cannot go on.
+/// - Failures of items are in the report; the run itself fails only where it cannot continue.
 /// - The archive is in the bucket whole, or not at all.
-/// - Post-hooks of pods whose pre-hooks were started have run when this returns, so it must not be
-///   dropped: use [`Run::stop`].
+/// - Post-hooks of pods whose pre-hooks were started have run when this returns, so the future must not be dropped:
+///   use [`Run::stop`].
 pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     let report = Arc::new(Report::default());
     let progress = Arc::clone(&run.progress);
@@ -206,7 +205,7 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     let recovered = run.recovery.recovered.clone();
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => context,
-        // What an earlier process has begun goes on all the same.
+        // Operations that an earlier process started continue regardless.
         Err(fatal) => {
             block_journal::report_abandoned(&report, &recovered);
             let failed = BackupOutcome::failed(fatal, into_owned_report(report), &progress);
@@ -220,12 +219,12 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
             };
         }
     };
-    // It is large, and there is one of it.
+    // The future is large, and there is only one.
     let archive = Box::pin(write_archive(&context)).await;
     Box::pin(finish(context, archive, report, &progress)).await
 }
 
-/// Fills the archive and uploads it meanwhile.
+/// Fills the archive while uploading it.
 async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let (archive, stream, writer) = archive::start(context.started).map_err(Fatal::Archive)?;
     let Context { store, request, options, cancel, .. } = &**context;
@@ -233,7 +232,7 @@ async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let uploaded = async {
         tokio::select! {
             uploaded = upload => uploaded,
-            // A bucket that hangs does not hold a run that nobody wants any more.
+            // A bucket that hangs must not hold up a canceled run.
             () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
@@ -247,13 +246,13 @@ async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     sealed.map_err(Fatal::Archive)
 }
 
-/// Waits until a run has been canceled for so long.
+/// Waits until the run was canceled and this time has passed since.
 async fn canceled_for(cancel: &CancellationToken, time: Duration) {
     cancel.cancelled().await;
     tokio::time::sleep(time).await;
 }
 
-/// Puts everything into the archive. If that fails, the archive breaks off, and the upload with it.
+/// Appends everything to the archive. A failure aborts the archive and with it the upload.
 async fn fill_archive(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
     let filled = collect_all(context, &archive).await;
     if filled.is_err() {
@@ -293,15 +292,15 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     definitions::store(context, &sink).await;
     credentials::warn_excluded(context);
     check_not_stopped(context)?;
-    // Another cluster may have stored one of the same name meanwhile. What is left of that race is the
-    // moment until the archive is there; the commit record cannot be taken over.
+    // Another cluster may have stored a backup of the same name meanwhile. The race that remains is the moment until
+    // the archive is uploaded; the commit record cannot be overwritten.
     let Context { store, request, stop, cancel, .. } = &**context;
     match name_check::check_name(store, &request.name, name_check::CHECK_RESUMED, stop, cancel)
         .await
     {
         NameAvailability::Taken => Err(Fatal::Exists),
         NameAvailability::Free => Ok(()),
-        // Everything has been taken by now, so it is not thrown away for that.
+        // Everything has been collected by now, so this is no reason to discard it.
         NameAvailability::Unknown(error) => {
             check_not_stopped(context)?;
             let error = bowline_plugin::error_chain(&error);
@@ -314,7 +313,7 @@ async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fa
     }
 }
 
-/// Whether the run is to end here.
+/// An error if the run must end here.
 fn check_not_stopped(context: &Context) -> Result<(), Fatal> {
     if context.cancel.is_cancelled() {
         return Err(Fatal::Canceled);

@@ -21,18 +21,19 @@ pub use fake::Fake;
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// What the engine asks of a cluster.
+/// Operations of a cluster that the engine needs.
 #[async_trait]
 pub trait Cluster: Send + Sync {
-    /// What the API server serves, and which of its groups did not answer.
+    /// Resources that the API server serves, and the API groups that did not answer.
     async fn discover(&self) -> Result<Discovery>;
 
-    /// Lists objects, one by one as they arrive. An error ends the stream, unless it is
-    /// [`Error::Object`], which is about one object.
+    /// Lists objects, one by one as they arrive. An error ends the stream, except
+    /// [`Error::Object`], which concerns a single object.
     fn list(&self, resource: &Arc<Resource>, query: Query) -> BoxStream<'static, Result<Object>>;
 
-    /// The same, and says whenever a page begins how many objects are to come, with those of the page. Not all
-    /// API servers know, and none does where labels or fields select.
+    /// Like [`list`](Self::list), and announces at the start of each page the number of objects
+    /// still to come, including those of the page. Not every API server reports this number, and
+    /// none does for a label or field selector.
     fn list_announced(
         &self,
         resource: &Arc<Resource>,
@@ -43,7 +44,7 @@ pub trait Cluster: Send + Sync {
         self.list(resource, query)
     }
 
-    /// One object; none if it is not there.
+    /// Gets one object; `None` if it does not exist.
     async fn get(
         &self,
         resource: &Arc<Resource>,
@@ -59,7 +60,7 @@ pub trait Cluster: Send + Sync {
         item: &Item,
     ) -> Result<Object>;
 
-    /// Changes an object, or a part of it that has a door of its own, by a merge patch.
+    /// Changes an object, or a subresource of it, by a merge patch.
     async fn patch(
         &self,
         resource: &Arc<Resource>,
@@ -69,8 +70,8 @@ pub trait Cluster: Send + Sync {
         patch: &Value,
     ) -> Result<Object>;
 
-    /// Deletes an object; if a uid is given, only the one that has it. What finalizers keep is there
-    /// for a while after that.
+    /// Deletes an object; with a uid, only the object that has this uid. An object with finalizers
+    /// still exists for a while afterwards.
     async fn delete(
         &self,
         resource: &Arc<Resource>,
@@ -79,119 +80,120 @@ pub trait Cluster: Send + Sync {
         uid: Option<&str>,
     ) -> Result<()>;
 
-    /// Follows objects: says that it has begun, then which are there, then each change as it comes. When
-    /// the connection breaks it begins anew, and says so. An error ends the stream, unless it is
-    /// [`Error::Object`], which is about one object.
+    /// Watches objects: reports the start, then the existing objects, then each change. The watch
+    /// restarts when the connection breaks, and reports that as well. An error ends the stream,
+    /// except [`Error::Object`], which concerns a single object.
     fn watch(
         &self,
         resource: &Arc<Resource>,
         query: Query,
     ) -> BoxStream<'static, Result<WatchEvent>>;
 
-    /// Runs a command in a container and waits for its end, for a while. An error that
-    /// [is out of reach](Error::is_unavailable) means that it may not have been started.
+    /// Runs a command in a container and waits for its end, up to the timeout. An error that [is
+    /// unavailable](Error::is_unavailable) means that the command may not have been started.
     async fn exec(&self, exec: &Exec) -> Result<ExecOutcome>;
 }
 
-/// Hears how many objects of a list are to come.
+/// Callback for the number of objects of a list that are still to come.
 pub type Announce = Box<dyn Fn(u64) + Send + Sync>;
 
-/// What somebody hears who follows objects.
+/// Event of a watch.
 #[derive(Clone, Debug)]
 pub enum WatchEvent {
-    /// It has begun, maybe anew. What went away before is not told.
+    /// The watch has started or restarted. Objects deleted before that are not reported.
     Started,
-    /// An object is there, and like this.
+    /// Existing object in its current state.
     Applied(Object),
-    /// An object is gone, and was like this.
+    /// Deleted object in its last state.
     Deleted(Object),
 }
 
-/// Which part of an object a patch is for.
+/// Part of an object that a patch applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Subresource {
-    /// Everything but what has a door of its own.
+    /// The object without its subresources.
     None,
     /// The status, where it is a subresource.
     Status,
 }
 
-/// What a call of a cluster returns.
+/// Result of a call to a cluster.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the API server serves.
+/// Resources that the API server serves.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
     /// Every resource in every version, preferred versions first within a group.
     pub resources: Vec<Resource>,
-    /// The groups that did not answer, with the reason: `metrics.k8s.io/v1beta1: …`.
+    /// API groups that did not answer, with the reason: `metrics.k8s.io/v1beta1: …`.
     pub failed: Vec<String>,
 }
 
-/// Which objects to list.
+/// Filter of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query {
-    /// Only those of a namespace.
+    /// Namespace; `None` for all.
     pub namespace: Option<String>,
-    /// Only those that a label selector fits, as Kubernetes writes it; empty for all.
+    /// Label selector in Kubernetes syntax; empty for all.
     pub label_selector: String,
-    /// Only those with these fields, as Kubernetes writes it: `metadata.name=a`; empty for all.
+    /// Field selector in Kubernetes syntax, such as `metadata.name=a`; empty for all.
     pub field_selector: String,
 }
 
 /// A command to run in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exec {
-    /// The namespace of the pod.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
-    /// The container.
+    /// Name of the container.
     pub container: String,
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub command: Vec<String>,
-    /// How long to wait for its end, once the way to the container is open.
+    /// Time for the command to end, counted from the moment the connection to the container is
+    /// open.
     pub timeout: Duration,
 }
 
-/// How a command ended.
+/// Outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecOutcome {
-    /// What it wrote, as far as it is kept.
+    /// Output of the command, possibly truncated.
     pub output: String,
-    /// Why it failed, if it did.
+    /// Reason of the failure, if the command failed.
     pub failure: Option<String>,
 }
 
-/// Why the cluster did not do what it was asked.
+/// Reason why a call to the cluster failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server answered with an error.
     #[error("the API server answered {code} ({reason}): {message}")]
     Refused {
-        /// The HTTP status.
+        /// HTTP status.
         code: u16,
-        /// One word for it.
+        /// Machine-readable reason, one word.
         reason: String,
-        /// What it says.
+        /// Message of the API server.
         message: String,
     },
-    /// It could not be reached, or the connection broke.
+    /// The API server could not be reached, or the connection broke.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// It did not answer in time.
+    /// The API server did not answer in time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// A list took longer than the API server remembers the past.
+    /// A list took longer than the API server keeps old versions.
     #[error("the list took so long that the API server cannot continue it")]
     Expired {
-        /// Where the rest of it starts, at a later point in time.
+        /// Continue token for the rest of the list, at a later resource version.
         next: Option<String>,
     },
-    /// It answered with something that is no answer.
+    /// The answer of the API server could not be parsed.
     #[error("the API server's answer cannot be read: {0}")]
     Unreadable(String),
-    /// One object of a list cannot be read.
+    /// One object of a list cannot be parsed.
     #[error("an object of the list cannot be read: {0}")]
     Object(#[from] crate::item::InvalidObject),
     /// A command did not end in time.
@@ -200,23 +202,24 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether what was to be created is there already.
+    /// True if the object to create exists already.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
     }
 
-    /// Whether somebody else has changed it meanwhile, or it is not the one that was meant.
+    /// True if another client has changed the object meanwhile, or the object has another uid than
+    /// expected.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "Conflict")
     }
 
-    /// Whether the API server has too much to do.
+    /// True if the API server is overloaded.
     pub fn is_throttled(&self) -> bool {
         matches!(self, Self::Refused { code: 429, .. })
     }
 
-    /// Whether the API server, or the node behind it, was not there or had too much to do. Another try
-    /// may end better.
+    /// True if the API server, or the node behind it, was unreachable or overloaded. A retry may
+    /// succeed.
     pub fn is_unavailable(&self) -> bool {
         matches!(
             self,
@@ -224,7 +227,7 @@ impl Error {
         )
     }
 
-    /// Whether what was asked for is not there.
+    /// True if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code: 404, .. })
     }

@@ -1,4 +1,4 @@
-//! The names of the snapshot API of CSI, and of what its controllers note on their objects.
+//! Names of the CSI snapshot API, and of the annotations of its controllers.
 
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Value, json};
@@ -6,16 +6,16 @@ use serde_json::{Value, json};
 use crate::cluster::{self, Cluster, Discovery};
 use crate::resource::GroupResource;
 
-/// The API group of VolumeSnapshots.
+/// API group of VolumeSnapshots.
 pub(crate) const GROUP: &str = "snapshot.storage.k8s.io";
-/// Its plural names.
+/// Plural names of its resources.
 pub(crate) const SNAPSHOTS: &str = "volumesnapshots";
 pub(crate) const CONTENTS: &str = "volumesnapshotcontents";
 pub(crate) const CLASSES: &str = "volumesnapshotclasses";
 
-/// The API group of VolumeGroupSnapshots.
+/// API group of VolumeGroupSnapshots.
 pub(crate) const GROUP_SNAPSHOT_API_GROUP: &str = "groupsnapshot.storage.k8s.io";
-/// Its plural names.
+/// Plural names of its resources.
 pub(crate) const GROUPS: &str = "volumegroupsnapshots";
 pub(crate) const GROUP_CONTENTS: &str = "volumegroupsnapshotcontents";
 pub(crate) const GROUP_CLASSES: &str = "volumegroupsnapshotclasses";
@@ -23,7 +23,7 @@ pub(crate) const GROUP_CLASSES: &str = "volumegroupsnapshotclasses";
 /// On a content while its driver takes the snapshot.
 pub(crate) const BEING_CREATED: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-being-created";
-/// On a content whose VolumeSnapshot is gone: the snapshotter may let it go.
+/// On a content whose VolumeSnapshot is deleted: the snapshotter may delete the content.
 pub(crate) const BEING_DELETED: &str =
     "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
 
@@ -31,19 +31,19 @@ pub(crate) const BEING_DELETED: &str =
 pub(crate) const GROUP_BEING_DELETED: &str =
     "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted";
 
-/// The secret with which a snapshot is deleted: name and namespace, on its content.
+/// Secret for the deletion of a snapshot: name and namespace, on its content.
 pub(crate) const DELETION_SECRET: [&str; 2] = [
     "snapshot.storage.kubernetes.io/deletion-secret-name",
     "snapshot.storage.kubernetes.io/deletion-secret-namespace",
 ];
-/// The same for a group, on the content of that.
+/// The same for a group, on the content of the group.
 pub(crate) const GROUP_DELETION_SECRET: [&str; 2] = [
     "groupsnapshot.storage.kubernetes.io/deletion-secret-name",
     "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace",
 ];
 
-/// What the cluster serves. It is an error if the snapshot API does not answer, or that of groups: that does
-/// not mean that it is not served.
+/// Resources of the cluster. An error if the API group of snapshots, or of group snapshots, does
+/// not answer: that does not mean that it is not served.
 pub(crate) async fn discover(cluster: &dyn Cluster) -> cluster::Result<Discovery> {
     let discovery = cluster.discover().await?;
     let is_snapshot_group = |failed: &&String| {
@@ -57,17 +57,17 @@ pub(crate) async fn discover(cluster: &dyn Cluster) -> cluster::Result<Discovery
     }
 }
 
-/// A resource of the snapshot API.
+/// Resource of the snapshot API.
 pub(crate) fn resource(plural: &str) -> GroupResource {
     GroupResource::new(GROUP, plural)
 }
 
-/// A resource of the API of groups.
+/// Resource of the group snapshot API.
 pub(crate) fn group_resource(plural: &str) -> GroupResource {
     GroupResource::new(GROUP_SNAPSHOT_API_GROUP, plural)
 }
 
-/// An object of the snapshot API.
+/// Identifier of an object of the snapshot API.
 pub(crate) fn id(plural: &str, namespace: &str, name: &str) -> ResourceIdentifier {
     ResourceIdentifier {
         group: GROUP.to_owned(),
@@ -77,12 +77,12 @@ pub(crate) fn id(plural: &str, namespace: &str, name: &str) -> ResourceIdentifie
     }
 }
 
-/// A change of the policy that says what becomes of a snapshot with its content.
+/// Patch of the deletion policy, which decides if a snapshot is deleted with its content.
 pub(crate) fn deletion_policy_patch(policy: &str) -> Value {
     json!({ "spec": { "deletionPolicy": policy } })
 }
 
-/// The mark by which the controller tells the snapshotter that a content may go.
+/// Patch with the annotation by which the controller permits the snapshotter to delete a content.
 pub(crate) fn being_deleted_patch() -> Value {
     json!({ "metadata": { "annotations": { BEING_DELETED: "yes" } } })
 }
@@ -92,7 +92,7 @@ pub(crate) fn group_being_deleted_patch() -> Value {
     json!({ "metadata": { "annotations": { GROUP_BEING_DELETED: "yes" } } })
 }
 
-/// What the plugin of a CSI driver's snapshots is called, where plugins are named.
+/// Plugin name that stands for the snapshots of a CSI driver.
 pub fn plugin_name(driver: &str) -> String {
     format!("velero.io/csi/{driver}")
 }

@@ -1,24 +1,24 @@
-//! Deletes a backup, with what belongs to it outside of the cluster.
+//! Deletes a backup and its data outside the cluster.
 //!
 //! | stage | in | out |
 //! |---|---|---|
-//! | [`check_deletion()`] | the request, the Backup, its location | whether it may be deleted, now or later |
-//! | [`read_inventory`], [`read_csi_inventory`] | the bucket | what the backup [holds](BackupInventory) |
-//! | [`plan_deletion()`] | that | a [`DeletionPlan`], or all that speaks against it |
-//! | [`referenced_snapshots`], [`exclude_shared`] | what other backups name | the plan without that |
-//! | [`open_snapshotters`], [`check_csi_ready`] | the plan | the snapshotters that it needs, and that CSI drivers are there |
-//! | [`delete_data`] | all of the above | no data outside of the bucket any more, or what is left of it |
-//! | [`delete_files`] | the bucket | no files any more |
+//! | [`check_deletion()`] | the request, the Backup, its location | verdict: delete now, later or not at all |
+//! | [`read_inventory`], [`read_csi_inventory`] | the bucket | the [inventory](BackupInventory) of the backup |
+//! | [`plan_deletion()`] | the inventory | a [`DeletionPlan`], or all objections to the deletion |
+//! | [`referenced_snapshots`], [`exclude_shared`] | snapshots that other backups reference | the plan without them |
+//! | [`open_snapshotters`], [`check_csi_ready`] | the plan | the required snapshotters; CSI drivers are available |
+//! | [`delete_data`] | all of the above | no data outside the bucket, or the list of what remains |
+//! | [`delete_files`] | the bucket | no files |
 //!
-//! # What holds
-//! - **Nothing loses its record.** What cannot be deleted is found before anything is touched, and the
-//!   backup stays as it is. What fails later leaves all files, and the record says `Deleting`.
-//! - **Nobody loses what is theirs.** What another backup names stays, until the last of them goes; and with which
-//!   Secret a CSI driver is asked, this cluster says, not the bucket.
-//! - **A kill at any instant costs nothing.** Data goes before the files that name it, and the record
-//!   last; each stage may be repeated, and deletes again what is gone already.
-//! - **Everything ends**: calls of plugins have deadlines, and a server that ends is obeyed between two
-//!   of them.
+//! # Guarantees
+//! - **No data loses its record.** Anything that cannot be deleted is found before anything is changed, and the
+//!   backup stays as it is. A later failure leaves all files in place, and the record says `Deleting`.
+//! - **No other owner loses data.** A snapshot that another backup references stays until the last of these
+//!   backups is deleted. The Secret that a CSI driver is called with comes from this cluster, not from the bucket.
+//! - **A kill at any instant loses nothing.** Data is deleted before the files that name it, and the record
+//!   last; each stage may be repeated and tolerates data that is already gone.
+//! - **Every deletion ends.** Plugin calls have deadlines, and a shutdown of the server takes effect between two
+//!   calls.
 
 mod actions;
 mod admission;
@@ -53,23 +53,23 @@ pub use shared::{
 };
 pub use snapshots::{OpenSnapshotters, open_snapshotters};
 
-/// How many errors are told. More are in the log.
+/// Maximum number of errors reported. The log has all of them.
 const MAX_REPORTED_ERRORS: usize = 50;
 
-/// How long things may take.
+/// Time limits of the steps of a deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// Opening a snapshotter.
     pub open: Duration,
-    /// Showing an item to an action.
+    /// Running an action on an item.
     pub execute: Duration,
-    /// Asking a snapshot that is still being made to stop.
+    /// Canceling a snapshot that is still being taken.
     pub cancel: Duration,
     /// Deleting a snapshot.
     pub delete: Duration,
-    /// Deleting a snapshot of a CSI driver, by its controllers.
+    /// Deletion of a CSI snapshot by its controllers.
     pub content: Duration,
-    /// The same, if the controllers complain.
+    /// The same, once the controllers report an error.
     pub complaint: Duration,
 }
 
@@ -86,52 +86,52 @@ impl Default for Deadlines {
     }
 }
 
-/// A backup whose data is to be deleted, and what that takes.
+/// A backup whose data is to be deleted, with everything needed to do so.
 pub struct DeletionJob<'a> {
-    /// The backup, as plugins are shown it.
+    /// The backup, as passed to plugins.
     pub backup: &'a Backup,
-    /// Its name.
+    /// Name of the backup.
     pub name: &'a BackupName,
-    /// Where its files are.
+    /// Store that holds its files.
     pub store: &'a BackupStore,
-    /// What is to be deleted.
+    /// The data to delete.
     pub plan: &'a DeletionPlan,
-    /// Who deletes snapshots.
+    /// Plugins that delete snapshots.
     pub snapshotters: &'a OpenSnapshotters,
-    /// The actions that want to know, in order.
+    /// DeleteItemActions of plugins, in order.
     pub actions: Vec<NamedAction<dyn DeleteItemAction>>,
-    /// Who knows what their words for resources mean.
+    /// Resolves the resource names in the actions' selectors.
     pub cluster: &'a dyn Cluster,
-    /// A folder for the archive while it is read.
+    /// Directory for the archive while it is read.
     pub scratch: &'a Path,
-    /// How long things may take.
+    /// Time limits.
     pub deadlines: Deadlines,
-    /// Cancelled when the server is to end.
+    /// Cancelled when the server shuts down.
     pub stop: &'a CancellationToken,
 }
 
-/// How a stage ended.
+/// Result of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionResult {
-    /// Well.
+    /// Success.
     Done,
-    /// With these errors. The rest was done.
+    /// Failure with these errors. Everything else was done.
     Failed(Vec<String>),
-    /// The server ends; another does it again.
+    /// The server is shutting down; another one repeats the stage.
     Stopped,
 }
 
-/// The server ends.
+/// The server is shutting down.
 struct Stopped;
 
-/// Deletes what a backup holds outside of the bucket: what actions of plugins know of, and snapshots.
+/// Deletes the data of a backup outside the bucket: resources that plugin actions manage, and snapshots.
 pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {
-    // From the first effect on, nobody must take the backup for whole.
+    // From the first effect on, the backup must not be mistaken for a complete one.
     if let Err(error) = job.store.mark_deleting(job.name).await {
         return DeletionResult::Failed(vec![removal_error(&error)]);
     }
     let report = Report::default();
-    // Actions first, as in Velero: they may want to see what a snapshot was of.
+    // Actions first, as in Velero: they may inspect the source of a snapshot.
     let result = match actions::run_actions(&job, &report).await {
         Ok(()) => snapshots::delete(&job, &report).await,
         Err(Stopped) => Err(Stopped),
@@ -147,7 +147,7 @@ pub async fn delete_data(job: DeletionJob<'_>) -> DeletionResult {
     }
 }
 
-/// Deletes the files of a backup that holds nothing any more.
+/// Deletes the files of a backup that has no data any more.
 pub async fn delete_files(store: &BackupStore, name: &BackupName) -> DeletionResult {
     failpoint::hit(Point::DeleteFiles);
     let deleted = store.delete_backup(name).await;
@@ -158,7 +158,7 @@ pub async fn delete_files(store: &BackupStore, name: &BackupName) -> DeletionRes
     }
 }
 
-/// In Velero's words.
+/// Velero's wording.
 fn removal_error(error: &bowline_store::Error) -> String {
     format!("error removing backup from backup storage: {}", error_chain(error))
 }
@@ -178,7 +178,7 @@ fn error_lines(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Notes an error that is not about an item.
+/// Reports an error that does not belong to an item.
 fn report_error(report: &Report, message: String) {
     report.error(ReportSubject::Run, message);
 }

@@ -1,24 +1,25 @@
-//! The instants at which a kill tells most: before and after every effect on the outside.
+//! Failpoints: the instants at which a kill reveals most, before and after every external effect.
 //!
-//! The code names them as it passes. A harness [watches](set_handler) and ends the process at one of them;
-//! nobody watches in production, and passing costs a load.
+//! The code names each failpoint as it passes. A test harness [installs a handler](set_handler) and
+//! ends the process at one of them; in production there is no handler, and passing a failpoint
+//! costs one atomic load.
 
 use std::sync::OnceLock;
 
-/// Declares the points, and the list of all of them.
+/// Declares the failpoints and the list of all of them.
 macro_rules! failpoints {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)+) => {
-        /// An instant in the life of a run.
+        /// Failpoint: an instant in the life of a run.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Point {
             $($(#[$doc])* $name,)+
         }
 
         impl Point {
-            /// All of them.
+            /// All failpoints.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// What a harness calls it.
+            /// Name for test harnesses.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
@@ -29,126 +30,126 @@ macro_rules! failpoints {
 }
 
 failpoints! {
-    /// A Backup is said to be in progress.
+    /// After the phase of a Backup was set to InProgress.
     BackupInProgress = "backup-in-progress",
-    /// The journal of a run says that a process has taken it up.
+    /// After an attempt of this process at a run was journaled.
     AttemptJournaled = "attempt",
-    /// A block is about to be noted in the journal.
+    /// Before the start of a block is journaled.
     JournalBlockStart = "note-begun",
-    /// It was.
+    /// After the start of a block was journaled.
     BlockStartJournaled = "begun",
-    /// A pod is about to be frozen.
+    /// Before a pre-hook, which may freeze a pod.
     PreHook = "pre-hook",
-    /// It may be frozen.
+    /// After a pre-hook: the pod may be frozen.
     Frozen = "frozen",
-    /// An action is about to be shown an item.
+    /// Before an action is executed for an item.
     Execute = "execute",
-    /// It was.
+    /// After an action was executed for an item.
     Executed = "executed",
-    /// A snapshot is about to be taken.
+    /// Before a snapshot is created.
     CreateSnapshot = "create-snapshot",
-    /// It was.
+    /// After a snapshot was created.
     SnapshotCreated = "snapshot-created",
-    /// A VolumeSnapshot is about to be made.
+    /// Before a VolumeSnapshot is created.
     CsiSnapshotCreate = "csi-snapshot-create",
-    /// It was.
+    /// After a VolumeSnapshot was created.
     CsiSnapshotCreated = "csi-snapshot-created",
-    /// Its driver has taken the snapshot, or will not.
+    /// After the CSI driver has taken the snapshot, or has failed to.
     CsiSnapshotTaken = "csi-snapshot-taken",
-    /// What a restore must know of it is written into it.
+    /// After the data that a restore needs was written to the VolumeSnapshot.
     CsiSnapshotRecorded = "csi-snapshot-noted",
-    /// A snapshot is about to be uploaded.
+    /// Before a snapshot is uploaded.
     UploadSnapshot = "upload-snapshot",
-    /// Its upload has returned.
+    /// After the upload of a snapshot has returned.
     SnapshotUploaded = "snapshot-uploaded",
-    /// A pod is about to be thawed.
+    /// Before a post-hook, which thaws a pod.
     PostHook = "post-hook",
-    /// It is.
+    /// After a pod was thawed.
     Thawed = "thawed",
-    /// The items of a block are about to be put into the bucket.
+    /// Before the items of a block are stored.
     StoreBlock = "keep",
-    /// They are.
+    /// After the items of a block were stored.
     BlockStored = "kept",
-    /// The end of a block is about to be noted in the journal.
+    /// Before the end of a block is journaled.
     JournalBlockEnd = "note-ended",
-    /// It was.
+    /// After the end of a block was journaled.
     BlockEndJournaled = "ended",
-    /// A thaw after a restart is about to be noted.
+    /// Before a thaw after a restart is journaled.
     JournalThaw = "note-thawed",
-    /// It was, or could not be.
+    /// After a thaw was journaled, or could not be.
     ThawJournaled = "thaw-noted",
-    /// A snapshot that was in flight is about to be asked for again, so that it can be deleted.
+    /// Before a snapshot that was in flight is requested again, so that it can be deleted.
     Reclaim = "reclaim",
-    /// It is gone, which is about to be noted.
+    /// After such a snapshot was deleted, and before that is journaled.
     SnapshotReclaimed = "snapshot-reclaimed",
-    /// The archive of a backup is in the bucket.
+    /// After the archive of a backup was uploaded.
     ArchiveUploaded = "archive-uploaded",
-    /// The files beside it are.
+    /// After the files beside the archive were written.
     FilesWritten = "files-written",
-    /// A Backup is said to wait for its operations, or to be finalized.
+    /// After the phase of a Backup was set to wait for operations, or to finalize.
     BackupCollected = "backup-collected",
-    /// The operations file was written again.
+    /// After the operations file was rewritten.
     OperationsWritten = "operations-written",
-    /// What became of the volumes of a backup was written.
+    /// After the outcomes of the volumes of a backup were written.
     VolumesSettled = "volumes-settled",
-    /// A Backup is said to be finalized.
+    /// After the phase of a Backup was set to Finalizing.
     BackupFinalizing = "backup-finalizing",
-    /// Its archive was written again.
+    /// After the archive of a backup was replaced.
     ArchiveReplaced = "archive-replaced",
-    /// Its results were.
+    /// After the results of a backup were written.
     ResultsWritten = "results-written",
-    /// The commit record is about to be written.
+    /// Before the commit record is written.
     Commit = "commit",
-    /// It was.
+    /// After the commit record was written.
     Committed = "committed",
-    /// A Backup is said to be over.
+    /// After the phase of a Backup was set to a terminal one.
     BackupOver = "backup-over",
-    /// The content of a CSI snapshot was told to keep it.
+    /// After the deletion policy of a VolumeSnapshotContent was set to Retain.
     CsiContentRetained = "csi-content-kept",
-    /// The objects of a CSI snapshot that is kept are gone.
+    /// After the objects of a retained CSI snapshot were deleted.
     CsiSnapshotReleased = "csi-snapshot-released",
-    /// Its journal was removed.
+    /// After the journal of a run was removed.
     JournalRemoved = "journal-removed",
-    /// A Restore is said to be in progress.
+    /// After the phase of a Restore was set to InProgress.
     RestoreInProgress = "restore-in-progress",
-    /// A plugin is about to be asked for a volume.
+    /// Before a plugin is called to create a volume.
     CreateVolume = "create-volume",
-    /// It has answered.
+    /// After the plugin has answered.
     VolumeCreated = "volume-created",
-    /// An object is about to be created.
+    /// Before an object is created.
     Create = "create",
-    /// It was.
+    /// After an object was created.
     Created = "created",
-    /// A claim that is made from a CSI snapshot is in the cluster, and is followed.
+    /// After a PersistentVolumeClaim was created from a CSI snapshot, and its watch started.
     ClaimWatched = "claim-followed",
-    /// The files of a restore are in the bucket.
+    /// After the files of a restore were written.
     RestoreFilesWritten = "restore-files-written",
-    /// A Restore is said to wait for its operations, or to be finalized.
+    /// After the phase of a Restore was set to wait for operations, or to finalize.
     RestoreCollected = "restore-collected",
-    /// What volumes get from their backup when they are there is written to them.
+    /// After the restored volumes were patched with the settings from their backup.
     VolumesPatched = "volumes-patched",
-    /// A Restore is said to be over.
+    /// After the phase of a Restore was set to a terminal one.
     RestoreOver = "restore-over",
-    /// A snapshot of a backup that is being deleted is about to go.
+    /// Before a snapshot of a deleted backup is deleted.
     DeleteSnapshot = "delete-snapshot",
-    /// What stands for a CSI snapshot that is to go was made.
+    /// After the VolumeSnapshotContent for the deletion of a CSI snapshot was created.
     DeletionContentCreated = "content-made",
-    /// It is gone.
+    /// After a snapshot was deleted.
     SnapshotDeleted = "snapshot-deleted",
-    /// The files of a backup are about to go.
+    /// Before the files of a backup are deleted.
     DeleteFiles = "delete-files",
-    /// They are gone.
+    /// After the files of a backup were deleted.
     FilesDeleted = "files-deleted",
-    /// The Backup is gone.
+    /// After the Backup object was deleted.
     BackupRemoved = "backup-removed",
 }
 
-/// What a watcher says.
+/// Decision of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailpointAction {
-    /// Go on.
+    /// Continue.
     Continue,
-    /// Leave out what comes next, so that a harness can see what that costs.
+    /// Skip the next effect, so that a harness can see the damage.
     Skip,
 }
 
@@ -156,18 +157,18 @@ type FailpointHandler = Box<dyn Fn(Point) -> FailpointAction + Send + Sync>;
 
 static HANDLER: OnceLock<FailpointHandler> = OnceLock::new();
 
-/// Watches this process pass its points. Only the first watcher counts.
+/// Installs the handler of this process. Only the first one counts.
 pub fn set_handler(handler: impl Fn(Point) -> FailpointAction + Send + Sync + 'static) {
-    // A second one is a mistake of a harness, which its own checks find.
+    // A second handler is a mistake of the harness, which its own checks find.
     let _ = HANDLER.set(Box::new(handler));
 }
 
-/// Passes a point.
+/// Passes a failpoint.
 pub fn hit(failpoint: Point) {
     let _ = should_skip(failpoint);
 }
 
-/// Passes a point before something that may be left out.
+/// Passes a failpoint before an effect that may be skipped.
 pub fn should_skip(failpoint: Point) -> FailpointAction {
     HANDLER.get().map_or(FailpointAction::Continue, |handler| handler(failpoint))
 }

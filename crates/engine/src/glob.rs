@@ -1,11 +1,11 @@
 //! Patterns for names, as users write them: `app-*`, `ns?`, `team-[a-c]`, `{pods,secrets}`.
 //!
-//! The syntax is that of the Go library which Velero matches namespaces and resources with
-//! (`gobwas/glob`), without separators: `*` also crosses dots. Where that library shrugs at a
-//! broken pattern, and then matches nothing, a pattern here is an error.
+//! The syntax is that of the Go library with which Velero matches namespaces and resources
+//! (`gobwas/glob`), without separators: `*` also matches dots. Where that library accepts a broken
+//! pattern, and then matches nothing, this module returns an error.
 //!
-//! A pattern is compiled once. Matching takes time in proportion to the pattern times the text,
-//! whatever stands in them.
+//! A pattern is compiled once. Matching takes time proportional to the length of the pattern times
+//! that of the text, for any pattern.
 
 mod namespace;
 mod parse;
@@ -18,7 +18,7 @@ use std::fmt;
 pub use namespace::{InvalidNamespacePattern, check_namespace};
 pub use parse::InvalidGlob;
 
-/// A compiled pattern.
+/// Compiled pattern.
 #[derive(Clone, Debug)]
 pub struct Glob {
     text: String,
@@ -27,15 +27,15 @@ pub struct Glob {
 
 #[derive(Clone, Debug)]
 enum Matcher {
-    /// Matches its text and nothing else.
+    /// Matches only its own text.
     Literal,
     /// `*`
     Everything,
     Program(Vec<Op>),
 }
 
-/// One step of a program. It matches when a walk that consumes the whole text ends behind the last
-/// step.
+/// One instruction of a program. The pattern matches when a walk that consumes the whole text ends
+/// behind the last instruction.
 #[derive(Clone, Debug)]
 enum Op {
     /// Consumes this character.
@@ -44,9 +44,9 @@ enum Op {
     Any,
     /// Consumes a character of a class.
     Class { negated: bool, class: Class },
-    /// Goes on at both places.
+    /// Continues at both places.
     Split(usize, usize),
-    /// Goes on elsewhere.
+    /// Continues elsewhere.
     Jump(usize),
 }
 
@@ -69,12 +69,12 @@ impl Glob {
         Ok(Self { text: pattern.to_owned(), matcher })
     }
 
-    /// A pattern that matches this text and nothing else, whatever characters are in it.
+    /// Pattern that matches only this text, with any characters.
     pub fn literal(text: impl Into<String>) -> Self {
         Self { text: text.into(), matcher: Matcher::Literal }
     }
 
-    /// Whether a text as a whole fits the pattern.
+    /// True if the whole text matches the pattern.
     pub fn matches(&self, text: &str) -> bool {
         match &self.matcher {
             Matcher::Literal => self.text == text,
@@ -83,23 +83,23 @@ impl Glob {
         }
     }
 
-    /// The pattern as it was written.
+    /// Pattern as written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether it is `*`, which matches everything.
+    /// True for `*`, which matches everything.
     pub fn is_everything(&self) -> bool {
         matches!(self.matcher, Matcher::Everything)
     }
 
-    /// Whether it can match one text only.
+    /// True if the pattern can match only one text.
     pub fn is_literal(&self) -> bool {
         matches!(self.matcher, Matcher::Literal)
     }
 }
 
-/// Patterns are equal if they were written the same and mean the same.
+/// Patterns are equal if their texts and meanings are equal.
 impl PartialEq for Glob {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text && self.is_literal() == other.is_literal()
@@ -118,7 +118,7 @@ fn has_special_characters(pattern: &str) -> bool {
     pattern.contains(['*', '?', '[', '{', '\\'])
 }
 
-/// Several patterns, of which one must match.
+/// Set of patterns, of which one must match.
 #[derive(Clone, Debug, Default)]
 pub struct Globs {
     literals: HashSet<String>,
@@ -131,22 +131,22 @@ impl Globs {
         patterns.into_iter().map(|pattern| Glob::new(pattern.as_ref())).collect()
     }
 
-    /// Whether one of them matches; never if there is none.
+    /// True if one of the patterns matches; false if there is none.
     pub fn matches(&self, text: &str) -> bool {
         self.literals.contains(text) || self.patterns.iter().any(|glob| glob.matches(text))
     }
 
-    /// Whether there is none.
+    /// True if there is no pattern.
     pub fn is_empty(&self) -> bool {
         self.literals.is_empty() && self.patterns.is_empty()
     }
 
-    /// Whether `*` is among them.
+    /// True if `*` is among the patterns.
     pub fn is_everything(&self) -> bool {
         self.patterns.iter().any(Glob::is_everything)
     }
 
-    /// Adds one.
+    /// Adds a pattern.
     pub fn insert(&mut self, glob: Glob) {
         if glob.is_literal() {
             self.literals.insert(glob.text);
@@ -167,11 +167,11 @@ impl FromIterator<Glob> for Globs {
 }
 
 /// All walks through a program at once, one character of the text at a time. Each place is entered
-/// at most once for each character, so that no pattern makes it slow.
+/// at most once per character, so no pattern is slow.
 struct Walk<'a> {
     program: &'a [Op],
     places: Vec<usize>,
-    /// The step of the walk at which a place was last entered.
+    /// Step of the walk at which each place was last entered.
     entered: Vec<usize>,
     step: usize,
 }
@@ -196,7 +196,7 @@ impl<'a> Walk<'a> {
         self.places.contains(&self.program.len())
     }
 
-    /// Enters places, and those that can be reached from them without a character.
+    /// Enters places, and those that can be reached from them without consuming a character.
     fn advance(&mut self, from: impl IntoIterator<Item = usize>) {
         self.step += 1;
         let mut open: Vec<usize> = from.into_iter().collect();

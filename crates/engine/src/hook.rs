@@ -1,4 +1,4 @@
-//! What the hooks of backups and those of restores have in common.
+//! Common parts of backup hooks and restore hooks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,43 +11,43 @@ use crate::glob::Globs;
 use crate::item::Object;
 use crate::selector::Selector;
 
-/// How long a command may run that does not say.
+/// Default timeout of a command.
 pub(crate) const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much of what a failed command wrote is told, from its end, in bytes.
+/// Number of bytes of a failed command's output to report, from its end.
 const MAX_REPORTED_OUTPUT: usize = 500;
 
-/// What the failure of a hook means for its pod.
+/// Consequence of a failed hook for its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// It is told, and all goes on as if it had ended well.
+    /// The failure is reported, and the run continues as if the hook had succeeded.
     Continue,
-    /// What should come after it does not: the hooks that follow, and before a backup the backup of
-    /// the pod.
+    /// The rest is skipped: the following hooks, and for a pre-hook of a backup the backup of the
+    /// pod.
     Fail,
 }
 
-/// Why there is no plan for a pod.
+/// Reason why the hooks of a pod cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An annotation cannot be used.
+    /// Invalid annotation.
     #[error("its hooks cannot be run: the annotation {key} {reason}")]
     Annotation {
-        /// Which one.
+        /// Key of the annotation.
         key: &'static str,
-        /// What is wrong with it.
+        /// Defect of the annotation.
         reason: String,
     },
-    /// There is nothing to run a command in.
+    /// Pod without containers to run a command in.
     #[error("its hooks cannot be run: it has no containers")]
     NoContainer,
-    /// It is no pod.
+    /// Invalid pod.
     #[error("its hooks cannot be run: the pod cannot be read: {0}")]
     Pod(#[from] serde_json::Error),
 }
 
 impl OnError {
-    /// What a spec says, if it does.
+    /// Value from a spec, if it has one.
     pub(crate) fn of_spec(mode: Option<&HookErrorMode>) -> Result<Option<Self>, String> {
         match mode {
             None => Ok(None),
@@ -60,7 +60,7 @@ impl OnError {
     }
 }
 
-/// The pods that an entry of a spec is for.
+/// Pods that an entry of a spec selects.
 #[derive(Clone, Debug)]
 pub(crate) struct Pods {
     included_namespaces: Globs,
@@ -69,7 +69,7 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Compiles the selection of an entry, or adds all that is wrong with it to the complaints.
+    /// Compiles the selection of an entry, or adds all its defects to the complaints.
     pub(crate) fn new(
         included_namespaces: &[String],
         excluded_namespaces: &[String],
@@ -92,7 +92,7 @@ impl Pods {
         })
     }
 
-    /// Whether a pod is one of them.
+    /// True if the entry selects the pod.
     pub(crate) fn contains(&self, pod: &Object) -> bool {
         let namespace = &pod.namespace;
         (self.included_namespaces.is_empty() || self.included_namespaces.matches(namespace))
@@ -101,21 +101,21 @@ impl Pods {
     }
 }
 
-/// The annotations of a pod, in which it asks for hooks.
+/// Annotations of a pod, which may define hooks.
 pub(crate) struct Annotations<'a>(pub(crate) &'a BTreeMap<String, String>);
 
 impl<'a> Annotations<'a> {
-    /// What one says; none if it is not there or empty.
+    /// Value of an annotation; `None` if it is missing or empty.
     pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         self.0.get(key).map(String::as_str).filter(|text| !text.is_empty())
     }
 
-    /// A command.
+    /// Command of a hook.
     pub(crate) fn command(&self, key: &'static str) -> Result<Option<Vec<String>>, Error> {
         self.read(key, command)
     }
 
-    /// What a failure means.
+    /// Consequence of a failure.
     pub(crate) fn on_error(&self, key: &'static str) -> Result<Option<OnError>, Error> {
         self.read(key, |text| match text {
             "Fail" => Ok(OnError::Fail),
@@ -124,7 +124,7 @@ impl<'a> Annotations<'a> {
         })
     }
 
-    /// How long to wait; none if it is zero.
+    /// Timeout; `None` if it is zero.
     pub(crate) fn timeout(&self, key: &'static str) -> Result<Option<Duration>, Error> {
         let read = |text: &str| {
             let parsed = text.parse::<bowline_api::Duration>().map_err(|error| error.to_string());
@@ -135,7 +135,7 @@ impl<'a> Annotations<'a> {
         Ok(self.read(key, read)?.flatten())
     }
 
-    /// Reads one, if it is there.
+    /// Parses an annotation, if it exists.
     pub(crate) fn read<T>(
         &self,
         key: &'static str,
@@ -146,18 +146,18 @@ impl<'a> Annotations<'a> {
     }
 }
 
-/// The program and its arguments as a JSON list, or the program alone.
+/// Parses a command: the program and its arguments as a JSON list, or the program alone.
 fn command(text: &str) -> Result<Vec<String>, String> {
     if !text.starts_with('[') {
         return Ok(vec![text.to_owned()]);
     }
-    // The text is not told, for it may hold a password.
+    // The text is not reported, since it may contain a password.
     let command: Vec<String> = serde_json::from_str(text)
         .map_err(|_| "begins with `[` but is no JSON list of texts".to_owned())?;
     if command.is_empty() { Err("is an empty list".to_owned()) } else { Ok(command) }
 }
 
-/// How long to wait, if it is a time at all; none if it is zero.
+/// Parses a timeout; `None` if it is zero.
 pub(crate) fn timeout(
     field: &str,
     timeout: bowline_api::Duration,
@@ -169,7 +169,7 @@ pub(crate) fn timeout(
     }
 }
 
-/// Why a command failed, with the end of what it wrote.
+/// Reason of a command's failure, with the end of its output.
 pub(crate) fn failure(executed: ExecOutcome) -> Option<String> {
     let ExecOutcome { failure, output } = executed;
     let Some(failure) = failure else {

@@ -1,6 +1,6 @@
 //! One object of the cluster.
 //!
-//! Of most objects only the envelope is read, and the rest stays as the bytes that the API server
+//! Only the envelope of most objects is parsed; the rest stays as the bytes that the API server
 //! sent.
 
 use std::borrow::Cow;
@@ -13,36 +13,36 @@ use serde::Deserialize;
 
 use crate::resource::Resource;
 
-/// An object, with what is known of it without reading it whole.
+/// Object with its parsed envelope.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// What it is one of.
+    /// Resource of the object.
     pub resource: Arc<Resource>,
-    /// Its namespace; empty for what lives in none.
+    /// Namespace; empty for a cluster-scoped object.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its labels.
+    /// Labels of the object.
     pub labels: BTreeMap<String, String>,
-    /// Whether its deletion has begun.
+    /// True if the object has a deletion timestamp.
     pub is_being_deleted: bool,
-    /// The object itself.
+    /// Object itself.
     pub item: Item,
 }
 
-/// Bytes that are no object, or not the one that they should be.
+/// Reason why bytes are not the expected object.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidObject {
-    /// It is no item at all.
+    /// Invalid item.
     #[error(transparent)]
     Item(#[from] InvalidItem),
-    /// It has no name.
+    /// Missing name.
     #[error("the object has no `metadata.name`")]
     NoName,
-    /// Its name cannot be part of a path.
+    /// Name that cannot be part of a path.
     #[error("the object has the name {0:?}, which no object can have")]
     Name(String),
-    /// It is in a namespace and must not be, or the other way round.
+    /// Namespaced object of a cluster-scoped resource, or the reverse.
     #[error("the object has the namespace {0:?}, which does not fit its kind")]
     Namespace(String),
 }
@@ -68,12 +68,12 @@ struct Metadata<'a> {
 }
 
 impl Object {
-    /// Reads the envelope of an item.
+    /// Parses the envelope of an item.
     pub fn new(resource: &Arc<Resource>, item: Item) -> Result<Self, InvalidObject> {
         Self::from_json(resource, item.into_json())
     }
 
-    /// Reads the envelope of JSON as the API server sends it, in one go.
+    /// Parses the envelope of JSON from the API server, in one pass.
     pub fn from_json(resource: &Arc<Resource>, json: Bytes) -> Result<Self, InvalidObject> {
         let envelope: Envelope<'_> = serde_json::from_slice(&json).map_err(InvalidItem::Json)?;
         let Envelope { kind, metadata } = envelope;
@@ -102,7 +102,7 @@ impl Object {
         })
     }
 
-    /// What plugins and reports call it.
+    /// Identifier for plugins and reports.
     pub fn id(&self) -> ResourceIdentifier {
         let id = &self.resource.id;
         ResourceIdentifier {
@@ -114,7 +114,7 @@ impl Object {
     }
 }
 
-/// Whether a text can be the name of an object or of a namespace: one part of a path.
+/// True for a valid name of an object or namespace: one segment of a path.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '\0', '\n']) && !matches!(text, "." | "..")
 }

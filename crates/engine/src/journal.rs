@@ -1,13 +1,13 @@
-//! What a run must not forget, whatever happens to the process that runs it.
+//! State that a run must remember across a kill of its process.
 //!
-//! Before a block of items is touched, the run notes which pods it may freeze and which plugins it
-//! will ask to begin something ([`BlockStarted`]). When all of that is over it notes what came of it
-//! ([`BlockEnded`]). Nothing is written in between, while an application is frozen. After a restart,
-//! [`recover`] tells what is finished, and is taken over, from what is not, and is done again.
+//! Before a run touches a block of items, it writes which pods it may freeze and which plugins it will ask to start
+//! something ([`BlockStarted`]). When the block has ended, it writes the outcome ([`BlockEnded`]). Nothing is written
+//! in between, while an application is frozen. After a restart, [`recover`] separates finished blocks, which are
+//! taken over, from unfinished ones, which are repeated.
 //!
-//! Commands are never noted: hooks are derived again from the pod and the run. So a journal alone makes nobody execute
-//! anything but the hooks that a pod or its Backup has. A server keeps the hooks of a Backup beside the journal, though,
-//! and whoever can write both chooses the command and the pod: see decision 030.
+//! Commands are never written to the journal: hooks are derived again from the pod and the run. A journal alone can
+//! therefore execute only the hooks that a pod or its Backup has. A server keeps the hooks of a Backup beside the
+//! journal, though, and anyone who can write both chooses the command and the pod: see decision 030.
 
 mod frozen;
 mod in_flight;
@@ -30,29 +30,29 @@ use crate::report::Message;
 pub use frozen::{FrozenByBlock, FrozenPods, apply_thaw};
 pub use in_flight::InFlight;
 
-/// How often a stage of a run is attempted unless a server is told otherwise. A run that ends the server each
-/// time must not be resumed for ever.
+/// Default number of attempts at a stage of a run. A run that kills the server each time must not be resumed for
+/// ever.
 pub const MAX_ATTEMPTS: usize = 4;
 
-/// Why a record could not be appended.
+/// Failure to append an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// No record fits any more. That does not change by itself.
+    /// The journal has no room for another entry. A retry does not help.
     #[error("cannot write the journal of the run: {0}")]
     Full(String),
-    /// Another reason.
+    /// Any other failure.
     #[error("cannot write the journal of the run: {0}")]
     Failed(String),
 }
 
-/// Where a run notes what it must not forget.
+/// Journal of a run.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Adds a record. It is safe from a kill when this returns.
+    /// Appends an entry. The entry survives a kill once this returns.
     async fn append(&self, record: &JournalEntry) -> Result<(), Error>;
 }
 
-/// A journal that does not outlast its process, for tests.
+/// Journal that does not outlast its process, for tests.
 #[derive(Default)]
 pub struct InMemory {
     records: Mutex<Vec<JournalEntry>>,
@@ -62,12 +62,12 @@ pub struct InMemory {
 type Refusal = dyn Fn(&JournalEntry) -> bool + Send + Sync;
 
 impl InMemory {
-    /// One that refuses some records, as an API server may that is away or has a quota.
+    /// Journal that refuses some entries, as an API server does that is unavailable or enforces a quota.
     pub fn refusing(refuses: impl Fn(&JournalEntry) -> bool + Send + Sync + 'static) -> Self {
         Self { records: Mutex::default(), refusal: Some(Box::new(refuses)) }
     }
 
-    /// What was noted, in order.
+    /// Entries so far, in order.
     pub fn records(&self) -> Vec<JournalEntry> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -90,127 +90,127 @@ impl Journal for InMemory {
     }
 }
 
-/// One note.
+/// Journal entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "what")]
 pub enum JournalEntry {
-    /// A process has taken the run up.
+    /// A process has started or resumed the run.
     Attempt {
-        /// When.
+        /// Time of the attempt.
         at: Timestamp,
     },
-    /// A process has left the run in good order, so that the attempt does not count.
+    /// A process has left the run in good order, so the attempt does not count.
     Left {
-        /// When.
+        /// Time of leaving.
         at: Timestamp,
     },
-    /// A block is about to be touched.
+    /// The run is about to touch a block.
     Begun(BlockStarted),
-    /// More is asked of plugins in a block that was begun.
+    /// The run is about to ask plugins for more in a block that has started.
     Also {
         /// The block.
         block: u64,
-        /// What plugins will be asked to do.
+        /// Requests to plugins that follow.
         intents: Vec<Intent>,
     },
-    /// A block is over.
+    /// A block has ended.
     Ended(Box<BlockEnded>),
     /// Later: the pods of a block have been thawed.
     Thawed {
         /// The block.
         block: u64,
-        /// What went wrong with that.
+        /// Errors while thawing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<JournaledMessage>,
     },
-    /// Later: post-hooks of one pod of a block have been run.
+    /// Later: post-hooks of one pod of a block have run.
     PostHooks {
         /// The block.
         block: u64,
         /// The uid of the pod.
         pod: String,
-        /// Those that have run, by their place among the post-hooks of the pod.
+        /// Post-hooks that have run, by their index among the post-hooks of the pod.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         ran: Vec<usize>,
-        /// Whether none is left, so that the pod is thawed.
+        /// True if no post-hook is left, so that the pod is thawed.
         #[serde(default)]
         is_thawed: bool,
-        /// What went wrong with that.
+        /// Errors of the post-hooks.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         errors: Vec<JournaledMessage>,
     },
-    /// Of the snapshots that a block asked plugins for that is done again, these may yet come; the others are
-    /// settled. Earlier servers wrote it before `Ended`, too.
+    /// Snapshots requested by a block that will be repeated and that may still appear. Its other requests are
+    /// settled. Earlier servers also wrote this entry before `Ended`.
     InFlight {
         /// The block.
         block: u64,
-        /// What the plugins were asked for.
+        /// Requests to the plugins.
         intents: Vec<Intent>,
     },
-    /// A snapshot that was in flight is gone, or nobody can find out.
+    /// A snapshot that was in flight is gone, or its fate cannot be determined.
     Reclaimed {
         /// The request for it.
         request: String,
     },
-    /// A plugin is about to be asked for a volume, in a restore.
+    /// A restore is about to ask a plugin for a volume.
     VolumeBegun(VolumeRequested),
-    /// It has answered.
+    /// The plugin has answered.
     VolumeEnded(VolumeAnswered),
-    /// A process has resumed the run at a stage behind the items. Undone by `Left`, as an `Attempt` is.
+    /// A process has resumed the run at a stage after the items. `Left` undoes it, as it does an `Attempt`.
     StageAttempt {
         /// The stage.
         stage: Stage,
-        /// When.
+        /// Time of the attempt.
         at: Timestamp,
     },
-    /// The bucket of the run could not be used. Noted once, until it can be again.
+    /// The bucket of the run is unavailable. Written once, until the bucket is available again.
     BucketLost {
-        /// When that was first seen.
+        /// Time of the first observation.
         at: Timestamp,
     },
-    /// The bucket of the run can be used again.
+    /// The bucket of the run is available again.
     BucketBack {
-        /// When that was seen.
+        /// Time of the observation.
         at: Timestamp,
     },
-    /// The run has ended without its bucket. What it has made and this journal names is still to be
-    /// deleted, unless the bucket turns out to have the record of the backup.
+    /// The run has ended without its bucket. Everything that it created and that this journal names must still be
+    /// deleted, unless the bucket turns out to hold the record of the backup.
     Abandoned {
-        /// The stage at which it has ended. Only behind the operations can there be a record.
+        /// The stage at which the run ended. A record can exist only after the operations.
         stage: Stage,
-        /// When.
+        /// Time of the end.
         at: Timestamp,
     },
 }
 
-/// A volume that a plugin is about to make from a snapshot.
+/// A volume that a plugin is about to create from a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeRequested {
-    /// The number of the request in the run, among those of blocks.
+    /// The number of the request in the run; requests and blocks share one sequence.
     pub block: u64,
     /// The plugin.
     pub plugin: String,
-    /// The snapshot, in the words of the plugin.
+    /// The provider's ID of the snapshot.
     pub snapshot: String,
-    /// The PersistentVolume, as the backup has it.
+    /// The PersistentVolume, as stored in the backup.
     pub item: ResourceIdentifier,
-    /// What it is called in the cluster.
+    /// Name of the PersistentVolume in the cluster.
     pub name: String,
 }
 
-/// What a plugin answered that was asked for a volume.
+/// Answer of a plugin to the request for a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeAnswered {
     /// The number of the request.
     pub block: u64,
-    /// The volume, in the words of the plugin; none if it has made none.
+    /// The provider's ID of the volume; none if the plugin created none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
 }
 
-/// A block that is about to be touched.
+/// A block that the run is about to touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BlockStarted {
@@ -219,12 +219,12 @@ pub struct BlockStarted {
     /// Pods that may be frozen from now on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<Pod>,
-    /// What plugins will be asked to do.
+    /// Requests to plugins that follow.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub intents: Vec<Intent>,
 }
 
-/// A pod that may be frozen. Another of the same name is another pod.
+/// A pod that may be frozen. A pod of the same name with another uid is a different pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -234,29 +234,29 @@ pub struct Pod {
     pub name: String,
     /// Its uid.
     pub uid: String,
-    /// The post-hooks that have run although others did not reach it, by their place.
+    /// Post-hooks that have run although others did not reach the pod, by index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ran: Vec<usize>,
 }
 
-/// Something that a plugin is asked to do, and that must not be done twice unnoticed.
+/// A request to a plugin that must not be repeated unnoticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Intent {
     /// The plugin.
     pub plugin: String,
-    /// The item that it is shown.
+    /// The item that the plugin receives.
     pub item: ResourceIdentifier,
-    /// The snapshot that it is to take, if it is a snapshotter.
+    /// The snapshot to take, if the plugin is a snapshotter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotIntent>,
-    /// The VolumeSnapshot that is made of it, if it is a claim.
+    /// The VolumeSnapshot to create, if the item is a claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub csi: Option<CsiIntent>,
 }
 
-/// A VolumeSnapshot that is about to be made, or a group of them. Its name is ours alone, so that it can be found and taken
-/// away.
+/// A VolumeSnapshot, or a group of them, that is about to be created. Only this run uses its name, so it can be found
+/// and deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CsiIntent {
@@ -264,84 +264,84 @@ pub struct CsiIntent {
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Whether it is a VolumeGroupSnapshot.
+    /// True for a VolumeGroupSnapshot.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_group: bool,
 }
 
-/// A snapshot that a plugin is asked to take. With it the plugin can be asked for the same once more,
-/// and answers with the same snapshot if it keeps version 2 of the contract.
+/// A snapshot that a plugin is asked to take. The request can be repeated with it: a plugin that implements version 2
+/// of the contract answers with the same snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SnapshotIntent {
     /// The VolumeSnapshotLocation.
     pub location: String,
-    /// The volume in the words of its provider.
+    /// The provider's ID of the volume.
     pub volume: String,
-    /// Its zone.
+    /// Availability zone of the volume.
     pub zone: String,
-    /// What tells this request from all others.
+    /// Unique ID of this request.
     pub request: String,
 }
 
-/// What came of a block.
+/// Outcome of a block.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BlockEnded {
     /// Its number in the run.
     pub block: u64,
-    /// The items that were visited, stored or not.
+    /// Items visited, stored or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub visited: Vec<ResourceIdentifier>,
-    /// Items that its actions wanted restored with it.
+    /// Additional items to restore that its actions returned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional: Vec<ResourceIdentifier>,
-    /// Where the bytes of those that were stored are.
+    /// Location of the stored items' bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<StoredBlock>,
-    /// Why nothing is stored or restored, if that failed as a whole.
+    /// Reason why nothing is stored or restored, if the block failed as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// The operations that were begun, of a backup.
+    /// Operations that a backup started.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backup_operations: Vec<BackupOperation>,
-    /// The operations that were begun, of a restore.
+    /// Operations that a restore started.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub restore_operations: Vec<RestoreOperation>,
-    /// The snapshots that were taken of its volumes, or could not be.
+    /// Snapshots of its volumes, taken or failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub snapshots: Vec<Snapshot>,
-    /// What plugins do with those that were.
+    /// Operations of plugins on the snapshots that were taken.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_operations: Vec<VolumeOperation>,
-    /// The snapshots that CSI drivers were asked for.
+    /// Snapshots requested from CSI drivers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
-    /// Volumes that nobody was asked to snapshot, with the reason.
+    /// Volumes for which no snapshot was requested, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub lacking_volumes: BTreeMap<String, String>,
-    /// Volumes that no plugin has a method for.
+    /// Volumes that no plugin supports.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmatched_volumes: Vec<String>,
-    /// Of the snapshots that plugins were asked for, those that were given up and may yet come.
+    /// Snapshots requested from plugins that the run gave up on and that may still appear.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub in_flight: Vec<Intent>,
-    /// Pods that may be frozen still, because nobody could reach them.
+    /// Pods that may still be frozen because they could not be reached.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub frozen: Vec<Pod>,
-    /// For how long its pods were frozen.
+    /// Freeze windows of its pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub freeze_windows: Vec<FreezeWindow>,
-    /// What could not be done.
+    /// Errors of the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<JournaledMessage>,
-    /// What was not done as one might think.
+    /// Warnings of the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<JournaledMessage>,
-    /// How many hooks were run.
+    /// Number of hooks run.
     #[serde(skip_serializing_if = "is_zero")]
     pub hooks_attempted: u64,
-    /// How many of them failed.
+    /// Number of hooks that failed.
     #[serde(skip_serializing_if = "is_zero")]
     pub hooks_failed: u64,
 }
@@ -351,13 +351,13 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Bytes in the bucket.
+/// Stored items of a block, as an object in the bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoredBlock {
     /// The number of the object.
     pub number: u64,
-    /// The SHA-256 of its bytes, in hex.
+    /// The SHA-256 of the object's bytes, in hex.
     pub sha256: String,
 }
 
@@ -388,43 +388,42 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JournaledMessage {
-    /// The item that it is about; none for the run itself.
+    /// The item that the message concerns; none for the run itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item: Option<ResourceIdentifier>,
-    /// What it says.
+    /// Text of the message.
     pub text: String,
 }
 
-/// What a journal says.
+/// State of a run, recovered from its journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recovered {
-    /// How often the run was taken up.
+    /// Number of attempts at the run.
     pub attempts: usize,
-    /// How often each stage behind the items was resumed.
+    /// Number of attempts at each stage after the items.
     pub stage_attempts: BTreeMap<Stage, usize>,
-    /// Since when the bucket of the run cannot be used.
+    /// Time since which the bucket of the run is unavailable.
     pub bucket_lost: Option<Timestamp>,
-    /// The stage at which the run has ended without its bucket, if it has.
+    /// The stage at which the run ended without its bucket, if it did.
     pub abandoned: Option<Stage>,
-    /// Blocks that are over, in order.
+    /// Blocks that have ended, in order.
     pub finished: Vec<BlockEnded>,
-    /// Blocks that are not.
+    /// Blocks that have not ended.
     pub unfinished: Vec<BlockStarted>,
-    /// Pods that may be frozen at this moment, by block.
+    /// Pods that may be frozen now, by block.
     pub frozen: FrozenByBlock,
-    /// Snapshots that plugins were asked for and that may have been taken, though nobody has heard of them.
+    /// Snapshots requested from plugins without a known answer; they may have been taken.
     pub in_flight: Vec<Intent>,
-    /// What went wrong when pods were thawed.
+    /// Errors while thawing pods.
     pub thaw_errors: Vec<JournaledMessage>,
     /// The number of the next block.
     pub next_block: u64,
-    /// Volumes that plugins were asked for, in order. Those that nobody has heard of since may have
-    /// been made.
+    /// Volumes requested from plugins, in order. Those without an answer may have been created.
     pub volumes: Vec<VolumeRequest>,
 }
 
 impl Recovered {
-    /// How often a stage was attempted.
+    /// Number of attempts at a stage.
     pub fn attempts_at(&self, stage: Stage) -> usize {
         match stage {
             Stage::Items => self.attempts,
@@ -433,10 +432,10 @@ impl Recovered {
     }
 }
 
-/// A volume that a plugin was asked for.
+/// A volume requested from a plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeRequest {
-    /// What was asked.
+    /// The request.
     pub started: VolumeRequested,
     /// The answer, if it is known.
     pub ended: Option<VolumeAnswered>,

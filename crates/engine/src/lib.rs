@@ -1,25 +1,25 @@
-//! Backup and restore: decisions pure, I/O through ports.
+//! Backup and restore: pure decisions, I/O through ports.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
-//! | [`delete`] | from a Backup resource to nothing: what may go, and in which order |
-//! | [`action`] | the item actions that are built in |
-//! | [`cluster`] | the port to the API server, the real one behind it, and a fake |
+//! | [`delete`] | deletion of a backup: what may be deleted, and in which order |
+//! | [`action`] | built-in item actions |
+//! | [`cluster`] | port to the API server, its real implementation, and a fake |
 //! | [`csi`] | names of the snapshot API |
-//! | [`resource`], [`item`] | what the API server serves, and one object of it |
+//! | [`resource`], [`item`] | resources that the API server serves, and one object of them |
 //! | [`glob`], [`selector`] | patterns that users write, compiled once |
-//! | [`snapshotter`] | the port to VolumeSnapshotLocations |
-//! | [`schedule`] | whether a backup of a Schedule is due, and what it is made of |
-//! | [`report`] | what went wrong, from which counts, phases and results are made |
+//! | [`snapshotter`] | port to VolumeSnapshotLocations |
+//! | [`schedule`] | when a backup of a Schedule is due, and the Backup to create |
+//! | [`report`] | warnings and errors of a run, from which counts, phases and results are made |
 //!
-//! # What holds
+//! # Invariants
 //! - **Failures of items are data.** A stage adds to the [`Report`]; a run returns an error only
-//!   when it cannot go on. Counts and phases come from the report alone, never from log lines.
+//!   when it cannot continue. Counts and phases come from the report alone, never from log lines.
 //! - **Three ports**: [`Cluster`], the traits of `bowline-plugin`, and
-//!   [`BackupStore`](bowline_store::BackupStore). Time comes in as an argument.
-//! - **Memory is flat.** Objects stream from the API server through the archive into the store;
-//!   what is kept of each is a hash and its name.
+//!   [`BackupStore`](bowline_store::BackupStore). Time is passed in as an argument.
+//! - **Memory use is constant.** Objects stream from the API server through the archive into the
+//!   store; only a hash and the name of each are kept.
 
 pub mod action;
 pub mod backup;

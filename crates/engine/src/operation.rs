@@ -1,16 +1,16 @@
-//! Work that plugins do behind a run, from its start to its one end.
+//! Background operations of plugins, from start to end.
 //!
-//! There is one state machine for all of it: [`step`] takes an [`Operation`], something that was
-//! observed, and the time, and says what the operation is now and what to do about it. It is pure.
-//! [`Tracker`] does what it says: it asks plugins, all side by side, and tells what it hears.
+//! All kinds share one state machine: [`step`] takes an [`Operation`], an observation and the time,
+//! and returns the new state of the operation and the effects to carry out. It is pure. [`Tracker`]
+//! carries the effects out: it polls plugins concurrently and publishes the observations.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `step` | the machine |
-//! | `track` | the loop around it: polls, uploads, cancels, deadlines |
-//! | `poll_limiter` | how often one plugin is asked |
-//! | `slots` | how many uploads run at a time |
-//! | `record` | the form in which Velero keeps operations in the bucket |
+//! | `step` | state machine |
+//! | `track` | loop around it: polls, uploads, cancellations, deadlines |
+//! | `poll_limiter` | limit on how often one plugin is polled |
+//! | `slots` | limit on concurrent uploads |
+//! | `record` | format in which Velero stores operations in the bucket |
 
 mod poll_limiter;
 pub mod record;
@@ -29,22 +29,22 @@ pub use slots::UploadSlots;
 pub use step::{Effects, Observation, StopCause, step};
 pub use track::{Counts, Deadlines, OperationClient, OperationTable, Tracker};
 
-/// What kind of work an operation is.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// A BackupItemAction's.
+    /// Operation of a BackupItemAction.
     ItemBackup,
-    /// A RestoreItemAction's.
+    /// Operation of a RestoreItemAction.
     ItemRestore,
     /// A VolumeSnapshotter completes a snapshot whose point in time is fixed.
     SnapshotCreation,
-    /// A VolumeSnapshotter brings a snapshot to where it outlives its volume. It ends when the call
-    /// returns that does it, and only then.
+    /// A VolumeSnapshotter copies a snapshot to where it outlives its volume. The operation ends
+    /// when the upload call returns, and only then.
     SnapshotUpload,
 }
 
 impl Kind {
-    /// As it is called in metrics and in what people read.
+    /// Name in metrics and messages.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ItemBackup => "item-backup",
@@ -54,12 +54,12 @@ impl Kind {
         }
     }
 
-    /// Whether it is about the snapshot of a volume.
+    /// True if the operation concerns the snapshot of a volume.
     pub fn is_of_volume(self) -> bool {
         matches!(self, Self::SnapshotCreation | Self::SnapshotUpload)
     }
 
-    /// For how long what goes wrong is put up with.
+    /// Tolerance for failures of this kind of operation.
     pub fn policy(self) -> Policy {
         match self {
             Self::ItemBackup | Self::ItemRestore | Self::SnapshotCreation => Policy::ITEM,
@@ -68,14 +68,14 @@ impl Kind {
     }
 }
 
-/// For how long what goes wrong with an operation is put up with.
+/// Tolerance for failures of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// A plugin that is away or too slow.
+    /// Time for which a plugin may be unavailable or too slow.
     pub transient_limit: Duration,
-    /// Errors of which nobody can say whether they pass: so many, or for so long.
+    /// Limit on errors that may or may not be transient: their number, and for how long.
     pub unclear_limit: (u32, Duration),
-    /// An operation that was asked to stop, until it says that it has.
+    /// Time for an operation to confirm that it has stopped.
     pub stop_timeout: Duration,
 }
 
@@ -86,7 +86,7 @@ impl Policy {
         stop_timeout: Duration::from_secs(30),
     };
 
-    /// An upload is begun anew after it has failed, and may have run for hours before.
+    /// A failed upload starts from the beginning, and may have run for hours before.
     const UPLOAD: Self = Self {
         transient_limit: Duration::from_mins(30),
         unclear_limit: (3, Duration::from_hours(4)),
@@ -94,70 +94,70 @@ impl Policy {
     };
 }
 
-/// Work that goes on behind a run.
+/// Background operation of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What kind of work it is.
+    /// Kind of work.
     pub kind: Kind,
-    /// The plugin that does it.
+    /// Plugin that carries it out.
     pub plugin: Name,
-    /// The item that it was begun for.
+    /// Item that it was started for.
     pub item: ResourceIdentifier,
-    /// The plugin's name for it. That of a snapshot is the snapshot's.
+    /// Id that the plugin assigned. For a snapshot operation this is the snapshot's id.
     pub id: OperationId,
-    /// What only operations on the snapshots of volumes have.
+    /// Details of operations on volume snapshots; `None` for others.
     pub volume: Option<VolumeDetails>,
-    /// Items to store again when it has ended.
+    /// Items to store again after the operation has ended.
     pub post_operation_items: Vec<ResourceIdentifier>,
-    /// When it was begun.
+    /// Start time.
     pub created: Timestamp,
-    /// When it must have ended.
+    /// Time by which it must have ended.
     pub deadline: Timestamp,
-    /// What the plugin last told of it.
+    /// Last progress that the plugin reported.
     pub progress: Progress,
-    /// Where it is.
+    /// Current state.
     pub state: State,
-    /// Why it was asked to stop, if it was.
+    /// Stop request, if there was one.
     pub stop_request: Option<StopRequest>,
-    /// Polls that failed one after the other, since the last that did not.
+    /// Consecutive failed polls, since the last successful one.
     pub poll_failures: Option<PollFailures>,
 }
 
-/// What an operation on the snapshot of a volume has besides.
+/// Additional data of an operation on a volume snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeDetails {
-    /// The VolumeSnapshotLocation.
+    /// Name of the VolumeSnapshotLocation.
     pub location: String,
-    /// Whether the snapshot is to be uploaded.
+    /// Snapshot type, which decides if the snapshot is uploaded.
     pub snapshot_type: SnapshotType,
 }
 
-/// Where an operation is.
+/// State of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// The plugin has not begun.
+    /// Not yet started by the plugin.
     New,
-    /// The plugin is at it.
+    /// In progress.
     InProgress,
-    /// It has succeeded.
+    /// Succeeded.
     Completed,
-    /// It has not, for this reason.
+    /// Failed, with the reason.
     Failed(String),
 }
 
 impl State {
-    /// Whether nothing more will happen.
+    /// True if the state is final.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed(_))
     }
 
-    /// Whether it has failed because its run was cancelled. Velero's file of operations keeps nothing of that but
-    /// the reason, so the reason begins with it.
+    /// True if the operation failed because its run was canceled. Velero's operations file stores
+    /// only the reason of a failure, so the reason starts with a fixed prefix.
     pub fn is_canceled(&self) -> bool {
         matches!(self, Self::Failed(reason) if reason.starts_with(step::CANCELED))
     }
 
-    /// As it is called in metrics and in what people read.
+    /// Name in metrics and messages.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::New => "New",
@@ -168,32 +168,32 @@ impl State {
     }
 }
 
-/// An operation that was asked to stop.
+/// Request to stop an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StopRequest {
-    /// Why.
+    /// Cause of the request.
     pub cause: StopCause,
-    /// When.
+    /// Time of the request.
     pub since: Timestamp,
-    /// What came of asking, once that is known.
+    /// Answer of the plugin, once known.
     pub answer: Option<Result<(), String>>,
 }
 
-/// Polls that failed one after the other.
+/// Consecutive failed polls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PollFailures {
-    /// How many.
+    /// Number of failed polls.
     pub count: u32,
-    /// Of those, the ones of which nobody can say whether they pass.
+    /// Number of those whose error may or may not be transient.
     pub unclear: u32,
-    /// Since when.
+    /// Time of the first failure.
     pub since: Timestamp,
-    /// The last.
+    /// Last error.
     pub error: String,
 }
 
 impl Operation {
-    /// One that was begun a moment ago.
+    /// New operation that has just been started.
     pub fn started(
         kind: Kind,
         plugin: Name,
@@ -220,13 +220,13 @@ impl Operation {
 }
 
 impl Operation {
-    /// Whether it is an upload that was not begun, because its snapshot was not completed.
+    /// True for an upload that was not started because its snapshot was not completed.
     pub fn was_not_started(&self) -> bool {
         let reason = track::SNAPSHOT_NOT_COMPLETED;
         matches!(&self.state, State::Failed(failure) if self.kind == Kind::SnapshotUpload && failure == reason)
     }
 
-    /// Whether it is an upload by a plugin that has no upload stage.
+    /// True for an upload by a plugin that has no upload stage.
     pub fn had_nothing_to_upload(&self) -> bool {
         self.kind == Kind::SnapshotUpload
             && self.state == State::Completed
@@ -234,12 +234,11 @@ impl Operation {
     }
 }
 
-/// The time that is so much later.
 fn saturating_add(time: Timestamp, pause: Duration) -> Timestamp {
     time.checked_add(pause).unwrap_or(Timestamp::MAX)
 }
 
-/// How much later than another a time is; nothing if it is not.
+/// Time from `earlier` to `now`; zero if `now` is not later.
 fn duration_between(earlier: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(earlier).try_into().unwrap_or_default()
 }

@@ -1,31 +1,31 @@
-//! Where a run is, and what that is called at the border.
+//! Stages of a run, and the phases that Velero has for them.
 //!
-//! Inside, a run has a [`Stage`], and either everything went well so far or it did not. Velero has a
-//! phase for each pair, and its tools know no others.
+//! Internally, a run has a [`Stage`] and a flag for errors so far. Velero has a phase for each
+//! pair, and its tools know no others.
 
 use bowline_api::{BackupPhase, RestorePhase};
 use serde::{Deserialize, Serialize};
 
-/// Where a run is, once it has begun.
+/// Stage of a run that has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {
-    /// Items are backed up or restored.
+    /// Items are being backed up or restored.
     Items,
-    /// All items are through; operations go on behind them.
+    /// All items are processed; background operations continue.
     Waiting,
     /// All operations have ended; the last files are written.
     Finalizing,
-    /// It is over.
+    /// The run has ended.
     Over,
 }
 
-/// The stage that follows the items.
+/// Stage that follows item collection.
 pub fn after_items(has_open_operations: bool) -> Stage {
     if has_open_operations { Stage::Waiting } else { Stage::Finalizing }
 }
 
-/// What a backup's stage is called.
+/// Phase of a backup at a stage.
 pub fn of_backup(stage: Stage, is_tainted: bool) -> BackupPhase {
     match (stage, is_tainted) {
         (Stage::Items, _) => BackupPhase::InProgress,
@@ -38,7 +38,7 @@ pub fn of_backup(stage: Stage, is_tainted: bool) -> BackupPhase {
     }
 }
 
-/// The stage that a backup's phase means; none for those before its beginning and after its end.
+/// Stage of a backup in a phase; `None` before its start and after its end.
 pub fn backup_stage(phase: &BackupPhase) -> Option<Stage> {
     match phase {
         BackupPhase::InProgress => Some(Stage::Items),
@@ -49,7 +49,7 @@ pub fn backup_stage(phase: &BackupPhase) -> Option<Stage> {
     }
 }
 
-/// What a restore's stage is called.
+/// Phase of a restore at a stage.
 pub fn of_restore(stage: Stage, is_tainted: bool) -> RestorePhase {
     match (stage, is_tainted) {
         (Stage::Items, _) => RestorePhase::InProgress,
@@ -62,7 +62,7 @@ pub fn of_restore(stage: Stage, is_tainted: bool) -> RestorePhase {
     }
 }
 
-/// The stage that a restore's phase means; none for those before its beginning and after its end.
+/// Stage of a restore in a phase; `None` before its start and after its end.
 pub fn restore_stage(phase: &RestorePhase) -> Option<Stage> {
     match phase {
         RestorePhase::InProgress => Some(Stage::Items),

@@ -1,17 +1,17 @@
-//! What went wrong in a run.
+//! Warnings and errors of a run.
 //!
-//! Stages add to it, from many tasks at once. Counts, phases and the results file are made from it;
-//! the log only repeats what it says.
+//! Stages add to the report from many tasks concurrently. Counts, phases and the results file are
+//! made from it; the log only repeats it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::{Messages, Results};
 
-/// How many messages of each severity are kept. More are counted, and in the log.
+/// Number of messages to keep per severity. Further ones are only counted and logged.
 const MAX_KEPT_MESSAGES: usize = 10_000;
 
-/// What a message is about.
+/// Subject of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum ReportSubject<'a> {
     /// The run itself: plugins, the bucket, a kind of objects.
@@ -26,7 +26,7 @@ impl<'a> From<&'a ResourceIdentifier> for ReportSubject<'a> {
     }
 }
 
-/// The errors and warnings of a run, so far.
+/// Errors and warnings of a run so far.
 #[derive(Debug, Default)]
 pub struct Report {
     inner: Mutex<Inner>,
@@ -44,17 +44,17 @@ struct CountedMessages {
     count: usize,
 }
 
-/// One message of a report.
+/// Message of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The item that it is about; none for the run itself.
+    /// Item of the message; `None` for the run itself.
     pub item: Option<ResourceIdentifier>,
-    /// What it says.
+    /// Text of the message.
     pub text: String,
 }
 
 impl Report {
-    /// Notes that something could not be done.
+    /// Reports that something failed.
     pub fn error<'a>(&self, about: impl Into<ReportSubject<'a>>, message: impl Into<String>) {
         let (about, message) = (about.into(), message.into());
         match about {
@@ -64,7 +64,7 @@ impl Report {
         self.lock().errors.add(Message::new(about, message));
     }
 
-    /// Notes that something was not done as one might think.
+    /// Reports that something was done differently than expected.
     pub fn warn<'a>(&self, about: impl Into<ReportSubject<'a>>, message: impl Into<String>) {
         let (about, message) = (about.into(), message.into());
         match about {
@@ -74,30 +74,30 @@ impl Report {
         self.lock().warnings.add(Message::new(about, message));
     }
 
-    /// How many errors there are.
+    /// Number of errors.
     pub fn error_count(&self) -> usize {
         self.lock().errors.count
     }
 
-    /// How many warnings there are.
+    /// Number of warnings.
     pub fn warning_count(&self) -> usize {
         self.lock().warnings.count
     }
 
-    /// The errors and the warnings that are kept.
+    /// Kept errors and warnings.
     pub fn messages(&self) -> (Vec<Message>, Vec<Message>) {
         let inner = self.lock();
         (inner.errors.messages.clone(), inner.warnings.messages.clone())
     }
 
-    /// All that was told so far, as a report of its own. It is taken out of this one, which others may
-    /// still hold: nothing must be lost because somebody does.
+    /// Moves all messages so far into a new report. This one may still be shared: no message may be
+    /// lost because of that.
     #[must_use]
     pub fn take_all(&self) -> Self {
         Self { inner: Mutex::new(std::mem::take(&mut *self.lock())) }
     }
 
-    /// Takes over what was told elsewhere, and is in the log already.
+    /// Adds messages from elsewhere that are in the log already.
     pub fn append(
         &self,
         errors: impl IntoIterator<Item = Message>,
@@ -108,14 +108,14 @@ impl Report {
         warnings.into_iter().for_each(|message| inner.warnings.add(message));
     }
 
-    /// The results file.
+    /// Contents of the results file.
     pub fn results(&self) -> Results {
         let inner = self.lock();
         Results { errors: inner.errors.to_messages(), warnings: inner.warnings.to_messages() }
     }
 
-    /// Adds itself to results that were written before. What is in them already is not said twice,
-    /// since the same may have been tried before.
+    /// Adds this report to results that were written before. Messages that they already contain are
+    /// not repeated, since an earlier attempt may have reported the same.
     pub fn add_to(&self, results: &mut Results) {
         let more = self.results();
         results.errors.merge(more.errors);
@@ -161,7 +161,7 @@ impl CountedMessages {
     }
 }
 
-/// An item within its namespace: `deployments.apps/name`.
+/// Item within its namespace: `deployments.apps/name`.
 struct ItemInNamespace<'a>(&'a ResourceIdentifier);
 
 impl std::fmt::Display for ItemInNamespace<'_> {

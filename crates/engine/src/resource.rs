@@ -1,21 +1,20 @@
-//! What the API server serves.
+//! Resources that the API server serves.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// A resource without its version, which is what users, plugins and archives name:
-/// `deployments.apps`.
+/// Resource without its version, as users, plugins and archives name it: `deployments.apps`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupResource {
-    /// The API group; empty for the core group.
+    /// API group; empty for the core group.
     pub group: String,
-    /// The resource, plural.
+    /// Plural name of the resource.
     pub resource: String,
 }
 
 impl GroupResource {
-    /// A resource of a group.
+    /// Resource of a group.
     pub fn new(group: impl Into<String>, resource: impl Into<String>) -> Self {
         Self { group: group.into(), resource: resource.into() }
     }
@@ -31,22 +30,22 @@ impl fmt::Display for GroupResource {
     }
 }
 
-/// One resource that the API server serves, in one version.
+/// Resource that the API server serves, in one version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// What it is called without its version.
+    /// Group and plural name.
     pub id: GroupResource,
-    /// The version of the API: `v1`.
+    /// Version of the API: `v1`.
     pub version: String,
-    /// The kind of its objects.
+    /// Kind of its objects.
     pub kind: String,
-    /// The name for one of it.
+    /// Singular name.
     pub singular: String,
-    /// Other names.
+    /// Short names.
     pub short_names: Vec<String>,
-    /// Whether its objects live in namespaces.
+    /// True if namespaced, false if cluster-scoped.
     pub is_namespaced: bool,
-    /// What can be done with it.
+    /// Supported verbs.
     pub verbs: Vec<String>,
 }
 
@@ -60,7 +59,7 @@ impl Resource {
         }
     }
 
-    /// Whether it is this resource of the core group.
+    /// True for this resource of the core group.
     pub fn is_core(&self, resource: &str) -> bool {
         self.id.group.is_empty() && self.id.resource == resource
     }
@@ -72,8 +71,8 @@ impl Resource {
     }
 }
 
-/// The resources that can be backed up and restored: each in the version that the API server
-/// prefers, in the order of its groups.
+/// Resources that can be backed up and restored: each in the preferred version of the API server,
+/// in the order of its groups.
 #[derive(Clone, Debug, Default)]
 pub struct Resources {
     all: Vec<Arc<Resource>>,
@@ -81,7 +80,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Takes resources in order; of a resource in several versions the first counts.
+    /// Collects resources in order; of a resource in several versions the first counts.
     pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
         let mut known = Self::default();
         for resource in resources {
@@ -94,23 +93,23 @@ impl Resources {
         known
     }
 
-    /// All of them, in order.
+    /// All resources, in order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.all.iter()
     }
 
-    /// The resource with this exact name.
+    /// Resource with this exact name.
     pub fn find(&self, id: &GroupResource) -> Option<&Arc<Resource>> {
         self.by_id.get(id)
     }
 
-    /// The resource of the core group with this exact name.
+    /// Resource of the core group with this exact name.
     pub fn core(&self, resource: &str) -> Option<&Arc<Resource>> {
         self.find(&GroupResource::new("", resource))
     }
 
-    /// The resource that a user means: by its plural, singular or short name, in any case, with its
-    /// group, the beginning of it, or without it.
+    /// Resource that a user means: by its plural, singular or short name, in upper or lower case,
+    /// with its group, the beginning of it, or without it.
     pub fn resolve(&self, name: &str) -> Option<&Arc<Resource>> {
         let name = name.to_ascii_lowercase();
         let (resource, group) = name.split_once('.').unwrap_or((&name, ""));

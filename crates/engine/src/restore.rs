@@ -1,23 +1,22 @@
-//! From files in a bucket back to a cluster.
+//! Restores a backup from object storage into a cluster.
 //!
-//! [`run`] is the table of contents, mirrored on that of backups: the archive is read once
-//! ([`download`], [`unpack`]), its kinds are put into an order ([`order`]), and the items of each step
-//! are restored side by side (`item`): filtered, shown to the actions, changed and written
-//! (`apply`).
+//! [`run`] is the entry point, with the same structure as that of backups: read the archive once ([`download`],
+//! [`unpack`]), sort its kinds into steps ([`order`]), and restore the items of each step concurrently
+//! (`item`): filter, run the actions, change, write (`apply`).
 //!
 //! | stage | in | out |
 //! |---|---|---|
-//! | [`request`] | the Restore and what the server looked up | a [`request::Request`], or all that is wrong with it |
-//! | [`download`], [`unpack`] | the archive | an index of what is in it, and a file without a name |
-//! | [`filter`], [`order`], [`version`] | kinds and places | verdicts, steps, versions |
-//! | `item`, [`action`] | one item | what it becomes, after what it needs |
-//! | [`reset`], [`modifier`] | its JSON | the same, for its new life |
-//! | [`volume`] | a PersistentVolume | the same, with its data behind it |
+//! | [`request`] | the Restore and the server's lookups | a [`request::Request`], or the list of its errors |
+//! | [`download`], [`unpack`] | the archive | an index of the items, and an unnamed temporary file |
+//! | [`filter`], [`order`], [`version`] | kinds, namespaces and names | verdicts, steps, versions |
+//! | `item`, [`action`] | one item | the object to write, after its additional items |
+//! | [`reset`], [`modifier`] | the JSON of an object | the JSON to create in the target cluster |
+//! | [`volume`] | a PersistentVolume | the PersistentVolume, with its data restored |
 //! | `apply`, [`difference`] | an object | the object in the cluster |
-//! | `collision` | items that come to one place | which of them an object was |
-//! | [`hook`] | pods that were created | commands that were run in them |
-//! | [`plan`] | all of the above, with nothing written | what would become of each item |
-//! | [`finalize`] | all of the above | the files, and the status |
+//! | `collision` | items with the same target | the item that an object was created from |
+//! | [`hook`] | created pods | commands executed in them |
+//! | [`plan`] | all of the above, as a dry run | the expected outcome of each item |
+//! | [`finalize`] | all of the above | the results files and the status |
 
 pub mod action;
 mod apply;
@@ -86,86 +85,86 @@ use volume::{VolumeCreator, VolumeProgressReporter};
 
 pub use item_journal::leftover_volumes;
 
-/// How long a call of a plugin may still take once the run was canceled.
+/// Time that a pending plugin call still has after the run was canceled.
 const AFTER_CANCEL: Duration = Duration::from_secs(10);
 
-/// What a restore needs.
+/// Inputs of a restore.
 pub struct Run {
-    /// What is to be restored.
+    /// The validated request.
     pub request: Request,
-    /// Into what.
+    /// The target cluster.
     pub cluster: Arc<dyn Cluster>,
-    /// From where.
+    /// The store that holds the backup.
     pub store: BackupStore,
-    /// The RestoreItemActions of plugins, in order. They come after those that are built in.
+    /// RestoreItemActions of plugins, in order. They run after the built-in ones.
     pub actions: Vec<NamedAction<dyn RestoreItemAction>>,
-    /// The plugins that make volumes from their snapshots.
+    /// Plugins that create volumes from snapshots.
     pub snapshotters: Arc<dyn Snapshotters>,
-    /// Who is told how they make them.
+    /// Receives the progress of volume creation.
     pub volume_reporter: Arc<dyn VolumeProgressReporter>,
-    /// How much at a time.
+    /// Concurrency limits and timeouts.
     pub options: Options,
-    /// How far it is, for whoever wants to know.
+    /// Progress counters, shared with observers.
     pub progress: Arc<Progress>,
-    /// Where it notes what must not be forgotten.
+    /// Journal for everything that must survive a restart.
     pub journal: Arc<dyn Journal>,
-    /// What an earlier process has noted there.
+    /// Journal entries of an earlier process.
     pub recovered: Recovered,
-    /// Ends it early, so that another process can take it up.
+    /// Stops the run early, so that another process can resume it.
     pub stop: CancellationToken,
-    /// Ends it for good.
+    /// Cancels the run for good.
     pub cancel: CancellationToken,
 }
 
-/// How much a restore does at a time, and for how long it waits.
+/// Concurrency limits and timeouts of a restore.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Requests to the API server at a time, at most.
+    /// Maximum number of concurrent requests to the API server.
     pub requests: usize,
-    /// Items that are worked on at a time, at most.
+    /// Maximum number of items restored concurrently.
     pub items: usize,
-    /// A folder for files without a name.
+    /// Directory for unnamed temporary files.
     pub scratch: PathBuf,
-    /// The namespace of the server, where actions find their settings.
+    /// Namespace of the server, where actions find their ConfigMaps.
     pub namespace: String,
-    /// Which kinds come first and which last.
+    /// Kinds to restore first and last.
     pub priorities: Priorities,
-    /// How long to wait for something that should become ready.
+    /// Maximum wait for something to become ready.
     pub resource_timeout: Duration,
-    /// How long to wait for something that should go away.
+    /// Maximum wait for something to be deleted.
     pub terminating_timeout: Duration,
 }
 
-/// How far a restore is.
+/// Progress of a restore.
 #[derive(Debug, Default)]
 pub struct Progress {
     total: AtomicU64,
     done: AtomicU64,
-    /// Items that a damaged archive does not give.
+    /// Items that are missing because the archive is damaged.
     lost: AtomicU64,
-    /// Namespaces that are being deleted, and waited for.
+    /// Namespaces that are terminating and that the restore waits for.
     terminating_namespaces: watch::Sender<BTreeSet<String>>,
 }
 
 impl Progress {
-    /// How many items there are to restore.
+    /// Number of items to restore.
     pub fn total(&self) -> u64 {
-        // What actions add is not known before.
+        // Items that actions add are not known in advance.
         self.total.load(Ordering::Relaxed).max(self.restored()) + self.lost()
     }
 
-    /// How many items a damaged archive does not give.
+    /// Number of items that are missing because the archive is damaged.
     fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// How many of them are through.
+    /// Number of items that have been processed.
     pub fn restored(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits until other namespaces than before are waited for, and says which. They must be gone before
-    /// anything is restored there.
+    /// Waits until the set of terminating namespaces differs from `previous`, and returns it. These namespaces must
+    /// be gone before anything is restored into them.
     pub async fn changed_terminating_namespaces(
         &self,
         previous: &BTreeSet<String>,
@@ -174,7 +173,7 @@ impl Progress {
         let now = waiting.wait_for(|now| now != previous).await.map(|now| now.clone());
         match now {
             Ok(now) => now,
-            // Nobody is left who could say it.
+            // The sender is gone, so the set cannot change any more.
             Err(_) => std::future::pending().await,
         }
     }
@@ -188,7 +187,7 @@ impl Progress {
         self.terminating_namespaces.send_if_modified(|waiting| waiting.remove(namespace));
     }
 
-    /// Plans other items instead of some that were planned.
+    /// Replaces a number of planned items by another.
     fn replan(&self, before: usize, now: usize) {
         self.total.fetch_add(now as u64, Ordering::Relaxed);
         self.total.fetch_sub(before as u64, Ordering::Relaxed);
@@ -207,34 +206,34 @@ impl Progress {
     }
 }
 
-/// What a restore came to.
+/// Outcome of a restore.
 #[derive(Debug)]
 pub struct RestoreOutcome {
-    /// Why it could not go on, if it could not.
+    /// The reason why the restore could not continue, if so.
     pub fatal: Option<Fatal>,
-    /// What went wrong.
+    /// Warnings and errors.
     pub report: Report,
-    /// What became of each item.
+    /// Result of each item.
     pub resources: ResourceList,
-    /// How many items that are.
+    /// Number of items in `resources`.
     pub items: usize,
-    /// How many there should be: those that were not reached, or that a damaged archive does not give, too.
+    /// Expected number of items, including those that were not reached or that a damaged archive lacks.
     pub total: usize,
-    /// Operations that actions began.
+    /// Operations that actions started.
     pub operations: Vec<Operation>,
-    /// How many hooks were run, and how many of them failed.
+    /// Number of hooks attempted, and number of hooks failed.
     pub hooks: (u64, u64),
-    /// The volumes that were restored.
+    /// Restored volumes.
     pub volumes: Vec<RestoreVolumeInfo>,
 }
 
-/// Why a restore could not go on.
+/// The reason why a restore could not continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Fatal {
-    /// The archive cannot be had.
+    /// The archive cannot be downloaded.
     #[error("cannot get the archive of the backup")]
     Download(#[from] DownloadError),
-    /// The archive is damaged, and nobody said that it is to be restored all the same.
+    /// The archive is damaged, and the Restore does not allow damaged archives.
     #[error(
         "the archive of the backup is damaged, so nothing was restored: {}{}; to restore what can be read, \
          use `--allow-damaged-archive`",
@@ -242,48 +241,48 @@ pub enum Fatal {
         if *more == 0 { String::new() } else { format!("; and {more} more") }
     )]
     Damaged {
-        /// What is wrong with it, as far as a person wants to read it.
+        /// The first few defects, enough for a status message.
         first: Vec<String>,
-        /// How much more that is.
+        /// Number of further defects.
         more: usize,
     },
-    /// The API server did not say what it serves.
+    /// API discovery failed.
     #[error("cannot discover what the cluster serves")]
     Discover(#[source] crate::cluster::Error),
-    /// The hooks cannot be used.
+    /// The hooks are invalid.
     #[error("invalid hooks: {}", .0.join("; "))]
     Hooks(Vec<String>),
-    /// It was told to stop. Another process can take it up.
+    /// The run was stopped. Another process can resume it.
     #[error("stopped before it was done")]
     Stopped,
-    /// It was cancelled.
+    /// The run was canceled.
     #[error("canceled before all items were restored")]
     Canceled,
 }
 
 impl Fatal {
-    /// What happened and why, in one line.
+    /// The error and its causes in one line.
     pub fn error_chain(&self) -> String {
         bowline_plugin::error_chain(self)
     }
 }
 
-/// What the cluster serves, which grows when definitions are restored.
+/// Resources that the cluster serves. The set grows when CustomResourceDefinitions are restored.
 struct ServedApi {
     resources: Arc<Resources>,
     versions: Versions,
     filter: Filter,
 }
 
-/// Everything that the stages share.
+/// State shared by all stages.
 struct Context {
-    /// What is done with each item.
+    /// Handles each item: restores or only plans it.
     visitor: Arc<dyn Visitor>,
     request: Request,
     cluster: Arc<dyn Cluster>,
     contents: Arc<Contents>,
     volumes: Arc<BackupVolumes>,
-    /// What is known of the snapshots of CSI drivers.
+    /// State of the CSI snapshot actions.
     csi: Arc<CsiRestoreContext>,
     served_api: RwLock<Arc<ServedApi>>,
     actions: Vec<Action<dyn RestoreItemAction>>,
@@ -302,19 +301,19 @@ struct Context {
     report: Arc<Report>,
     progress: Arc<Progress>,
     options: Options,
-    /// When the restore first started, maybe in another process.
+    /// When the restore first started, possibly in another process.
     started_at: Timestamp,
     stop: CancellationToken,
     cancel: CancellationToken,
 }
 
 impl Context {
-    /// Whether nothing new is to be begun.
+    /// True if no new work may start.
     fn has_stopped(&self) -> bool {
         self.stop.is_cancelled()
     }
 
-    /// Waits for the answer of a plugin; not for long once the run was canceled.
+    /// Waits for the answer of a plugin, but only for [`AFTER_CANCEL`] once the run was canceled.
     async fn unless_canceled<T>(
         &self,
         call: impl Future<Output = bowline_plugin::Result<T>>,
@@ -333,7 +332,6 @@ impl Context {
         }
     }
 
-    /// Notes an operation.
     fn record_operation(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
@@ -343,10 +341,10 @@ impl Context {
     }
 }
 
-/// Restores what a request asks for.
+/// Carries out a restore.
 ///
-/// It may be run again after a process died in the middle: what this restore has created is
-/// recognised and left as it is.
+/// May run again after a process died halfway: objects that this restore has created are recognised and left
+/// unchanged.
 pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     let report = Arc::new(Report::default());
     let timeout = run.request.timeouts.item_operation;
@@ -354,7 +352,7 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     let leftover_volumes = leftover_volumes(&run.recovered);
     let context = match Box::pin(prepare(run, Arc::clone(&report), now)).await {
         Ok(context) => Arc::new(context),
-        // What an earlier process has begun goes on all the same.
+        // Operations that an earlier process started are still running.
         Err(fatal) => {
             for (id, text) in leftover_volumes {
                 report.warn(&id, text);
@@ -365,7 +363,7 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
             };
         }
     };
-    // What is cancelled is stopped as well.
+    // Canceling implies stopping.
     let canceled = async {
         context.cancel.cancelled().await;
         context.stop.cancel();
@@ -373,14 +371,14 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     };
     let visiting = async {
         let visited = visit_all(&context).await;
-        // Hooks may wait for their pods long after all items are through.
+        // Hooks may wait for their pods long after all items have been processed.
         (visited.err(), context.hooks.finish().await)
     };
     let (fatal, hooks) = tokio::select! {
         visited = visiting => visited,
         never = canceled => never,
     };
-    // Hooks that were given up are run by the process that goes on.
+    // The process that resumes the run executes the hooks that were abandoned here.
     let is_unfinished = context.stop.is_cancelled() && !context.cancel.is_cancelled();
     let fatal = fatal.or(is_unfinished.then_some(Fatal::Stopped));
     if fatal.is_some() {
@@ -392,7 +390,7 @@ pub async fn run(run: Run, now: Timestamp) -> RestoreOutcome {
     }
 }
 
-/// Fetches and asks for whatever the stages need.
+/// Downloads the archive, discovers the API and collects everything else that the stages need.
 async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Context, Fatal> {
     let Run { request, cluster, store, actions, options, progress, journal, stop, cancel, .. } =
         run;
@@ -430,7 +428,7 @@ async fn prepare(run: Run, report: Arc<Report>, now: Timestamp) -> Result<Contex
     Ok(context)
 }
 
-/// What differs between a restore and its dry run.
+/// The parts in which a restore and its dry run differ.
 struct ContextParts {
     visitor: Arc<dyn Visitor>,
     request: Request,
@@ -448,7 +446,7 @@ struct ContextParts {
     cancel: CancellationToken,
 }
 
-/// Compiles whatever the stages need, and tells what is wrong with it.
+/// Compiles the inputs of the stages and reports their errors.
 async fn assemble(
     parts: ContextParts,
     report: Arc<Report>,
@@ -509,10 +507,10 @@ async fn assemble(
     })
 }
 
-/// How much of the damage of an archive a status tells.
+/// Maximum number of archive defects shown in the status.
 const MAX_DAMAGE_REPORTED: usize = 3;
 
-/// Refuses a damaged archive, unless it is to be restored all the same. Returns how many items are lost then.
+/// Refuses a damaged archive unless the request allows it. Returns the number of lost items otherwise.
 fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> {
     let damage = &contents.damage;
     if !damage.is_empty() && !request.allow_damaged {
@@ -522,7 +520,7 @@ fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> 
     if contents.broken.is_none() {
         return Ok(contents.lost);
     }
-    // Of an archive that breaks off nobody knows what comes after, but for what the backup counted.
+    // The number of items after the point where an archive breaks off is unknown, except for the backup's own count.
     let status = request.backup.status.as_ref();
     let counted = status.and_then(|status| status.progress.as_ref());
     let counted = counted.and_then(|progress| usize::try_from(progress.items_backed_up).ok());
@@ -545,7 +543,7 @@ async fn discover(
     Ok(ServedApi { resources, versions, filter })
 }
 
-/// Visits the archive, step by step.
+/// Visits the items of the archive, step by step.
 async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
     let mut planned = plan_steps(context, |_| true);
     if planned.is_empty() {
@@ -567,7 +565,7 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
             let served_api = discover(&**cluster, request, report).await?;
             *context.served_api.write().unwrap_or_else(PoisonError::into_inner) =
                 Arc::new(served_api);
-            // Only now it is known which kinds are meant by short names and singulars.
+            // Short names and singulars of the new kinds can be resolved only now.
             let before = count(&planned);
             planned = plan_steps(context, |step| step.stage != Stage::Definitions);
             context.progress.replan(before, count(&planned));
@@ -576,10 +574,10 @@ async fn visit_all(context: &Arc<Context>) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// Steps with their items, as far as their place tells.
+/// Steps with their items, filtered by kind, namespace and name.
 type Steps = VecDeque<(Stage, Vec<ResourceIdentifier>)>;
 
-/// Puts the kinds of the archive into steps, by what the cluster serves now.
+/// Sorts the kinds of the archive into steps, according to what the cluster serves now.
 fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
     let served_api = context.served_api();
     let kinds = context.contents.kinds().map(|(kind, _)| kind);
@@ -589,7 +587,7 @@ fn plan_steps(context: &Context, is_open: impl Fn(&Step) -> bool) -> Steps {
     open.map(|step| items_of(context, &served_api, step)).collect()
 }
 
-/// The items of a step, as far as their place tells.
+/// The items of a step, filtered by kind, namespace and name.
 fn items_of(context: &Context, world: &ServedApi, step: &Step) -> (Stage, Vec<ResourceIdentifier>) {
     let mut items = Vec::new();
     for kind in &step.kinds {
@@ -608,7 +606,7 @@ fn items_of(context: &Context, world: &ServedApi, step: &Step) -> (Stage, Vec<Re
     (step.stage, items)
 }
 
-/// Visits items side by side.
+/// Visits items concurrently.
 async fn visit_step(context: &Arc<Context>, items: Vec<ResourceIdentifier>) {
     let permits = Arc::new(Semaphore::new(context.options.items.max(1)));
     let served_api = context.served_api();
@@ -641,7 +639,7 @@ fn report_task_failure(context: &Context, ended: Result<(), tokio::task::JoinErr
     }
 }
 
-/// Draws the conclusions from what the stages noted.
+/// Builds the outcome from the results of the stages.
 fn conclude(
     context: Context,
     fatal: Option<Fatal>,
@@ -651,7 +649,7 @@ fn conclude(
     let (resources, items) = (context.outcomes.list(), context.outcomes.count());
     let lost = usize::try_from(context.progress.lost()).unwrap_or(usize::MAX);
     let total = match &fatal {
-        // What was planned is known, and not what became of it.
+        // The plan is known, the results of the unreached items are not.
         Some(_) => usize::try_from(context.progress.total()).unwrap_or(usize::MAX),
         None => items.saturating_add(lost),
     };
@@ -686,7 +684,7 @@ impl RestoreOutcome {
     }
 }
 
-/// The operations that an earlier process has begun.
+/// Operations that an earlier process started.
 pub fn operations_before_restart(
     recovered: &Recovered,
     timeout: Duration,
@@ -696,7 +694,7 @@ pub fn operations_before_restart(
     records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
 }
 
-/// The report, whether or not somebody else still holds it.
+/// The report, even if another task still holds a reference to it.
 fn unwrap_report(report: Arc<Report>) -> Report {
     Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take_all())
 }

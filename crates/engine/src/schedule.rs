@@ -1,13 +1,13 @@
-//! Schedules: whether a backup is due, and what it is made of. Nothing here asks anybody, or looks at a
-//! clock.
+//! Schedules: when a backup is due, and the Backup to create. Pure: no I/O, no clock.
 //!
 //! # Guarantees
-//! - **Each time is kept once.** A backup is called after the time that it is for, so that whoever makes it
-//!   a second time, after a crash or in place of another server, finds that it is there. A backup that was
-//!   taken in from a bucket is that of another cluster, and keeps no time of this one.
-//! - **What was missed is made up for once**, for the last of the times that have passed.
+//! - **Each time leads to one backup.** A backup is named after its scheduled time, so that a
+//!   second attempt, after a crash or by another server, finds it. A backup imported from a bucket
+//!   belongs to another cluster, and does not count for a time of this one.
+//! - **Missed times are made up for once**, by a backup for the last time that has passed.
 //!
-//! Velero calls a backup after the moment at which it is made. In quiet times this is the same second.
+//! Velero names a backup after the moment of its creation. On an idle server this is the same
+//! second.
 
 pub mod cron;
 #[cfg(test)]
@@ -23,29 +23,29 @@ use kube::{Resource as _, ResourceExt as _};
 
 use self::cron::Cron;
 
-/// What `kubectl apply` notes of an object is true of that object alone.
+/// Annotation of `kubectl apply`, which describes only the object that carries it.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What is to be done with a Schedule.
+/// Next action for a Schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleDecision {
-    /// Nothing: it is paused, or on its way out.
+    /// Nothing: the Schedule is paused or being deleted.
     Idle,
-    /// Nothing, and it says why.
+    /// Nothing: the Schedule is invalid, for this reason.
     Refuse(String),
-    /// Write down whether the time until now is left out, which is asked for once.
+    /// Record whether the time until now is skipped, which is decided once.
     RecordSkip {
-        /// Whether it is.
+        /// True to skip the time until now.
         skip: bool,
     },
-    /// Look again then.
+    /// Check again at this time.
     Wait(Timestamp),
-    /// Make the backup of this time.
+    /// Create the backup of this time.
     CreateBackup(Timestamp),
 }
 
-/// Decides about a Schedule. Where it does not name a time zone it means `local`; where it does not say
-/// whether the time until now is left out, `skips` says it.
+/// Decides about a Schedule. `local` is the zone of an expression without one; `skips` is the
+/// default of a Schedule without `skipImmediately`.
 pub fn decide(
     schedule: &Schedule,
     local: &TimeZone,
@@ -73,7 +73,7 @@ pub fn decide(
     }
 }
 
-/// What a Schedule's expression means, or why it is refused, in Velero's words as far as it has any.
+/// Parses the expression of a Schedule. The error uses Velero's text where Velero has one.
 pub fn parse(expression: &str) -> Result<Cron, String> {
     if expression.is_empty() {
         return Err("Schedule must be a non-empty valid Cron expression".to_owned());
@@ -85,15 +85,15 @@ fn refusal(error: &cron::Error) -> String {
     format!("invalid schedule: {error}")
 }
 
-/// How far ahead of ours the clock may be that wrote a time.
+/// Maximum lead of the clock that wrote a time over ours.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 const DAY: Duration = Duration::from_hours(24);
 
-/// Up to when a Schedule has done its work.
+/// Time up to which a Schedule is done.
 ///
-/// A time in the future was written by a clock that was ahead. It would stop the Schedule until then, without a word.
-/// So it counts for nothing: the backup of the last time that has passed is there, or is made again, and with it a
-/// new time is noted.
+/// A time in the future was written by a clock that was ahead. It would silently stop the Schedule
+/// until then. So it is ignored: the backup of the last time that has passed exists, or is created,
+/// and with it a new time is recorded.
 fn last_run(schedule: &Schedule, now: Timestamp) -> Timestamp {
     let status = schedule.status.as_ref();
     let backup = status.and_then(|status| status.last_backup.as_ref()).map(|time| time.0);
@@ -105,34 +105,34 @@ fn last_run(schedule: &Schedule, now: Timestamp) -> Timestamp {
     if last <= latest { last } else { created.filter(|at| *at <= now).unwrap_or(day_ago) }
 }
 
-/// The name of the backup of a time.
+/// Name of the backup of a time.
 pub fn backup_name(schedule: &Schedule, time: Timestamp) -> String {
     format!("{}-{}", schedule.name_any(), time.strftime("%Y%m%d%H%M%S"))
 }
 
-/// What is known of the backup of a time.
+/// State of the backup of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackupNaming {
-    /// It is there.
+    /// The backup exists.
     Exists,
-    /// It is to be made under this name.
+    /// The backup is to be created under this name.
     Create(String),
-    /// The same, since a backup that was taken in has the usual name.
+    /// The backup is to be created under another name, since an imported backup has the usual one.
     CreateRenamed {
-        /// The name that it gets.
+        /// Name of the new backup.
         name: String,
-        /// The usual one.
+        /// Usual name.
         usual_name: String,
     },
-    /// There is no name for it: this one was the last.
+    /// All candidate names are in use; this was the last.
     NoFreeName(String),
 }
 
-/// What is known of the backup of a time; `backups` are those with the label of the Schedule.
+/// State of the backup of a time; `backups` are those with the label of the Schedule.
 ///
-/// Where two clusters share a bucket, the same Schedule in both comes to the same name. Whoever finds that the
-/// other was first appends a part of the uid of its Schedule. That also follows from the time alone, so that it
-/// is found after a crash, and it is another one in each cluster.
+/// If two clusters share a bucket, the same Schedule in both leads to the same name. The cluster
+/// that comes second appends a part of the uid of its Schedule. That name also follows from the
+/// time alone, so that it is found after a crash, and it differs between clusters.
 pub fn naming(schedule: &Schedule, time: Timestamp, backups: &[Backup]) -> BackupNaming {
     let usual = backup_name(schedule, time);
     let uid = schedule.uid().unwrap_or_default();
@@ -153,14 +153,15 @@ pub fn naming(schedule: &Schedule, time: Timestamp, backups: &[Backup]) -> Backu
     }
 }
 
-/// Whether a Backup was taken in from a bucket, so that no Schedule here has made it.
+/// True for a Backup that was imported from a bucket, so that no Schedule here has created it.
 pub fn is_imported(backup: &Backup) -> bool {
     backup.annotations().contains_key(annotation::RECORD_UID)
 }
 
-/// The backup of a time.
+/// Backup of a time.
 ///
-/// Labels come from the template, or from the Schedule if it has none; annotations from the Schedule.
+/// Labels come from the template, or from the Schedule if the template has none; annotations from
+/// the Schedule.
 pub fn backup(schedule: &Schedule, time: Timestamp) -> Backup {
     let template = &schedule.spec.template;
     let labels = match &template.metadata.labels {
@@ -170,7 +171,7 @@ pub fn backup(schedule: &Schedule, time: Timestamp) -> Backup {
     let mut labels = labels.clone();
     labels.insert(label::SCHEDULE_NAME.to_owned(), schedule_label(schedule));
     let mut annotations = schedule.annotations().clone();
-    // These are about the Schedule itself.
+    // These concern the Schedule itself.
     for key in [LAST_APPLIED, annotation::CANCEL, annotation::RECORD_UID] {
         annotations.remove(key);
     }
@@ -188,15 +189,15 @@ pub fn backup(schedule: &Schedule, time: Timestamp) -> Backup {
     Backup { metadata, spec: template.clone(), status: None }
 }
 
-/// What the backups of a Schedule are labelled with.
+/// Label value of the backups of a Schedule.
 pub fn schedule_label(schedule: &Schedule) -> String {
     label::value(&schedule.name_any()).into_owned()
 }
 
-/// Whether a Schedule's next backup has to wait for this one.
+/// True if the next backup of a Schedule has to wait for this one.
 ///
-/// Velero lets it wait for those that are new or in progress. In between they can be queued: those count
-/// here as well, or a queue that does not move would grow for ever.
+/// Velero waits for backups that are new or in progress. In between, backups can be queued: those
+/// count here as well, or a stuck queue would grow without bound.
 pub fn blocks_next(backup: &Backup) -> bool {
     use BackupPhase as Phase;
     match backup.status.as_ref().and_then(|status| status.phase.as_ref()) {

@@ -1,4 +1,4 @@
-//! Which actions see which items.
+//! Selection of items by actions.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::report::{Report, ReportSubject};
 use crate::resource::{Resource, Resources};
 use crate::selector::{InvalidSelector, Selector};
 
-/// An action, and what it wants to see.
+/// Action with its selection.
 pub(crate) struct Action<T: ?Sized> {
     pub(crate) name: Name,
     pub(crate) plugin: Arc<T>,
-    /// Whether it may begin operations.
+    /// True if the action may start operations.
     pub(crate) begins_operations: bool,
     selection: Selection,
 }
@@ -26,13 +26,13 @@ impl<T: ?Sized> Action<T> {
         self.selection.selects(object)
     }
 
-    /// Whether it may select objects of a resource.
+    /// True if the action may select objects of a resource.
     pub(crate) fn may_select(&self, resource: &Resource) -> bool {
         self.selection.selects_kind(resource)
     }
 }
 
-/// Asks actions what they want to see. One that does not answer is told and left out.
+/// Calls `AppliesTo` of all actions. An action that does not answer is reported and left out.
 pub(crate) async fn resolve_selectors<T: ?Sized>(
     named: Vec<NamedAction<T>>,
     applies_to: impl for<'a> Fn(&'a T) -> BoxFuture<'a, bowline_plugin::Result<ResourceSelector>>,
@@ -68,12 +68,12 @@ fn select<T: ?Sized>(
     actions
 }
 
-/// What an action wants to see, compiled.
+/// Compiled selection of an action.
 struct Selection {
-    /// None if it wants to see every kind.
+    /// `None` for all kinds.
     included_kinds: Option<Globs>,
     excluded_kinds: Globs,
-    /// None if it wants to see every namespace.
+    /// `None` for all namespaces.
     included_namespaces: Option<Globs>,
     excluded_namespaces: Globs,
     labels: Selector,
@@ -120,7 +120,8 @@ impl Selection {
     fn selects(&self, object: &Object) -> bool {
         let included = self.included_namespaces.as_ref();
         let in_namespaces = match object.namespace.as_str() {
-            // As Velero does it: whoever chooses namespaces has not chosen what lives in none.
+            // As in Velero: an action that selects namespaces does not select cluster-scoped
+            // objects.
             "" => included.is_none() && self.excluded_namespaces.is_empty(),
             namespace => {
                 included.is_none_or(|included| included.matches(namespace))

@@ -1,7 +1,7 @@
 //! Label selectors, compiled once.
 //!
-//! They come as Kubernetes' `LabelSelector` from resources, and as text from plugins. Written as
-//! text they go to the API server with a LIST.
+//! Resources contain them as Kubernetes' `LabelSelector`, plugins send them as text. As text they
+//! go to the API server with a LIST.
 
 mod check;
 mod parse;
@@ -13,73 +13,73 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// A label selector. Without requirements it selects everything.
+/// Label selector. Without requirements it selects everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
-    /// All must hold. Sorted, so that equal selectors are written the same.
+    /// All must hold. Sorted, so that equal selectors have equal texts.
     requirements: Vec<Requirement>,
 }
 
-/// Why a selector is none.
+/// Reason why a selector is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSelector {
-    /// A label cannot have this key.
+    /// Invalid label key.
     #[error(
         "{0:?} is no key of a label: expected a name of at most 63 letters, digits, `-`, `_` and \
          `.`, after a DNS subdomain and a `/` or without"
     )]
     Key(String),
-    /// A label cannot have this value.
+    /// Invalid label value.
     #[error(
         "{value:?}, asked of {key}, is no value of a label: expected at most 63 letters, digits, \
          `-`, `_` and `.`, beginning and ending with a letter or digit"
     )]
     Value {
-        /// The label.
+        /// Label key.
         key: String,
-        /// Its value.
+        /// Label value.
         value: String,
     },
-    /// The operator does not exist.
+    /// Unknown operator.
     #[error("{operator:?} is no operator for {key}: expected In, NotIn, Exists or DoesNotExist")]
     Operator {
-        /// The label.
+        /// Label key.
         key: String,
-        /// The operator.
+        /// Operator.
         operator: String,
     },
-    /// `In` or `NotIn` has nothing to compare with.
+    /// `In` or `NotIn` without values.
     #[error("{operator} needs values for {key}")]
     NoValues {
-        /// The label.
+        /// Label key.
         key: String,
-        /// The operator.
+        /// Operator.
         operator: &'static str,
     },
-    /// `Exists` or `DoesNotExist` has something to compare with.
+    /// `Exists` or `DoesNotExist` with values.
     #[error("{operator} takes no values for {key}")]
     Values {
-        /// The label.
+        /// Label key.
         key: String,
-        /// The operator.
+        /// Operator.
         operator: &'static str,
     },
-    /// `>` or `<` must be followed by a whole number.
+    /// `>` or `<` without a whole number.
     #[error("{key} cannot be compared with {value:?}: expected a whole number")]
     Number {
-        /// The label.
+        /// Label key.
         key: String,
-        /// What stands where the number should.
+        /// Text in place of the number.
         value: String,
     },
-    /// The text breaks off, or has something where it does not belong.
+    /// Truncated text, or an unexpected token.
     #[error("selector {text:?} has {found} where {expected} was expected")]
     Syntax {
-        /// The whole text.
+        /// Whole text.
         text: String,
-        /// What stands there.
+        /// Unexpected token.
         found: String,
-        /// What should.
+        /// Expected token.
         expected: &'static str,
     },
 }
@@ -90,11 +90,11 @@ struct Requirement {
     test: Test,
 }
 
-/// What must hold for the value of a label.
+/// Condition on the value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Test {
     In(BTreeSet<String>),
-    /// Also holds if there is no such label.
+    /// Also holds if the label is missing.
     NotIn(BTreeSet<String>),
     Exists,
     DoesNotExist,
@@ -115,17 +115,17 @@ impl Selector {
         Ok(Self::from_requirements(requirements))
     }
 
-    /// Compiles a text as Kubernetes writes it: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`.
+    /// Parses a selector in Kubernetes syntax: `a=b,c!=d,e in (x,y),f notin (z),g,!h,i>1`.
     pub fn parse(text: &str) -> Result<Self, InvalidSelector> {
         parse::requirements(text).map(Self::from_requirements)
     }
 
-    /// Whether an object with these labels is selected.
+    /// True if the selector matches these labels.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|requirement| requirement.holds(labels))
     }
 
-    /// Whether it selects everything.
+    /// True if the selector matches everything.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty()
     }
@@ -172,7 +172,7 @@ impl Requirement {
     }
 }
 
-/// The text for the API server's `labelSelector`; empty if it selects everything.
+/// Text for the API server's `labelSelector`; empty if the selector matches everything.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, requirement) in self.requirements.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Where the snapshotters of plugins come from: the port to VolumeSnapshotLocations.
+//! Port to VolumeSnapshotLocations: opens the snapshotters of plugins.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,30 +12,31 @@ use tokio::time::timeout;
 use crate::failpoint::{self, Point};
 use crate::journal::digest;
 
-/// The longest name that an object can have.
+/// Maximum length of an object name.
 const LONGEST_NAME: usize = 253;
-/// How many digits of a hash tell names apart that would be the same without.
+/// Number of hash digits that distinguish names which would otherwise be equal.
 const HASH_DIGITS: usize = 16;
 
 /// Opens the snapshotters of VolumeSnapshotLocations.
 #[async_trait]
 pub trait Snapshotters: Send + Sync {
-    /// The snapshotter of a location, which has taken the location's settings.
+    /// Opens the snapshotter of a location, initialized with the location's settings.
     async fn open(&self, location: &str) -> Result<Snapshotter, OpenError>;
 }
 
-/// A snapshotter with the settings of a location.
+/// Snapshotter with the settings of a location.
 #[derive(Clone)]
 pub struct Snapshotter {
-    /// The VolumeSnapshotLocation.
+    /// Name of the VolumeSnapshotLocation.
     pub location: String,
-    /// The plugin.
+    /// Name of the plugin.
     pub plugin: Name,
-    /// Whether it keeps version 2 of the contract: the same request is the same snapshot.
+    /// True if the plugin implements version 2 of the contract: the same request yields the same
+    /// snapshot.
     pub is_v2: bool,
-    /// Whether the location wants snapshots uploaded, if it says so.
+    /// Snapshot type of the location, if it specifies one.
     pub snapshot_type: Option<SnapshotType>,
-    /// The plugin itself.
+    /// Client of the plugin.
     pub calls: Arc<dyn VolumeSnapshotter>,
 }
 
@@ -46,19 +47,19 @@ impl fmt::Debug for Snapshotter {
     }
 }
 
-/// Why a snapshotter cannot be had.
+/// Reason why a snapshotter cannot be opened.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the VolumeSnapshotLocation {location} cannot be used: {reason}")]
 pub struct OpenError {
-    /// The location.
+    /// Name of the location.
     pub location: String,
-    /// Why.
+    /// Cause.
     pub reason: String,
-    /// Whether it may be otherwise the next time, though nobody changed anything.
+    /// True if a retry may succeed without any intervention.
     pub is_retryable: bool,
 }
 
-/// None at all, for runs that have nothing to do with snapshots.
+/// No snapshotters, for runs without snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoSnapshotters;
 
@@ -70,7 +71,7 @@ impl Snapshotters for NoSnapshotters {
     }
 }
 
-/// Deletes a snapshot. One that is gone already is as good as deleted.
+/// Deletes a snapshot. A snapshot that does not exist counts as deleted.
 pub(crate) async fn delete(
     snapshotter: &Snapshotter,
     id: &SnapshotId,
@@ -89,21 +90,21 @@ pub(crate) async fn delete(
     }
 }
 
-/// A name for the object that stands for something with this id: the id itself where an object can
-/// be called so, else what can be read of it, ending in its hash.
+/// Name of an object that represents this id: the id itself if it is a valid object name, else its
+/// readable part, followed by its hash.
 pub fn object_name(id: &str) -> String {
     if is_object_name(id) { id.to_owned() } else { hashed_object_name(id, id) }
 }
 
-/// A name of the second form, whether it is needed or not: for when the first one is taken by
-/// another. What can be read comes from `readable`, the hash is that of `id`.
+/// Name of the second form in any case: for when another object has the first one. The readable
+/// part comes from `readable`, the hash is that of `id`.
 pub fn hashed_object_name(readable: &str, id: &str) -> String {
     let hash = digest(id.as_bytes());
     let hash = &hash[..HASH_DIGITS];
     let words = readable.split(|letter: char| !letter.is_ascii_alphanumeric());
     let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
     name.make_ascii_lowercase();
-    // It is ASCII by now, so that every place is the edge of a character.
+    // The name is ASCII by now, so every position is a character boundary.
     name.truncate(LONGEST_NAME - 1 - HASH_DIGITS);
     match name.trim_end_matches('-') {
         "" => hash.to_owned(),
@@ -111,7 +112,7 @@ pub fn hashed_object_name(readable: &str, id: &str) -> String {
     }
 }
 
-/// Whether an object can be called so: an RFC 1123 subdomain.
+/// True for a valid object name: an RFC 1123 subdomain.
 fn is_object_name(text: &str) -> bool {
     let is_edge = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
     let is_word = |word: &str| {
@@ -123,7 +124,7 @@ fn is_object_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME && text.split('.').all(is_word)
 }
 
-/// The PersistentVolume of a name.
+/// Identifier of the PersistentVolume with this name.
 pub fn volume_id(name: &str) -> ResourceIdentifier {
     ResourceIdentifier {
         group: String::new(),

@@ -1,18 +1,20 @@
-//! Whether a plugin binary keeps the rules: a conformance kit.
+//! Conformance check: verifies that a plugin binary keeps the rules.
 //!
 //! [`run`] drives every plugin that a binary lists through its contract, in processes that are
-//! started, supervised and ended as in a server. What it finds is data: a [`Finding`] per rule.
+//! started, supervised and ended as in a server. The results are data: a [`Finding`] per rule.
 //!
-//! # What a caller can rely on
-//! - It ends: every rule has a limit, and a plugin that hangs has broken the rule that it hung in.
-//! - Objects and snapshots that it made are deleted and operations cancelled, also after an
-//!   interrupt; [`Finding::leftovers`] names what may be left all the same. A volume cannot be deleted
-//!   through a plugin; the finding names it. What an action itself creates stays.
-//! - A delete action is called with an item only if its kind is asked for: it removes what it is for.
-//! - A failure is told once. Rules that build on one that is broken are skipped, with the reason.
+//! # Guarantees
+//! - The check ends: every rule has a limit, and a plugin that hangs has broken the rule in which
+//!   it hung.
+//! - Objects and snapshots that the check created are deleted and operations cancelled, also after
+//!   an interrupt; [`Finding::leftovers`] names what may remain. A volume cannot be deleted through
+//!   a plugin; the finding names it. Resources that an action itself creates remain.
+//! - A delete action is called with an item only if its kind is requested: it removes the data
+//!   behind the item.
+//! - A failure is reported once. Rules that depend on a broken one are skipped, with the reason.
 //!
-//! The files: `rule` (what a rule is, and how it is judged), `sample` (what plugins are shown), and
-//! one file per family with a table of its rules.
+//! The files: `rule` (rules and their evaluation), `sample` (the sample input for plugins), and one
+//! file per family with a table of its rules.
 
 mod action;
 mod binary;
@@ -41,58 +43,58 @@ use object_store::CreatedObjects;
 use rule::RuleRunner;
 use volume_snapshotter::CreatedSnapshots;
 
-/// What was found out about a rule.
+/// Result of one rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The plugin that the rule is for; none if it is for the binary.
+    /// The plugin that the rule is for; `None` if the rule is for the binary.
     pub plugin: Option<Plugin>,
-    /// The rule, in words that follow on "the plugin".
+    /// The rule, phrased to follow "the plugin".
     pub rule: &'static str,
-    /// Whether it is kept.
+    /// The verdict.
     pub verdict: RuleVerdict,
-    /// What the check made and could not remove, or may not have removed.
+    /// Resources that the check created and could not remove, or may not have removed.
     pub leftovers: Vec<String>,
 }
 
-/// Whether a rule is kept.
+/// Verdict on a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleVerdict {
-    /// It is, and maybe there is something to say about it.
+    /// The rule holds, with an optional remark.
     Holds(Option<String>),
-    /// It is not, for this reason.
+    /// The rule is broken, for this reason.
     Broken(String),
-    /// It could not be found out, for this reason.
+    /// The rule could not be checked, for this reason.
     Skipped(String),
 }
 
-/// What a check works with.
+/// Input of a check.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// Tells this check from all others: what it makes carries it in its name.
+    /// Unique id of this check, part of the name of everything that it creates.
     pub id: String,
     /// The kinds to check; all if empty, but then delete actions are not called with the item.
     pub kinds: Vec<Kind>,
-    /// What item actions are called with.
+    /// The item for calls of item actions.
     pub item: Item,
-    /// What stores and snapshotters are configured with.
+    /// The configuration of stores and snapshotters.
     pub config: Config,
-    /// The scratch bucket that stores are used on. Without it no objects are put.
+    /// The scratch bucket for stores. Without it no objects are stored.
     pub bucket: Option<String>,
-    /// The volume to make snapshots of. Without it none are made.
+    /// The volume to snapshot. Without it no snapshots are created.
     pub volume: Option<VolumeId>,
     /// The zone of the volume.
     pub zone: String,
-    /// A PersistentVolume of the snapshotter's.
+    /// A PersistentVolume that belongs to the snapshotter.
     pub persistent_volume: Option<Item>,
-    /// How long a rule may take.
+    /// Time limit of a rule.
     pub timeout: Duration,
 }
 
 impl Input {
-    /// How long a rule may take, unless said otherwise.
+    /// Default time limit of a rule.
     pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// A sample pod, no configuration, no bucket, no volume.
+    /// A sample pod, without configuration, bucket or volume.
     pub fn new(id: impl Into<String>) -> Result<Self, InvalidItem> {
         Ok(Self {
             id: id.into(),
@@ -107,18 +109,18 @@ impl Input {
         })
     }
 
-    /// The name of what this check makes, and of no other.
+    /// The name, unique to this check, of the resources that it creates.
     fn name(&self) -> String {
         format!("{}-{}", sample::NAME, self.id)
     }
 }
 
-/// Checks all plugins of a binary. Each finding is handed out as soon as it is known; all of them
-/// come back at the end.
+/// Checks all plugins of a binary. Each finding is reported as soon as it is known; all of them are
+/// returned at the end.
 ///
-/// Once `interrupt` is ready no more rules are judged, and what was made is removed. It is a
-/// [`Problem`] if the binary cannot be started, does not list its plugins, or has none of a kind that
-/// is asked for.
+/// Once `interrupt` is ready no more rules are checked, and created resources are removed. The
+/// result is a [`Problem`] if the binary cannot be started, does not list its plugins, or has none
+/// of a requested kind.
 pub async fn run(
     command: &Path,
     options: Options,
@@ -162,14 +164,14 @@ pub async fn run(
     Ok(runner.into_findings())
 }
 
-/// The first trait that is asked for and that no plugin serves, in whatever version.
+/// The first requested trait that no plugin serves, in any version.
 fn missing_kind(requested: &[Kind], plugins: &[Plugin]) -> Option<&'static str> {
     let has =
         |trait_name| plugins.iter().any(|plugin| trait_and_version(plugin.kind).0 == trait_name);
     requested.iter().map(|kind| trait_and_version(*kind).0).find(|trait_name| !has(*trait_name))
 }
 
-/// A process that can be ended, so that the next call finds another.
+/// A process that can be ended, so that the next call starts another.
 #[async_trait]
 trait Restart: Send + Sync {
     async fn restart(&self);
@@ -182,19 +184,20 @@ impl Restart for Slot {
     }
 }
 
-/// What the check of one plugin starts from.
+/// The starting point for the check of one plugin.
 struct CheckContext {
     plugin: Plugin,
     options: Arc<Options>,
     input: Arc<Input>,
 }
 
-/// Whether the outcome of a call is not known: the plugin did not answer.
+/// True if the outcome of a call is unknown because the plugin did not answer.
 fn is_outcome_unknown(error: &Error) -> bool {
     error.class() == Class::Transient
 }
 
-/// No call may take longer than a rule: its error says more than that the rule took too long.
+/// No call may take longer than a rule: the error of the call is more precise than that of the
+/// rule.
 fn limits_for_check(timeout: Duration, limits: Limits) -> Limits {
     Limits {
         start: timeout,

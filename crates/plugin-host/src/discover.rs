@@ -1,27 +1,26 @@
-//! Which files of the plugin folder are plugins.
+//! Search for plugins in the plugin folder.
 
 use std::fs::{DirEntry, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// How deep folders may be nested.
+/// Maximum nesting of folders.
 const MAX_DEPTH: usize = 16;
 
-/// What a walk through the plugin folder found.
+/// Result of a walk through the plugin folder.
 #[derive(Debug, Default)]
 pub(crate) struct PluginFiles {
     /// The executables, in the order in which their plugins run.
     pub(crate) executables: Vec<PathBuf>,
-    /// Files that are not executable, and what is neither file nor folder.
+    /// Files that are not executable, and entries that are neither files nor folders.
     pub(crate) ignored: Vec<PathBuf>,
-    /// Folders that could not be looked into, and why.
+    /// Folders that could not be read, with the error.
     pub(crate) unreadable: Vec<(PathBuf, io::Error)>,
 }
 
-/// Walks through `folder` and the folders in it, in the order of names. Links to files count as the
-/// files; links to folders are not followed, as in Velero. A folder that is not there holds no
-/// plugins.
+/// Walks through `folder` and its subfolders, in the order of names. Links to files count as the
+/// files; links to folders are not followed, as in Velero. A missing folder contains no plugins.
 pub(crate) fn walk(folder: &Path) -> PluginFiles {
     let mut found = PluginFiles::default();
     if folder.exists() {
@@ -56,8 +55,9 @@ fn is_executable(path: &Path, mode: u32) -> bool {
     mode & 0o111 != 0 || path.extension().is_some_and(|extension| extension == "exe")
 }
 
-/// Whether the system could run an executable file: a binary, or a script that names its interpreter. A text that is
-/// executable only because everything in its image is, is neither. One that cannot be read may be.
+/// True if the system could run an executable file: a binary, or a script that names its
+/// interpreter. A text file that is executable only because everything in its image is, is neither.
+/// A file that cannot be read may be a program.
 pub(crate) fn is_program(path: &Path) -> bool {
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut head));
@@ -124,7 +124,7 @@ mod tests {
         let root = folder.path();
         write(root.join("a"), "").unwrap();
         set_permissions(root.join("a"), Permissions::from_mode(0o755)).unwrap();
-        // A file where a folder is expected: also for root, who may read everything.
+        // A file where a folder is expected: fails even for root, who may read everything.
         let found = walk(&root.join("a"));
         assert_eq!(found.unreadable.len(), 1);
         assert_eq!(walk(root).executables.len(), 1);

@@ -1,15 +1,16 @@
-//! Which variables of our own environment a plugin process gets.
+//! Environment variables that a plugin process inherits from the server.
 //!
-//! The server's environment may hold what is none of a plugin's business: the headers of a trace collector, passwords
-//! that somebody put there for something else. Plugins get what they are known to read, and what the operator adds.
+//! The server's environment may contain variables that do not concern plugins: the headers of a
+//! trace collector, passwords for other purposes. Plugins get the variables that they are known to
+//! read, and those that the operator adds.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-/// What plugins get by default: what Velero, its plugins and the libraries of their providers read. A `*` stands for
-/// anything.
+/// Variables that plugins get by default: those that Velero, its plugins and the libraries of their
+/// providers read. A `*` matches anything.
 const DEFAULT_PATTERNS: &[&str] = &[
-    // The system, and the runtimes of languages.
+    // The system, and language runtimes.
     "PATH",
     "HOME",
     "USER",
@@ -43,11 +44,11 @@ const DEFAULT_PATTERNS: &[&str] = &[
     "POD_IP",
     "NODE_NAME",
     "NAMESPACE",
-    // Velero and we, and the framework of plugins.
+    // Velero, Bowline, and the plugin framework.
     "VELERO_*",
     "BOWLINE_*",
     "PLUGIN_UNIX_SOCKET_DIR",
-    // Providers whose plugins take their settings and credentials from here.
+    // Providers whose plugins read their settings and credentials from the environment.
     "AWS_*",
     "AZURE_*",
     "ARM_*",
@@ -73,12 +74,13 @@ const DEFAULT_PATTERNS: &[&str] = &[
     "CSI_*",
 ];
 
-/// Says which variables of our own environment plugin processes get.
+/// Selects the environment variables that plugin processes inherit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InheritedEnvironment {
     /// All of them, as in Velero.
     All,
-    /// Those that plugins are known to read, and these: names, with a `*` at one end or none.
+    /// Variables that plugins are known to read, and these: names, with at most one `*`, at one
+    /// end.
     Patterns(Vec<String>),
 }
 
@@ -89,7 +91,7 @@ impl Default for InheritedEnvironment {
 }
 
 impl InheritedEnvironment {
-    /// What these words ask for: `all`, or names beyond those that are known.
+    /// Parses a list of patterns: `all`, or names beyond the default ones.
     pub fn from_patterns(patterns: &[String]) -> Self {
         if patterns.iter().any(|pattern| pattern == "all") {
             return Self::All;
@@ -97,7 +99,7 @@ impl InheritedEnvironment {
         Self::Patterns(patterns.to_vec())
     }
 
-    /// Whether a variable of this name is handed on.
+    /// True if a variable of this name is inherited.
     pub fn allows(&self, name: &OsStr) -> bool {
         match self {
             Self::All => true,
@@ -109,7 +111,7 @@ impl InheritedEnvironment {
         }
     }
 
-    /// Of these variables those that are handed on.
+    /// The inherited variables among these.
     pub(crate) fn filter(
         &self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,

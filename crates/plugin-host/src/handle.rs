@@ -1,6 +1,6 @@
-//! Plugins as trait objects: each method is a call through a [`Slot`], with the limit that fits.
+//! Plugins as trait objects: each method is a call through a [`Slot`], with the appropriate limit.
 //!
-//! Which version of a kind a process speaks is decided here, once; the clients of older versions
+//! The version of a kind that a process speaks is decided here, once; the clients of older versions
 //! adapt themselves to the trait.
 
 mod item_action;
@@ -15,7 +15,7 @@ use crate::Limits;
 use crate::registry::Plugin;
 use crate::slot::{Call, Slot};
 
-/// A plugin in a process that is started when it is called.
+/// A plugin in a process that is started when the plugin is called.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     slot: Arc<Slot>,
@@ -32,28 +32,28 @@ impl Handle {
         &self.slot.options().limits
     }
 
-    /// A call that looks something up or notes something.
+    /// A call that looks up or records something.
     fn metadata_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().metadata, is_work: false }
     }
 
-    /// The question which items an action wants to see.
+    /// The call for the items that an action applies to.
     fn applies_to_call(&self) -> Call {
         Call { method: "AppliesTo", limit: self.limits().applies_to, is_work: false }
     }
 
-    /// A call that does something with an item.
+    /// A call that processes an item.
     fn execute_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().execute, is_work: true }
     }
 
-    /// A call that may move the data of a volume. How many go on is decided by whoever makes them: one
-    /// that takes hours must never keep a snapshot from being taken while an application is frozen.
+    /// A call that may move the data of a volume. Callers decide how many run at once: a call that
+    /// takes hours must never keep a snapshot from being taken while an application is frozen.
     fn volume_call(&self, method: &'static str) -> Call {
         Call { method, limit: self.limits().volume, is_work: false }
     }
 
-    /// A handle is for one configuration: another one would be another process.
+    /// A handle is for one configuration: another one needs another process.
     fn require_config(&self, config: &Config) -> Result<(), Error> {
         if self.slot.config() == Some(config) {
             return Ok(());

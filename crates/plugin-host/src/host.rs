@@ -17,14 +17,14 @@ use crate::registry::{Family, Plugin, Registry};
 use crate::slot::{Purpose, Slot};
 use crate::{Options, list};
 
-/// The key of a location's config that names a file with credentials.
+/// The key of a location's configuration that names a credentials file.
 const CREDENTIALS_FILE: &str = "credentialsFile";
 
 /// Finds, starts and supervises plugins.
 ///
-/// Item actions are used through a [`PluginRun`]: they get a process for each run, since Go actions cache
-/// what they know and the log of a process belongs to one run. Stores and snapshotters get one for
-/// each configuration, since a second `Init` would overwrite the first.
+/// Item actions are used through a [`PluginRun`]: they get a process for each run, since Go actions
+/// cache data and the log of a process belongs to one run. Stores and snapshotters get one for each
+/// configuration, since a second `Init` would overwrite the first.
 #[derive(Debug)]
 pub struct Host {
     inner: Arc<Inner>,
@@ -38,14 +38,14 @@ struct Inner {
     configured: Mutex<HashMap<ConfiguredKey, Arc<Slot>>>,
 }
 
-/// What a configured process is known by. Credentials are part of it by their content, so that
-/// rotated ones are read.
+/// Identity of a configured process. The content of the credentials is part of it, so that rotated
+/// credentials take effect.
 type ConfiguredKey = (PathBuf, Kind, Name, [u8; 32]);
 
 impl Host {
-    /// Looks for plugins and asks each binary what it has, again if that failed in a way that may pass. Binaries
-    /// that are broken are among the [problems](Registry::problems) of the registry and change nothing for the
-    /// others.
+    /// Searches for plugins and asks each binary for its list, again after a transient failure.
+    /// Broken binaries are among the [problems](Registry::problems) of the registry and do not
+    /// affect the others.
     pub async fn discover(options: Options) -> Self {
         let options = Arc::new(options);
         let registry = list::list_all(&options).await;
@@ -57,7 +57,7 @@ impl Host {
         Self { inner, reaper }
     }
 
-    /// What was found.
+    /// The plugins that were found.
     pub fn registry(&self) -> &Registry {
         &self.inner.registry
     }
@@ -90,14 +90,14 @@ impl Host {
         Ok(handle.map(|handle| Arc::new(handle) as Arc<dyn VolumeSnapshotter>))
     }
 
-    /// Which kind of volume snapshotter a provider has, and its name.
+    /// The kind and name of a provider's volume snapshotter.
     pub fn volume_snapshotter_kind(&self, provider: &str) -> Option<(Kind, Name)> {
         let name = Name::of_provider(provider).ok()?;
         let plugin = self.registry().find(Family::VolumeSnapshotter, &name)?;
         Some((plugin.kind, name))
     }
 
-    /// Ends all processes of stores and snapshotters, and waits for their end.
+    /// Ends all processes of stores and snapshotters, and waits until they have ended.
     pub async fn shut_down(self) {
         let slots = self.inner.drain_configured();
         join_all(slots.iter().map(|slot| slot.close())).await;
@@ -130,7 +130,7 @@ impl Inner {
         Ok(Some(Handle::new(Arc::clone(slot), plugin)))
     }
 
-    /// Forgets processes that have ended and that nobody can call any more, as after a change of
+    /// Removes processes that have ended and that have no callers left, as after a change of
     /// credentials.
     fn remove_unused(&self) {
         let mut configured = self.configured.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,8 +145,8 @@ impl Inner {
 
 /// The plugins that take part in one run, in processes of its own.
 ///
-/// [`shut_down`](Self::shut_down) it when the run is over. Dropping it ends the processes as well, without the
-/// courtesy.
+/// Call [`shut_down`](Self::shut_down) when the run has ended. Dropping it ends the processes as
+/// well, but without a graceful stop.
 #[derive(Debug)]
 pub struct PluginRun {
     inner: Arc<Inner>,
@@ -158,7 +158,7 @@ pub struct PluginRun {
 pub struct Named<T: ?Sized> {
     /// Its name.
     pub name: Name,
-    /// The version that it is spoken to in.
+    /// The version that the host uses.
     pub kind: Kind,
     /// The plugin.
     pub plugin: Arc<T>,
@@ -180,12 +180,12 @@ impl PluginRun {
         self.family(Family::DeleteItemAction, |handle| Arc::new(handle) as _)
     }
 
-    /// The actions that say what belongs together, in order.
+    /// The actions that name related items, in order.
     pub fn item_block_actions(&self) -> Vec<Named<dyn ItemBlockAction>> {
         self.family(Family::ItemBlockAction, |handle| Arc::new(handle) as _)
     }
 
-    /// Ends its processes, and waits for their end.
+    /// Ends the processes of this run, and waits until they have ended.
     pub async fn shut_down(self) {
         let slots: Vec<Arc<Slot>> = {
             let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -242,7 +242,7 @@ async fn fingerprint(config: &Config) -> Result<[u8; 32], Error> {
     Ok(hash.finalize().into())
 }
 
-/// Ends the processes of stores and snapshotters that nobody uses.
+/// Ends the idle processes of stores and snapshotters.
 async fn stop_idle_processes(inner: Weak<Inner>) {
     loop {
         let Some(pause) = inner.upgrade().map(|inner| inner.options.limits.idle / 4) else {

@@ -1,4 +1,4 @@
-//! What one binary has.
+//! Inspection of one binary.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -11,40 +11,40 @@ use crate::registry::{Plugin, Problem, Registry};
 use crate::slot::{Call, Purpose, Slot};
 use crate::{Options, warm_up};
 
-/// What a binary has, and what is wrong with it.
+/// The plugins of a binary, and its problems.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// The plugins that can be used, in the order in which they are listed.
+    /// The usable plugins, in the order in which they are listed.
     pub plugins: Vec<InspectedPlugin>,
-    /// What is wrong with the others.
+    /// The problems of the others.
     pub problems: Vec<Problem>,
 }
 
-/// A plugin and what it applies to.
+/// A plugin and the items that it applies to.
 #[derive(Clone, Debug)]
 pub struct InspectedPlugin {
     /// The plugin.
     pub plugin: Plugin,
-    /// What it applies to.
+    /// The items that the plugin applies to.
     pub applies_to: AppliesTo,
 }
 
-/// What a plugin applies to.
+/// The items that a plugin applies to.
 #[derive(Clone, Debug)]
 pub enum AppliesTo {
-    /// It is a store or a snapshotter, and asked by name.
+    /// None: a store or a snapshotter, which is called by name.
     Nothing,
-    /// The items that an action wants to see.
+    /// The items selected by an action.
     Items(ResourceSelector),
-    /// An action does not say.
+    /// Unknown, because the action returned an error.
     Unknown(Error),
 }
 
-/// Starts a binary, and asks what it has and what that applies to. It is a [`Problem`] if it cannot
-/// be started, or does not list its plugins.
+/// Starts a binary, and asks for its plugins and the items that they apply to. The result is a
+/// [`Problem`] if the binary cannot be started, or does not list its plugins.
 pub async fn inspect(command: &Path, options: &Options) -> Result<Inspection, Problem> {
     let registry = registry(command, options).await?;
-    // They are asked one by one, so there is nothing to warm up.
+    // The plugins are called one by one, so there is nothing to warm up.
     let purpose = Purpose::ItemActions(Vec::new());
     let slot = Arc::new(Slot::new(command, Arc::new(options.clone()), purpose));
     let mut plugins = Vec::new();
@@ -63,7 +63,7 @@ pub async fn inspect(command: &Path, options: &Options) -> Result<Inspection, Pr
     Ok(Inspection { plugins, problems: registry.problems().to_owned() })
 }
 
-/// The trait that a kind serves, and in which version: `VolumeSnapshotter`, `v2`.
+/// The trait of a kind, and its version: `VolumeSnapshotter`, `v2`.
 pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
     match kind.as_str().strip_suffix("V2") {
         Some(of_trait) => (of_trait, "v2"),
@@ -71,7 +71,7 @@ pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// What a binary lists.
+/// The plugins that a binary lists.
 pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
     let problem = |reason| Problem { command: command.to_owned(), reason };
     if let Some(reason) = not_a_program_reason(command) {
@@ -84,7 +84,8 @@ pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Regist
     Ok(registry)
 }
 
-/// Why a file is no program. A start would say "Permission denied", whatever the reason.
+/// Reason why a file is not a program. Starting it would report "Permission denied", whatever the
+/// reason.
 fn not_a_program_reason(command: &Path) -> Option<&'static str> {
     let metadata = command.metadata().ok()?;
     if metadata.is_dir() {
@@ -93,7 +94,7 @@ fn not_a_program_reason(command: &Path) -> Option<&'static str> {
     (metadata.permissions().mode() & 0o111 == 0).then_some("it is not executable")
 }
 
-/// What an action of any kind applies to.
+/// The items that an action of any kind applies to.
 pub(crate) async fn applies_to(
     slot: &Arc<Slot>,
     plugin: &Plugin,

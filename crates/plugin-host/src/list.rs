@@ -1,7 +1,8 @@
-//! Asks binaries which plugins they have.
+//! Asks binaries for their plugins.
 //!
-//! A machine that is busy when a server starts must not cost it a plugin for as long as it runs. So a binary that did
-//! not answer, or ended, is asked again after a pause. What cannot be a plugin is not.
+//! A machine that is busy when a server starts must not cost the server a plugin for as long as it
+//! runs. So a binary that did not answer, or ended, is asked again after a pause. Files that cannot
+//! be plugins are not retried.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,18 +15,18 @@ use crate::process::Process;
 use crate::registry::{ListedEntry, Registry};
 use crate::{Options, discover};
 
-/// How many binaries are asked at a time.
+/// Number of binaries that are asked at a time.
 const CONCURRENT_STARTS: usize = 4;
-/// How often one is asked again at most.
+/// Maximum number of retries for one binary.
 const MAX_RETRIES: usize = 5;
-/// The pause before the first time. It doubles.
+/// The pause before the first retry. It doubles.
 const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a binary did not list its plugins.
+/// Failure of a binary to list its plugins.
 #[derive(Debug)]
 pub(crate) struct ListingFailure {
     pub(crate) reason: String,
-    /// Whether it may be otherwise the next time.
+    /// True if a retry may succeed.
     pub(crate) is_transient: bool,
 }
 
@@ -41,14 +42,14 @@ pub(crate) async fn list_all(options: &Options) -> Registry {
     for path in &files.ignored {
         tracing::warn!(path = %path.display(), "not executable, so no plugin");
     }
-    // Side by side, so that one that hangs holds up few; taken in in order.
+    // Concurrently, so that a binary that hangs delays few others; the results are kept in order.
     let mut listings: Vec<Listing> = futures::stream::iter(&files.executables)
         .map(|path| list_plugins_of(path, options))
         .buffered(CONCURRENT_STARTS)
         .collect()
         .await;
     let retries = retry_failed_listings(&files.executables, &mut listings, options);
-    // What was not listed by then has its last reason.
+    // Binaries that are still not listed keep their last error.
     let _ = tokio::time::timeout(options.limits.relist, retries).await;
     for (path, listing) in files.executables.iter().zip(listings) {
         match listing {
@@ -62,7 +63,7 @@ pub(crate) async fn list_all(options: &Options) -> Registry {
     registry
 }
 
-/// Asks those again that did not answer and may do so later.
+/// Retries the binaries that failed transiently.
 async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], options: &Options) {
     let mut pause = FIRST_RETRY_PAUSE;
     for _ in 0..MAX_RETRIES {
@@ -95,7 +96,7 @@ async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], o
     }
 }
 
-/// Starts a binary, asks what it has, and ends it.
+/// Starts a binary, asks for its plugins, and ends it.
 pub(crate) async fn list_plugins_of(command: &Path, options: &Options) -> Listing {
     let process = Process::start(command, options).await.map_err(|error| ListingFailure {
         reason: bowline_plugin::error_chain(&error),
@@ -115,7 +116,7 @@ pub(crate) async fn list_plugins_of(command: &Path, options: &Options) -> Listin
         }),
     };
     process.stop().await;
-    // The command that a listing names is what we started: the path is ours, not the plugin's.
+    // The command in a listing is ignored: the path is the host's choice, not the plugin's.
     let entry = |listed: Result<client::ListedPlugin, client::InvalidListing>| match listed {
         Ok(listed) => Ok((listed.kind, listed.name)),
         Err(error) => Err(error.to_string()),

@@ -1,12 +1,12 @@
-//! What plugins write to standard error, as events of ours.
+//! Standard error of plugins, as log events of the host.
 //!
 //! Plugins of Velero's framework write one JSON object per line, with `@message`, `@level` and any
-//! other keys. Everything else is text: a panic, or what a library prints.
+//! other keys. Everything else is text: a panic, or output of a library.
 
 use serde_json::{Map, Value};
 use tracing::Level;
 
-/// The longest line that is taken as one, as in go-plugin.
+/// Maximum length of a line, as in go-plugin.
 pub(crate) const LINE_MAX: usize = 64 * 1024;
 
 /// A line that a plugin wrote.
@@ -16,19 +16,19 @@ pub(crate) struct Entry {
     pub(crate) message: String,
     /// The other keys of a JSON line, as JSON; empty if there are none.
     pub(crate) fields: String,
-    /// Whether it was no JSON.
+    /// True if the line was not JSON.
     pub(crate) is_text: bool,
 }
 
 impl Entry {
-    /// Whether it may tell why the plugin ended: what it does in peace does not.
+    /// True if the line may explain why the plugin ended: lines of normal operation do not.
     pub(crate) fn may_explain_exit(&self) -> bool {
         self.is_text || self.level <= Level::WARN
     }
 }
 
-/// Reads lines one after the other; it remembers whether the plugin is panicking, since the lines
-/// that follow belong to the panic.
+/// Reads the lines of a plugin. Remembers whether the plugin is panicking, since the lines that
+/// follow belong to the panic.
 #[derive(Debug, Default)]
 pub(crate) struct LogLineReader {
     panicking: bool,
@@ -51,7 +51,7 @@ impl LogLineReader {
 fn structured(mut object: Map<String, Value>) -> Option<Entry> {
     let message = object.remove("@message")?.as_str()?.to_owned();
     let level = parse_level(object.remove("@level")?.as_str()?)?;
-    // Said once already, or only of use to the framework itself.
+    // Redundant, or only of use to the framework itself.
     for key in ["@timestamp", "level", "time", "timestamp", "@logSourceSetBy"] {
         object.remove(key);
     }
@@ -65,7 +65,7 @@ fn parse_level(name: &str) -> Option<Level> {
         "debug" => Some(Level::DEBUG),
         "info" => Some(Level::INFO),
         "warn" | "warning" => Some(Level::WARN),
-        // A plugin that says `fatal` is about to end.
+        // A plugin that logs `fatal` is about to end.
         "error" | "fatal" | "panic" => Some(Level::ERROR),
         _ => None,
     }
@@ -78,7 +78,7 @@ fn level_of_prefix(line: &str) -> Level {
         .unwrap_or(Level::DEBUG)
 }
 
-/// Makes an event of an entry. The level of an event is part of the code, hence the branches.
+/// Logs an entry as an event. The level of an event is part of the code, hence the branches.
 pub(crate) fn emit(plugin: &str, Entry { level, message, fields, .. }: &Entry) {
     match *level {
         Level::ERROR => tracing::error!(plugin, fields, "{message}"),

@@ -1,4 +1,4 @@
-//! How plugins are run.
+//! Options for running plugins.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -9,60 +9,61 @@ use bowline_plugin_wire::Connection;
 use crate::environment::InheritedEnvironment;
 use crate::registry::Plugin;
 
-/// How plugins are found, started and called.
+/// Options for finding, starting and calling plugins.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The folder that plugins are looked for in.
+    /// The plugin folder.
     pub plugin_dir: PathBuf,
-    /// What every plugin gets as arguments: those of the server, word for word, as in Velero.
+    /// Arguments of every plugin: those of the server, verbatim, as in Velero.
     pub arguments: Vec<OsString>,
-    /// Which variables of our own environment plugins get.
+    /// Environment variables that plugins inherit.
     pub inherited_environment: InheritedEnvironment,
-    /// Variables that plugins get beside those.
+    /// Additional environment variables for plugins.
     pub environment: Vec<(OsString, OsString)>,
-    /// Whether plugins are told which kinds we know beyond those of Velero. If not, they must list
-    /// what Velero would accept.
+    /// True if the host announces the kinds that it knows beyond those of Velero. If false, plugins
+    /// must list what Velero would accept.
     pub announces_own_kinds: bool,
-    /// How many calls one plugin process answers at a time.
+    /// Number of concurrent calls to one plugin process.
     pub concurrency: usize,
-    /// Item actions that get one call at a time, by their names, as in `example.io/my-action`, or the
-    /// names of their binaries; `*` means all. All actions of a binary share a process, so that naming
-    /// one of them is enough. Questions about operations under way are not held up.
+    /// Item actions that get one call at a time, by name, as in `example.io/my-action`, or by the
+    /// name of their binary; `*` means all. All actions of a binary share a process, so that naming
+    /// one of them is enough. Progress and cancel calls for operations are not delayed.
     pub serial: Vec<String>,
-    /// How large a message to or from a plugin may be, in bytes. With [`concurrency`](Self::concurrency) it bounds the
-    /// memory that a plugin can make us use.
+    /// Maximum size of a message to or from a plugin, in bytes. Together with
+    /// [`concurrency`](Self::concurrency) it bounds the memory that a plugin can make the host use.
     pub message_limit: usize,
-    /// How long things may take.
+    /// Time limits.
     pub limits: Limits,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// From the start of a process to its handshake.
     pub start: Duration,
-    /// From the first failure to list the plugins of binaries until that is given up. Meanwhile it is tried again.
+    /// From the first failure to list the plugins of binaries until the host gives up. In between
+    /// it retries.
     pub relist: Duration,
-    /// A call that looks something up or notes something: `Init`, `Progress`, `Cancel`.
+    /// A call that looks up or records something: `Init`, `Progress`, `Cancel`.
     pub metadata: Duration,
-    /// `AppliesTo`; after the start of a process, that of all its actions together.
+    /// `AppliesTo`; after the start of a process, the calls for all its actions together.
     pub applies_to: Duration,
     /// `Execute` and `GetRelatedItems`.
     pub execute: Duration,
     /// A call that may move the data of a volume: `CreateSnapshot`, `CreateVolumeFromSnapshot`,
-    /// `UploadSnapshot`, `DeleteSnapshot`. A last resort: callers have the deadline of their run, which
-    /// its user sets.
+    /// `UploadSnapshot`, `DeleteSnapshot`. A last resort: callers have the deadline of their run,
+    /// which its user sets.
     pub volume: Duration,
-    /// A stream of bytes without a byte.
+    /// The longest time that a stream may pass without a byte.
     pub stream_silence: Duration,
     /// From the request to stop until the process is killed.
     pub stop: Duration,
-    /// How long a process without calls is kept.
+    /// The time after which a process without calls is ended.
     pub idle: Duration,
 }
 
 impl Options {
-    /// Whether the process of a binary with these item actions gets one call at a time.
+    /// True if the process of a binary with these item actions gets one call at a time.
     pub(crate) fn is_serial(&self, command: &Path, plugins: &[Plugin]) -> bool {
         self.serial.iter().any(|name| {
             name == "*"

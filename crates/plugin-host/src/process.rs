@@ -1,11 +1,12 @@
-//! One plugin process: started, shaken hands with, connected to, drained, ended.
+//! One plugin process: start, handshake, connection, output, end.
 //!
 //! # Guarantees
-//! - It answers the handshake within a limit, or is killed and the reason told.
-//! - All that it writes is read: a full pipe would block it.
-//! - It ends with us ([`crate::spawn`]), with the last owner of its [`Process`], or when it is asked
-//!   to [`stop`](Process::stop), which takes three times the limit at most. What it started itself
-//!   ends with it, too, unless we are killed: a death signal reaches only the process it is for.
+//! - The process answers the handshake within a limit, or is killed and the reason reported.
+//! - All its output is read: a full pipe would block it.
+//! - The process ends with the host ([`crate::spawn`]), with the last owner of its [`Process`], or
+//!   on [`stop`](Process::stop), which takes three times the limit at most. Its own child processes
+//!   end with it, too, unless the host is killed: a death signal reaches only the process it is
+//!   for.
 //! - Its socket is removed when it has ended; a killed Go plugin leaves it behind.
 
 use std::collections::VecDeque;
@@ -28,50 +29,50 @@ use tracing::Instrument as _;
 
 use crate::{Options, log, spawn};
 
-/// How many bytes a plugin may write before its handshake is over.
+/// Maximum number of bytes that a plugin may write before its handshake is complete.
 const HANDSHAKE_MAX: u64 = 4 * 1024;
 
-/// How many of the last lines of a plugin are kept to explain its end.
+/// Number of last lines of a plugin that are kept to explain its end.
 const LAST_LINES: usize = 8;
 
-/// How long the pipes of a process that has ended are read.
+/// Time limit for reading the pipes of a process that has ended.
 const DRAIN_LIMIT: Duration = Duration::from_millis(200);
 
-/// How long a line may be that is quoted in an error.
+/// Maximum length of a line that is quoted in an error.
 const QUOTE_CHARS: usize = 300;
 
-/// Why a plugin could not be started.
+/// Reasons why a plugin could not be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The system refused.
     #[error("it cannot be started")]
     Spawn(#[source] std::io::Error),
-    /// It ended before its handshake.
+    /// The process ended before its handshake.
     #[error("it ended before its handshake ({status}){}", said(words))]
     Ended {
-        /// How it ended.
+        /// Its exit status.
         status: String,
-        /// What it wrote last.
+        /// Its last output.
         words: String,
     },
-    /// It did not say anything in time.
+    /// No handshake in time.
     #[error("it gave no handshake within {} s{}", waited.as_secs_f32(), said(words))]
     Silent {
-        /// How long it was given.
+        /// The time limit.
         waited: Duration,
-        /// What it wrote last.
+        /// Its last output.
         words: String,
     },
-    /// What it said is no handshake.
+    /// Invalid handshake.
     #[error("its handshake is wrong")]
     Handshake(#[source] handshake::HandshakeError),
-    /// Nobody listens on the socket that it named.
+    /// The socket named in the handshake does not accept connections.
     #[error("its socket cannot be connected to")]
     Connect(#[source] bowline_plugin::Error),
 }
 
 impl StartError {
-    /// Whether it will be the same at the next try.
+    /// True if a retry will fail as well.
     pub(crate) fn is_permanent(&self) -> bool {
         match self {
             Self::Handshake(_) => true,
@@ -88,17 +89,17 @@ fn said(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
-/// How far the end of a process has come.
+/// Progress of the end of a process.
 #[derive(Clone, Debug)]
 enum ProcessEnd {
     NotYet,
-    /// It is gone, and no call can reach it any more.
+    /// The process is gone, and no call can reach it any more.
     Exited,
-    /// What it wrote last has been read, too. Says how it ended.
+    /// Its last output has been read, too. Contains its exit status.
     Reaped(String),
 }
 
-/// A running plugin process, connected to. Dropping it kills it.
+/// A running plugin process, connected. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Process {
     command: PathBuf,
@@ -111,13 +112,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command` and connects to it. Where that fails, nothing of it runs any more.
+    /// Starts `command` and connects to it. After a failure, none of its processes is left running.
     pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
         let limit = options.limits.start;
         let last_lines = LastLines::default();
         let mut child =
             spawn::spawn(build_command(command, options)).await.map_err(StartError::Spawn)?;
-        // From here on whatever happens ends all of it.
+        // From here on every exit from this function kills the whole group.
         let group = child.id().map(GroupKilledWhenDropped);
         let mut drains = JoinSet::new();
         if let Some(stderr) = child.stderr.take() {
@@ -152,17 +153,18 @@ impl Process {
         })
     }
 
-    /// What calls go through.
+    /// The connection for calls.
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// Whether it has ended.
+    /// True if the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         !matches!(*self.end.borrow(), ProcessEnd::NotYet)
     }
 
-    /// Waits for its end and its last words, for a while. Returns how it ended.
+    /// Waits, with a limit, until the process has ended and its last output has been read. Returns
+    /// its exit status.
     pub(crate) async fn wait_for_end(&self, limit: Duration) -> Option<String> {
         let mut end = self.end.clone();
         let is_over = |end: &ProcessEnd| matches!(end, ProcessEnd::Reaped(_));
@@ -173,14 +175,14 @@ impl Process {
         }
     }
 
-    /// The most telling of its last lines.
+    /// The most informative of its last lines.
     pub(crate) fn last_error_line(&self) -> String {
         self.last_lines.most_informative_line()
     }
 
-    /// Asks it to end, and kills it if it does not.
+    /// Asks the process to end, and kills it if it does not.
     pub(crate) async fn stop(&self) {
-        // Go plugins end before they answer, so an error is no failure.
+        // Go plugins end before they answer, so an error is not a failure.
         let request = client::shutdown(&self.connection);
         let _ = tokio::time::timeout(self.stop_limit, request).await;
         if self.wait_for_end(self.stop_limit).await.is_none() {
@@ -200,7 +202,7 @@ impl Drop for Process {
     }
 }
 
-/// The base name, which is what logs and users know a plugin binary by.
+/// The base name, by which logs and users know a plugin binary.
 fn name_of(command: &Path) -> String {
     command.file_name().unwrap_or(command.as_os_str()).display().to_string()
 }
@@ -218,7 +220,7 @@ fn build_command(command: &Path, options: &Options) -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        // What it starts, such as the program of a wrapper script, is in its group.
+        // Child processes, such as the program of a wrapper script, are in its group.
         .process_group(0)
         .kill_on_drop(true);
     if !options.announces_own_kinds {
@@ -227,7 +229,7 @@ fn build_command(command: &Path, options: &Options) -> Command {
     prepared
 }
 
-/// Waits until it can be called.
+/// Waits until the process accepts calls.
 async fn connect(
     child: &mut Child,
     last_lines: &LastLines,
@@ -237,7 +239,7 @@ async fn connect(
     let socket = read_handshake(child, last_lines, drains).await?;
     let connection = Connection::unix(&socket.0).await.map_err(StartError::Connect)?;
     let connection = connection.with_message_limit(options.message_limit);
-    // Go answers this call only with the first data, so it is never waited for.
+    // Go answers this call only with the first data, so it is not awaited.
     let stdio = client::output_stream(&connection);
     drains.spawn(stdio.for_each(|_| std::future::ready(())));
     Ok((socket, connection))
@@ -255,7 +257,7 @@ async fn read_handshake(
     let mut stdout = BufReader::new(stdout);
     let line = first_line(&mut stdout).await.map_err(StartError::Spawn)?;
     if line.is_empty() {
-        // It closed its output, and so is about to end, or stays without ever having spoken.
+        // The process closed its output: it is about to end, or keeps running without a handshake.
         let status = child.wait().await.map_err(StartError::Spawn)?;
         drain_pipes(drains).await;
         return Err(StartError::Ended {
@@ -268,7 +270,7 @@ async fn read_handshake(
     Ok(RemovedWhenDropped(address.path().to_owned()))
 }
 
-/// The first line, or as much of it as a handshake can have.
+/// The first line, up to the maximum length of a handshake.
 async fn first_line(stdout: &mut BufReader<ChildStdout>) -> std::io::Result<String> {
     let mut line = Vec::new();
     stdout.take(HANDSHAKE_MAX).read_until(b'\n', &mut line).await?;
@@ -279,7 +281,7 @@ async fn drain(mut output: impl AsyncRead + Unpin) {
     let _ = tokio::io::copy(&mut output, &mut tokio::io::sink()).await;
 }
 
-/// Turns what comes on standard error into events, line by line.
+/// Logs standard error as events, line by line.
 async fn log_lines(stderr: impl AsyncRead + Unpin, plugin: String, last_lines: LastLines) {
     let mut stderr = BufReader::new(stderr);
     let mut reader = log::LogLineReader::default();
@@ -320,14 +322,15 @@ async fn supervise(
     end_sender.send_replace(ProcessEnd::Reaped(exit_text));
 }
 
-/// Reads what a process that has ended left in its pipes. A grandchild may hold them open for ever.
+/// Reads the remaining output of a process that has ended. A grandchild may hold the pipes open for
+/// ever.
 async fn drain_pipes(drains: &mut JoinSet<()>) {
     let rest = async { while drains.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(DRAIN_LIMIT, rest).await;
 }
 
-/// The processes that a plugin started and left behind. They are killed at once after its own end,
-/// before its number can be given to another.
+/// Processes that a plugin started and left running. They are killed immediately after the plugin's
+/// end, before its process id can be reused.
 #[derive(Debug)]
 struct GroupKilledWhenDropped(u32);
 
@@ -343,7 +346,7 @@ struct RemovedWhenDropped(PathBuf);
 
 impl Drop for RemovedWhenDropped {
     fn drop(&mut self) {
-        // The plugin named the path, so look what it is.
+        // The plugin chose the path, so check that it is a socket.
         let is_socket = std::fs::symlink_metadata(&self.0).is_ok_and(|m| m.file_type().is_socket());
         if is_socket {
             let _ = std::fs::remove_file(&self.0);
@@ -367,7 +370,7 @@ impl LastLines {
         lines.push_back(line.chars().take(QUOTE_CHARS).collect());
     }
 
-    /// The last line that speaks of a failure, else the last one.
+    /// The last line that mentions a failure, otherwise the last one.
     fn most_informative_line(&self) -> String {
         let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let failure = |line: &&String| {

@@ -1,37 +1,37 @@
-//! Which plugins there are: decided from what the binaries listed, without starting anything.
+//! The usable plugins: decided from the listings of the binaries, without starting anything.
 //!
 //! # Rules
-//! - One bad plugin is a [`Problem`] with its binary and reason; the others are not touched.
-//! - The first binary that lists a (kind, name) has it; a second one is a problem.
-//! - A family's plugins run in the order of their binaries, and within one in the order in which it
-//!   listed them. A name that is listed in two versions runs once, as the newest.
+//! - A bad plugin is a [`Problem`] with its binary and reason; the others are not affected.
+//! - The first binary that lists a (kind, name) provides it; a second one is a problem.
+//! - A family's plugins run in the order of their binaries, and within a binary in the order of its
+//!   listing. A name that is listed in two versions runs once, as the newest.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use bowline_plugin::{Kind, Name};
 
-/// One entry of a listing: a kind and a name, or what is wrong with them.
+/// One entry of a listing: a kind and a name, or the reason why they are invalid.
 pub type ListedEntry = Result<(Kind, Name), String>;
 
-/// A plugin that can be used.
+/// A usable plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Plugin {
     /// Its kind.
     pub kind: Kind,
     /// Its name.
     pub name: Name,
-    /// The binary that has it.
+    /// The binary of the plugin.
     pub command: PathBuf,
 }
 
-/// What is wrong with a binary, or with a plugin in it.
+/// A problem with a binary, or with a plugin in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("plugin {}: {reason}", command.display())]
 pub struct Problem {
     /// The binary.
     pub command: PathBuf,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
@@ -60,7 +60,7 @@ impl Family {
     }
 }
 
-/// All plugins that can be used, and what is wrong with the others.
+/// All usable plugins, and the problems of the others.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     plugins: Vec<Plugin>,
@@ -69,7 +69,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Takes in what a binary listed.
+    /// Adds the listing of a binary.
     pub fn add(&mut self, command: &Path, listing: &[ListedEntry]) {
         if listing.is_empty() {
             self.report(command, "it lists no plugins".to_owned());
@@ -83,12 +83,12 @@ impl Registry {
         }
     }
 
-    /// Takes in that something is wrong with a binary.
+    /// Records a problem with a binary.
     pub fn report(&mut self, command: &Path, reason: String) {
         self.problems.push(Problem { command: command.to_owned(), reason });
     }
 
-    /// Takes in that a binary did not list its plugins, or that a folder with some cannot be read.
+    /// Records that a binary did not list its plugins, or that a folder cannot be read.
     pub fn report_unlisted(&mut self, command: &Path, reason: String) {
         self.unlisted.push(Problem { command: command.to_owned(), reason: reason.clone() });
         self.report(command, reason);
@@ -112,13 +112,13 @@ impl Registry {
         &self.plugins
     }
 
-    /// What is wrong.
+    /// All problems.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// Those of the problems that hide plugins: nobody knows what these binaries have. Files that are no programs
-    /// are not among them.
+    /// The problems that hide plugins: it is unknown which plugins these binaries have. Files that
+    /// are not programs are not among them.
     pub fn unlisted(&self) -> &[Problem] {
         &self.unlisted
     }

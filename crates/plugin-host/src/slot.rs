@@ -1,18 +1,19 @@
-//! Where the calls to one plugin process go, whether it runs at the moment or not.
+//! Entry point for the calls to one plugin process, running or not.
 //!
 //! # Guarantees
 //! - The process is started at the first call, and again at the next call after it has died, lost
 //!   its connection or stopped answering altogether. A start belongs to the slot, not to the caller
-//!   that caused it: one that goes away does not end it for the others.
-//! - Before anything else it is *warmed up*: each plugin in it is called once, one after the other.
-//!   Go plugins write an unlocked map at the first call of a name, and die if two come at once.
-//!   Stores and snapshotters get their `Init` in the same way, after a restart, too.
-//! - A call has a limit, and ends with a precise error when the process dies in it. It is made again
+//!   that caused it: a caller that goes away does not end it for the others.
+//! - Before its first regular call the process is *warmed up*: each plugin in it is called once,
+//!   one after the other. Go plugins write an unlocked map at the first call of a name, and crash
+//!   if two such calls are concurrent. Stores and snapshotters get their `Init` in the same way,
+//!   also after a restart.
+//! - A call has a limit, and ends with a precise error if the process dies during it. It is retried
 //!   only if it certainly never reached the process.
-//! - Starts that fail, and processes that die before they have answered anything, are tried again
-//!   after a pause that grows. Callers that waited for a start share its failure.
-//! - A limited number of calls that do work go on at the same time. Questions are never held up
-//!   behind them: progress can be asked for, and work cancelled, whatever else goes on.
+//! - Failed starts, and starts of processes that died before they answered anything, are retried
+//!   with backoff. Callers that waited for a start share its failure.
+//! - The number of concurrent calls that do work is limited. Queries never wait for them: progress
+//!   and cancel calls are always possible.
 
 mod lifecycle;
 
@@ -31,11 +32,11 @@ use self::lifecycle::{ProcessLifecycle, RunningProcess};
 use crate::Options;
 use crate::registry::Plugin;
 
-/// How long a connection error waits for the end of the process that would explain it, and a
-/// process for a sign of life.
+/// Time for which a connection error waits for the end of the process that would explain it, and in
+/// which a process must answer a health check.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
-/// What a process is for, and so what it is told after each start.
+/// The purpose of a process, which determines its first calls after each start.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// The item actions of a binary, all of them.
@@ -44,7 +45,7 @@ pub(crate) enum Purpose {
     Configured { plugin: Plugin, config: Config },
 }
 
-/// A call: its name, how long it may take, and whether it is one of those that do work.
+/// A call: its name, its time limit, and whether it does work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,
@@ -60,16 +61,16 @@ pub(crate) struct Slot {
     permits: Arc<Semaphore>,
     lifecycle: ProcessLifecycle,
     in_use: AtomicUsize,
-    /// Counted in milliseconds since `created`.
+    /// In milliseconds since `created`.
     last_used: AtomicU64,
     created: Instant,
 }
 
-/// Why a call failed.
+/// Reasons why a call failed.
 enum CallFailure {
-    /// The plugin said so, or the way to it broke.
+    /// The plugin returned an error, or the connection broke.
     Returned(Error),
-    /// There was no answer in time.
+    /// No answer in time.
     NoAnswer,
 }
 
@@ -77,7 +78,7 @@ impl Slot {
     pub(crate) fn new(command: &Path, options: Arc<Options>, purpose: Purpose) -> Self {
         let calls = match &purpose {
             Purpose::ItemActions(plugins) if options.is_serial(command, plugins) => 1,
-            // An upload may take hours, and a snapshot beside it must not wait for that.
+            // An upload may take hours, and a concurrent snapshot must not wait for it.
             _ => options.concurrency,
         };
         Self {
@@ -96,7 +97,7 @@ impl Slot {
         &self.options
     }
 
-    /// The configuration that its store or snapshotter has.
+    /// The configuration of its store or snapshotter.
     pub(crate) fn config(&self) -> Option<&Config> {
         match &self.purpose {
             Purpose::Configured { config, .. } => Some(config),
@@ -104,7 +105,7 @@ impl Slot {
         }
     }
 
-    /// Makes a call: `work` gets a connection to a process that is warmed up.
+    /// Makes a call: `work` gets a connection to a process that has been warmed up.
     pub(crate) async fn call<T, F>(
         self: &Arc<Self>,
         call: Call,
@@ -126,7 +127,7 @@ impl Slot {
         }
     }
 
-    /// Waits for a process to call and, for work, for a place among those that do some.
+    /// Waits for a process and, for work, for a permit.
     pub(crate) async fn open_session(self: &Arc<Self>, for_work: bool) -> Result<Session, Error> {
         let in_use = UseGuard::new(self);
         let permit = if for_work {
@@ -139,7 +140,7 @@ impl Slot {
         Ok(Session { running, permit, in_use })
     }
 
-    /// Ends the process for good. Calls that come later fail.
+    /// Ends the process for good. Later calls fail.
     pub(crate) async fn close(&self) {
         self.permits.close();
         if let Some(running) = self.lifecycle.close() {
@@ -154,7 +155,7 @@ impl Slot {
         }
     }
 
-    /// Ends the process if nobody has used it for as long as an idle one is kept.
+    /// Ends the process if it has been idle for the configured time.
     pub(crate) async fn stop_if_idle(&self) {
         let is_idle = || {
             let last_used = Duration::from_millis(self.last_used.load(Ordering::Acquire));
@@ -166,7 +167,7 @@ impl Slot {
         }
     }
 
-    /// Whether there is a process, or will be in a moment.
+    /// True if the process is running or starting.
     pub(crate) fn is_alive(&self) -> bool {
         self.lifecycle.is_alive()
     }
@@ -179,8 +180,8 @@ impl Slot {
         Error::new(Code::FailedPrecondition, format!("{} is no longer used", self.plugin_label()))
     }
 
-    /// What an error of a call means. A connection that broke is explained by the end of the
-    /// process, which shows a moment later.
+    /// Explains the error of a call. A broken connection is explained by the end of the process,
+    /// which becomes visible a moment later.
     async fn explain_failure(
         &self,
         running: &RunningProcess,
@@ -207,7 +208,8 @@ impl Slot {
                 format!("{} ended in {} ({status}){detail}", self.plugin_label(), call.method);
             return Error::new(Code::Unavailable, text);
         }
-        // It runs. Either it said so itself, or there is no way to it any more.
+        // The process is running. Either the plugin returned the error itself, or the connection is
+        // lost.
         if running.is_responsive().await {
             return error;
         }
@@ -227,25 +229,25 @@ impl Slot {
     }
 }
 
-/// Whether an error may mean that the process has ended.
+/// True if an error may mean that the process has ended.
 pub(crate) fn may_mean_process_ended(error: &Error) -> bool {
     matches!(error.code(), Code::Unavailable | Code::Cancelled)
 }
 
 impl RunningProcess {
-    /// Whether the process answers anything at all.
+    /// True if the process answers anything at all.
     async fn is_responsive(&self) -> bool {
         let health = client::check_health(self.process().connection());
         match tokio::time::timeout(EXIT_GRACE, health).await {
             Ok(Ok(())) => true,
-            // It may have no such service; then it has said so.
+            // The process may not have this service; then that error is its answer.
             Ok(Err(error)) => !may_mean_process_ended(&error),
             Err(_) => false,
         }
     }
 }
 
-/// While it lasts, the process is not idle.
+/// While this guard exists, the process is not idle.
 #[derive(Debug)]
 struct UseGuard {
     slot: Arc<Slot>,
@@ -266,7 +268,7 @@ impl Drop for UseGuard {
     }
 }
 
-/// A process that is ready to be called, kept from being idle.
+/// A process that is ready for calls, and that does not become idle meanwhile.
 #[derive(Debug)]
 pub(crate) struct Session {
     running: Arc<RunningProcess>,
@@ -290,13 +292,13 @@ impl Session {
         }
     }
 
-    /// Gives the place among those that do work to others. A stream that is read slowly must not
-    /// hold up what its reader does with it.
+    /// Releases the permit for work. A slowly read stream must not delay the work that its reader
+    /// does with it.
     pub(crate) fn release_permit(&mut self) {
         self.permit = None;
     }
 
-    /// What an error that came in a stream means.
+    /// Explains an error that came in a stream.
     pub(crate) async fn explain_error(&self, call: Call, error: Error) -> Error {
         self.explain_failure(call, CallFailure::Returned(error)).await
     }

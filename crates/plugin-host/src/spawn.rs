@@ -1,8 +1,8 @@
-//! Starts processes that die with us, however we end.
+//! Starts processes that die with the host, however the host ends.
 //!
-//! A plugin that outlived its host would go on with work that nobody watches. So every plugin asks
-//! the kernel for a death signal. That signal is sent when the *thread* that started the process
-//! ends, not the process, so all of them are started by one thread that lives as long as we do.
+//! A plugin that outlived its host would continue its work unsupervised. So every plugin asks the
+//! kernel for a death signal. That signal is sent when the *thread* that started the process ends,
+//! not the process, so one thread that lives as long as the host starts all of them.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -31,7 +31,7 @@ pub(crate) async fn spawn(mut command: Command) -> io::Result<Child> {
     started.await.map_err(|_| thread_ended())?
 }
 
-/// The thread that starts them. It never ends.
+/// The thread that starts processes. It never ends.
 fn spawn_thread() -> io::Result<&'static mpsc::Sender<SpawnJob>> {
     static STARTER: OnceLock<mpsc::Sender<SpawnJob>> = OnceLock::new();
     if let Some(starter) = STARTER.get() {
@@ -40,13 +40,13 @@ fn spawn_thread() -> io::Result<&'static mpsc::Sender<SpawnJob>> {
     let (jobs, inbox) = mpsc::channel::<SpawnJob>();
     thread::Builder::new().name("plugin-starter".to_owned()).spawn(move || {
         while let Ok(SpawnJob { mut command, runtime, reply }) = inbox.recv() {
-            // The child's end is watched by the runtime that asked for it.
+            // The runtime of the caller watches for the child's end.
             let _runtime = runtime.enter();
-            // A reply that nobody waits for is dropped, and with it the child, which kills it.
+            // A reply without a receiver is dropped, and with it the child, which kills it.
             let _ = reply.send(command.spawn());
         }
     })?;
-    // Of two threads started at once one has no sender left, and ends; it has started nothing.
+    // Of two threads started at once, one loses its sender and ends; it has started nothing.
     Ok(STARTER.get_or_init(|| jobs))
 }
 
@@ -55,7 +55,7 @@ fn die_with_parent(command: &mut Command) {
     let parent = nix::unistd::getpid();
     let ask = move || {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
-        // We may have ended before the child could ask.
+        // The host may have ended before the child could request the signal.
         if nix::unistd::getppid() == parent {
             Ok(())
         } else {

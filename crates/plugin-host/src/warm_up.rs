@@ -1,4 +1,4 @@
-//! The first calls to a process that was just started.
+//! The first calls to a newly started process.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use crate::process::Process;
 use crate::registry::Plugin;
 use crate::slot::{Purpose, may_mean_process_ended};
 
-/// How long an error waits for the end of the process that would explain it.
+/// Time for which an error waits for the end of the process that would explain it.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The warm-up as a whole took too long.
 pub(crate) struct WarmUpTimeout;
 
-/// Calls each plugin of the process once, one after the other, within `limit` in all. Returns the
-/// method, and how it went.
+/// Calls each plugin of the process once, one after the other, within `limit` in total. Returns the
+/// method, and its outcome.
 ///
-/// An item action that answers with an error is not our concern here: its caller will hear it. But
-/// a process that dies, or does not answer, is.
+/// An error of an item action is ignored here: its caller will get it. But a process that dies, or
+/// does not answer, is an error.
 pub(crate) async fn run(
     process: &Process,
     purpose: &Purpose,
@@ -54,12 +54,12 @@ pub(crate) async fn run(
     }
 }
 
-/// Whether the process has ended: a plugin may also say by itself that something is unavailable.
+/// True if the process has ended: a plugin may also report "unavailable" for its own reasons.
 async fn has_process_ended(process: &Process) -> bool {
     process.wait_for_end(EXIT_GRACE).await.is_some()
 }
 
-/// What an action applies to.
+/// The items that an action applies to.
 pub(crate) async fn applies_to(
     connection: Connection,
     plugin: &Plugin,
@@ -82,7 +82,7 @@ pub(crate) async fn applies_to(
             client::DeleteItemAction::new(connection, name).applies_to().await
         }
         Kind::ItemBlockAction => client::ItemBlockAction::new(connection, name).applies_to().await,
-        // These have no items to apply to.
+        // These kinds apply to no items.
         Kind::VolumeSnapshotter | Kind::VolumeSnapshotterV2 | Kind::ObjectStore => {
             Ok(ResourceSelector::default())
         }

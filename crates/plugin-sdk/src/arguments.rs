@@ -1,5 +1,4 @@
-//! What a plugin takes from its command line: the arguments of the server, word for word. There may
-//! be anything among them.
+//! Command line of a plugin: the arguments of the server, verbatim. They may contain anything.
 
 use std::ffi::OsString;
 
@@ -7,8 +6,8 @@ use tracing_subscriber::filter::LevelFilter;
 
 const LOG_LEVEL: &str = "--log-level";
 
-/// From which level on the server logs, and so shall we. The last one counts; without one, and for a
-/// word that is none, it is `info`, as in Velero.
+/// The server's log level, which the plugin uses as well. The last occurrence counts; without one,
+/// or with an invalid value, the level is `info`, as in Velero.
 pub(crate) fn log_level(arguments: impl IntoIterator<Item = OsString>) -> LevelFilter {
     let mut level = LevelFilter::INFO;
     let mut arguments = arguments.into_iter();
@@ -27,7 +26,7 @@ pub(crate) fn log_level(arguments: impl IntoIterator<Item = OsString>) -> LevelF
     level
 }
 
-/// The words are Velero's.
+/// The names of levels are Velero's.
 fn parse_level(level_name: &str) -> LevelFilter {
     match level_name.to_lowercase().as_str() {
         "trace" => LevelFilter::TRACE,

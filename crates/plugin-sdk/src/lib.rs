@@ -1,7 +1,7 @@
 //! Write plugins for Bowline and Velero in Rust.
 //!
 //! A plugin is a struct, an `impl` of one of the traits here, and three lines of `main`. The binary
-//! runs under Bowline and, unchanged, under Velero: both start it as a process of its own and call it
+//! runs under Bowline and, unchanged, under Velero: both start it as a separate process and call it
 //! over a socket. You need not know about that, nor about gRPC.
 //!
 //! ```no_run
@@ -29,25 +29,25 @@
 //! }
 //! ```
 //!
-//! # Begin
-//! The crate is not published yet; take it from a clone of the project:
+//! # Get started
+//! The crate is not published yet; use it from a clone of the project:
 //!
 //! ```toml
 //! [dependencies]
 //! bowline-plugin-sdk = { path = "../bowline/crates/plugin-sdk" }
 //! ```
-//! `cargo install --path crates/cli` in that clone gives you the `bowline` command that is used
+//! `cargo install --path crates/cli` in that clone installs the `bowline` command that is used
 //! below.
 //!
 //! # Write
-//! Pick the trait by what you want to be asked for: see the table in [`bowline_plugin`]. Copy
-//! `examples/template.rs` of this crate: a complete plugin with an operation that goes on in the
-//! background. Whatever you need beside your own libraries is re-exported here, [`futures_util`] for
-//! the streams of an [`ObjectStore`] among it, so that this crate is the only dependency that you
-//! must have. One binary may hold many plugins, of all kinds.
+//! Choose the trait by its purpose: see the table in [`bowline_plugin`]. Copy
+//! `examples/template.rs` of this crate: a complete plugin with an operation that runs in the
+//! background. Everything you need beside your own libraries is re-exported here, including
+//! [`futures_util`] for the streams of an [`ObjectStore`], so that this crate is the only
+//! dependency that you must have. One binary may contain many plugins, of all kinds.
 //!
-//! A name is a DNS name of yours, a slash, and a word: `example.io/greeter`. Users write it in their
-//! locations, and it is stored in backups, so choose it once.
+//! A plugin name is a DNS name of yours, a slash, and a word: `example.io/greeter`. Users write it
+//! in their locations, and backups store it, so do not change it later.
 //!
 //! # Build and try
 //! ```text
@@ -56,13 +56,13 @@
 //! bowline plugin inspect target/x86_64-unknown-linux-musl/release/greeter
 //! bowline plugin check   target/x86_64-unknown-linux-musl/release/greeter
 //! ```
-//! `inspect` starts the binary and lists what it holds; `check` drives each plugin through its
-//! contract and says which rule it breaks. Link it statically, as here: it runs in the server's
-//! container, which has few libraries. Keep `panic = "unwind"`, which is the default.
+//! `inspect` starts the binary and lists its plugins; `check` drives each plugin through its
+//! contract and reports the rules that it breaks. Link the binary statically, as here: it runs in
+//! the server's container, which has few libraries. Keep `panic = "unwind"`, which is the default.
 //!
 //! # Install
-//! A server of Bowline's or of Velero's runs what lies in its plugin folder, `/plugins`. It gets there
-//! from an image that copies it when it is started:
+//! A Bowline or Velero server runs the binaries in its plugin folder, `/plugins`. An image that
+//! copies your binary there when it starts installs it:
 //!
 //! ```text
 //! FROM busybox
@@ -70,42 +70,45 @@
 //! USER 65532:65532
 //! ENTRYPOINT ["/bin/sh", "-c", "cp /plugins/* /target/"]
 //! ```
-//! `bowline plugin add IMAGE`, or `velero plugin add IMAGE`, adds such an image to the server as an init
-//! container. From an empty folder to a server that runs it, step by step: see docs/plugins.md.
+//! `bowline plugin add IMAGE`, or `velero plugin add IMAGE`, adds such an image to the server as an
+//! init container. docs/plugins.md shows every step from an empty folder to a server that runs the
+//! plugin.
 //!
-//! # What to know
-//! - **Calls come at the same time**, for different items and on several threads. What they share
-//!   needs a lock or an atomic, and they must not block: use what is `async` in [`tokio`], and
-//!   `tokio::task::spawn_blocking` for what is not.
+//! # Rules
+//! - **Calls are concurrent**, for different items and on several threads. Shared state needs a
+//!   lock or an atomic, and calls must not block: use the `async` functions of [`tokio`], and
+//!   `tokio::task::spawn_blocking` for everything else.
 //! - **Long work is an operation.** `execute` starts it and returns its id at once; the server then
-//!   asks for `progress` every few seconds, until it has ended. The server may ask *another process*,
-//!   hours later: keep nothing in memory that `progress` and `cancel` need. Put it in the id, in the
-//!   cluster or in the system that does the work.
-//! - **Processes come and go.** One is started per backup or restore, others for a question, and a
-//!   server that is restarted starts all anew. Stores and snapshotters get `init` each time, and
-//!   again when their configuration changes; the last one counts.
-//! - **The same call may come twice**, after a crash or a lost answer. Derive ids from what you are
-//!   given (the item, the backup) instead of drawing them, and look for what exists already. To delete
-//!   what is gone is no error; neither is to cancel what has ended.
-//! - **A call that is given up is dropped** at its next `.await`. What must go on then belongs in a
-//!   task of its own: `tokio::spawn`.
+//!   calls `progress` every few seconds, until the operation has ended. The server may call
+//!   *another process*, hours later: keep nothing in memory that `progress` and `cancel` need. Put
+//!   it in the id, in the cluster or in the system that does the work.
+//! - **Processes come and go.** One is started per backup or restore, others for a single question,
+//!   and a server that restarts starts all of them again. Stores and snapshotters get `init` each
+//!   time, and again when their configuration changes; the last one counts.
+//! - **The same call may come twice**, after a crash or a lost answer. Derive ids from the
+//!   arguments (the item, the backup) instead of generating random ones, and look for what already
+//!   exists. Deleting something that is gone is not an error; neither is cancelling something that
+//!   has ended.
+//! - **A call that the server gives up is dropped** at its next `.await`. Work that must continue
+//!   belongs in its own task: `tokio::spawn`.
 //! - **Errors reach the user as you write them**: an [`Error`] has a text and a [`Code`], and its
-//!   [`Class`] decides whether the call is tried again. A panic is an error as well, of this call
-//!   only.
-//! - **Logs are events of [`tracing`]**, with the fields of their spans. They go to the log of the
-//!   backup or restore, from the level on that the server was started with (`--log-level`, else
-//!   `info`). What you print is logged as debug text; to print before [`Plugin::serve`] is an error,
-//!   since the first line belongs to the server.
-//! - **Progress of snapshots is shown in the cluster** by a VolumePluginBackup for each snapshot and a
-//!   VolumePluginRestore for each volume that is made from one. The server writes them from what
-//!   `progress` answers, in the `units` that you give. If you have a client for the API server anyway, you
-//!   can write your own: create one that is called as the snapshot before `create_snapshot` returns,
-//!   in the namespace of the server, and update its status. Labels and owner are added for you. The phases
-//!   `Completed`, `Failed` and `Canceled` end it, in any case; every other word goes on. Silence decides
-//!   nothing until the operation times out. The types are [`api::VolumePluginBackup`] and
-//!   [`api::VolumePluginRestore`]; all rules are in docs/plugins.md, "Show progress in the cluster".
+//!   [`Class`] decides whether the call is retried. A panic is an error as well, of this call only.
+//! - **Logs are events of [`tracing`]**, with the fields of their spans. They appear in the log of
+//!   the backup or restore, starting at the server's log level (`--log-level`, default `info`).
+//!   Printed output is logged as debug text; printing before [`Plugin::serve`] is an error, since
+//!   the first line is the handshake with the server.
+//! - **Progress of snapshots is visible in the cluster** as a VolumePluginBackup for each snapshot
+//!   and a VolumePluginRestore for each volume that is created from one. The server writes them
+//!   from the results of `progress`, in the `units` that you give. If you have a client for the API
+//!   server anyway, you can write your own: create one with the name of the snapshot before
+//!   `create_snapshot` returns, in the namespace of the server, and update its status. The server
+//!   adds labels and owner. The phases `Completed`, `Failed` and `Canceled` always end it; every
+//!   other phase means that it is still running. Silence decides nothing until the operation times
+//!   out. The types are [`api::VolumePluginBackup`] and [`api::VolumePluginRestore`]; all rules are
+//!   in docs/plugins.md, "Show progress in the cluster".
 //! - **Velero knows all kinds but one**: version 2 of the [`VolumeSnapshotter`]. It is served to
-//!   Velero as version 1, which uploads within `create_snapshot`: see [`Plugin::volume_snapshotter`].
+//!   Velero as version 1, which uploads within `create_snapshot`: see
+//!   [`Plugin::volume_snapshotter`].
 
 mod arguments;
 mod log;

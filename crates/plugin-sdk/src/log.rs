@@ -1,8 +1,9 @@
-//! The log of a plugin: one JSON object per line on standard error, which is what hosts read.
+//! The log of a plugin: one JSON object per line on standard error, which is the format that hosts
+//! read.
 //!
-//! `@message` and `@level` are go-plugin's keys; there is no `@timestamp`, and the host takes its own.
-//! `logSource` with `@logSourceSetBy` is what Velero's framework writes, and makes Velero keep it.
-//! All other keys become fields of the host's log.
+//! `@message` and `@level` are go-plugin's keys; `@timestamp` is omitted, and the host uses its own
+//! time. `logSource` with `@logSourceSetBy` is what Velero's framework writes, and makes Velero
+//! keep it. All other keys become fields of the host's log.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -18,17 +19,18 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 use tracing_subscriber::registry::{LookupSpan, Scope};
 
-/// The longest line with its end: go-plugin takes a longer one for several, and none of them is JSON.
+/// Maximum length of a line with its line feed: go-plugin splits a longer line into several, none
+/// of which is JSON.
 const LINE_MAX: usize = 64 * 1024;
 
-/// A text that is shorter than this is not cut any further.
+/// Texts shorter than this are not truncated any further.
 const TEXT_MIN: usize = 64;
 
-/// What speaks of each call at low levels, and is ours, not the author's.
+/// Libraries of the SDK, not the author's, that log each call at low levels.
 const NOISY_LIBRARIES: [&str; 5] = ["h2", "hyper", "hyper_util", "tonic", "tower"];
 
-/// Has all events from `level` on, and all panics, written as lines. An author who has set a
-/// subscriber before knows better, and keeps it.
+/// Writes all events from `level` on, and all panics, as lines. A subscriber that the author has
+/// set before takes precedence.
 pub(crate) fn install(level: LevelFilter) {
     let lines = tracing_subscriber::registry().with(targets(level)).with(JsonLinesLayer(write));
     let _ = tracing::subscriber::set_global_default(lines);
@@ -46,7 +48,7 @@ fn targets(level: LevelFilter) -> Targets {
 }
 
 fn write(line: &str) {
-    // Nobody is left to be told that it cannot be written.
+    // A failure to write to standard error cannot be reported anywhere.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -54,7 +56,7 @@ fn panic_line(info: &PanicHookInfo<'_>) -> String {
     let message = format!("panic: {}", info.payload_as_str().unwrap_or("without a text"));
     let source = info.location().map(|at| format!("{}:{}", at.file(), at.line()));
     let mut fields = Fields::default();
-    // Only if the environment asks for it.
+    // Captured only if the environment asks for it.
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         fields.0.insert("backtrace".to_owned(), backtrace.to_string().into());
@@ -62,10 +64,10 @@ fn panic_line(info: &PanicHookInfo<'_>) -> String {
     json_line(Level::ERROR, message, source, fields)
 }
 
-/// One line with its end.
+/// One line with its line feed.
 fn json_line(level: Level, message: String, source: Option<String>, fields: Fields) -> String {
     let Fields(mut object) = fields;
-    // Go's host panics on what it does not expect in its own keys.
+    // Go's host panics on unexpected values in its own keys.
     object.retain(|key, _| !key.starts_with('@'));
     object.insert("@message".to_owned(), message.into());
     object.insert("@level".to_owned(), level.as_str().to_lowercase().into());
@@ -84,7 +86,8 @@ fn json_line(level: Level, message: String, source: Option<String>, fields: Fiel
     }
 }
 
-/// Cuts the longest text, by what is too much or by half: signs that are escaped count more.
+/// Truncates the longest text, by the excess or by half: escaped characters take more than one
+/// byte.
 fn truncate_longest_text(object: &mut Map<String, Value>, excess: usize) -> bool {
     let texts = object.values_mut().filter_map(|value| match value {
         Value::String(text) => Some(text),

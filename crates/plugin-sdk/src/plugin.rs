@@ -1,4 +1,4 @@
-//! What a binary offers, collected and served.
+//! Registration and serving of the plugins of a binary.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::{arguments, log, process, usage};
 
 /// The plugins of a binary: add them, then [`serve`](Self::serve).
 ///
-/// The actions without a version in the method's name are listed as version 2, which Velero has known
-/// since 1.11. Those `_v1` are for servers older than that. They cannot start operations, and a
-/// restore action cannot have its item wait: if it does so all the same, its `execute` is answered
-/// with an error.
+/// The methods for actions without a version in their names list the action as version 2, which
+/// Velero has known since 1.11. Those ending in `_v1` are for older servers. Such actions cannot
+/// start operations, and a restore action cannot make its item wait: if it does so anyway, its
+/// `execute` returns an error to the server.
 #[must_use = "a plugin does nothing until it is served"]
 pub struct Plugin {
     command: String,
@@ -28,7 +28,7 @@ pub struct Plugin {
     mistakes: Vec<RegistrationError>,
 }
 
-/// What its author did wrong. Told at the start, so that it is seen at once.
+/// A mistake of the plugin's author, reported at the start so that it is noticed at once.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum RegistrationError {
     #[error(transparent)]
@@ -47,9 +47,9 @@ enum RegistrationError {
 }
 
 impl Plugin {
-    /// None yet.
+    /// An empty set of plugins.
     pub fn new() -> Self {
-        // Servers start a plugin by what it lists here, and compare it: it must be the same word.
+        // Servers start a plugin by the command listed here, and compare it: it must be identical.
         let command = std::env::args_os().next().unwrap_or_default();
         let (command, mistakes) = match command.into_string() {
             Ok(command) => (command, Vec::new()),
@@ -92,16 +92,16 @@ impl Plugin {
         self.add(name, |plugins, name| plugins.delete_item_action(name, Arc::new(action)))
     }
 
-    /// Adds an action that says which items must be backed up together.
+    /// Adds an action that names the items that must be backed up together.
     pub fn item_block_action(self, name: &str, action: impl ItemBlockAction + 'static) -> Self {
         self.add(name, |plugins, name| plugins.item_block_action(name, Arc::new(action)))
     }
 
     /// Adds a snapshotter.
     ///
-    /// It is listed as version 2 to servers that say that they know it, as Bowline does. To others it
-    /// is served as version 1: `create_snapshot` waits for the creation, uploads, and returns when
-    /// that is done; if it cannot be done, the snapshot is deleted again.
+    /// The snapshotter is listed as version 2 to servers that announce that they know it, as
+    /// Bowline does. To others it is served as version 1: `create_snapshot` waits for the creation,
+    /// uploads, and then returns; if that fails, the snapshot is deleted again.
     pub fn volume_snapshotter(
         mut self,
         name: &str,
@@ -120,9 +120,9 @@ impl Plugin {
         self
     }
 
-    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns, unless it has created
-    /// a [`VolumePluginBackup`](bowline_api::VolumePluginBackup) by then that says otherwise. Its `progress`
-    /// and `cancel` are never called.
+    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns, unless it
+    /// has created a [`VolumePluginBackup`](bowline_api::VolumePluginBackup) by then that says
+    /// otherwise. Its `progress` and `cancel` are never called.
     pub fn volume_snapshotter_v1(
         self,
         name: &str,
@@ -131,19 +131,19 @@ impl Plugin {
         self.add(name, |plugins, name| plugins.volume_snapshotter_v1(name, Arc::new(snapshotter)))
     }
 
-    /// Adds a store.
+    /// Adds an object store.
     pub fn object_store(self, name: &str, store: impl ObjectStore + 'static) -> Self {
         self.add(name, |plugins, name| plugins.object_store(name, Arc::new(store)))
     }
 
-    /// Answers the server that has started this process, until it says to stop. What this returns is
-    /// what `main` returns.
+    /// Answers the server that started this process, until the server stops it. The result is the
+    /// exit code of `main`.
     ///
-    /// It brings its own runtime, takes over standard output and makes its log the default of
-    /// [`tracing`], unless there is one, and the only one of panics.
+    /// This function creates its own runtime, takes over standard output, installs its log as the
+    /// default of [`tracing`], unless there is one, and replaces the panic hook.
     ///
-    /// Started by a person it says what it is. A name that is none, or that is there twice, ends it at
-    /// once, however it was started.
+    /// If a person starts the binary, it prints its usage. An invalid or duplicate plugin name ends
+    /// the process at once, however it was started.
     pub fn serve(self) -> ExitCode {
         let by_host = std::env::var_os(COOKIE_ENV).is_some_and(|cookie| cookie == COOKIE);
         let report = if by_host { log::error } else { print_to_stderr };
@@ -188,7 +188,8 @@ impl Plugin {
         self
     }
 
-    /// What there is for a host that knows these kinds, or all that is wrong, whatever the host.
+    /// The plugins for a host that knows these kinds, or all registration errors, whatever the
+    /// host.
     fn plugins_for_host(mut self, kinds: Option<&str>) -> Result<Plugins, Vec<RegistrationError>> {
         let listed = self.plugins.list();
         if listed.is_empty() && self.snapshotters.is_empty() && self.mistakes.is_empty() {

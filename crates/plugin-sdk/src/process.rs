@@ -1,11 +1,11 @@
-//! The life of a plugin process that a host has started.
+//! Life of a plugin process that a host has started.
 //!
 //! # Guarantees
-//! - The first line on standard output is the handshake, and it comes when calls can.
-//! - What else is printed to standard output goes to standard error, so that it disturbs nobody.
-//! - The process ends within two seconds of `Shutdown` or SIGTERM, and its socket is gone then.
-//! - SIGINT is ignored: whoever stops the server at a terminal sends it to all its processes, and the
-//!   server stops its plugins itself when it has done with them.
+//! - The first line on standard output is the handshake, printed when calls can be answered.
+//! - All other output to standard output goes to standard error, where it does no harm.
+//! - The process ends within two seconds of `Shutdown` or SIGTERM, and its socket is removed.
+//! - SIGINT is ignored: a terminal sends it to all processes of the server that is interrupted
+//!   there, and the server stops its plugins itself when it no longer needs them.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::socket::{self, Socket};
 
-/// Why a plugin could not serve.
+/// Reasons why a plugin could not serve.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("starting the runtime: {0}")]
@@ -32,12 +32,12 @@ pub(crate) enum Error {
     Serve(io::Error),
 }
 
-/// Serves until it is told to stop.
+/// Serves until a host or a signal stops the process.
 pub(crate) fn run(plugins: Plugins) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(Error::Runtime)?;
     let result = runtime.block_on(serve(plugins));
-    // Work that blocks a thread must not hold up the end.
+    // Work that blocks a thread must not delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -51,11 +51,11 @@ async fn serve(plugins: Plugins) -> Result<(), Error> {
     let terminated = async {
         terminate.recv().await;
     };
-    // `output` stays open to the end: a host may take its end for ours.
+    // `output` stays open to the end: a host may take its end for the end of the process.
     plugins.serve(listener, terminated).await.map_err(Error::Serve)
 }
 
-/// Standard output, for us alone: what others print goes to standard error from now on.
+/// Standard output, for the handshake alone: all other output goes to standard error from now on.
 fn claim_stdout() -> io::Result<File> {
     let output = io::stdout().as_fd().try_clone_to_owned()?;
     nix::unistd::dup2_stdout(io::stderr())?;

@@ -9,22 +9,22 @@ use std::path::{Path, PathBuf};
 use bowline_plugin_wire::handshake::{self, HandshakeError, SOCKET_DIR_ENV};
 use tokio::net::{UnixListener, UnixSocket};
 
-/// How many connections may wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: u32 = 64;
 
-/// How many names are tried. One is enough unless somebody else knows them.
+/// Number of names that are tried. One is enough unless another process guesses them.
 const MAX_ATTEMPTS: usize = 16;
 
-/// Why there is no socket.
+/// Reasons why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Hosts could not read its path.
+    /// The path would be unreadable for hosts.
     #[error(
         "no socket can be in {}: {source}; set {SOCKET_DIR_ENV} to another folder",
         folder.display()
     )]
     Folder { folder: PathBuf, source: HandshakeError },
-    /// The path has signs that the handshake has no place for.
+    /// The path contains characters that the handshake cannot represent.
     #[error(
         "no socket can be in {}: the path has signs that cannot be told to the server; \
          set {SOCKET_DIR_ENV} to another folder",
@@ -49,7 +49,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Listens at a new path in `folder`, where only our own user can connect.
+    /// Listens at a new path in `folder`, where only the same user can connect.
     pub(crate) fn listen(folder: &Path) -> Result<(Self, UnixListener), Error> {
         let mut tries = 0;
         loop {
@@ -75,7 +75,7 @@ impl Drop for Socket {
     }
 }
 
-/// Go names them like this, too.
+/// Same pattern as in Go.
 fn new_path(folder: &Path) -> Result<PathBuf, Error> {
     let random = RandomState::new().hash_one(std::process::id()) % 10_000_000_000;
     let path = folder.join(format!("plugin{random}"));
@@ -90,7 +90,7 @@ fn listen(path: &Path) -> io::Result<(Socket, UnixListener)> {
     let unbound = UnixSocket::new_stream()?;
     unbound.bind(path)?;
     let socket = Socket { path: path.to_owned() };
-    // Before anybody can connect: nobody can until we listen.
+    // Set before listening, so that no connection is accepted with other permissions.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     Ok((socket, unbound.listen(BACKLOG)?))
 }

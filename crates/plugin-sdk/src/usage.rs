@@ -1,10 +1,10 @@
-//! What a person is told who starts a plugin.
+//! Usage text for a person who starts a plugin.
 
 use std::fmt::Write as _;
 
 use bowline_plugin::{Kind, Name};
 
-/// What this is, what it holds, and what to do with it.
+/// Description of the binary, its plugins, and how to use it.
 pub(crate) fn usage_text(command: &str, plugins: &[(Kind, Name)]) -> String {
     let width = plugins.iter().map(|(kind, _)| kind.as_str().len()).max().unwrap_or_default();
     let mut list = String::new();

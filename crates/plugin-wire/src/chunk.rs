@@ -6,10 +6,10 @@ use bowline_plugin::{ByteStream, Code, Error};
 use bytes::Bytes;
 use futures_util::{Stream, TryStreamExt as _, stream};
 
-/// The largest piece that is sent. Larger ones are no faster and cost memory on both sides.
+/// Maximum size of a piece. Larger pieces are no faster and cost memory on both sides.
 pub(crate) const MAX_CHUNK: usize = 256 << 10;
 
-/// The same bytes, in pieces of at most [`MAX_CHUNK`] and none empty.
+/// The same bytes, in non-empty pieces of at most [`MAX_CHUNK`].
 pub(crate) fn chunks(body: ByteStream) -> impl Stream<Item = io::Result<Bytes>> + Send {
     body.map_ok(|bytes| stream::iter(split(bytes).map(Ok))).try_flatten()
 }
@@ -21,12 +21,12 @@ fn split(mut bytes: Bytes) -> impl Iterator<Item = Bytes> {
     })
 }
 
-/// An error of a plugin as that of a stream.
+/// Converts an error of a plugin to one of a stream.
 pub(crate) fn to_io(error: Error) -> io::Error {
     io::Error::other(error)
 }
 
-/// An error of a stream; if it was a plugin's, it is that again.
+/// Converts an error of a stream; one that wraps a plugin's error becomes that error again.
 pub(crate) fn from_io(error: io::Error) -> Error {
     error.downcast::<Error>().unwrap_or_else(|error| {
         let code = match error.kind() {

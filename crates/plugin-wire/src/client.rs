@@ -1,14 +1,14 @@
-//! The host's side: the traits of [`bowline_plugin`], spoken over a [`Connection`](crate::Connection).
+//! The host's side: the traits of [`bowline_plugin`] over a [`Connection`](crate::Connection).
 //!
-//! There is one adapter per service and version. Those of version 1 behave as the newest version
-//! whose new parts are never used: see each. An adapter is a connection and a name, so it can be made
-//! for each call.
+//! There is one adapter per service and version. Those of version 1 behave like the newest version
+//! with its new features unused: see each. An adapter consists of a connection and a name, so it
+//! can be created for each call.
 //!
-//! # What is guaranteed
+//! # Guarantees
 //! - Code, text and origin of a plugin's error are kept as the plugin sent them.
 //! - An answer that breaks the rules is an error of code `Internal` that names the plugin and the
 //!   rule, and never a panic.
-//! - When a call is dropped, the plugin is told. No call has a time limit of its own.
+//! - When a call is dropped, the plugin is notified. Calls have no time limits of their own.
 //! - If there is no answer because the plugin is gone, the code is `Unavailable` or `Cancelled`.
 
 mod backup_item_action;
@@ -57,7 +57,7 @@ macro_rules! adapter {
                     .max_encoding_message_size(self.connection.message_limit())
             }
 
-            /// For the first field of each request.
+            /// The first field of each request.
             fn plugin(&self) -> String {
                 self.plugin.to_string()
             }
@@ -66,7 +66,7 @@ macro_rules! adapter {
 }
 use adapter;
 
-/// Refuses an answer.
+/// The error for an invalid answer.
 fn invalid(plugin: &Name, reason: impl std::fmt::Display) -> Error {
     Error::new(Code::Internal, format!("plugin {plugin} returned an invalid answer: {reason}"))
 }

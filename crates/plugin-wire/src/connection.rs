@@ -1,4 +1,4 @@
-//! The way to one plugin process.
+//! The connection to one plugin process.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -12,11 +12,11 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
 
-/// Errors with a stack travel in trailers. hyper's limit of 16 KiB loses even their text; this is the
-/// one of Go.
+/// Errors with a stack trace travel in trailers. hyper's limit of 16 KiB would lose even their
+/// text; this is Go's limit.
 const HEADER_LIST_MAX: u32 = 16 << 20;
 
-/// What a call on a connection that is lost already fails with: it has not been sent.
+/// Error of a call on a connection that was already lost: the call has not been sent.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection to the plugin at {} is lost", path.display())]
 pub(crate) struct ConnectionLost {
@@ -25,12 +25,12 @@ pub(crate) struct ConnectionLost {
 
 /// A connection to one plugin process. Cheap to clone; all clones share it.
 ///
-/// It belongs to the process that was there when it was made. When it breaks it stays broken, and
-/// calls answer `Unavailable`: it is never silently made anew, since behind the same path there may be
-/// another process by then, which has not been initialised.
+/// The connection belongs to the process that was there when it was made. Once broken it stays
+/// broken, and calls return `Unavailable`: it is never silently reconnected, since the same path
+/// may belong to another process by then, which has not been initialised.
 ///
-/// It has no time limits and sends no keepalive pings (Go plugins hang up on those). Whoever calls
-/// limits the time of a call by dropping it.
+/// A connection has no time limits and sends no keepalive pings (Go plugins close the connection on
+/// those). Callers limit the time of a call by dropping it.
 #[derive(Clone, Debug)]
 pub struct Connection {
     channel: Channel,
@@ -38,8 +38,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// The largest message in either direction, in bytes, unless another limit is set. Objects of a bucket come in
-    /// pieces; items do not, but the API server takes none that is half as large.
+    /// Maximum size of a message in either direction, in bytes, unless another limit is set.
+    /// Objects of a bucket are sent in pieces; items are not, but the API server accepts none that
+    /// is half as large.
     pub const MESSAGE_LIMIT: usize = 8 << 20;
 
     /// Connects to the unix socket that a plugin named in its handshake.
@@ -60,24 +61,24 @@ impl Connection {
         Ok(Self { channel, message_limit: Self::MESSAGE_LIMIT })
     }
 
-    /// The same connection with another limit for messages, in bytes.
+    /// The same connection with another message limit, in bytes.
     #[must_use]
     pub fn with_message_limit(self, message_limit: usize) -> Self {
         Self { message_limit, ..self }
     }
 
-    /// The largest message in either direction.
+    /// Maximum size of a message in either direction.
     pub(crate) fn message_limit(&self) -> usize {
         self.message_limit
     }
 
-    /// For the stubs.
+    /// The channel for the generated clients.
     pub(crate) fn channel(&self) -> Channel {
         self.channel.clone()
     }
 }
 
-/// A connector that gives away one stream and has no other.
+/// A connector that hands out one stream, once.
 struct SingleUseConnector {
     path: PathBuf,
     stream: Option<UnixStream>,

@@ -1,4 +1,4 @@
-//! Values that more than one service has, in both directions.
+//! Conversion of values that several services share, in both directions.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use crate::proto::generated as wire;
 
-/// The first second of year 1, Go's time that is not set.
+/// The first second of year 1: Go's zero time.
 const GO_ZERO_TIME_SECONDS: i64 = -62_135_596_800;
 
 const NANOS_PER_SECOND: i32 = 1_000_000_000;
 
-/// Waits are cut off here, so that whoever adds them to a time does not have to fear the result.
+/// Upper bound of waits, so that adding one to a time cannot overflow.
 const MAX_WAIT: Duration = Duration::from_hours(366 * 24);
 
 pub(crate) fn identifiers(items: Vec<wire::ResourceIdentifier>) -> Vec<ResourceIdentifier> {
@@ -47,7 +47,7 @@ pub(crate) fn selector(selector: Option<wire::ResourceSelector>) -> ResourceSele
     }
 }
 
-// An `Option`, since that is what the field is.
+// An `Option`, since the field is optional.
 #[expect(clippy::unnecessary_wraps, reason = "the field is optional")]
 pub(crate) fn to_selector(selector: ResourceSelector) -> Option<wire::ResourceSelector> {
     Some(wire::ResourceSelector {
@@ -61,7 +61,7 @@ pub(crate) fn to_selector(selector: ResourceSelector) -> Option<wire::ResourceSe
 
 pub(crate) fn progress(progress: wire::OperationProgress) -> Progress {
     let state = match (progress.completed, progress.err) {
-        // As in Velero, an error counts at the end only.
+        // As in Velero, an error counts only once the operation has completed.
         (false, _) => State::Running,
         (true, err) if err.is_empty() => State::Succeeded,
         (true, err) => State::Failed(err),
@@ -82,7 +82,7 @@ pub(crate) fn to_progress(progress: Progress) -> Option<wire::OperationProgress>
     let (completed, err) = match progress.state {
         State::Running => (false, String::new()),
         State::Succeeded => (true, String::new()),
-        // Without a text it would be a success.
+        // Without a text the failure would look like a success.
         State::Failed(err) if err.is_empty() => (true, "the plugin gave no reason".to_owned()),
         State::Failed(err) => (true, err),
     };
@@ -98,7 +98,7 @@ pub(crate) fn to_progress(progress: Progress) -> Option<wire::OperationProgress>
     })
 }
 
-/// A time, if it is one: not Go's zero, nor out of range.
+/// A time; `None` for Go's zero time and for times out of range.
 fn timestamp(time: prost_types::Timestamp) -> Option<Timestamp> {
     let in_range =
         time.seconds > GO_ZERO_TIME_SECONDS && (0..NANOS_PER_SECOND).contains(&time.nanos);
@@ -110,7 +110,7 @@ fn to_timestamp(time: Option<Timestamp>) -> prost_types::Timestamp {
         return prost_types::Timestamp { seconds: GO_ZERO_TIME_SECONDS, nanos: 0 };
     };
     let (seconds, nanos) = (time.as_second(), time.subsec_nanosecond());
-    // Before 1970 jiff counts both backwards; protobuf counts nanoseconds forwards always.
+    // Before 1970 jiff counts both backwards; protobuf always counts nanoseconds forwards.
     if nanos < 0 {
         prost_types::Timestamp { seconds: seconds - 1, nanos: nanos + NANOS_PER_SECOND }
     } else {
@@ -118,7 +118,7 @@ fn to_timestamp(time: Option<Timestamp>) -> prost_types::Timestamp {
     }
 }
 
-/// How long to wait, if that is given: absent, zero, negative and malformed are not.
+/// A wait; `None` if absent, zero, negative or malformed.
 pub(crate) fn wait(duration: Option<prost_types::Duration>) -> Option<Duration> {
     let duration = duration?;
     let seconds = u64::try_from(duration.seconds).ok()?;
@@ -133,7 +133,7 @@ pub(crate) fn to_wait(wait: Option<Duration>) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds, nanos: wait.subsec_nanos().try_into().ok()? })
 }
 
-/// Zero is not given, and less is nonsense.
+/// The rate; `None` for zero, which means "not given", and for negative values.
 pub(crate) fn iops(iops: i64) -> Option<i64> {
     Some(iops).filter(|iops| *iops > 0)
 }

@@ -1,5 +1,5 @@
-//! How a host and a plugin process find each other: the environment that the plugin is started in,
-//! and the one line that it prints.
+//! The handshake between a host and a plugin process: the environment that the plugin is started
+//! in, and the one line that it prints.
 //!
 //! ```text
 //! 1|2|unix|/tmp/plugin123456|grpc|
@@ -15,30 +15,31 @@ use std::path::{Path, PathBuf};
 
 use bowline_plugin::Kind;
 
-/// The variable that tells a plugin that a host has started it, and not a person.
+/// The variable that shows a plugin that a host has started it, and not a person.
 pub const COOKIE_ENV: &str = "VELERO_PLUGIN";
-/// Its value.
+/// Value of [`COOKIE_ENV`].
 pub const COOKIE: &str = "hello";
-/// The versions of the protocol that the host speaks, separated by commas.
+/// Protocol versions of the host, separated by commas.
 pub const VERSIONS_ENV: &str = "PLUGIN_PROTOCOL_VERSIONS";
 /// The lowest port for a plugin that would listen on one.
 pub const MIN_PORT_ENV: &str = "PLUGIN_MIN_PORT";
 /// The highest port for a plugin that would listen on one.
 pub const MAX_PORT_ENV: &str = "PLUGIN_MAX_PORT";
-/// The folder for the plugin's socket; the folder for temporary files, if it is not set.
+/// Folder for the plugin's socket; the folder for temporary files if not set.
 pub const SOCKET_DIR_ENV: &str = "PLUGIN_UNIX_SOCKET_DIR";
-/// The kinds that the host knows beyond those of Velero, separated by commas. A plugin lists such a
-/// kind only if it is among them: Velero refuses to start on a kind that it does not know.
+/// Kinds that the host knows beyond those of Velero, separated by commas. A plugin lists such a
+/// kind only if it is among them: Velero refuses to start if a plugin lists a kind that it does not
+/// know.
 pub const KINDS_ENV: &str = "BOWLINE_PLUGIN_KINDS";
 
-/// The version of the line.
+/// Version of the handshake line.
 pub const CORE_VERSION: u32 = 1;
-/// The version of the protocol.
+/// Version of the plugin protocol.
 pub const APP_VERSION: u32 = 2;
-/// What a plugin calls itself in the health service.
+/// Name of a plugin in the health service.
 pub const SERVICE: &str = "plugin";
 
-/// What the host sets in the environment of a plugin, on top of its own.
+/// Variables that the host sets for a plugin, in addition to its own.
 pub const ENVIRONMENT: [(&str, &str); 5] = [
     (COOKIE_ENV, COOKIE),
     (VERSIONS_ENV, "2"),
@@ -47,17 +48,17 @@ pub const ENVIRONMENT: [(&str, &str); 5] = [
     (KINDS_ENV, "VolumeSnapshotterV2"),
 ];
 
-/// What must not be in the environment of a plugin: it would ask for TLS, or for many connections in
-/// one.
+/// Variables that must not be set for a plugin: they would request TLS, or several connections
+/// multiplexed over one.
 pub const REMOVED_FROM_ENVIRONMENT: [&str; 2] = ["PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC"];
 
-/// The longest path of a socket: the system's 108 bytes with their final zero.
+/// Maximum length of a socket path: the system's 108 bytes without the final zero.
 const PATH_MAX: usize = 107;
 
-/// go-plugin ignores a shorter sixth field, so that one is no certificate.
+/// go-plugin ignores a shorter sixth field, so a shorter one is not a certificate.
 const CERTIFICATE_MIN: usize = 50;
 
-/// Where a plugin listens.
+/// Address of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address(PathBuf);
 
@@ -68,45 +69,45 @@ impl Address {
     }
 }
 
-/// What is wrong with the first line of a plugin.
+/// Errors in the first line of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandshakeError {
     /// Something else was printed.
     #[error("the first line on standard output is no handshake: `{0}`")]
     NotAHandshake(Excerpt),
-    /// The line is of another version.
+    /// Unsupported version of the line.
     #[error("the plugin speaks version {0} of go-plugin, not {CORE_VERSION}")]
     CoreVersion(u32),
-    /// The protocol is of another version.
+    /// Unsupported version of the protocol.
     #[error("the plugin speaks version {0} of the plugin protocol, not {APP_VERSION}")]
     AppVersion(u32),
-    /// It listens on a port.
+    /// The plugin listens on a TCP port.
     #[error("the plugin listens on the network at {0}; only unix sockets are supported")]
     Tcp(Excerpt),
-    /// It listens on something else.
+    /// The plugin listens on an unknown network.
     #[error("the plugin listens on `{0}`; only unix sockets are supported")]
     Network(Excerpt),
-    /// It speaks go-plugin's old protocol.
+    /// The plugin uses go-plugin's old protocol.
     #[error("the plugin speaks net/rpc; only gRPC is supported")]
     NetRpc,
-    /// It speaks something else.
+    /// The plugin uses an unknown protocol.
     #[error("the plugin speaks `{0}`; only gRPC is supported")]
     Protocol(Excerpt),
-    /// It does not say where it listens.
+    /// No socket path.
     #[error("the path of the plugin's socket is empty")]
     NoPath,
-    /// No socket can be there.
+    /// The socket path is too long.
     #[error("the path of the plugin's socket has {0} bytes, more than {PATH_MAX}")]
     LongPath(usize),
-    /// It wants TLS, which it was not asked for.
+    /// The plugin requires TLS, which was not requested.
     #[error("the plugin wants TLS, which is not supported")]
     Tls,
-    /// It wants many connections in one, which it was not asked for.
+    /// The plugin multiplexes connections, which was not requested.
     #[error("the plugin multiplexes its connection, which is not supported")]
     Multiplexed,
 }
 
-/// The beginning of what a plugin printed, fit for a message.
+/// The beginning of a plugin's output, safe to show in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt(String);
 
@@ -165,12 +166,13 @@ pub fn parse(line: &str) -> Result<Address, HandshakeError> {
     }
 }
 
-/// The line that a plugin prints, without its end, once it listens at `socket`.
+/// The line that a plugin prints, without its line feed, once it listens at `socket`.
 pub fn format(socket: &Path) -> String {
     format!("{CORE_VERSION}|{APP_VERSION}|unix|{}|grpc|", socket.display())
 }
 
-/// Whether a host knows a kind, so that a plugin may list it; `kinds` is the value of [`KINDS_ENV`].
+/// True if a host knows a kind, so that a plugin may list it; `kinds` is the value of
+/// [`KINDS_ENV`].
 pub fn host_knows(kind: Kind, kinds: Option<&str>) -> bool {
     kind != Kind::VolumeSnapshotterV2
         || kinds.unwrap_or_default().split(',').any(|known| known.trim() == kind.as_str())

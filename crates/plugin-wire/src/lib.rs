@@ -1,16 +1,16 @@
-//! How the host and its plugins talk: Velero's protocol, from both sides.
+//! Velero's plugin protocol, for the host and for plugins.
 //!
 //! A plugin is a process that prints one line, the [`handshake`], and then answers gRPC calls on a
 //! unix socket. The host reaches it with a [`Connection`] and the adapters of [`client`], which are
-//! the traits of [`bowline_plugin`] spoken over the wire. A plugin answers with [`server`], which
-//! takes implementations of the same traits.
+//! the traits of [`bowline_plugin`] over the wire. A plugin answers with [`server`], which takes
+//! implementations of the same traits.
 //!
-//! Only values of [`bowline_plugin`] cross the border of this crate; what protobuf makes of them
-//! stays inside. What the other side sends is checked here, once: neither side trusts the other.
+//! Only values of [`bowline_plugin`] cross the border of this crate; protobuf types stay inside.
+//! Messages from the other side are validated here, once: neither side trusts the other.
 //!
-//! The `.proto` files are in `proto/`. They have the packages, services and numbers of Velero's, plus
-//! the second version of the VolumeSnapshotter and its uploads, which Velero has not got. The code
-//! made from them is checked in; after a change to them, make it anew:
+//! The `.proto` files are in `proto/`. They have the packages, services and numbers of Velero's,
+//! plus the second version of the VolumeSnapshotter and its uploads, which Velero does not have.
+//! The generated code is checked in; after a change to the files, regenerate it:
 //!
 //! ```text
 //! cargo run --manifest-path crates/plugin-wire/codegen/Cargo.toml

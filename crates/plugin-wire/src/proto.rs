@@ -1,8 +1,8 @@
-//! The code made from `proto/`, one module per package.
+//! Code generated from `proto/`, one module per package.
 //!
-//! Packages refer to each other as neighbours, so they must be that here too.
+//! Packages refer to each other as siblings, so they must be siblings here too.
 
-/// One package, as it was written.
+/// One package, as generated.
 macro_rules! package {
     ($name:ident, $file:literal) => {
         #[allow(

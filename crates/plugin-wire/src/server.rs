@@ -1,15 +1,15 @@
 //! The plugin's side: implementations of the traits of [`bowline_plugin`], served over the wire.
 //!
-//! [`Plugins`] holds them by kind and name, [`Plugins::serve`] answers calls until it is told to
-//! stop. It is what an SDK is built on: it binds no socket, prints nothing and ends no process.
+//! [`Plugins`] holds them by kind and name, [`Plugins::serve`] answers calls until it is stopped.
+//! An SDK is built on this module: it binds no socket, prints nothing and ends no process.
 //!
-//! # What is guaranteed
-//! - All services are there, also those of kinds without an implementation. A call for a name that
-//!   is not there is an error of code `Unknown` in Velero's words.
-//! - Implementations see checked values only: items with a kind, ids that are not empty.
-//! - An implementation that panics is answered for with `Aborted`, and others go on. That needs
-//!   `panic = "unwind"`, Rust's default.
-//! - A call that the host gives up is dropped. The body of an object ends with an error then, never
+//! # Guarantees
+//! - All services exist, also those of kinds without an implementation. A call for an unknown name
+//!   is an error of code `Unknown` with Velero's message.
+//! - Implementations receive only validated values: items with a kind, ids that are not empty.
+//! - A panic in an implementation is answered with `Aborted`, and the others keep working. That
+//!   needs `panic = "unwind"`, Rust's default.
+//! - A call that the host gives up is dropped. The body of an object then ends with an error, never
 //!   as if it were complete.
 
 mod backup_item_action;
@@ -30,7 +30,7 @@ use bytes::Bytes;
 pub use bridge::v1_with_upload;
 pub use plugins::{AlreadyRegistered, Plugins};
 
-/// Refuses a request.
+/// The error for an invalid request.
 fn invalid(reason: impl std::fmt::Display) -> Error {
     Error::new(Code::InvalidArgument, reason.to_string())
 }
@@ -39,7 +39,8 @@ fn item(json: Bytes) -> Result<Item> {
     Item::from_json(json).map_err(invalid)
 }
 
-/// A Backup or a Restore. Velero's plugins accept nothing and `{}`, so these are empty ones.
+/// A Backup or a Restore. Velero's plugins accept an empty message and `{}`, so both are an empty
+/// resource.
 fn resource<T: serde::de::DeserializeOwned>(json: Bytes) -> Result<Encoded<T>> {
     let json = match json.trim_ascii() {
         b"" | b"{}" => Bytes::from_static(br#"{"metadata":{},"spec":{}}"#),
@@ -61,7 +62,8 @@ fn volume(id: String) -> Result<VolumeId> {
     VolumeId::new(id).ok_or_else(|| invalid("the id of the volume is empty"))
 }
 
-/// Version 1 has no place for something, and to leave it out would be to forget it.
+/// The error for an action whose result version 1 cannot represent. Omitting that part would lose
+/// it.
 fn needs_version_2(action_does: &str) -> Error {
     let text =
         format!("the action {action_does}, which only version 2 can tell: register it as that");

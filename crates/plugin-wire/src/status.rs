@@ -12,13 +12,13 @@ use crate::connection::ConnectionLost;
 use crate::proto::generated::{Stack, StackFrame};
 use crate::proto::rpc;
 
-/// How much of a plugin's text is kept: stacks of usual length, and not a plugin's idea of a joke.
+/// Maximum length of a plugin's text: enough for usual stack traces, and a bound on abuse.
 const MAX_TEXT: usize = 64 << 10;
 
 /// The type of the one detail that plugins send.
 const STACK_TYPE_URL: &str = "type.googleapis.com/generated.Stack";
 
-/// What went wrong, as the caller sees it: code and text of the plugin, and the place it names.
+/// The error as the caller sees it: code and text of the plugin, and the origin that it names.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn to_error(status: Status) -> Error {
     let details = rpc::Status::decode(status.details()).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(crate) fn to_error(status: Status) -> Error {
         message = details.message;
     }
     let mut code = from_grpc(status.code());
-    // Only what went wrong on this side has a source. Then the plugin did not answer.
+    // Only errors of this side have a source. In that case the plugin did not answer.
     let mut source = status.source();
     if source.is_some() && code == Code::Unknown {
         code = Code::Unavailable;
@@ -49,15 +49,15 @@ pub(crate) fn to_error(status: Status) -> Error {
     if is_undelivered { error.undelivered() } else { error }
 }
 
-/// Whether the connection was lost before the call was sent. An `io::Error` hides what it wraps from
-/// the chain of causes.
+/// True if the connection was lost before the call was sent. An `io::Error` hides the error that it
+/// wraps from the chain of causes.
 fn is_connection_lost(error: &(dyn std::error::Error + 'static)) -> bool {
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     error.is::<ConnectionLost>()
         || wrapped.and_then(|inner| inner.downcast_ref::<ConnectionLost>()).is_some()
 }
 
-/// An error as it is sent.
+/// Converts an error to the status that is sent.
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn from_error(error: Error) -> Status {
     let code = to_grpc(error.code());
@@ -92,12 +92,12 @@ fn frame(origin: &Origin) -> StackFrame {
     StackFrame { file: file.to_owned(), line, function: origin.function.clone() }
 }
 
-/// Pairs the codes of both worlds, which have the same names.
+/// Maps the codes of both sides, which have the same names.
 macro_rules! codes {
     ($($name:ident),*) => {
         fn from_grpc(code: tonic::Code) -> Code {
             match code {
-                // Not an error, so none that we know.
+                // Not an error, so its meaning is unknown.
                 tonic::Code::Ok => Code::Unknown,
                 $(tonic::Code::$name => Code::$name,)*
             }

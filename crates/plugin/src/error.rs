@@ -1,9 +1,9 @@
-//! What goes wrong in a plugin.
+//! Errors of plugins.
 
 use std::fmt;
 
-/// An error of a plugin, or of the way to it: a code, the text that users see, and where in the
-/// plugin's source it came from, if the plugin says so.
+/// An error of a plugin, or of the connection to it: a code, the text that users see, and the place
+/// in the plugin's source that it came from, if the plugin reports it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -22,12 +22,12 @@ pub struct Origin {
     pub function: String,
 }
 
-/// What kind of failure it was, in the words of gRPC, which all plugins speak.
+/// Kind of a failure, with the codes of gRPC, which all plugins use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "named and defined by gRPC")]
 pub enum Code {
     Cancelled,
-    /// Plugins written with Velero's framework answer this for every error of their own.
+    /// Plugins written with Velero's framework return this for every error of their own.
     Unknown,
     InvalidArgument,
     DeadlineExceeded,
@@ -45,21 +45,21 @@ pub enum Code {
     Unauthenticated,
 }
 
-/// What an error means for the question whether to try again.
+/// Meaning of an error for the decision to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// It will be the same the next time.
+    /// A retry will fail as well.
     Permanent,
-    /// It may pass: the plugin was not there, or took too long.
+    /// A retry may succeed: the plugin was unavailable, or took too long.
     Transient,
-    /// The plugin does not have the method; for an optional one that is a normal answer.
+    /// The plugin does not have the method; for an optional method that is a normal answer.
     Unimplemented,
-    /// The plugin did not say. Worth a few tries, not many.
+    /// The plugin does not say. Worth a few retries, not many.
     Unclear,
 }
 
-/// What Velero's framework says for an operation id that a plugin does not know. The text is all
-/// that tells it apart.
+/// Message of Velero's framework for an operation id that a plugin does not know. Only the text
+/// identifies this error.
 const INVALID_OPERATION: (&str, &str) = ("operation ID ", " is invalid");
 const NOT_ASYNCHRONOUS: &str = "does not support asynchronous operations";
 
@@ -69,7 +69,7 @@ impl Error {
         Self { code, message: message.into(), origin: None, is_undelivered: false }
     }
 
-    /// An error of which nothing more is known.
+    /// An error without further information.
     pub fn unknown(message: impl Into<String>) -> Self {
         Self::new(Code::Unknown, message)
     }
@@ -79,32 +79,32 @@ impl Error {
         Self::new(Code::Unimplemented, format!("{method} is not implemented"))
     }
 
-    /// The operation `id` is not, or no longer, known.
+    /// The operation `id` is unknown, or no longer known.
     pub fn invalid_operation(id: impl fmt::Display) -> Self {
         let (before, after) = INVALID_OPERATION;
         Self::unknown(format!("{before}{id}{after}"))
     }
 
-    /// The plugin starts no operations, so there is none to ask about.
+    /// The plugin starts no operations, so it has no progress to report.
     pub fn not_asynchronous() -> Self {
         Self::unknown(format!("Plugin {NOT_ASYNCHRONOUS}"))
     }
 
-    /// The same error, with the place it came from.
+    /// The same error, with its origin.
     #[must_use]
     pub fn from_origin(mut self, origin: Option<Origin>) -> Self {
         self.origin = origin;
         self
     }
 
-    /// The same error, of a call that certainly never reached the plugin.
+    /// The same error, for a call that certainly never reached the plugin.
     #[must_use]
     pub fn undelivered(mut self) -> Self {
         self.is_undelivered = true;
         self
     }
 
-    /// The same error, its text led in by what was being done.
+    /// The same error, its text prefixed with the action that failed.
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);
@@ -121,18 +121,18 @@ impl Error {
         &self.message
     }
 
-    /// Where in the plugin's source it came from.
+    /// The place in the plugin's source that the error came from.
     pub fn origin(&self) -> Option<&Origin> {
         self.origin.as_ref()
     }
 
-    /// Whether the call certainly never reached the plugin, so that it can be made again whatever it
+    /// True if the call certainly never reached the plugin, so that it can be retried whatever it
     /// does.
     pub fn is_undelivered(&self) -> bool {
         self.is_undelivered
     }
 
-    /// Whether it makes sense to try again.
+    /// Class of the error, which decides whether to retry.
     pub fn class(&self) -> Class {
         match self.code {
             Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => Class::Transient,
@@ -153,9 +153,9 @@ impl Error {
     }
 }
 
-/// An error and its causes in one line. A cause that the text before quotes already is left out:
-/// some libraries put theirs into their own message. So are the query strings of addresses, which may
-/// be signed.
+/// An error and its causes in one line. A cause that the preceding text already quotes is omitted:
+/// some libraries include theirs in their own message. Query strings of URLs are omitted as well,
+/// since they may be signed.
 pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut line = String::new();
     let mut next = Some(error);
@@ -172,8 +172,8 @@ pub fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     without_queries(&line)
 }
 
-/// The text without what follows the `?` of an address. A signed address opens what it names, and
-/// some plugins quote theirs when they fail.
+/// The text without the query strings of URLs. A signed URL gives access to its object, and some
+/// plugins quote theirs in errors.
 fn without_queries(text: &str) -> String {
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '<' | '>');
     let mut cleaned = String::with_capacity(text.len());
@@ -194,7 +194,7 @@ fn without_queries(text: &str) -> String {
     cleaned
 }
 
-/// Whether a text is one of the two by which Velero's framework says "never".
+/// True if a text is one of the two with which Velero's framework reports a permanent error.
 fn is_permanent_message(message: &str) -> bool {
     let (before, after) = INVALID_OPERATION;
     let invalid = message.find(before).is_some_and(|at| {

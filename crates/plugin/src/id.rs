@@ -1,4 +1,4 @@
-//! Ids that only the plugin that gave them understands.
+//! Opaque ids, understood only by the plugin that issued them.
 
 /// Declares an id: a text that is not empty.
 macro_rules! id {
@@ -8,7 +8,7 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// An id; empty text is none.
+            /// An id; `None` for an empty text.
             pub fn new(id: impl Into<String>) -> Option<Self> {
                 Some(id.into()).filter(|id| !id.is_empty()).map(Self)
             }

@@ -1,16 +1,16 @@
-//! Which plugin: its kind and its name.
+//! Identity of a plugin: its kind and its name.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The kinds of plugins that can be listed, in the order in which their plugins are listed.
+/// The kinds of plugins, in the order in which their plugins are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "each is the version of the trait of the same name")]
 pub enum Kind {
     BackupItemAction,
     BackupItemActionV2,
     VolumeSnapshotter,
-    /// Not known to Velero, which refuses to start when a plugin lists it: see the SDK.
+    /// Unknown to Velero, which refuses to start if a plugin lists it: see the SDK.
     VolumeSnapshotterV2,
     ObjectStore,
     RestoreItemAction,
@@ -19,13 +19,13 @@ pub enum Kind {
     ItemBlockAction,
 }
 
-/// A kind that we do not know.
+/// An unknown kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown plugin kind `{0}`")]
 pub struct UnknownKind(pub String);
 
 impl Kind {
-    /// All of them, in order.
+    /// All kinds, in order.
     pub const ALL: [Self; 9] = [
         Self::BackupItemAction,
         Self::BackupItemActionV2,
@@ -38,7 +38,7 @@ impl Kind {
         Self::ItemBlockAction,
     ];
 
-    /// As it is spelled in listings.
+    /// The spelling used in listings.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BackupItemAction => "BackupItemAction",
@@ -53,7 +53,7 @@ impl Kind {
         }
     }
 
-    /// Whether `init` must be called before anything else, and again after a restart.
+    /// True if `init` must be called before any other method, and again after a restart.
     pub fn needs_init(self) -> bool {
         matches!(self, Self::VolumeSnapshotter | Self::VolumeSnapshotterV2 | Self::ObjectStore)
     }
@@ -80,24 +80,24 @@ impl FromStr for Kind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
-/// A text that is no name of a plugin.
+/// A text that is not a valid plugin name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is no name of a plugin: {reason}")]
 pub struct InvalidName {
     /// The text.
     pub name: String,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: &'static str,
 }
 
-/// What a name without a slash belongs to: provider `aws` is `velero.io/aws`.
+/// The namespace of names without a slash: provider `aws` is `velero.io/aws`.
 const DEFAULT_NAMESPACE: &str = "velero.io";
 
 /// The longest DNS name.
 const DNS_NAME_MAX: usize = 253;
 
 impl Name {
-    /// The name that a user means: one without a slash is Velero's.
+    /// The plugin name for a provider: one without a slash is Velero's.
     pub fn of_provider(text: &str) -> Result<Self, InvalidName> {
         if text.contains('/') {
             text.parse()

@@ -1,4 +1,4 @@
-//! Kubernetes objects on their way to and from plugins.
+//! Kubernetes objects exchanged with plugins.
 
 use std::ops::Deref;
 use std::sync::OnceLock;
@@ -11,36 +11,36 @@ use crate::nesting;
 
 /// A Kubernetes object of any kind, as JSON.
 ///
-/// It is kept as the bytes that it came as: most items pass through untouched, and those that are
-/// read are read into the type that their reader knows, with [`parse`](Self::parse). It is known to
-/// be an object of JSON with a `kind`.
+/// The original bytes are kept: most items pass through untouched, and the others are parsed into
+/// the type that their reader needs, with [`parse`](Self::parse). The bytes are known to be a JSON
+/// object with a `kind`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
     json: Bytes,
 }
 
-/// Bytes that are no Kubernetes object.
+/// Reasons why bytes are not a Kubernetes object.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidItem {
-    /// There is nothing.
+    /// No content.
     #[error("the item is empty")]
     Empty,
-    /// It is no JSON, or not of the expected type.
+    /// Not JSON, or not of the expected type.
     #[error("the item is no valid JSON of its kind: {0}")]
     Json(#[from] serde_json::Error),
-    /// It is JSON, but no object.
+    /// JSON, but not an object.
     #[error("the item is no JSON object")]
     NotAnObject,
-    /// It does not say what it is.
+    /// No `kind`.
     #[error("the item has no `kind`")]
     NoKind,
-    /// Its values are nested more deeply than can be read, here or anywhere.
+    /// Nested too deeply to be parsed, here or by the API server.
     #[error("the item is nested {0} levels deep, which is more than can be read")]
     TooDeep(usize),
 }
 
 impl Item {
-    /// Takes JSON as it is, after a look at its form.
+    /// Takes JSON unchanged, after checking its form.
     pub fn from_json(json: impl Into<Bytes>) -> Result<Self, InvalidItem> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
@@ -54,20 +54,20 @@ impl Item {
         Self::from_read_json(json.clone(), &kind)
     }
 
-    /// Takes JSON that the caller has gone through already, with the kind that it found in it. For
-    /// those who read many items, so that each is read once.
+    /// Takes JSON that the caller has already parsed, with the kind found in it. For callers that
+    /// read many items, so that each is parsed only once.
     pub fn from_read_json(json: Bytes, kind: &str) -> Result<Self, InvalidItem> {
         check_json_object(&json)?;
         if kind.is_empty() { Err(InvalidItem::NoKind) } else { Ok(Self { json }) }
     }
 
-    /// Writes an object as JSON. It must have its `apiVersion` and `kind`.
+    /// Writes an object as JSON. The object must have its `apiVersion` and `kind`.
     pub fn from_object(object: &impl Serialize) -> Result<Self, InvalidItem> {
         Self::from_json(serde_json::to_vec(object)?)
     }
 
-    /// Reads it as a type: one of Kubernetes' own, or `serde_json::Value`. One that is nested deeply is
-    /// read only where the stack has room for whoever works with it ([`nesting`]).
+    /// Parses the item into a type: one of Kubernetes' own, or `serde_json::Value`. A deeply nested
+    /// item is parsed only if the stack has room for working with the result ([`nesting`]).
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, InvalidItem> {
         match serde_json::from_slice(&self.json) {
             Err(error)
@@ -80,7 +80,7 @@ impl Item {
         }
     }
 
-    /// The JSON, without the item.
+    /// The JSON, consuming the item.
     pub fn into_json(self) -> Bytes {
         self.json
     }
@@ -91,7 +91,7 @@ impl Item {
     }
 }
 
-/// A Backup or Restore together with its JSON, which is made once and serves all calls of a run.
+/// A Backup or Restore together with its JSON, which is encoded once and serves all calls of a run.
 #[derive(Debug)]
 pub struct Encoded<T> {
     value: T,
@@ -99,21 +99,21 @@ pub struct Encoded<T> {
 }
 
 impl<T: Serialize> Encoded<T> {
-    /// Takes a value.
+    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Self { value, json: OnceLock::new() }
     }
 
-    /// Its JSON.
+    /// The JSON of the value.
     pub fn json(&self) -> Bytes {
-        // The resources of the API have string keys and no fallible parts: they can be written.
+        // The API resources have string keys and no fallible parts, so encoding cannot fail.
         let encode = || serde_json::to_vec(&self.value).unwrap_or_default().into();
         self.json.get_or_init(encode).clone()
     }
 }
 
 impl<T: DeserializeOwned> Encoded<T> {
-    /// Reads a value from JSON, which is kept as it is.
+    /// Parses a value from JSON, and keeps the JSON unchanged.
     pub fn from_json(json: Bytes) -> Result<Self, serde_json::Error> {
         Ok(Self { value: serde_json::from_slice(&json)?, json: OnceLock::from(json) })
     }
@@ -127,7 +127,8 @@ impl<T> Deref for Encoded<T> {
     }
 }
 
-/// Whether it can be an object at all. Serde would read the fields of one from an array, too.
+/// Checks that the JSON can be an object at all. Serde would also read the fields of a struct from
+/// an array.
 fn check_json_object(json: &Bytes) -> Result<(), InvalidItem> {
     match json.trim_ascii_start().first() {
         Some(b'{') => Ok(()),

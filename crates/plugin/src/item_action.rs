@@ -9,20 +9,21 @@ use crate::id::id;
 use crate::{Encoded, Error, Item, Progress, ResourceIdentifier, ResourceSelector, Result};
 
 id! {
-    /// The id of an operation that an action started. Only the action knows what it means.
+    /// The id of an operation that an action started, opaque to everything but the action.
     OperationId
 }
 
 /// Takes part in the backup of items.
 #[async_trait]
 pub trait BackupItemAction: Send + Sync {
-    /// Which items it wants to see.
+    /// The items that the action applies to.
     async fn applies_to(&self) -> Result<ResourceSelector>;
 
-    /// Is shown an item before it is stored. Returns it, changed or not, and what belongs to it.
+    /// Called with an item before it is stored. Returns the item, changed or not, and its
+    /// additional items.
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<BackupOutput>;
 
-    /// How an operation goes that `execute` started, maybe in another process.
+    /// Progress of an operation that `execute` started, maybe in another process.
     async fn progress(
         &self,
         operation: &OperationId,
@@ -32,14 +33,14 @@ pub trait BackupItemAction: Send + Sync {
         Err(Error::not_asynchronous())
     }
 
-    /// Asks an operation to stop. No error if it has ended, or cannot be stopped.
+    /// Asks an operation to stop. Not an error if the operation has ended, or cannot be stopped.
     async fn cancel(&self, operation: &OperationId, backup: &Encoded<Backup>) -> Result<()> {
         let _ = (operation, backup);
         Ok(())
     }
 }
 
-/// What a [`BackupItemAction`] made of an item.
+/// Result of a [`BackupItemAction`] for an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupOutput {
     /// The item to store.
@@ -48,12 +49,12 @@ pub struct BackupOutput {
     pub additional_items: Vec<ResourceIdentifier>,
     /// The operation that was started, if one was.
     pub operation: Option<OperationId>,
-    /// Items to fetch afresh and store again once the operation has ended.
+    /// Items to fetch and store again once the operation has ended.
     pub post_operation_items: Vec<ResourceIdentifier>,
 }
 
 impl BackupOutput {
-    /// Nothing but the item.
+    /// The unchanged item and nothing else.
     pub fn unchanged(item: &Item) -> Self {
         Self {
             item: item.clone(),
@@ -67,10 +68,10 @@ impl BackupOutput {
 /// Takes part in the restore of items.
 #[async_trait]
 pub trait RestoreItemAction: Send + Sync {
-    /// Which items it wants to see.
+    /// The items that the action applies to.
     async fn applies_to(&self) -> Result<ResourceSelector>;
 
-    /// Is shown an item before it is created, beside the item as it was backed up.
+    /// Called with an item before it is created, together with the item as it was backed up.
     async fn execute(
         &self,
         item: &Item,
@@ -78,7 +79,7 @@ pub trait RestoreItemAction: Send + Sync {
         restore: &Encoded<Restore>,
     ) -> Result<RestoreOutput>;
 
-    /// How an operation goes that `execute` started, maybe in another process.
+    /// Progress of an operation that `execute` started, maybe in another process.
     async fn progress(
         &self,
         operation: &OperationId,
@@ -88,14 +89,14 @@ pub trait RestoreItemAction: Send + Sync {
         Err(Error::not_asynchronous())
     }
 
-    /// Asks an operation to stop. No error if it has ended, or cannot be stopped.
+    /// Asks an operation to stop. Not an error if the operation has ended, or cannot be stopped.
     async fn cancel(&self, operation: &OperationId, restore: &Encoded<Restore>) -> Result<()> {
         let _ = (operation, restore);
         Ok(())
     }
 
-    /// Whether additional items that were restored are ready, so that the item itself can be.
-    /// Asked again and again after an output with [`RestoreOutput::wait`].
+    /// True if the restored additional items are ready, so that the item itself can be restored.
+    /// Polled after an output with [`RestoreOutput::wait`].
     async fn are_additional_items_ready(
         &self,
         items: &[ResourceIdentifier],
@@ -106,30 +107,30 @@ pub trait RestoreItemAction: Send + Sync {
     }
 }
 
-/// What a [`RestoreItemAction`] made of an item.
+/// Result of a [`RestoreItemAction`] for an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreOutput {
     /// The item to create.
     pub item: Item,
     /// Items to restore before this one.
     pub additional_items: Vec<ResourceIdentifier>,
-    /// Whether the item is not to be created at all.
+    /// True if the item must not be created.
     pub skip_restore: bool,
-    /// The operation that was started, if one was. It counts even if the item is skipped.
+    /// The operation that was started, if any. It counts even if the item is skipped.
     pub operation: Option<OperationId>,
-    /// Whether the item must wait until its additional items are ready.
+    /// Set if the item must wait until its additional items are ready.
     pub wait: Option<Wait>,
 }
 
-/// For how long an item waits for its additional items.
+/// Wait of an item for its additional items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
-    /// The longest wait; if not given, the server's.
+    /// The longest wait; the server's default if not given.
     pub timeout: Option<Duration>,
 }
 
 impl RestoreOutput {
-    /// Nothing but the item.
+    /// The unchanged item and nothing else.
     pub fn unchanged(item: &Item) -> Self {
         Self {
             item: item.clone(),
@@ -140,7 +141,7 @@ impl RestoreOutput {
         }
     }
 
-    /// The item is not to be created.
+    /// Skips the restore of the item.
     pub fn skip(item: &Item) -> Self {
         Self { skip_restore: true, ..Self::unchanged(item) }
     }
@@ -149,17 +150,17 @@ impl RestoreOutput {
 /// Takes part in the deletion of a backup.
 #[async_trait]
 pub trait DeleteItemAction: Send + Sync {
-    /// Which items it wants to see.
+    /// The items that the action applies to.
     async fn applies_to(&self) -> Result<ResourceSelector>;
 
-    /// Is shown an item whose backup is being deleted.
+    /// Called with an item whose backup is being deleted.
     async fn execute(&self, item: &Item, backup: &Encoded<Backup>) -> Result<()>;
 }
 
-/// Says what must be backed up together.
+/// Names the items that must be backed up together.
 #[async_trait]
 pub trait ItemBlockAction: Send + Sync {
-    /// Which items it wants to see.
+    /// The items that the action applies to.
     async fn applies_to(&self) -> Result<ResourceSelector>;
 
     /// The items that must be in one block with this one.

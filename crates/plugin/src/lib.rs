@@ -1,26 +1,27 @@
-//! What a plugin is: the traits that it implements and the engine calls, with their values.
+//! The plugin interface: the traits that a plugin implements and the engine calls, with their
+//! values.
 //!
-//! There is one trait per kind of plugin, shaped as its newest version. Built-in actions, plugins
-//! written in Rust and plugins written in Go with Velero's framework all come as the same trait
-//! objects, so that the engine cannot tell them apart. Older versions are adapted where plugins are
-//! started, not here.
+//! There is one trait per kind of plugin, in the shape of its newest version. Built-in actions,
+//! plugins written in Rust and plugins written in Go with Velero's framework are the same trait
+//! objects, so that the engine cannot distinguish them. Older versions are adapted by the plugin
+//! host, not here.
 //!
-//! | trait | is asked to |
+//! | trait | purpose |
 //! |---|---|
-//! | [`BackupItemAction`] | look at, change or accompany an item while it is backed up |
+//! | [`BackupItemAction`] | inspect, change or accompany an item while it is backed up |
 //! | [`RestoreItemAction`] | the same while it is restored |
 //! | [`DeleteItemAction`] | clean up when the backup of an item is deleted |
-//! | [`ItemBlockAction`] | say which items must be backed up together |
-//! | [`VolumeSnapshotter`] | snapshot volumes, upload snapshots, make volumes from them |
-//! | [`ObjectStore`] | keep and return objects in a bucket |
+//! | [`ItemBlockAction`] | name the items that must be backed up together |
+//! | [`VolumeSnapshotter`] | snapshot volumes, upload snapshots, create volumes from them |
+//! | [`ObjectStore`] | store and return objects in a bucket |
 //!
-//! # Rules for all of them
-//! - Calls for different items come at the same time.
-//! - A call that is no longer waited for is dropped; what it started must be safe to start again.
-//! - Work that takes long is an *operation*: `execute` or `create_snapshot` starts it and returns
-//!   its id, `progress` tells how it goes, also from another process after a restart, and `cancel`
-//!   asks it to stop.
-//! - What goes wrong is an [`Error`]; its [`Class`] decides whether it is tried again.
+//! # Rules for all traits
+//! - Calls for different items are concurrent.
+//! - A call whose caller has given up is dropped; it must be safe to start its work again.
+//! - Long work is an *operation*: `execute` or `create_snapshot` starts it and returns its id,
+//!   `progress` reports on it, also from another process after a restart, and `cancel` asks it to
+//!   stop.
+//! - Failures are an [`Error`]; its [`Class`] decides whether the call is retried.
 
 mod error;
 mod id;
@@ -45,5 +46,5 @@ pub use progress::{Progress, State};
 pub use resource::{ResourceIdentifier, ResourceSelector};
 pub use volume::{Config, SnapshotId, VolumeId, VolumeInfo, VolumeSnapshotter};
 
-/// What a call of a plugin returns.
+/// Result of a plugin call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,30 +1,31 @@
-//! Objects whose values are nested deeply.
+//! Deeply nested objects.
 //!
-//! `serde_json` reads some 127 levels and refuses more, since it reads by recursion. The API server takes
-//! objects of up to [`MAX_LEVELS`] levels. Such an object is read without recursion here, but walking through
-//! it, writing it and dropping it all recurse: so it is read only where the stack has room for that.
+//! `serde_json` parses about 127 levels and refuses more, since it recurses. The API server accepts
+//! objects of up to [`MAX_LEVELS`] levels. Such an object is parsed without recursion here, but
+//! walking through it, writing it and dropping it all recurse: so it is parsed only if the stack
+//! has room for that.
 
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
 use crate::InvalidItem;
 
-/// As many levels as are read without further ado.
+/// Number of levels that `serde_json` parses.
 pub const SERDE_MAX_LEVELS: usize = 127;
 
-/// As many levels as an object can have. The API server's own reader gives up there (`maxNestingDepth` in
-/// Go's `encoding/json`).
+/// Maximum number of levels of an object. The API server's own parser stops there
+/// (`maxNestingDepth` in Go's `encoding/json`).
 pub const MAX_LEVELS: usize = 10_000;
 
-/// What a level takes of the stack, for whoever walks through an object: more than was seen of anybody.
+/// Stack per level for code that walks through an object: more than any measured use.
 const STACK_PER_LEVEL: usize = if cfg!(debug_assertions) { 24 << 10 } else { 6 << 10 };
 
-/// How much stack it takes to work with an object of so many levels.
+/// Stack needed for working with an object of this many levels.
 pub const fn stack_for(levels: usize) -> usize {
     levels.saturating_mul(STACK_PER_LEVEL)
 }
 
-/// How many levels JSON has. It need not be valid.
+/// Number of levels of JSON, which need not be valid.
 pub fn count_levels(json: &[u8]) -> usize {
     let (mut now, mut most) = (0_usize, 0_usize);
     let mut rest = json;
@@ -43,7 +44,7 @@ pub fn count_levels(json: &[u8]) -> usize {
     most
 }
 
-/// How long a text is whose opening quote has been read, its closing one included.
+/// Length of a string after its opening quote, including the closing one.
 fn string_length(json: &[u8]) -> usize {
     let mut at = 0;
     while let Some(byte) = json.get(at) {
@@ -56,7 +57,7 @@ fn string_length(json: &[u8]) -> usize {
     json.len()
 }
 
-/// Reads JSON that is nested deeply, if there is room to work with it.
+/// Parses deeply nested JSON, if the stack has room for working with it.
 pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, InvalidItem> {
     let levels = count_levels(json);
     let room = stacker::remaining_stack().unwrap_or(0);
@@ -66,7 +67,7 @@ pub(crate) fn read<T: DeserializeOwned>(json: &[u8]) -> Result<T, InvalidItem> {
     Ok(serde_json::from_value(parse_without_recursion(json)?)?)
 }
 
-/// An object or list that is not closed yet.
+/// An object or list that has not been closed yet.
 enum OpenContainer {
     List(Vec<Value>),
     Object { fields: Map<String, Value>, key: Option<String> },
@@ -74,7 +75,7 @@ enum OpenContainer {
 
 /// Reads JSON into a value, without recursion.
 fn parse_without_recursion(json: &[u8]) -> Result<Value, serde_json::Error> {
-    // This tells what is wrong with it, if anything is, and does not recurse. What follows relies on it.
+    // Reports invalid JSON, without recursion. The following code relies on valid JSON.
     serde_json::from_slice::<IgnoredAny>(json)?;
     let mut open: Vec<OpenContainer> = Vec::new();
     let mut rest = json;
@@ -193,7 +194,7 @@ mod tests {
             let read = read().unwrap();
             assert_eq!(serde_json::to_string(&read).unwrap(), nested(400));
         });
-        // The stack of a small thread does not suffice.
+        // The stack of a small thread is not enough.
         let small = std::thread::Builder::new().stack_size(256 << 10);
         let error = small.spawn({
             let item = item.clone();

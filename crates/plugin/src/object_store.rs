@@ -14,22 +14,22 @@ use crate::volume::Config;
 /// The content of an object, piece by piece.
 pub type ByteStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
-/// Keeps objects and returns them.
+/// Stores and returns objects.
 #[async_trait]
 pub trait ObjectStore: Send + Sync {
-    /// Takes its configuration. May be called again, and the last one counts.
+    /// Sets the configuration. May be called again; the last one counts.
     async fn init(&self, config: &Config) -> Result<()>;
 
-    /// Stores an object whole, or not at all: an error in the stream must leave nothing.
+    /// Stores an object completely, or not at all: an error in the stream must leave nothing.
     async fn put_object(&self, bucket: &str, key: &str, body: ByteStream) -> Result<()>;
 
-    /// Whether there is an object.
+    /// True if the object exists.
     async fn object_exists(&self, bucket: &str, key: &str) -> Result<bool>;
 
-    /// The content of an object. That it is missing is told by the call, not by the stream.
+    /// The content of an object. A missing object is reported by the call, not by the stream.
     async fn get_object(&self, bucket: &str, key: &str) -> Result<ByteStream>;
 
-    /// The parts of keys up to and with the delimiter that follows `prefix`, each once.
+    /// The distinct parts of keys up to and including the delimiter that follows `prefix`.
     async fn list_common_prefixes(
         &self,
         bucket: &str,
@@ -43,7 +43,7 @@ pub trait ObjectStore: Send + Sync {
     /// Deletes an object.
     async fn delete_object(&self, bucket: &str, key: &str) -> Result<()>;
 
-    /// An address from which anybody can download an object for a while. A store that has none
-    /// answers `Unimplemented`; then logs and archives cannot be downloaded directly.
+    /// A URL with which anyone can download an object for a limited time. A store that has none
+    /// returns `Unimplemented`; then logs and archives cannot be downloaded directly.
     async fn create_signed_url(&self, bucket: &str, key: &str, ttl: Duration) -> Result<String>;
 }

@@ -1,34 +1,34 @@
-//! How an operation goes.
+//! Progress of operations.
 
 use jiff::Timestamp;
 
-/// What is known of an operation.
+/// Progress of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether it has ended, and how.
+    /// State of the operation.
     pub state: State,
-    /// How much is done, in `units`.
+    /// Work done, in `units`.
     pub done: i64,
-    /// How much there is to do, in `units`; zero if not known.
+    /// Total work, in `units`; zero if unknown.
     pub total: i64,
-    /// What is counted: `Bytes`, `Files`.
+    /// Unit of the counts: `Bytes`, `Files`.
     pub units: String,
-    /// What is happening, for people.
+    /// Current activity, for people.
     pub description: String,
-    /// When it started; not given as long as it has not.
+    /// Start time; `None` until the operation has started.
     pub started: Option<Timestamp>,
-    /// When this was last known to be true.
+    /// Time at which this progress was last known to be accurate.
     pub updated: Option<Timestamp>,
 }
 
-/// Whether an operation has ended, and how.
+/// State of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// It goes on, or has not started yet.
+    /// Running, or not started yet.
     #[default]
     Running,
-    /// It has ended well.
+    /// Ended successfully.
     Succeeded,
-    /// It has ended badly.
+    /// Ended with this error.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! Which items: one, or many.
+//! Identifiers and selectors of items.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct ResourceIdentifier {
     pub group: String,
     /// The resource, plural: `persistentvolumeclaims`.
     pub resource: String,
-    /// The namespace; empty for what lives in none.
+    /// The namespace; empty for cluster-scoped resources.
     pub namespace: String,
     /// The name.
     pub name: String,
@@ -28,16 +28,16 @@ impl fmt::Display for ResourceIdentifier {
     }
 }
 
-/// Which items an action wants to see. Empty lists select everything.
+/// The items that an action applies to. Empty lists select everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSelector {
-    /// Namespaces to look at.
+    /// Namespaces to include.
     pub included_namespaces: Vec<String>,
-    /// Namespaces not to look at.
+    /// Namespaces to exclude.
     pub excluded_namespaces: Vec<String>,
-    /// Resources to look at, as users may spell them: `pods`, `deploy`, `deployments.apps`.
+    /// Resources to include, as users may spell them: `pods`, `deploy`, `deployments.apps`.
     pub included_resources: Vec<String>,
-    /// Resources not to look at.
+    /// Resources to exclude.
     pub excluded_resources: Vec<String>,
     /// A label selector; empty selects all.
     pub label_selector: String,

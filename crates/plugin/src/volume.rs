@@ -7,49 +7,48 @@ use async_trait::async_trait;
 use crate::id::id;
 use crate::{Error, Item, Progress, Result};
 
-/// What a location says to its plugin, and what the server adds to it.
+/// Configuration of a plugin: that of the location, and the server's additions.
 pub type Config = BTreeMap<String, String>;
 
 id! {
-    /// A volume, in the words of its provider.
+    /// The provider's id of a volume.
     VolumeId
 }
 
 id! {
-    /// A snapshot, in the words of its provider. It is also the id of the operations that create
-    /// and upload it.
+    /// The provider's id of a snapshot. Also the id of the operations that create and upload it.
     SnapshotId
 }
 
-/// What there is to know about a volume.
+/// Properties of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// The provider's type of volume.
     pub volume_type: String,
-    /// Operations per second that it is made for, if it is made for a number.
+    /// Provisioned I/O operations per second, if the volume has a provisioned rate.
     pub iops: Option<i64>,
 }
 
-/// Snapshots volumes and makes volumes from snapshots.
+/// Snapshots volumes and creates volumes from snapshots.
 ///
 /// # Two stages
 /// When [`create_snapshot`](Self::create_snapshot) returns, the point in time is fixed and the
-/// application may go on. Completing the snapshot and uploading it are operations that go on behind
-/// it, both with the snapshot's id: until creation is complete, [`progress`](Self::progress) speaks
-/// of it, and afterwards of the upload, which ends when
-/// [`upload_snapshot`](Self::upload_snapshot) returns.
+/// application may resume. Completing the snapshot and uploading it are operations that continue in
+/// the background, both with the snapshot's id: until the creation is complete,
+/// [`progress`](Self::progress) reports on the creation, and afterwards on the upload, which ends
+/// when [`upload_snapshot`](Self::upload_snapshot) returns.
 #[async_trait]
 pub trait VolumeSnapshotter: Send + Sync {
-    /// Takes its configuration. May be called again, and the last one counts.
+    /// Sets the configuration. May be called again; the last one counts.
     async fn init(&self, config: &Config) -> Result<()>;
 
-    /// The volume behind a PersistentVolume; none if it is not one of this provider's.
+    /// The volume of a PersistentVolume; `None` if it does not belong to this provider.
     async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>>;
 
-    /// Puts another volume behind a PersistentVolume.
+    /// Replaces the volume of a PersistentVolume.
     async fn set_volume_id(&self, persistent_volume: &Item, volume: &VolumeId) -> Result<Item>;
 
-    /// What there is to know about a volume in a zone.
+    /// Properties of a volume in a zone.
     async fn get_volume_info(&self, volume: &VolumeId, zone: &str) -> Result<VolumeInfo>;
 
     /// Fixes the point in time of a snapshot. The same `bowline.io/request-id` among the tags means
@@ -61,7 +60,7 @@ pub trait VolumeSnapshotter: Send + Sync {
         tags: &BTreeMap<String, String>,
     ) -> Result<SnapshotId>;
 
-    /// Makes a volume from a snapshot.
+    /// Creates a volume from a snapshot.
     async fn create_volume_from_snapshot(
         &self,
         snapshot: &SnapshotId,
@@ -69,26 +68,27 @@ pub trait VolumeSnapshotter: Send + Sync {
         zone: &str,
     ) -> Result<VolumeId>;
 
-    /// Deletes a snapshot and what was uploaded of it. No error if it is gone.
+    /// Deletes a snapshot and its upload. Not an error if the snapshot is gone.
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()>;
 
-    /// How the creation or the upload of a snapshot goes. Unimplemented means that a snapshot is
-    /// complete when it has been created.
+    /// Progress of the creation or the upload of a snapshot. Unimplemented means that a snapshot is
+    /// complete when `create_snapshot` returns.
     async fn progress(&self, snapshot: &SnapshotId) -> Result<Progress> {
         let _ = snapshot;
         Err(Error::unimplemented("Progress"))
     }
 
-    /// Asks the operation of a snapshot to stop. No error if it has ended, or cannot be stopped.
+    /// Asks the operation of a snapshot to stop. Not an error if the operation has ended, or cannot
+    /// be stopped.
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
         let _ = snapshot;
         Ok(())
     }
 
-    /// Brings a snapshot to where it outlives the volume; returns when it is there. Called when the
-    /// creation is complete, as `progress` tells it. May be called
-    /// again for the same snapshot, after a restart. Unimplemented means that there is nothing to
-    /// upload, or that it has been done within `create_snapshot`.
+    /// Copies a snapshot to storage that outlives the volume; returns when the copy is complete.
+    /// Called when the creation is complete according to `progress`. May be called again for the
+    /// same snapshot, after a restart. Unimplemented means that there is nothing to upload, or that
+    /// `create_snapshot` has already uploaded it.
     async fn upload_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         let _ = snapshot;
         Err(Error::unimplemented("UploadSnapshot"))

@@ -1,8 +1,8 @@
-//! Whether the clock of this server can be believed.
+//! Plausibility of this server's clock.
 //!
-//! A machine that has just started may be years off until its clock is set. What is deleted meanwhile stays deleted. So
-//! before something is deleted because of the time, it is compared with that of the API server, which says it with
-//! every answer.
+//! A machine that has just started may be years off until its clock is set. Deletions cannot be
+//! undone. So before a deletion that depends on the time, the clock is compared with that of the
+//! API server, which sends its time with every response.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -13,25 +13,24 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::{Instant, timeout};
 
-/// How far two clocks may be apart.
+/// Maximum difference of two clocks.
 const MAX_SKEW: SignedDuration = SignedDuration::from_mins(5);
-/// For how long an answer counts.
+/// Time for which a response counts.
 const CACHE_TTL: Duration = Duration::from_secs(30);
-/// How long the API server may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is known of two clocks.
+/// Comparison of two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClockComparison {
-    /// They are close enough.
+    /// The clocks are close enough.
     Agree,
-    /// They differ by so much; positive if ours is ahead.
+    /// The clocks differ by this much; positive if ours is ahead.
     Differ(SignedDuration),
-    /// The API server does not say what time it is.
+    /// The API server does not send its time.
     Unknown,
 }
 
-/// The clock of the API server.
+/// Clock of the API server.
 pub(crate) struct ClusterClock {
     client: Client,
     last: Mutex<Option<(Instant, ClockComparison)>>,
@@ -42,7 +41,7 @@ impl ClusterClock {
         Self { client, last: Mutex::default() }
     }
 
-    /// Compares the clocks. Asks only now and then.
+    /// Compares the clocks. Uses a cached response if it is recent.
     pub(crate) async fn compare(&self) -> ClockComparison {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, clocks)) = last
@@ -70,7 +69,7 @@ impl ClusterClock {
     }
 }
 
-/// Compares our time with what an answer says.
+/// Compares our time with the date of a response.
 fn compare(date: Option<&str>, now: Timestamp) -> ClockComparison {
     let api_server_time = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     let Some(api_server_time) = api_server_time else { return ClockComparison::Unknown };

@@ -1,13 +1,13 @@
-//! What `status.conditions` of a Backup or Restore say, so that `kubectl wait
-//! --for=condition=Completed` works, and a run that was cancelled can be told from one that failed.
+//! `status.conditions` of a Backup or Restore, so that `kubectl wait --for=condition=Completed`
+//! works, and a canceled run can be distinguished from a failed one.
 //!
 //! | type | `True` | `False` | `Unknown` |
 //! |---|---|---|---|
-//! | `Completed` | it is `Completed` | it has ended in another way | it waits or runs |
-//! | `Canceling` | it was asked to stop | it is over | |
-//! | `Canceled` | it stopped because it was asked to | it ended by itself before it could be stopped | |
+//! | `Completed` | phase `Completed` | any other terminal phase | waiting or running |
+//! | `Canceling` | cancellation requested | run has ended | |
+//! | `Canceled` | stopped by the cancellation | ended before it could be stopped | |
 //!
-//! The last two are there once somebody has asked.
+//! The last two exist once a cancellation was requested.
 
 use bowline_api::condition::{CANCELED, CANCELING, COMPLETED};
 use jiff::Timestamp;
@@ -17,23 +17,23 @@ use crate::controllers::CANCELED_PREFIX;
 use crate::patch::truncate_to_second;
 use crate::run_state::{RunState, TerminalPhase};
 
-/// The longest message, in bytes.
+/// Maximum length of a message, in bytes.
 const MESSAGE_MAX: usize = 1024;
 
-/// Whether a run is wanted no longer.
+/// Cancellation of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CancelState {
-    /// Nobody has asked.
+    /// Not requested.
     #[default]
     NotRequested,
-    /// Somebody has asked.
+    /// Requested.
     Requested,
-    /// Somebody has asked, and that is why it ended.
+    /// Requested, and the reason why the run ended.
     Effective,
 }
 
 impl CancelState {
-    /// What is true of a run with such a reason of failure, or none, that somebody has asked to stop or not.
+    /// State that follows from the failure reason of a run, and from a request.
     pub(crate) fn of(failure_reason: &str, is_cancel_requested: bool) -> Self {
         if failure_reason.starts_with(CANCELED_PREFIX) {
             Self::Effective
@@ -45,23 +45,23 @@ impl CancelState {
     }
 }
 
-/// A run, as far as conditions tell of it.
+/// Properties of a run that its conditions depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RunSummary<'a> {
-    /// Where it stands: [from](RunState::from) its phase.
+    /// State of the run, [from](RunState::from) its phase.
     pub state: RunState<'a>,
-    /// Whether it is wanted no longer.
+    /// Cancellation of the run.
     pub cancel: CancelState,
-    /// More about how it ended, for people; empty if there is nothing to say.
+    /// Details of the outcome, for people; empty for none.
     pub message: &'a str,
 }
 
-/// The conditions of a run that had some before.
+/// Updates the conditions of a run.
 ///
 /// # Guarantees
 /// - `lastTransitionTime` changes only with the status of a condition.
-/// - Conditions of other types stay, and all stay in their places: the list is written as a whole.
-/// - Nothing changes if there is nothing new, so that the list need not be written.
+/// - Conditions of other types stay, and all keep their positions: the list is written as a whole.
+/// - Without news the list is unchanged, so that it need not be written.
 pub fn update(before: &[Condition], run: RunSummary<'_>, now: Timestamp) -> Vec<Condition> {
     let mut conditions = before.to_vec();
     let Some(completed) = completed_condition(run) else { return conditions };
@@ -72,7 +72,7 @@ pub fn update(before: &[Condition], run: RunSummary<'_>, now: Timestamp) -> Vec<
     ];
     for (type_, value) in values {
         let is_there = before.iter().any(|condition| condition.type_ == type_);
-        // What was said once must not stay true by not being said again.
+        // An existing condition must not stay true only because it is not set again.
         let value = value.or_else(|| is_there.then(|| ConditionValue::when_false("NotAsked", "")));
         if let Some(value) = value {
             set_condition(&mut conditions, type_, &value, now);
@@ -81,7 +81,7 @@ pub fn update(before: &[Condition], run: RunSummary<'_>, now: Timestamp) -> Vec<
     conditions
 }
 
-/// What there is to say of one type.
+/// Values of one condition type.
 struct ConditionValue<'a> {
     status: &'static str,
     reason: &'a str,
@@ -98,7 +98,7 @@ impl<'a> ConditionValue<'a> {
     }
 }
 
-/// None if how the run ended stays as it is, because what it left is being deleted.
+/// `None` if the condition keeps its value, because the run is being deleted after its end.
 fn completed_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
     match run.state {
         RunState::Ended(end @ TerminalPhase::Completed) => {
@@ -131,7 +131,7 @@ fn canceled_condition(run: RunSummary<'_>) -> Option<ConditionValue<'_>> {
         (CancelState::Requested | CancelState::Effective, RunState::Ended(_)) => Some(
             ConditionValue::when_false("Ended", "it ended by itself before it could be stopped"),
         ),
-        // It may become true; until then there is nothing to say.
+        // The condition may become true; until then it is omitted.
         _ => None,
     }
 }
@@ -153,7 +153,7 @@ fn set_condition(
         reason: value.reason.to_owned(),
         message: truncated_message(value.message),
         last_transition_time: since,
-        // Each write of the status makes a new generation, since it is no subresource.
+        // The status is no subresource, so each write of it creates a new generation.
         observed_generation: None,
     };
     match existing {

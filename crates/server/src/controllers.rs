@@ -1,7 +1,7 @@
-//! The controllers, one file for each kind of resource that is worked on.
+//! The controllers, one file for each kind of resource or task.
 //!
-//! Each has a function `run(context)` that works until [`Context::stop`](crate::Context) is
-//! cancelled, and returns an error only if it cannot go on at all.
+//! Each controller has a function `run(context)` that works until [`Context::stop`](crate::Context)
+//! is cancelled, and returns an error only if it cannot continue at all.
 
 mod adoption;
 pub mod backup;

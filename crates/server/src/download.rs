@@ -1,13 +1,13 @@
-//! What `filesystem` locations hold, over HTTP, for whoever has a signed link.
+//! Downloads from `filesystem` locations, over HTTP, for holders of a signed link.
 //!
-//! A folder cannot make links of its own, as S3 does, so the server serves its files. A request is
-//! `GET` or `HEAD` of `/download/<token>`, and the token says which file until when; see
-//! [`bowline_store::download`]. Nothing else is answered, nothing is listed, and no part of the
-//! address becomes a path.
+//! A directory cannot create signed links, as S3 does, so the server serves its files. A request is
+//! `GET` or `HEAD` of `/download/<token>`, and the token names the file and its expiry; see
+//! [`bowline_store::download`]. Nothing else is answered, nothing is listed, and no part of the URL
+//! becomes a path.
 //!
 //! # Limits
-//! A connection is for one request. So many are open at a time, the next ones wait; a client that
-//! does not ask, or does not take what it asked for, is cut off.
+//! A connection serves one request. The number of open connections is limited, further ones wait; a
+//! client that sends no request, or does not read the answer, is disconnected.
 
 use std::collections::VecDeque;
 use std::io;
@@ -36,19 +36,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-/// How many connections are open at a time.
+/// Maximum number of open connections.
 const MAX_CONNECTIONS: usize = 64;
-/// The most that a request may be long.
+/// Maximum length of a request.
 const REQUEST_MAX: usize = 16 << 10;
-/// Where files are.
+/// Path prefix of downloads.
 const PATH: &str = "/download";
 
-/// How long things may take.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
-    /// Until a client has asked.
+    /// Until the request has arrived.
     request: Duration,
-    /// A download of which nothing is taken.
+    /// Without progress of the download.
     idle: Duration,
 }
 
@@ -58,46 +57,46 @@ impl Default for Timeouts {
     }
 }
 
-/// Why downloads cannot be served.
+/// Reason why downloads cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder cannot be used.
+    /// Unusable root directory.
     #[error("cannot use {} as `--filesystem-root`", path.display())]
     Root {
-        /// The folder.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// The address cannot be had.
+    /// Unavailable listen address.
     #[error("cannot serve downloads at {address}; choose another with `--download-address`")]
     Bind {
-        /// The address.
+        /// Listen address.
         address: SocketAddr,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// Links would lead nowhere.
+    /// Address that clients cannot use in a link.
     #[error(
         "downloads are served at {0}, which is no address that a client can use: say with \
          `--download-url` under which they reach it"
     )]
     NoUrl(SocketAddr),
-    /// Whole Secrets would travel in plain text.
+    /// Plain HTTP, which would expose whole Secrets.
     #[error(
         "downloads at {0} would be sent in plain text, with all Secrets of the backups: serve them behind TLS, \
          and say with `--download-url https://…` where, or on a loopback address"
     )]
     PlainText(SocketAddr),
-    /// The address of the user is none.
+    /// Invalid download URL.
     #[error("`--download-url` must begin with http:// or https://, and be without `?` and `#`")]
     Url,
-    /// The key is too short.
+    /// Key that is too short.
     #[error(transparent)]
     Key(#[from] KeyTooShort),
 }
 
-/// A server of files that can be reached, and answers once it [runs](Self::run).
+/// Bound file server, which answers once it [runs](Self::run).
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
@@ -107,7 +106,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the address.
+    /// Binds the address.
     pub async fn bind(address: &SocketAddr, root: PathBuf, key: SigningKey) -> Result<Self, Error> {
         match tokio::fs::metadata(&root).await {
             Ok(found) if found.is_dir() => {}
@@ -127,20 +126,20 @@ impl Server {
         Ok(Self { listener, address, root, key, limits: Timeouts::default() })
     }
 
-    /// Where it is.
+    /// Bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// How stores make links that lead here. `url` is the address under which clients reach it, if
-    /// it is another.
+    /// Options for stores to create links to this server. `url` is the address under which clients
+    /// reach it, if different.
     pub fn options(&self, url: Option<&str>) -> Result<filesystem::Options, Error> {
         let base_url = base_url(self.address, url)?;
         let downloads = filesystem::Downloads { base_url, key: self.key.clone() };
         Ok(filesystem::Options { root: self.root.clone(), downloads: Some(downloads) })
     }
 
-    /// Serves until asked to stop, and lets downloads under way go on until it is dropped.
+    /// Serves until asked to stop; running downloads continue until the future is dropped.
     pub async fn run(self, stop: CancellationToken) {
         let files = filesystem::Options { root: self.root, downloads: None };
         let store = match Filesystem::open(&Config::new(), files).await {
@@ -161,7 +160,7 @@ impl Server {
             match accepted {
                 Ok((stream, _)) => {
                     if !make_room(&mut open) {
-                        // All are downloads under way, which have shown their links.
+                        // All of them are running downloads with valid links.
                         tracing::debug!(
                             "too many downloads are under way, so a connection was refused"
                         );
@@ -178,7 +177,8 @@ impl Server {
                     let handle = connections.spawn(serve_connection(stream, files, limits));
                     open.push_back(Connection { handle, is_granted });
                 }
-                // No more files, say. It may pass; asking at once would only burn time.
+                // For example out of file descriptors. That may pass; an immediate retry would only
+                // burn CPU.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -190,15 +190,16 @@ impl Server {
     }
 }
 
-/// A connection that may be under way.
+/// Connection, possibly closed already.
 struct Connection {
     handle: AbortHandle,
-    /// Whether its link was accepted.
+    /// True once its link was accepted.
     is_granted: Arc<AtomicBool>,
 }
 
-/// Forgets connections that have ended and, if there are too many still, cuts off the oldest that has not shown a link:
-/// whoever has none must not keep out those who have. Returns whether there is room.
+/// Removes closed connections and, if there are still too many, disconnects the oldest one without
+/// a valid link: clients without a link must not keep out those with one. Returns true if there is
+/// room.
 fn make_room(open: &mut VecDeque<Connection>) -> bool {
     open.retain(|connection| !connection.handle.is_finished());
     if open.len() < MAX_CONNECTIONS {
@@ -210,7 +211,7 @@ fn make_room(open: &mut VecDeque<Connection>) -> bool {
     true
 }
 
-/// What links begin with, up to the token.
+/// Prefix of links, up to the token.
 fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
     let Some(url) = url else {
         if address.ip().is_unspecified() {
@@ -221,7 +222,7 @@ fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
         }
         return Ok(format!("http://{address}{PATH}"));
     };
-    // Only whoever runs beside the server reaches that.
+    // Only processes on the same machine reach a loopback address.
     if !address.ip().is_loopback() && url.starts_with("http://") {
         return Err(Error::PlainText(address));
     }
@@ -234,18 +235,18 @@ fn base_url(address: SocketAddr, url: Option<&str>) -> Result<String, Error> {
     }
 }
 
-/// What a connection can ask for.
+/// State of one connection.
 #[derive(Clone)]
 struct DownloadState {
     store: Arc<Filesystem>,
     key: SigningKey,
-    /// How many pieces the client took.
+    /// Number of chunks that the client has read.
     chunks_sent: Arc<AtomicU64>,
-    /// Whether the client has shown a link.
+    /// True once the client has sent a valid link.
     is_granted: Arc<AtomicBool>,
 }
 
-/// Answers the one request of a connection.
+/// Answers the single request of a connection.
 async fn serve_connection(stream: TcpStream, files: DownloadState, limits: Timeouts) {
     let chunks_sent = Arc::clone(&files.chunks_sent);
     let router =
@@ -260,7 +261,7 @@ async fn serve_connection(stream: TcpStream, files: DownloadState, limits: Timeo
     let connection =
         server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::select! {
-        // A client that went away is its own business.
+        // A client may disconnect at any time.
         _ = connection => {}
         () = wait_until_idle(&chunks_sent, limits.idle) => {
             tracing::debug!("a download was given up, since nothing of it was taken");
@@ -268,7 +269,7 @@ async fn serve_connection(stream: TcpStream, files: DownloadState, limits: Timeo
     }
 }
 
-/// Waits until nothing was taken for so long.
+/// Waits until no chunk was read for this long.
 async fn wait_until_idle(chunks_sent: &AtomicU64, silence: Duration) {
     let mut last_count = chunks_sent.load(Ordering::Relaxed);
     loop {

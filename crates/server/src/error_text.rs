@@ -2,16 +2,16 @@
 
 use std::error::Error;
 
-/// The longest text that is put into a status or annotation.
+/// Maximum length of a text in a status or annotation.
 const MAX_STATUS_TEXT: usize = 2048;
 
-/// An error and its causes in one line, not too long.
+/// Error and its causes in one line, truncated.
 pub(crate) fn status_message(error: &(dyn Error + 'static)) -> String {
     truncate_text(error_chain(error))
 }
 
-/// An error and its causes in one line. Of an answer of the API server that is its message, where the library would
-/// show every field.
+/// Error and its causes in one line. For an answer of the API server this is its message, where the
+/// library would show every field.
 pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut chain = bowline_plugin::error_chain(error);
     let mut next = Some(error);
@@ -31,7 +31,7 @@ fn collapse_whitespace(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Cuts a text to what fits.
+/// Truncates a text to the maximum length.
 pub(crate) fn truncate_text(mut text: String) -> String {
     if text.len() > MAX_STATUS_TEXT {
         text.truncate(text.floor_char_boundary(MAX_STATUS_TEXT - '…'.len_utf8()));

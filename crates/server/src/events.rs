@@ -1,13 +1,12 @@
-//! What `kubectl describe` and `kubectl events` show of a run while it goes on: Kubernetes Events at
-//! its milestones.
+//! Kubernetes Events at the milestones of a run, for `kubectl describe` and `kubectl events`.
 //!
-//! Events are for people, and nothing depends on them. So an Event that cannot be written is a line
-//! in the log for those who look closely, and takes little time from the run. It needs the rights to
-//! create and patch `events` of `events.k8s.io` in the namespace of the run.
+//! Events are for people, and nothing depends on them. So an Event that cannot be written is only a
+//! debug line in the log, and takes little time from the run. Events need the permissions to create
+//! and patch `events` of `events.k8s.io` in the namespace of the run.
 //!
 //! # Caveats
-//! The name of an Event is that of its object and 17 characters more, so that an object with a name
-//! of more than 236 characters has none.
+//! The name of an Event is that of its object plus 17 characters, so an object with a name of more
+//! than 236 characters has no Events.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,77 +18,76 @@ use crate::controllers::CANCELED_PREFIX;
 use crate::error_text::status_message;
 use crate::run_state::TerminalPhase;
 
-/// Who Events are from.
+/// Reporting controller of Events.
 const CONTROLLER: &str = "bowline";
-/// How long writing one may take.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The progress that is worth an Event, in percent.
+/// Progress that leads to an Event, in percent.
 const QUARTERS: [u8; 3] = [75, 50, 25];
 
-/// What is worth telling of a run.
+/// Milestone of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// It has started.
+    /// Start of the run.
     Started,
-    /// So much is through; see [`newly_passed_quarter`].
+    /// Progress of the items; see [`newly_passed_quarter`].
     Progress {
-        /// The quarter that was passed.
+        /// Quarter that was passed.
         percent: u8,
-        /// Items that are through.
+        /// Number of processed items.
         items_done: u64,
-        /// Items known of.
+        /// Number of known items.
         items_total: u64,
     },
-    /// All items are through, and plugins go on in the background.
+    /// All items are processed, and operations of plugins continue in the background.
     OperationsStarted {
-        /// How many operations there are.
+        /// Number of operations.
         count: usize,
     },
-    /// Some of these have ended.
+    /// Some operations have ended.
     OperationsProgress {
-        /// How many.
+        /// Number of ended operations.
         ended: usize,
-        /// Of how many.
+        /// Number of all operations.
         total: usize,
     },
-    /// It is over.
+    /// End of the run.
     Ended {
-        /// How it ended.
+        /// Final phase.
         phase: TerminalPhase,
     },
-    /// It waits for namespaces that are being deleted.
+    /// The restore waits for namespaces that are being deleted.
     WaitingForNamespaces {
-        /// How many.
+        /// Number of these namespaces.
         count: usize,
     },
-    /// It was asked to stop.
+    /// Cancellation was requested.
     Canceling,
-    /// It has stopped, because it was asked to.
+    /// The run has stopped after a cancellation.
     Canceled,
-    /// It is over, and is being deleted.
+    /// The run has ended, and is being deleted.
     Deleting,
-    /// It could not be deleted, or not wholly.
+    /// The deletion failed, at least in part.
     NotDeleted,
-    /// The backups of a location could not be brought into the cluster.
+    /// The backups of a location could not be synchronized.
     NotSynced,
-    /// Its time is over, and it is not deleted for now.
+    /// The backup has expired, but its deletion is on hold.
     RetentionHeld,
-    /// It waits for its bucket.
+    /// The run waits for its bucket.
     BucketLost,
-    /// It goes on after the server was away.
+    /// The run resumes after a restart of the server.
     Resumed {
-        /// How often it was begun by now.
+        /// Number of this attempt.
         attempt: u32,
     },
 }
 
-/// The quarter that has been passed since `last_reported` percent were told, if one has: 25, 50 or 75. That
-/// all is through is told by what comes next.
+/// Quarter passed since `last_reported` percent, if there is one: 25, 50 or 75. Completion is
+/// reported by the next milestone.
 pub fn newly_passed_quarter(last_reported: u8, done: u64, total: u64) -> Option<u8> {
     (done < total).then(|| quarter(done, total)).filter(|quarter| *quarter > last_reported)
 }
 
-/// The last quarter that was passed; 0 if none was.
+/// Last quarter that was passed; 0 for none.
 fn quarter(done: u64, total: u64) -> u8 {
     let is_passed = |percent: &u8| {
         u128::from(done) * 100 >= u128::from(total) * u128::from(*percent) && total > 0
@@ -98,7 +96,7 @@ fn quarter(done: u64, total: u64) -> u8 {
 }
 
 impl Milestone {
-    /// The end of a run that failed for a reason, if it did.
+    /// Final milestone of a run with this phase and failure reason.
     pub(crate) fn from_terminal_phase(phase: TerminalPhase, failure_reason: &str) -> Self {
         if phase == TerminalPhase::Failed && failure_reason.starts_with(CANCELED_PREFIX) {
             Self::Canceled
@@ -107,10 +105,10 @@ impl Milestone {
         }
     }
 
-    /// The Event that tells it.
+    /// Event of a milestone.
     ///
-    /// Events with the same reason and action are one to the recorder, which then counts them and
-    /// keeps the first one's text. So the action tells apart what is to be seen apart.
+    /// The recorder merges Events with the same reason and action: it counts them and keeps the
+    /// text of the first. So milestones to be shown separately have different actions.
     pub fn event(self) -> Event {
         let normal = |reason: &str, note: String| (EventType::Normal, reason.to_owned(), note);
         let mut action = None;
@@ -192,19 +190,19 @@ impl Milestone {
     }
 }
 
-/// Writes Events.
+/// Publisher of Events.
 #[derive(Clone)]
 pub struct Events {
     recorder: Recorder,
 }
 
 impl Events {
-    /// Events of this server.
+    /// Publisher of this server's Events.
     pub fn new(client: Client) -> Self {
         Self { recorder: Recorder::new(client, CONTROLLER.into()) }
     }
 
-    /// Tells a milestone of a Backup or Restore, as far as that can be done.
+    /// Publishes a milestone of a Backup or Restore, on a best-effort basis.
     pub async fn publish<K>(&self, run: &K, milestone: Milestone)
     where
         K: Resource<DynamicType = ()>,

@@ -1,19 +1,19 @@
-//! What stands between a server and everything outside: closed as soon as its lease is over.
+//! Fence between a server and everything outside: closed as soon as its lease has ended.
 //!
-//! A server that lost its lease stops. But one that was paused, by the system or in a virtual machine, does
-//! not know yet that it did when it goes on, and its tasks are in the middle of something. So each request
-//! that changes something looks at the clock before it is sent:
+//! A server that has lost its lease stops. But a process that was paused, by the system or in a
+//! virtual machine, does not know of the loss when it resumes, and its tasks are in the middle of
+//! their work. So each request that changes something checks the clock before it is sent:
 //!
-//! | where to | what passes when closed |
+//! | target | permitted when closed |
 //! |---|---|
-//! | the API server ([`Fence::client`]) | reading and watching; no commands in pods |
-//! | object stores ([`Fence::store`]) | reading; what is being written is broken off before its end |
-//! | built-in object stores ([`Fence::permit`]) | the same, for each try of each request and each piece of its body |
+//! | the API server ([`Fence::client`]) | reads and watches; no commands in pods |
+//! | object stores ([`Fence::store`]) | reads; a running write is aborted before its end |
+//! | built-in object stores ([`Fence::permit`]) | the same, for each attempt of a request and each chunk of its body |
 //! | plugins ([`PluginCalls`](crate::controllers)) | nothing |
 //!
-//! The clock is the one that goes on while a process is paused. What was sent a moment before cannot be
-//! called back; that is why writes name versions, and new objects have names that are decided by what they
-//! are for.
+//! The clock is one that keeps running while a process is paused. A request sent a moment before
+//! cannot be called back; that is why writes name resource versions, and the names of new objects
+//! follow from their purpose.
 
 mod client;
 mod store;
@@ -26,7 +26,8 @@ use bowline_store::backend::{Backend, Permit, PermitDenied};
 use kube::Client;
 use tokio::time::Instant;
 
-/// Until when something may be done outside. Clones share it. It is closed until a lease opens it.
+/// Instant until which external changes are permitted. Clones share it. Closed until a lease opens
+/// it.
 #[derive(Clone, Debug)]
 pub struct Fence {
     begin: Instant,
@@ -34,7 +35,7 @@ pub struct Fence {
     open_for: Arc<AtomicU64>,
 }
 
-/// The fence is closed.
+/// Closed fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server does not hold the lease any more, so it may not do that")]
 pub struct FenceClosed;
@@ -46,36 +47,35 @@ impl Default for Fence {
 }
 
 impl Fence {
-    /// Opens it until then.
+    /// Opens the fence until an instant.
     pub(crate) fn open_until(&self, end: Instant) {
         let open_for = end.saturating_duration_since(self.begin).as_nanos();
         let open_for = u64::try_from(open_for).unwrap_or(u64::MAX);
         self.open_for.store(open_for, Ordering::SeqCst);
     }
 
-    /// Closes it.
     pub(crate) fn close(&self) {
         self.open_for.store(0, Ordering::SeqCst);
     }
 
-    /// Fails if it is closed.
+    /// Fails if the fence is closed.
     pub fn check(&self) -> Result<(), FenceClosed> {
         let open_for = Duration::from_nanos(self.open_for.load(Ordering::SeqCst));
         if self.begin.elapsed() < open_for { Ok(()) } else { Err(FenceClosed) }
     }
 
-    /// A client that changes nothing when closed.
+    /// Client that refuses changes while the fence is closed.
     pub fn client(&self, client: Client) -> Client {
         client::fenced_client(client, self.clone())
     }
 
-    /// For built-in stores, which ask until the last moment.
+    /// Permit for built-in stores, which check until the last moment.
     pub fn permit(&self) -> Permit {
         let fence = self.clone();
         Permit::new(move || fence.check().map_err(|closed| PermitDenied(closed.to_string())))
     }
 
-    /// A store that changes nothing when closed.
+    /// Store that refuses changes while the fence is closed.
     pub fn store(&self, backend: Arc<dyn Backend>) -> Arc<dyn Backend> {
         Arc::new(store::FencedStore::new(backend, self.clone()))
     }

@@ -1,23 +1,24 @@
-//! The journals of runs, in ConfigMaps of our own namespace.
+//! Journals of runs, in ConfigMaps of the server's namespace.
 //!
-//! In the cluster and not in the bucket: a frozen application must not depend on a bucket. A
-//! ConfigMap is a page of the journal; at 32 KiB the next one is begun. They belong to no object, so
-//! a deleted run leaves its journal, and [`orphans`] finds it.
+//! Journals are in the cluster and not in the bucket: a frozen application must not depend on a
+//! bucket. One ConfigMap is one page of the journal; at 32 KiB a new page starts. Pages have no
+//! owner reference, so a deleted run leaves its journal behind, and [`orphans`] finds it.
 //!
 //! # Guarantees
-//! - A record is in the cluster when its `append` has returned. One whose `append` failed, or was
-//!   not waited for, may be there or not, but never twice.
-//! - Many tasks may append at once: what waits is written together, by whoever's turn it is. If that
-//!   task is dropped, the next one finishes what it began.
-//! - Opening a journal takes it over, and writes on pages of its own. What somebody who had it open
-//!   before was about to write is refused, however late it comes to the API server; or, where it was
-//!   a new page, it is the later opening that is refused, and must be opened again to see that page.
-//! - What is not a page as we write it is an error that names it; nothing is skipped. Only `salvage` reads
-//!   what can still be read, for the sake of pods that may be frozen.
-//! - A page is begun only when the one before it is there.
+//! - A record is in the cluster when its `append` has returned. A record whose `append` failed, or
+//!   was not awaited, may or may not be there, but never twice.
+//! - Many tasks may append concurrently: waiting records are written together, by the task that
+//!   holds the writer. If that task is dropped, the next one finishes its batch.
+//! - Opening a journal takes it over, and writes to pages of its own. Pending writes of an earlier
+//!   opener are refused, however late they reach the API server. The exception is a new page: there
+//!   the later opening is refused, and must be repeated to see that page.
+//! - Anything other than a page as this server writes it is an error that names the ConfigMap;
+//!   nothing is skipped. Only `salvage` reads whatever is still readable, for the sake of pods that
+//!   may be frozen.
+//! - A page is started only when the previous one exists.
 //!
 //! # Caveats
-//! - An append is tried for 18 seconds, after what was being written when it came.
+//! - An append is retried for 18 seconds, after the batch that was being written when it arrived.
 
 mod attempts;
 mod hooks;
@@ -53,13 +54,14 @@ use page::{JournalContents, JournalOwner, WritePosition};
 use state::JournalState;
 pub(crate) use state::ThawClaim;
 
-/// How many pages are asked for at once, and how many descriptions of pages.
+/// Page size of lists, for pages and for metadata of pages.
 const PAGES_PER_LIST: u32 = 32;
 const METADATA_PER_LIST: u32 = 250;
-/// How many journals are listed at once. More are left for the next time, and that is told.
+/// Maximum number of journals per listing. The remaining ones wait for the next listing, and the
+/// log says so.
 const MAX_JOURNALS: usize = 100_000;
 
-/// Why a journal could not be read, written or removed.
+/// Reason why a journal could not be read, written or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A record is too large.
@@ -68,83 +70,83 @@ pub enum Error {
         page::MAX_RECORD_BYTES
     )]
     TooLarge {
-        /// How large it is.
+        /// Size of the record.
         bytes: usize,
     },
-    /// A record is nothing that JSON can say.
+    /// A record cannot be encoded as JSON.
     #[error("a record cannot be encoded")]
     Encode(#[source] serde_json::Error),
-    /// No record fits any more.
+    /// The journal is full.
     #[error(
         "the journal is full: it takes {} MiB at most, packed {}",
         page::MAX_UNPACKED_BYTES >> 20,
         page::MAX_BYTES >> 20
     )]
     Full,
-    /// There are more pages than were ever written.
+    /// The journal has more pages than this server ever writes.
     #[error("run {run} has a journal of more than {} ConfigMaps", page::MAX_PAGES)]
     TooMany {
-        /// Whose journal it is.
+        /// Run of the journal.
         run: RunUid,
     },
-    /// A ConfigMap is labelled as a page and is none.
+    /// A ConfigMap has the label of a page but is not one.
     #[error(
         "ConfigMap {page} is not a page of the journal: {reason}; if it is of no use, delete it"
     )]
     InvalidPage {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
-        /// What is wrong with it.
+        /// Defect of the page.
         reason: String,
     },
-    /// A page is gone, though later ones are there.
+    /// A page is missing although later ones exist.
     #[error("ConfigMap {page} of the journal is missing, and what was noted on it")]
     Missing {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
     },
-    /// The journal was opened by somebody else since, or what somebody wrote before came late.
+    /// Another process has opened the journal since, or a late write of an earlier opener arrived.
     #[error("ConfigMap {page} of the journal is somebody else's by now: open the journal again")]
     TakenOver {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
     },
-    /// A page is another by now.
+    /// A page was replaced or changed.
     #[error("ConfigMap {page} was changed by somebody else meanwhile")]
     Changed {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
     },
     /// The API server did not answer.
     #[error("the API server did not answer in time")]
     Timeout,
-    /// The API server did not let us read.
+    /// The API server refused a read.
     #[error("the ConfigMaps of the journal cannot be read")]
     Read(#[source] kube::Error),
-    /// The API server did not let us write.
+    /// The API server refused a write.
     #[error("ConfigMap {page} of the journal cannot be written")]
     Write {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
-        /// Why not.
+        /// Cause.
         source: kube::Error,
     },
-    /// The API server did not let us delete.
+    /// The API server refused a deletion.
     #[error("ConfigMap {page} of the journal cannot be deleted")]
     Remove {
-        /// The ConfigMap.
+        /// Name of the ConfigMap.
         page: String,
-        /// Why not.
+        /// Cause.
         source: kube::Error,
     },
 }
 
 impl Error {
-    /// Whether it may be otherwise the next time, though nobody changed anything.
+    /// True if a retry may succeed without any intervention.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Changed { .. } | Self::Timeout => true,
-            // A list that took too long is begun anew.
+            // A list that took too long starts from the beginning.
             Self::Read(kube::Error::Api(status)) if status.code == 410 => true,
             Self::Read(source) | Self::Write { source, .. } | Self::Remove { source, .. } => {
                 !patch::is_permanent(source)
@@ -170,84 +172,84 @@ impl From<Error> for journal::Error {
     }
 }
 
-/// The journal of a run.
+/// Journal of a run.
 pub struct ConfigMapJournal {
     api: Api<ConfigMap>,
     owner: JournalOwner,
-    /// Our name among those who ever opened the journal.
+    /// Id of this opener, unique among all openers of the journal.
     writer: String,
-    /// The storage location of the run, if somebody said so, and the bucket that it names.
+    /// Storage location of the run, if known, and the bucket that it names.
     location: Option<String>,
     bucket: Option<String>,
-    /// What nobody has begun to write. Each entry has a caller who waits, so callers bound it.
+    /// Records not yet in a batch. Each entry has a waiting caller, so the callers bound the queue.
     waiting: Mutex<VecDeque<PendingRecord>>,
     page_writer: tokio::sync::Mutex<PageWriter>,
-    /// Which pods may be frozen and which snapshots are in flight, as the records say, written or not.
+    /// Pods that may be frozen and snapshots in flight, according to the records, written or not.
     state: JournalState,
 }
 
 /// A journal in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ListedJournal {
-    /// Whose it is.
+    /// Run of the journal.
     pub(crate) orphan: Orphan,
-    /// What changes with each record.
+    /// Hash that changes with each record.
     pub(crate) fingerprint: u64,
 }
 
-/// What can be read of a journal, damaged or not.
+/// Readable part of a journal, damaged or not.
 #[derive(Debug, Default)]
 pub(crate) struct SalvagedJournal {
-    /// The records that can be read, in order.
+    /// Readable records, in order.
     pub(crate) records: Vec<JournalEntry>,
-    /// Whether the pods that a damaged one names have been thawed, and that could not be noted in it.
+    /// True if the pods of a damaged journal have been thawed, which cannot be appended to it.
     pub(crate) is_thawed: bool,
 }
 
-/// A journal whose run is gone. [`ConfigMapJournal::open`] reads it.
+/// Journal whose run no longer exists. [`ConfigMapJournal::open`] reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphan {
-    /// The uid of the run.
+    /// Uid of the run.
     pub run: RunUid,
-    /// What it was: `Backup` or `Restore`.
+    /// Kind of the run: `Backup` or `Restore`.
     pub kind: String,
-    /// What it was called.
+    /// Name of the run.
     pub name: String,
-    /// Its storage location, if the journal says so.
+    /// Storage location of the run, if the journal contains it.
     pub location: Option<String>,
-    /// The bucket that the location named when the run began.
+    /// Bucket that the location named when the run started.
     pub bucket: Option<String>,
-    /// The stage at which it ended without its bucket, if that could not be appended.
+    /// Stage at which the run ended without its bucket, if that could not be appended.
     pub abandoned: Option<Stage>,
 }
 
-/// What came of an append.
 type AppendResult = Result<(), journal::Error>;
 
-/// A record, and who waits for it.
+/// Record with the channel of its waiting caller.
 struct PendingRecord {
     text: String,
-    /// Whether it may be packed.
+    /// True if the record may be packed.
     is_packable: bool,
     done: oneshot::Sender<AppendResult>,
 }
 
-/// What one needs in order to write; only one has it.
+/// State that is needed to write; only one task holds it.
 #[derive(Default)]
 struct PageWriter {
     place: WritePosition,
-    /// The resource version of the page; none if it may not be there yet.
+    /// Resource version of the page; `None` if the page may not exist yet.
     version: Option<String>,
-    /// What is on the page for sure.
+    /// Records that are certainly on the page.
     written: WrittenRecords,
-    /// What is packed together with what is written next.
+    /// Records to pack with the next write.
     packed: Option<PackedRecords>,
-    /// What is being written. It stays here until its outcome is known, whoever writes it.
+    /// Batch being written. It stays here until its outcome is known, whichever task writes it.
     batch: Option<Batch>,
 }
 
 impl WrittenRecords {
-    /// Packs what can be packed, if that is worth while. Returns as well how much room the page takes then.
+    /// Packs the packable records, if that saves enough. Also returns the resulting size of the
+    /// page.
     fn pack(&self) -> Option<(PackedRecords, usize)> {
         if self.plain.is_empty() {
             return None;
@@ -264,7 +266,6 @@ impl WrittenRecords {
         (used <= page::MAX_PACKED_BYTES).then_some((packed, used))
     }
 
-    /// Takes note of what was written.
     fn record_batch(&mut self, batch: &Batch) {
         for key in batch.packed.iter().flat_map(|packed| &packed.keys) {
             self.plain.remove(key);
@@ -281,7 +282,7 @@ impl WrittenRecords {
 }
 
 impl Batch {
-    /// What is changed on the page.
+    /// Patch of the page.
     fn as_patch(&self) -> Value {
         let Some(PackedRecords { bytes, keys }) = &self.packed else {
             return json!({ "data": self.records });
@@ -293,36 +294,36 @@ impl Batch {
     }
 }
 
-/// What somebody has written on a page.
+/// Records that one writer has put on a page.
 #[derive(Default)]
 struct WrittenRecords {
     /// Records that may be packed, packed or not.
     packable: BTreeMap<String, String>,
-    /// Those of them that are not.
+    /// Keys of packable records that are not packed yet.
     plain: BTreeSet<String>,
-    /// How much room the others take, which stay as they are.
+    /// Size of the other records, which stay unpacked.
     readable: usize,
 }
 
-/// Records that are packed together with what is written, and so are not on the page for themselves any more.
+/// Records that the next write packs, so that they no longer have keys of their own on the page.
 struct PackedRecords {
     bytes: ByteString,
     keys: BTreeSet<String>,
 }
 
-/// Records that are written by one request, on one page.
+/// Records written by one request, to one page.
 #[derive(Default)]
 struct Batch {
     records: BTreeMap<String, String>,
-    /// The keys of those that may be packed later.
+    /// Keys of the records that may be packed later.
     packable: BTreeSet<String>,
     packed: Option<PackedRecords>,
     done: Vec<oneshot::Sender<AppendResult>>,
 }
 
 impl ConfigMapJournal {
-    /// Opens the journal of a run and takes it over: whoever had it open before cannot write it any
-    /// more. Returns also what is in it, in order. Nothing is created before the first append.
+    /// Opens the journal of a run and takes it over: earlier openers can no longer write to it.
+    /// Also returns its records, in order. Nothing is created before the first append.
     pub async fn open(
         client: Client,
         namespace: &str,
@@ -350,39 +351,40 @@ impl ConfigMapJournal {
         ))
     }
 
-    /// Whether something is left of the run that only the journal knows of: pods that may be frozen, or
-    /// snapshots that may yet come.
+    /// True if the run has leftovers that only the journal knows of: pods that may be frozen, or
+    /// snapshots that may still appear.
     pub(crate) fn has_unfinished_work(&self) -> bool {
         self.state.has_unfinished_work()
     }
 
-    /// Takes on those pods that may be frozen and that nobody is about to thaw. No block with one of them is
-    /// begun meanwhile. Waits until nobody else has taken them on.
+    /// Claims the pods that may be frozen and that no other task is about to thaw. No block with
+    /// one of them starts meanwhile. Waits until no other task has a claim.
     pub(crate) async fn claim_frozen(&self) -> ThawClaim<'_> {
         self.state.claim().await
     }
 
-    /// The same, unless somebody else is at it.
+    /// Like [`claim_frozen`](Self::claim_frozen), but returns `None` if another task has a claim.
     pub(crate) fn try_claim_frozen(&self) -> Option<ThawClaim<'_>> {
         self.state.try_claim()
     }
 
-    /// The same, and it says on the pages that it writes in which storage location the run has its files.
-    /// Whoever finds it when the run's object is gone could not know otherwise.
+    /// Writes the storage location of the run on each page. Once the run's object is deleted,
+    /// cleanup has no other source for it.
     #[must_use]
     pub fn with_location(mut self, location: &str) -> Self {
         self.location = Some(location.to_owned()).filter(|name| !name.is_empty());
         self
     }
 
-    /// The same, and it says beside the location which bucket that names, so that whoever cleans up does not ask
-    /// another.
+    /// Writes the bucket of the location beside the location, so that cleanup does not use another
+    /// bucket.
     #[must_use]
     pub fn with_bucket(self, bucket: Option<String>) -> Self {
         Self { bucket, ..self }
     }
 
-    /// Appends that the run ends at a stage without its bucket. If it cannot be appended, the first page is marked.
+    /// Appends that the run ends at a stage without its bucket. If that fails, marks the first page
+    /// instead.
     pub async fn abandon(&self, stage: Stage) -> Result<(), Error> {
         let record = JournalEntry::Abandoned { stage, at: Timestamp::now() };
         let Err(error) = self.append(&record).await else { return Ok(()) };
@@ -402,7 +404,7 @@ impl ConfigMapJournal {
         }
     }
 
-    /// Removes it: the run has ended and nothing of it may be needed.
+    /// Removes the journal: the run has ended and none of its records may be needed.
     pub async fn remove(&self) -> Result<(), Error> {
         let mut attempts = Attempts::new(attempts::WHOLE_JOURNAL_LIMITS);
         loop {
@@ -417,7 +419,8 @@ impl ConfigMapJournal {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what was begun, else what waits and fits on a page, and tells those who wait.
+    /// Writes the current batch, or else the waiting records that fit on a page, and notifies the
+    /// callers.
     async fn write(&self, page_writer: &mut PageWriter) {
         if page_writer.batch.is_none() {
             page_writer.begin_batch(&mut self.pending());
@@ -439,13 +442,13 @@ impl ConfigMapJournal {
             page_writer.written.record_batch(&batch);
         }
         for done in batch.done {
-            // Who is gone does not want to know.
+            // A caller that is gone does not need the outcome.
             let _ = done.send(outcome.clone());
         }
     }
 
-    /// One try. That of another before may have been carried out, or may yet be: both would change
-    /// the resource version, so only one of them ever is.
+    /// One attempt. An earlier attempt may have been carried out, or may still be: both would
+    /// change the resource version, so only one of them ever succeeds.
     async fn write_once(&self, page_writer: &mut PageWriter) -> Result<(), Error> {
         let Some(batch) = &page_writer.batch else { return Ok(()) };
         let name = self.owner.page_name(page_writer.place.page);
@@ -503,7 +506,7 @@ impl ConfigMapJournal {
             outcome = &mut outcome => return append_result(outcome.ok()),
             page_writer = self.page_writer.lock() => page_writer,
         };
-        // Ours is written after what was begun, and after what waited before it.
+        // Our record is written after the current batch and after the records queued before it.
         loop {
             match outcome.try_recv() {
                 Ok(outcome) => return append_result(Some(outcome)),
@@ -515,9 +518,10 @@ impl ConfigMapJournal {
 }
 
 impl PageWriter {
-    /// Takes what waits and fits on the page, or on the next one if nothing fits.
+    /// Moves the waiting records that fit on the page into a batch, or onto the next page if none
+    /// fits.
     fn begin_batch(&mut self, waiting: &mut VecDeque<PendingRecord>) {
-        // Nobody was told that these are written, and nobody will ask.
+        // The callers of these are gone: they have had no confirmation, and will not ask.
         waiting.retain(|waiting| !waiting.done.is_closed());
         let mut batch = Batch::default();
         while let Some(first) = waiting.pop_front() {
@@ -542,15 +546,16 @@ impl PageWriter {
         self.batch = Some(batch).filter(|batch| !batch.records.is_empty());
     }
 
-    /// Records could not be written. If their page may not be there, the next ones go to the same page: no
-    /// page may be missing. Their numbers are not given again, since they may be there after all.
+    /// Gives up a batch that could not be written. If its page may not exist, the next records go
+    /// to the same page: no page may be missing. Its record numbers are not reused, since the
+    /// records may exist after all.
     fn abandon_batch(&mut self) {
         if self.version.is_none() {
             self.place.clear();
         }
     }
 
-    /// The key for a record, if it fits. The page is turned only if nothing was put on it just now.
+    /// Key for a record, if it fits. Moves to the next page only if this batch is still empty.
     fn next_key(&mut self, bytes: usize, may_turn: bool) -> Result<Option<String>, Error> {
         let key = self.place.next_key(bytes)?;
         if key.is_some() || !may_turn {
@@ -570,8 +575,8 @@ impl PageWriter {
     }
 }
 
-/// Journals whose run is not in `live`: the uids of all Backups and Restores that there are, and of
-/// those that this process still runs though they were deleted.
+/// Journals whose run is not in `live`: the uids of all existing Backups and Restores, and of those
+/// that were deleted but that this process still runs.
 pub async fn orphans(
     client: Client,
     namespace: &str,
@@ -605,9 +610,9 @@ async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
         let abandoned = value(page.annotations(), page::ABANDONED);
         let abandoned = abandoned.and_then(|stage| serde_json::from_value(stage.into()).ok());
         let version = (page.name_any(), page.resource_version());
-        // Pages of an older server do not say.
+        // Pages of an older server do not contain the location.
         if let Some((known, hasher)) = found.get_mut(&uid) {
-            // What the location names later is another matter.
+            // A later bucket of the same location does not count.
             if known.location.is_none() {
                 (known.location, known.bucket) = (location, bucket);
             }
@@ -645,7 +650,7 @@ async fn list_all(api: &Api<ConfigMap>) -> Result<Vec<ListedJournal>, Error> {
     Ok(found.into_values().map(listed).collect())
 }
 
-/// Reads a journal that nobody may have open, and does not take it over.
+/// Reads a journal that another task may have open, without taking it over.
 pub(crate) async fn read(
     client: Client,
     namespace: &str,
@@ -662,7 +667,7 @@ pub(crate) async fn read(
     }
 }
 
-/// Reads what can be read of a journal, and leaves out the rest.
+/// Reads the readable part of a journal and skips the rest.
 pub(crate) async fn salvage(
     client: Client,
     namespace: &str,
@@ -678,7 +683,7 @@ pub(crate) async fn salvage(
     }
 }
 
-/// Notes on a journal that is damaged that the pods are thawed that it names.
+/// Marks a damaged journal: its pods have been thawed.
 pub(crate) async fn mark_thawed(
     client: Client,
     namespace: &str,
@@ -706,7 +711,7 @@ pub(crate) async fn mark_thawed(
     }
 }
 
-/// All pages, if they are not too many.
+/// All pages; an error if there are too many.
 async fn all_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<Vec<ConfigMap>, Error> {
     let (mut pages, mut bytes) = (Vec::new(), 0);
     let params = ListParams::default().labels(&owner.selector()).limit(PAGES_PER_LIST);
@@ -721,7 +726,7 @@ async fn all_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<Vec<Con
     Ok(pages)
 }
 
-/// The pages, or the first of too many.
+/// All pages, or the first ones if there are too many.
 async fn pages_up_to_limit(
     api: &Api<ConfigMap>,
     owner: &JournalOwner,
@@ -739,8 +744,8 @@ async fn pages_up_to_limit(
     Ok(pages)
 }
 
-/// Reads all pages, and signs the last one. What was sent to be written on it before that names an
-/// older resource version, and is refused from then on.
+/// Reads all pages, and signs the last one. Any earlier write to it that is still under way names
+/// an older resource version, and is refused from then on.
 async fn take_over(
     api: &Api<ConfigMap>,
     owner: &JournalOwner,
@@ -762,8 +767,8 @@ async fn take_over(
     }
 }
 
-/// Deletes all pages, the first one last. It is marked before, so that the beginning of a journal
-/// that somebody did not delete to its end is never taken for a whole one.
+/// Deletes all pages, the first one last. The first page is marked before, so that the remains of
+/// an interrupted deletion are never mistaken for a whole journal.
 async fn delete_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<(), Error> {
     let mut pages = BTreeSet::new();
     let params = ListParams::default().labels(&owner.selector()).limit(METADATA_PER_LIST);
@@ -795,7 +800,7 @@ async fn delete_pages(api: &Api<ConfigMap>, owner: &JournalOwner) -> Result<(), 
     Ok(())
 }
 
-/// Changes a page. The answer is asked to leave out what is on it, which may be much.
+/// Patches a page. Requests an answer without the contents of the page, which may be large.
 async fn patch_page(
     api: &Api<ConfigMap>,
     name: &str,
@@ -810,7 +815,7 @@ async fn patch_page(
     Ok(api.patch_metadata(name, &params, &Patch::Merge(change)).await?.metadata)
 }
 
-/// Shows each object of a list that comes in parts.
+/// Calls a function for each object of a paginated list.
 async fn for_each_listed<T, F>(
     mut params: ListParams,
     ask: impl Fn(ListParams) -> F,

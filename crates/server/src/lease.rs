@@ -1,24 +1,25 @@
-//! One active server: a Lease in the server's namespace, and a guard that says when it is lost.
+//! One active server: a Lease in the server's namespace, and a guard that signals its loss.
 //!
 //! # Guarantees
-//! - **No two guards at a time**, as long as nobody edits the Lease by hand and clocks run about
-//!   equally fast. A holder counts from *before* each renewal is sent and stops after
-//!   [`LeaseTimings::renew_deadline`]; others count from *after* they have read that renewal and wait for
-//!   [`LeaseTimings::duration`], which is longer.
+//! - **Never two guards at a time**, as long as the Lease is not edited by hand and clocks run
+//!   about equally fast. A holder counts from *before* each renewal is sent and stops after
+//!   [`LeaseTimings::renew_deadline`]; others count from *after* they have read that renewal and
+//!   wait for [`LeaseTimings::duration`], which is longer.
 //! - **Times of two machines are never compared.** Those in the Lease are for people.
-//! - **Every write names the version that it was decided on.** Where somebody was faster, it fails,
-//!   and the Lease is looked at again.
-//! - **A guard that is not kept is lost**: also when the task that renews it panics or is dropped.
-//! - **The [fence](crate::fence) is open for as long as the lease is ours**, by the clock and not by a task that
-//!   has to notice: also a process that was paused finds it closed.
+//! - **Every write names the resource version that it was decided on.** If another server was
+//!   faster, the write fails, and the Lease is read again.
+//! - **A guard that is not renewed is lost**, also when the renewing task panics or is dropped.
+//! - **The [fence](crate::fence) is open for as long as this server holds the lease**, by the clock
+//!   and not by a task that has to notice: a process that was paused finds it closed, too.
 //!
 //! # Caveats
-//! - A server takes the Lease from its own name at once, since after a restart nobody else has it.
-//!   Two live servers of one name take it from each other; the one that had it finds out at its next
+//! - A server takes over a Lease with its own identity at once, since after a restart no other
+//!   server has it. Two live servers with one identity take it from each other; the previous holder
+//!   notices at its next renewal.
+//! - The same holds for a Lease that is deleted or emptied by hand: the first server to come holds
+//!   it.
+//! - The Linux clock stops while a machine sleeps. A server that wakes up notices at its next
 //!   renewal.
-//! - The same holds for a Lease that is deleted or emptied by hand: whoever comes first has it.
-//! - The clock of Linux stands still while a machine sleeps. A server that wakes up finds out at its
-//!   next renewal.
 
 mod object;
 mod record;
@@ -41,27 +42,26 @@ use record::{
 };
 use renew::LeaseRenewer;
 
-/// The name of the Lease.
+/// Name of the Lease.
 pub const NAME: &str = "bowline-server";
 
-/// The longest that a lease may last: after a server has died nobody works for that long.
+/// Maximum duration of a lease: after the death of a server no server is active for that long.
 pub const MAX_DURATION: Duration = Duration::from_mins(10);
 
-/// How long giving back may take.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pause after somebody else was faster.
+/// Pause after another server was faster.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a lease lasts, and when it is renewed.
+/// Duration of a lease and times of its renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseTimings {
-    /// How long others must wait after they have seen a renewal. Whole seconds; a part counts as one.
-    /// At most [`MAX_DURATION`].
+    /// Time that other servers wait after they have seen a renewal. Rounded up to whole seconds. At
+    /// most [`MAX_DURATION`].
     pub duration: Duration,
-    /// How long after a renewal the next one follows.
+    /// Interval between renewals.
     pub renew_interval: Duration,
-    /// How long after the last renewal the guard is lost. The rest of the duration is for stopping
-    /// what is under way, before another server begins.
+    /// Time after the last renewal at which the guard is lost. The rest of the duration is for
+    /// stopping work under way, before another server starts.
     pub renew_deadline: Duration,
 }
 
@@ -76,12 +76,13 @@ impl Default for LeaseTimings {
 }
 
 impl LeaseTimings {
-    /// How long one request may take. Half, so that one that hangs leaves time for another.
+    /// Timeout of one request. Half of the available time, so that a request that hangs leaves time
+    /// for another.
     fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
 
-    /// Whether a lease can be kept by them.
+    /// Checks that a lease can be kept with these timings.
     pub fn check(self) -> Result<(), Error> {
         let ordered = [Duration::ZERO, self.renew_interval, self.renew_deadline, self.duration];
         if !ordered.is_sorted_by(|shorter, longer| shorter < longer) {
@@ -94,48 +95,48 @@ impl LeaseTimings {
     }
 }
 
-/// Why a server cannot apply for the lease.
+/// Reason why a server cannot apply for the lease.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The terms contradict each other.
+    /// Contradictory timings.
     #[error(
         "a lease that is renewed each {:?}, given up after {:?} and lasts {:?} cannot be kept: each \
          must be longer than the one before",
         .0.renew_interval, .0.renew_deadline, .0.duration
     )]
     Timings(LeaseTimings),
-    /// It lasts longer than others can be asked to wait.
+    /// Duration above [`MAX_DURATION`].
     #[error(
         "a lease that lasts {0:?} leaves nobody at work for that long after a server has died: let it \
          last at most {MAX_DURATION:?}"
     )]
     TooLong(Duration),
-    /// The server has no name.
+    /// Missing identity of the server.
     #[error("a server needs a name to hold the lease `{NAME}`, and this one's is empty")]
     NoIdentity,
-    /// The server's role lacks rights.
+    /// Missing permissions of the server's role.
     #[error(
         "may not use the lease `{NAME}`: let the role of the server have the verbs `get`, `create` \
          and `patch` on `leases` of `coordination.k8s.io` in the namespace `{namespace}`"
     )]
     Forbidden {
-        /// Where the lease is.
+        /// Namespace of the lease.
         namespace: String,
-        /// What the API server says.
+        /// Answer of the API server.
         source: kube::Error,
     },
-    /// The API server does not want the lease.
+    /// The API server rejects the lease.
     #[error("the API server refuses the lease `{NAME}` in the namespace `{namespace}`")]
     Refused {
-        /// Where the lease is.
+        /// Namespace of the lease.
         namespace: String,
-        /// What the API server says.
+        /// Answer of the API server.
         source: kube::Error,
     },
 }
 
-/// The lease, as long as it is ours. Dropping it ends the renewals; others then wait as if this
-/// server had died. See [`LeaseGuard::release`].
+/// Lease held by this server. Dropping the guard ends the renewals; other servers then wait as if
+/// this server had died. See [`LeaseGuard::release`].
 #[derive(Debug)]
 pub struct LeaseGuard {
     object: LeaseObject,
@@ -154,9 +155,9 @@ impl Drop for CloseFenceOnDrop {
 }
 
 impl LeaseGuard {
-    /// Waits until the lease is ours, or until asked to stop, for which there is no guard. The log
-    /// says who has it. An API server that does not answer is asked again; one that refuses is an
-    /// error. The fence is open as long as the lease is ours.
+    /// Waits until this server holds the lease; returns no guard if it is asked to stop first. The
+    /// log names the current holder. An API server that does not answer is retried; a refusal is an
+    /// error. The fence is open for as long as this server holds the lease.
     pub async fn acquire(
         client: Client,
         namespace: &str,
@@ -176,7 +177,8 @@ impl LeaseGuard {
             let Some(read) = stop.run_until_cancelled(candidate.read()).await else {
                 return Ok(None);
             };
-            // Not ended half-way when asked to stop: the lease could be taken, and nobody would know.
+            // Not interrupted by a stop request: the lease could be taken without this server
+            // knowing.
             let attempt = match read {
                 Ok(record) => candidate.acquire_if_free(record.as_ref()).await,
                 Err(trouble) => Err(trouble),
@@ -207,16 +209,16 @@ impl LeaseGuard {
         }
     }
 
-    /// Cancelled when the lease is lost, and when the guard is dropped or given back: nothing may be
-    /// done outside any more.
+    /// Cancelled when the lease is lost, and when the guard is dropped or released: no external
+    /// change is allowed from then on.
     pub fn lost(&self) -> &CancellationToken {
         &self.lost
     }
 
-    /// Gives the lease back, so that the next server need not wait. Where that fails it does have to,
-    /// and the log says so.
+    /// Releases the lease, so that the next server need not wait. If that fails, the next server
+    /// does have to wait, and the log says so.
     pub async fn release(mut self) {
-        // A renewal after this would take it again.
+        // A renewal after this would take the lease again.
         self.renewer.shutdown().await;
         let released = timeout(RELEASE_TIMEOUT, self.object.release(&self.term)).await;
         match object::flatten_timeout(released, RELEASE_TIMEOUT) {
@@ -253,15 +255,14 @@ impl LeaseGuard {
     }
 }
 
-/// What came of applying.
 enum AcquireStep {
-    /// It is ours, by a request sent then.
+    /// Acquired, by a request sent at this instant.
     Acquired(LeaseRecord, Instant),
-    /// Look again after this long.
+    /// Retry after this time.
     Retry(Duration),
 }
 
-/// A server that wants the lease.
+/// Server that applies for the lease.
 struct LeaseCandidate<'a> {
     object: LeaseObject,
     identity: &'a str,
@@ -286,7 +287,7 @@ impl<'a> LeaseCandidate<'a> {
         object::flatten_timeout(timeout(limit, self.object.read()).await, limit)
     }
 
-    /// Takes the lease that has just been read, if that may be.
+    /// Takes the lease that has just been read, if it is free.
     async fn acquire_if_free(
         &mut self,
         record: Option<&LeaseRecord>,

@@ -1,33 +1,33 @@
-//! Controllers and their wiring: what `bowline server` runs.
+//! Controllers of `bowline server` and the code that starts and stops them.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
-//! | [`server`] | [`run`]: checks the cluster, starts everything side by side, ends it in order |
-//! | [`options`] | what a server is told |
-//! | [`controllers`] | one file per kind of resource that is worked on |
-//! | [`watch`] | from changes of objects to work on them: keyed, bounded, tried again |
+//! | [`server`] | [`run`]: preflight, concurrent start of all tasks, ordered shutdown |
+//! | [`options`] | configuration of a server |
+//! | [`controllers`] | one file per kind of resource |
+//! | [`watch`] | from watch events to reconcile calls: keyed, bounded, retried |
 //! | [`queue`] | which backups may run, and which wait for which |
-//! | [`journal`] | what runs must not forget, in ConfigMaps |
-//! | [`patch`] | small changes to objects in the cluster |
-//! | [`locations`] | from a BackupStorageLocation to the store that it names |
-//! | [`snapshotters`] | from a VolumeSnapshotLocation to the plugin that it names |
-//! | [`download`] | what folders hold, over HTTP, for whoever has a signed link |
-//! | [`metrics`] | what Prometheus is told, and whether the server is well, over HTTP |
-//! | [`events`] | what `kubectl describe` shows of a run while it goes on |
-//! | [`conditions`] | what `kubectl wait` can wait for |
-//! | [`run_state`] | how a run ended, in the words that the last three share |
-//! | [`log`] | the server's log, and one for each run |
-//! | [`fence`] | lets nothing be changed outside once the lease is over |
-//! | [`lease`] | one active server: who has the lease, and when it is lost |
-//! | [`preflight`] | what a cluster must have before anything is started |
+//! | [`journal`] | journals of runs, in ConfigMaps |
+//! | [`patch`] | small patches to objects in the cluster |
+//! | [`locations`] | from a BackupStorageLocation to its store |
+//! | [`snapshotters`] | from a VolumeSnapshotLocation to its plugin |
+//! | [`download`] | files of `filesystem` locations, over HTTP, for holders of a signed link |
+//! | [`metrics`] | Prometheus metrics and health checks, over HTTP |
+//! | [`events`] | Kubernetes Events of a run in progress, for `kubectl describe` |
+//! | [`conditions`] | conditions for `kubectl wait` |
+//! | [`run_state`] | outcome of a run, in the terms that metrics, Events and conditions share |
+//! | [`log`] | the log of the server, and one log per run |
+//! | [`fence`] | blocks every external change once the lease has ended |
+//! | [`lease`] | one active server: who holds the lease, and when it is lost |
+//! | [`preflight`] | requirements on the cluster, checked before anything starts |
 //!
-//! # What holds
+//! # Invariants
 //! - **A controller that fails ends the server**, with its name and reason. A server that looks
 //!   alive and does not work is the worst kind.
 //! - **Every decision is a function of values**, tested as a table; the controllers around them
 //!   fetch the values and carry out the verdict.
 //! - **Secrets stay where they are**: in the Secret, in a private file for plugins, in memory.
-//!   Neither errors nor logs have them.
+//!   Errors and logs never contain them.
 
 mod clock;
 pub mod conditions;

@@ -1,14 +1,15 @@
-//! From a BackupStorageLocation to the store that it names.
+//! From a BackupStorageLocation to its store.
 //!
-//! # What is opened
-//! The plugin of the location's provider if one is installed, else what is built in under that name.
-//! It gets the location's settings, the bucket, certificates to trust, and the path of a private
-//! file with the credentials that the location names: plugins know no other way to take them.
+//! # Backend
+//! The plugin of the location's provider if one is installed, else the built-in one of that name.
+//! The backend receives the location's settings, the bucket, certificates to trust, and the path of
+//! a private file with the credentials that the location names: plugins accept credentials in no
+//! other way.
 //!
-//! # How often
-//! A store is kept, with its connections, for as long as settings, certificates and credentials are
-//! the same, and at most ten minutes: credentials that come from the server's own environment may
-//! change without a trace. [`Locations::evict`] ends that at once.
+//! # Caching
+//! A store is cached, with its connections, for as long as settings, certificates and credentials
+//! are the same, and at most ten minutes: credentials from the server's own environment may change
+//! without a trace. [`Locations::evict`] removes it at once.
 
 mod credentials;
 
@@ -34,57 +35,55 @@ use credentials::CredentialFiles;
 use crate::fence::Fence;
 use crate::{patch, unlisted_plugins};
 
-/// How long a store is kept.
+/// Maximum age of a cached store.
 const CACHE_TTL: Duration = Duration::from_mins(10);
-/// How many stores are kept.
 const MAX_CACHED_STORES: usize = 64;
-/// How long opening one may take.
 const OPEN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Why a location cannot be opened. Never says what a Secret holds.
+/// Reason why a location cannot be opened. Never contains data of a Secret.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Certificates in two places, refused in Velero's words.
+    /// Certificates in two places; the text is Velero's.
     #[error("cannot specify both caCert and caCertRef in objectStorage")]
     TwoCertificates,
-    /// The certificates are no text.
+    /// Certificates that are not text.
     #[error("the certificates of the location are not in PEM format")]
     Certificates,
-    /// The Secret could not be read.
+    /// Unreadable Secret.
     #[error("cannot read the Secret `{name}`")]
     ReadSecret {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
-        /// Why not.
+        /// Cause.
         source: kube::Error,
     },
-    /// There is no such Secret.
+    /// Missing Secret.
     #[error("there is no Secret `{0}` in the namespace of the server")]
     NoSecret(String),
-    /// The Secret has no such key.
+    /// Missing key in a Secret.
     #[error("the Secret `{name}` has no key `{key}`")]
     NoKey {
-        /// Its name.
+        /// Name of the Secret.
         name: String,
-        /// The key.
+        /// Missing key.
         key: String,
     },
-    /// The file for the plugin could not be written.
+    /// The credentials file for the plugin could not be written.
     #[error("cannot write the credentials of the location to a private file")]
     WriteCredentials(#[source] io::Error),
-    /// The location says something that is not allowed.
+    /// Invalid location.
     #[error(transparent)]
     Invalid(#[from] InvalidLocation),
-    /// The plugin, or what is built in, refuses.
+    /// The plugin, or the built-in backend, refuses.
     #[error(transparent)]
     Backend(#[from] bowline_plugin::Error),
-    /// It does not answer.
+    /// The backend does not answer in time.
     #[error("the location could not be opened within {} s", OPEN_TIMEOUT.as_secs())]
     TooSlow,
 }
 
 impl Error {
-    /// Whether it may be otherwise the next time, though nobody changed anything.
+    /// True if a retry may succeed without any intervention.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::ReadSecret { source, .. } => !patch::is_permanent(source),
@@ -105,12 +104,12 @@ pub struct Locations {
     host: Arc<Host>,
     built_in: BuiltIn,
     files: CredentialFiles,
-    /// What lets something be written.
+    /// Permits writes.
     fence: Fence,
     cache: Mutex<HashMap<Fingerprint, CachedStore>>,
 }
 
-/// A hash over everything that makes a store what it is.
+/// Hash over all properties that distinguish one store from another.
 type Fingerprint = [u8; 32];
 
 struct CachedStore {
@@ -121,8 +120,8 @@ struct CachedStore {
 }
 
 impl Locations {
-    /// Locations of a namespace, written to only while the fence is open. Private files lie in a new folder in `scratch` that goes away with
-    /// this.
+    /// Locations of a namespace, writable only while the fence is open. Private files are in a new
+    /// directory in `scratch`, which is removed when this value is dropped.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -136,7 +135,7 @@ impl Locations {
         Ok(Self { secrets, host, built_in, files, fence, cache: Mutex::default() })
     }
 
-    /// The store of a location. It is not asked anything yet.
+    /// Opens the store of a location, without a request to it.
     pub async fn open(&self, location: &BackupStorageLocation) -> Result<BackupStore, Error> {
         let opening = tokio::time::timeout(OPEN_TIMEOUT, self.open_without_limit(location));
         opening.await.unwrap_or(Err(Error::TooSlow))
@@ -164,7 +163,7 @@ impl Locations {
         if let Some(store) = self.cached(&fingerprint) {
             return Ok(store);
         }
-        // The private file tells nobody whose credentials are meant.
+        // The path of the private file does not show users which credentials are meant.
         let named = |error| match (&spec.credential, &credentials) {
             (Some(selector), Some(file)) => name_secret_instead_of_file(&error, selector, file),
             _ => error,
@@ -186,7 +185,8 @@ impl Locations {
         Ok(store)
     }
 
-    /// What the snapshotter of a location gets: the user's settings, and where its credentials are.
+    /// Configuration for the snapshotter of a location: the user's settings, and the path of its
+    /// credentials.
     pub async fn snapshotter_config(
         &self,
         location: &VolumeSnapshotLocation,
@@ -205,13 +205,13 @@ impl Locations {
         Ok(config)
     }
 
-    /// Opens a location anew the next time, since it failed.
+    /// Removes a failed location from the cache, so that it is opened again the next time.
     pub fn evict(&self, location: &BackupStorageLocation) {
         let name = location.name_any();
         self.cache().retain(|_, opened| opened.location != name);
     }
 
-    /// Lets go of everything that belongs to locations that are not among these.
+    /// Releases everything that belongs to other locations than these.
     pub fn retain_locations(&self, locations: &[String]) {
         self.cache().retain(|_, opened| locations.contains(&opened.location));
         self.files.retain_locations(locations);
@@ -267,7 +267,7 @@ impl Locations {
     }
 }
 
-/// The same error, with the Secret in place of the private file that its key was written to.
+/// Replaces the path of the private file in an error by the Secret that its contents come from.
 fn name_secret_instead_of_file(
     error: &bowline_plugin::Error,
     selector: &SecretKeySelector,
@@ -281,7 +281,7 @@ fn name_secret_instead_of_file(
     if error.is_undelivered() { named.undelivered() } else { named }
 }
 
-/// What tells one store from another. The path of the credentials says what they are: see
+/// Identity of a store. The path of the credentials identifies their contents: see
 /// [`CredentialFiles`].
 fn fingerprint(provider: &str, config: &Config) -> Fingerprint {
     let mut hash = Sha256::new();

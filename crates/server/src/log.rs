@@ -1,11 +1,10 @@
-//! The server's log, and one for each run.
+//! Log of the server, and one log per run.
 //!
-//! Everything is a `tracing` event. It is written to standard error, and if it happens inside a
-//! span that carries a [`RunLog`], also there: that log is what `bowline backup logs` shows. Events
-//! of a plugin happen in the span in which its process was started, so they are in the log of
-//! their run.
+//! Everything is a `tracing` event. Each event is written to standard error and, inside a span that
+//! carries a [`RunLog`], also to that log, which `bowline backup logs` shows. Events of a plugin
+//! belong to the span in which its process was started, so they are in the log of their run.
 //!
-//! Lines look as Velero's do, since people have tools that read them.
+//! Lines have Velero's format, since people have tools that parse it.
 //!
 //! ```
 //! # use bowline_server::log::RunLog;
@@ -34,20 +33,20 @@ use layer::LogLayer;
 pub use run_log::RunLog;
 pub use traces::Traces;
 
-/// What is logged, and how.
+/// Configuration of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// From which level on.
+    /// Minimum level.
     pub level: Level,
-    /// How standard error looks. Logs of runs are always text.
+    /// Format of standard error. Logs of runs are always text.
     pub format: Format,
 }
 
-/// How important something is, in the words of Velero's `--log-level`.
+/// Log level, with the names of Velero's `--log-level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level(LevelFilter);
 
-/// How a line looks.
+/// Format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// `time="…" level=info msg="…" key=value`
@@ -57,7 +56,7 @@ pub enum Format {
     Json,
 }
 
-/// A word that is no level or format.
+/// Unknown level or format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it must be one of {0}")]
 pub struct InvalidChoice(&'static str);
@@ -77,7 +76,7 @@ impl FromStr for Level {
             "debug" => LevelFilter::DEBUG,
             "info" => LevelFilter::INFO,
             "warning" | "warn" => LevelFilter::WARN,
-            // Velero's other two end its process; ours are errors.
+            // Velero's other two levels end its process; here they are errors.
             "error" | "fatal" | "panic" => LevelFilter::ERROR,
             _ => return Err(InvalidChoice("trace, debug, info, warning, error, fatal, panic")),
         }))
@@ -108,19 +107,20 @@ impl FromStr for Format {
     }
 }
 
-/// Why there is no log.
+/// Reason why the log cannot be initialized.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something else has claimed the events of this process.
+    /// This process has another global subscriber already.
     #[error("something else logs already")]
     AlreadyInitialized(#[from] SetGlobalDefaultError),
-    /// Traces are to be sent, and cannot be.
+    /// Traces are configured, and cannot be exported.
     #[error("traces cannot be sent; look at the variables OTEL_EXPORTER_OTLP_*")]
     Traces(#[from] opentelemetry_otlp::ExporterBuildError),
 }
 
 /// Sends all events of this process to standard error and to the logs of runs, from now on, and
-/// [traces](Traces) if somebody collects them. Those are to be ended with the process.
+/// [traces](Traces) if an exporter is configured. The caller has to shut down the traces before the
+/// process ends.
 pub fn init(options: Options) -> Result<Option<Traces>, Error> {
     let traces = Traces::from_environment()?;
     let subscriber = Registry::default()
@@ -130,7 +130,7 @@ pub fn init(options: Options) -> Result<Option<Traces>, Error> {
     Ok(traces)
 }
 
-/// What writes events as lines to `out`, and to the logs of runs.
+/// Subscriber that writes events as lines to `out`, and to the logs of runs.
 pub fn subscriber(
     options: Options,
     out: impl Write + Send + 'static,

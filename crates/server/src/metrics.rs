@@ -1,20 +1,21 @@
-//! What Prometheus is told of a server, and whether it is well, over HTTP.
+//! Prometheus metrics and health checks of a server, over HTTP.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `label` | the values of labels, all from closed sets; names of plugins are cut off at a number |
-//! | `velero` | the metrics that Velero has, under its names |
-//! | `gauges` | what Backups, Restores, Schedules and locations say, as numbers |
-//! | `address` | what `--metrics-address` can be |
+//! | `label` | label values, all from closed sets; the number of plugin names is limited |
+//! | `velero` | Velero's metrics, under its names |
+//! | `gauges` | gauges from Backups, Restores, Schedules and locations |
+//! | `address` | values of `--metrics-address` |
 //! | `server` | `/metrics`, `/healthz` and `/readyz` |
 //!
 //! # Guarantees
-//! - Each operation is counted once when it has ended, however often it is shown.
-//! - What a run shows replaces what it showed before; gauges are sums over all runs.
-//! - The number of series is bounded, whatever plugins are called.
-//! - What is told of objects is what they say when somebody asks, also after a restart or a hand-over.
+//! - Each operation is counted once when it has ended, however often it is published.
+//! - New operations of a run replace its previous ones; gauges are sums over all runs.
+//! - The number of series is bounded, whatever the names of plugins.
+//! - Gauges of objects show the objects at the time of the scrape, also after a restart or a change
+//!   of the active server.
 //!
-//! Counters begin at zero with each process, as Prometheus expects.
+//! Counters start at zero with each process, as Prometheus expects.
 
 mod address;
 mod gauges;
@@ -51,27 +52,27 @@ use gauges::{Intervals, ObjectSources, compute_gauges, schedule_of};
 use label::{BoundedNames, CallLabels, OperationGroup, OperationLabels, RunLabels};
 use velero::{Count, VeleroMetrics};
 
-/// The upper bounds of histograms, in seconds: 5 ms to 10 min.
+/// Upper bounds of histograms, in seconds: 5 ms to 10 min.
 const BUCKETS: [f64; 16] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
-/// What became of the deletion of a backup.
+/// Outcome of the deletion of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
-    /// It was begun.
+    /// The deletion was started.
     Attempt,
-    /// The backup is gone.
+    /// The backup was deleted.
     Success,
-    /// Something of it is left.
+    /// The backup was not deleted completely.
     Failure,
 }
 
-/// The metrics of a server.
+/// Metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    /// Those that Velero has.
+    /// Velero's metrics.
     velero: VeleroMetrics,
     operations: Family<OperationLabels, Gauge>,
     oldest: Family<OperationGroup, Gauge<f64, AtomicU64>>,
@@ -83,25 +84,25 @@ pub struct Metrics {
     hashes: RandomState,
     tracked: Mutex<TrackedRuns>,
     sources: Mutex<ObjectSources>,
-    /// Held by whoever renders; and what is remembered from one time to the next.
+    /// Lock of the renderer, with the state that it keeps between scrapes.
     rendering: Mutex<Intervals>,
 }
 
-/// What runs show.
+/// Published operations of all runs.
 #[derive(Debug, Default)]
 struct TrackedRuns {
     runs: HashMap<String, TrackedRun>,
-    /// All that was ever under way: a gauge falls to zero rather than vanish.
+    /// All labels that ever had operations: a gauge falls to zero rather than vanish.
     known_labels: BTreeSet<OperationLabels>,
 }
 
-/// What one run shows.
+/// Published operations of one run.
 #[derive(Debug, Default)]
 struct TrackedRun {
     under_way: BTreeMap<OperationLabels, i64>,
     oldest: BTreeMap<OperationGroup, Timestamp>,
-    /// Hashes of the operations that are counted as ended. Among a million operations of a run, two
-    /// share one with a probability of one to thirty million.
+    /// Hashes of the operations that are counted as ended. Among a million operations of a run, the
+    /// probability that two share a hash is one in thirty million.
     counted_ended: HashSet<u64>,
 }
 
@@ -112,7 +113,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a server that has done nothing yet.
+    /// Metrics of a new server.
     pub fn new() -> Self {
         let mut registry = Registry::with_prefix("bowline");
         let operations = Family::default();
@@ -147,7 +148,7 @@ impl Metrics {
             "Backups and restores that have ended, by phase",
             runs_ended.clone(),
         );
-        // From the start, so that the first one that fails shows as an increase.
+        // From the start, so that the first failure shows as an increase.
         for kind in [RunKind::Backup, RunKind::Restore] {
             for end in [
                 TerminalPhase::Completed,
@@ -183,25 +184,26 @@ impl Metrics {
         }
     }
 
-    /// Shows the operations of a run in place of those that it showed before, and counts those that
-    /// have ended since. A run is remembered until it is [forgotten](Self::remove_run).
+    /// Publishes the operations of a run in place of its previous ones, and counts those that have
+    /// ended since. A run is remembered until it is [removed](Self::remove_run).
     pub fn set_operations(&self, run_uid: &str, operations: &[Operation]) {
         self.replace_operations(run_uid, operations, |ended| {
             self.operations_ended.get_or_create(ended).inc();
         });
     }
 
-    /// The same for a run that another process has begun: what had ended then was counted then.
+    /// Like [`set_operations`](Self::set_operations), for a run that another process has started:
+    /// operations that had ended by then were counted by that process.
     pub fn adopt_operations(&self, run_uid: &str, operations: &[Operation]) {
         self.replace_operations(run_uid, operations, |_| {});
     }
 
-    /// Shows a run no longer. To be called when it is over: what is shown of it later counts anew.
+    /// Removes a run. To be called when the run has ended: operations published later count again.
     pub fn remove_run(&self, run_uid: &str) {
         self.lock().runs.remove(run_uid);
     }
 
-    /// Notes a call of a plugin.
+    /// Records a call of a plugin.
     pub fn observe_plugin_call(
         &self,
         plugin: &Name,
@@ -213,28 +215,28 @@ impl Metrics {
         self.calls.get_or_create(&labels).observe(took.as_secs_f64());
     }
 
-    /// Notes that a backup has begun.
+    /// Records the start of a backup.
     pub fn backup_began(&self, backup: &Backup) {
         self.velero.count(Count::BackupAttempt, schedule_of(backup), 1);
     }
 
-    /// Notes how a backup has ended, with which status.
+    /// Records the end of a backup and its status.
     pub fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: TerminalPhase) {
         self.run_ended(RunKind::Backup, end);
         self.velero.backup_ended(backup, status, end);
     }
 
-    /// Notes how long the archive of a backup is, compressed.
+    /// Records the compressed size of the archive of a backup.
     pub fn archive_written(&self, backup: &Backup, bytes: u64) {
         self.velero.archive_written(backup, bytes);
     }
 
-    /// Notes that a restore has begun, or was refused.
+    /// Records the start or the refusal of a restore.
     pub fn restore_began(&self, restore: &Restore) {
         self.velero.count(Count::RestoreAttempt, &value(&restore.spec.schedule_name), 1);
     }
 
-    /// Notes how a restore has ended.
+    /// Records the end of a restore.
     pub fn restore_ended(&self, restore: &Restore, end: TerminalPhase) {
         self.run_ended(RunKind::Restore, end);
         let count = match end {
@@ -250,12 +252,12 @@ impl Metrics {
         self.runs_ended.get_or_create(&RunLabels { kind, phase: end.as_str() }).inc();
     }
 
-    /// Notes for how long a pod was held still.
+    /// Records how long a pod was frozen.
     pub fn observe_freeze(&self, window: Duration) {
         self.freezes.observe(window.as_secs_f64());
     }
 
-    /// Notes what became of the deletion of a backup; of no schedule if that is empty.
+    /// Records the outcome of the deletion of a backup; `schedule` is empty for none.
     pub fn count_deletion(&self, schedule: &str, deletion: Deletion) {
         let count = match deletion {
             Deletion::Attempt => Count::BackupDeletionAttempt,
@@ -265,14 +267,15 @@ impl Metrics {
         self.velero.count(count, schedule, 1);
     }
 
-    /// Shows from now on what these objects say.
+    /// Adds objects to the gauges.
     pub(crate) fn add_source(&self, source: ObjectSource) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).add(source);
     }
 
-    /// All metrics as they are now, in the text format of OpenMetrics.
+    /// Renders all metrics in the OpenMetrics text format.
     pub fn render(&self, now: Timestamp) -> Result<String, fmt::Error> {
-        // Held until all is written: another who renders would change the gauges meanwhile. Runs do not wait for it.
+        // Held until everything is written: a concurrent scrape would change the gauges meanwhile.
+        // Runs do not wait for it.
         let mut intervals = self.rendering.lock().unwrap_or_else(PoisonError::into_inner);
         let tracked = self.lock();
         for labels in &tracked.known_labels {
@@ -281,7 +284,7 @@ impl Metrics {
             let row = labels.group();
             let oldest = tracked.runs.values().filter_map(|run| run.oldest.get(&row)).min();
             let age = oldest.map_or(0.0, |oldest| now.duration_since(*oldest).as_secs_f64());
-            // A clock that was set back makes nobody younger than new.
+            // A clock that was set back must not lead to a negative age.
             self.oldest.get_or_create(&row).set(age.max(0.0));
         }
         drop(tracked);

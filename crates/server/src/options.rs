@@ -1,4 +1,4 @@
-//! What a server is told.
+//! Configuration of a server.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,100 +13,102 @@ use bowline_plugin_host::InheritedEnvironment;
 
 use crate::{lease, log, metrics};
 
-/// What a server is told. The defaults are those of `bowline server`, which are Velero's where it
-/// has the same flag and nothing speaks against them. One differs: metrics are not served, so that
-/// several servers fit into a process.
+/// Configuration of a server. The defaults are those of `bowline server`, which follow Velero where
+/// it has the same flag and there is no reason against it. One default differs: metrics are not
+/// served, so that several servers fit into a process.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Options {
-    /// The namespace whose resources are worked on.
+    /// Namespace whose resources the server works on.
     pub namespace: String,
-    /// The folder that plugins are looked for in.
+    /// Directory of plugins.
     pub plugin_dir: PathBuf,
-    /// What every plugin gets as arguments: those of the server, word for word.
+    /// Arguments of every plugin: those of the server, verbatim.
     pub plugin_arguments: Vec<OsString>,
-    /// Variables that every plugin gets beside what it inherits.
+    /// Environment variables of every plugin, in addition to the inherited ones.
     pub plugin_environment: Vec<(OsString, OsString)>,
-    /// The plugins that get one call at a time; see [`bowline_plugin_host::Options::serial`].
+    /// Plugins that receive one call at a time; see [`bowline_plugin_host::Options::serial`].
     pub serial_plugins: Vec<String>,
-    /// Which variables of the server's environment plugins get.
+    /// Environment variables of the server that plugins inherit.
     pub plugin_inherited_environment: InheritedEnvironment,
-    /// How large a message to or from a plugin may be, in bytes.
+    /// Maximum size of a message to or from a plugin, in bytes.
     pub plugin_message_limit: usize,
-    /// How long one call of an item action may take; without it `Execute` 10 minutes, `AppliesTo` one.
+    /// Timeout of one call of an item action; by default 10 minutes for `Execute`, 1 for
+    /// `AppliesTo`.
     pub plugin_call_timeout: Option<Duration>,
-    /// How long a snapshotter may take for a snapshot while pods are frozen.
+    /// Timeout of a snapshotter for one snapshot while pods are frozen.
     pub freeze_timeout: Duration,
-    /// What `filesystem` locations lie below; without it there are none.
+    /// Root directory of `filesystem` locations; without it there are none.
     pub filesystem_root: Option<PathBuf>,
-    /// Where downloads from `filesystem` locations are served; port 0 means a free one.
+    /// Listen address for downloads from `filesystem` locations; port 0 means a free one.
     pub download_address: SocketAddr,
-    /// The address under which clients reach that, if it is another: `https://host/path`.
+    /// URL under which clients reach the downloads, if different: `https://host/path`.
     pub download_url: Option<String>,
-    /// Where metrics and health checks are served, if they are.
+    /// Listen address for metrics and health checks, if they are served.
     pub metrics_address: metrics::Address,
-    /// What the server is called among those that may work in its namespace. One that is started
-    /// again under the same name goes on at once; two must not have the same.
+    /// Identity of the server among those of its namespace. A server that restarts with the same
+    /// identity is active again at once; two servers must not share one.
     pub identity: String,
-    /// How long the lease lasts by which one server at a time works.
+    /// Timings of the lease, which makes one server at a time active.
     pub lease: lease::LeaseTimings,
-    /// Where private files may lie while the server runs.
+    /// Directory for private files while the server runs.
     pub scratch_dir: PathBuf,
-    /// How many backups run at a time.
+    /// Maximum number of concurrent backups.
     pub concurrent_backups: usize,
-    /// How many restores run at a time. They begin in the order in which they were created.
+    /// Maximum number of concurrent restores. They start in the order of their creation.
     pub concurrent_restores: usize,
-    /// How many blocks of items one backup works on at a time.
+    /// Number of item blocks that one backup processes concurrently.
     pub item_block_worker_count: usize,
-    /// How many objects the API server is asked for at once; zero means all.
+    /// Page size of lists from the API server; zero for no paging.
     pub client_page_size: u32,
-    /// How long a backup is kept that does not say.
+    /// Retention of a backup that specifies none.
     pub default_backup_ttl: Duration,
-    /// The location of a backup that names none, if no location is marked as the default.
+    /// Location of a backup that names none, if no location is marked as the default.
     pub default_backup_storage_location: String,
-    /// How long a backup or restore waits for a bucket that cannot be used.
+    /// Time that a backup or restore waits for an unavailable bucket.
     pub bucket_wait_timeout: Duration,
-    /// How often each stage of a backup or restore is attempted.
+    /// Number of attempts at each stage of a backup or restore.
     pub run_attempts: usize,
-    /// How long an operation of a plugin may take if the backup or restore does not say.
+    /// Timeout of plugin operations if the backup or restore specifies none.
     pub default_item_operation_timeout: Duration,
-    /// The longest pause between two looks at an operation.
+    /// Maximum pause between two polls of an operation.
     pub item_operation_sync_frequency: Duration,
-    /// Whether pod volumes are copied file by file if the backup does not say.
+    /// File system backup of pod volumes if the backup does not specify it.
     pub default_volumes_to_fs_backup: bool,
-    /// Whether the data of snapshots is moved into the location if the backup does not say.
+    /// Snapshot data movement if the backup does not specify it.
     pub default_snapshot_move_data: bool,
-    /// Whether snapshots of volumes are uploaded if neither the backup nor the location says so.
+    /// Snapshot type (upload or not) if neither the backup nor the location specifies one.
     pub default_snapshot_type: SnapshotType,
-    /// How many snapshots are uploaded at a time.
+    /// Maximum number of concurrent snapshot uploads.
     pub snapshot_upload_concurrency: usize,
-    /// For each provider the VolumeSnapshotLocation to use where there are several.
+    /// VolumeSnapshotLocation to use for each provider that has several.
     pub default_volume_snapshot_locations: BTreeMap<String, String>,
-    /// The label that groups volumes whose snapshots are taken together.
+    /// Label that groups volumes whose snapshots are taken together.
     pub volume_group_snapshot_label_key: String,
-    /// How often backups of a location are brought into the cluster if it does not say; zero means
-    /// never.
+    /// Interval of backup synchronization for locations that specify none; zero means never.
     pub backup_sync_period: Duration,
-    /// How many Backups of a location are brought into the cluster at most; zero means all.
+    /// Maximum number of Backups to synchronize per location; zero means all.
     pub backup_sync_limit: usize,
-    /// How often the deletion of a backup that has expired is tried again.
+    /// Interval of retries of the deletion of an expired backup.
     pub garbage_collection_frequency: Duration,
-    /// How many expired backups are deleted in an hour at most, or a tenth of all if that is more; zero means
-    /// all.
+    /// Maximum number of expired backups to delete per hour, or a tenth of all if that is more;
+    /// zero means all.
     pub garbage_collection_limit: usize,
-    /// Whether schedules that do not say so leave out the time until they are first seen.
+    /// Default of `skipImmediately` for schedules: skip the times before the schedule is first
+    /// seen.
     pub schedule_skip_immediately: bool,
-    /// How often a location is checked if it does not say; zero means once.
+    /// Interval of location validation if the location specifies none; zero means once.
     pub store_validation_frequency: Duration,
-    /// How long to wait for something in the cluster to become as it should be.
+    /// Timeout for resources in the cluster to reach an expected state.
     pub resource_timeout: Duration,
-    /// How long to wait for something in the cluster to go away.
+    /// Timeout for resources in the cluster to terminate.
     pub terminating_resource_timeout: Duration,
-    /// Which kinds are restored first and which last.
+    /// Kinds to restore first and last.
     pub restore_resource_priorities: Priorities,
-    /// Whether locations may name addresses that only this machine or its cloud answers.
+    /// Allows locations with link-local or cloud metadata addresses, which only this machine or its
+    /// cloud answers.
     pub allow_link_local_s3: bool,
-    /// What is logged, and how.
+    /// Configuration of the log.
     pub log: log::Options,
 }
 
@@ -160,7 +162,7 @@ impl Default for Options {
     }
 }
 
-/// The name of the machine, which for a pod is that of the pod.
+/// Host name of the machine, which in a pod is the name of the pod.
 fn identity() -> String {
     let read = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = read.map(|name| name.trim().to_owned()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Small changes to objects in the cluster.
+//! Small patches to objects in the cluster.
 //!
-//! All of them are merge patches: what a patch does not name stays as it is, whoever wrote it. The
-//! kinds of Velero have no status subresource, so status is patched as any other field.
+//! All of them are merge patches: fields that a patch does not name keep their values, also those of
+//! other writers. Velero's kinds have no status subresource, so the status is patched like any other field.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -10,11 +10,11 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// Who owns the fields that the server writes.
+/// Field manager of the server's writes.
 pub const FIELD_MANAGER: &str = "bowline";
 
-/// Changes an object. With a resource version it is changed only if nobody else changed it since;
-/// see [`is_conflict`].
+/// Patches an object. With a resource version, the patch fails if the object was changed since; see
+/// [`is_conflict`].
 pub async fn patch<K>(
     api: &Api<K>,
     name: &str,
@@ -32,7 +32,7 @@ where
     api.patch(name, &params, &Patch::Merge(change)).await
 }
 
-/// Changes fields of an object's status; `null` removes one. See [`patch`].
+/// Patches fields of an object's status; `null` removes one. See [`patch`].
 pub async fn patch_status<K>(
     api: &Api<K>,
     name: &str,
@@ -45,8 +45,8 @@ where
     patch(api, name, resource_version, json!({ "status": status })).await
 }
 
-/// Changes fields of the status of this very object. None if it is gone, or another has its name by
-/// now.
+/// Patches fields of the status of the object with this uid. `None` if it is deleted, or another
+/// object has its name by now.
 pub async fn patch_status_of<K>(api: &Api<K>, object: &K, status: Value) -> kube::Result<Option<K>>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
@@ -58,7 +58,7 @@ where
         Err(error) if is_not_found(&error) => return Ok(None),
         Err(error) => error,
     };
-    // API servers have more than one way to say that the uid is another.
+    // API servers report a different uid with more than one status code.
     if matches!(&error, kube::Error::Api(status) if [409, 422].contains(&status.code)) {
         let found = api.get_opt(name).await?;
         if found.is_none_or(|found| found.meta().uid != *uid) {
@@ -68,8 +68,8 @@ where
     Err(error)
 }
 
-/// Deletes this very object, as it was read. One that is gone already, or is another by now, is no
-/// error; one that changed since is a conflict.
+/// Deletes the object with this uid and resource version. An object that is already deleted or
+/// replaced is no error; one that was changed since is a conflict.
 pub async fn delete_unchanged<K>(api: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
@@ -85,8 +85,8 @@ where
     }
 }
 
-/// Deletes this very object, whatever changed of it since it was read. One that is gone already, or is
-/// another by now, is no error.
+/// Deletes the object with this uid, whatever changed in it since it was read. An object that is
+/// already deleted or replaced is no error.
 pub async fn delete_by_uid<K>(api: &Api<K>, object: &K) -> kube::Result<()>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
@@ -96,23 +96,23 @@ where
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(meta.name.as_deref().unwrap_or_default(), &params).await {
         Ok(_) => Ok(()),
-        // The only thing that can be in conflict is the uid.
+        // Only the uid can be in conflict.
         Err(error) if is_not_found(&error) || is_conflict(&error) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// How objects are created.
+/// Parameters for the creation of objects.
 pub fn post_params() -> PostParams {
     PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
-/// Whether somebody else changed the object meanwhile.
+/// True if another client changed the object meanwhile.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "Conflict")
 }
 
-/// Whether there is an object of this name already.
+/// True if an object of this name exists already.
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(
         error,
@@ -120,16 +120,16 @@ pub fn is_already_exists(error: &kube::Error) -> bool {
     )
 }
 
-/// Whether there is no such object, or no such kind.
+/// True if the object, or its kind, does not exist.
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether the answer will be the same the next time, if nobody changes anything: the API server was
-/// there, and did not like the request.
+/// True if a retry cannot succeed without intervention: the API server was reachable, and rejected
+/// the request.
 pub fn is_permanent(error: &kube::Error) -> bool {
-    // Who is asking may be known again soon, and a list that has expired between two pages is begun anew; the
-    // others ask for patience.
+    // Authentication may work again soon, and a list that has expired between two pages starts from
+    // the beginning; the other codes ask for a retry.
     let retryable_codes = [401, 408, 409, 410, 429];
     matches!(
         error,
@@ -138,12 +138,12 @@ pub fn is_permanent(error: &kube::Error) -> bool {
     )
 }
 
-/// Whether the server may not do that.
+/// True if the server lacks the permission.
 pub fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
-/// A time as Velero writes it: to the second.
+/// Time as Velero writes it: to the second.
 pub fn truncate_to_second(time: Timestamp) -> Time {
     Time(Timestamp::from_second(time.as_second()).unwrap_or(time))
 }

@@ -1,7 +1,7 @@
-//! What a cluster must have before anything is started.
+//! Requirements on the cluster, checked before anything starts.
 //!
-//! The server runs on Velero's own resource definitions as well as on ours. What they lack is said
-//! once, at the start, and not found out later by a field that vanished.
+//! The server runs on Velero's own CustomResourceDefinitions as well as on ours. Their gaps are
+//! logged once, at the start, rather than discovered later by a field that vanished.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,27 +16,27 @@ use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 use crate::patch;
 use crate::server::Error;
 
-/// How many of the things that are missing are named.
+/// Number of missing things to name.
 const MAX_NAMES: usize = 5;
 
-/// How many pods of the namespace are listed at a time.
+/// Page size for listing the pods of the namespace.
 const PAGE: u32 = 500;
-/// How long a pod of Velero's that is on its way out is waited for, and how often it is looked.
+/// Number of checks for a terminating Velero pod, and the pause between them.
 const MAX_VELERO_EXIT_CHECKS: u32 = 60;
 const VELERO_EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a resource definition lacks.
+/// Gap in the installed CustomResourceDefinitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CrdGap {
-    /// It is not there, and nothing works without it.
+    /// Missing definition without which nothing works.
     RequiredCrd(String),
-    /// It is not there, and one feature is missing.
+    /// Missing definition that disables one feature.
     OptionalCrd(String),
-    /// It is there, and lacks these.
+    /// Definition that lacks these fields.
     MissingFields(String, Vec<String>),
 }
 
-/// What the installed definitions lack that ours have.
+/// Gaps of the installed definitions compared with ours.
 pub fn crd_gaps(
     installed: &BTreeMap<String, CustomResourceDefinition>,
     ours: &[CustomResourceDefinition],
@@ -52,7 +52,7 @@ pub fn crd_gaps(
                 CrdGap::RequiredCrd(name)
             });
         };
-        // Seen from the installed definition, what is newer in ours is what it lacks.
+        // Seen from the installed definition, the newer parts of ours are its gaps.
         let Plan::KeepNewer { unknown_to_us: mut lacks } = crds::plan(Some(ours), installed) else {
             return None;
         };
@@ -62,7 +62,7 @@ pub fn crd_gaps(
     ours.iter().filter_map(gap).collect()
 }
 
-/// Fails if the namespace is not there.
+/// Fails if the namespace does not exist.
 pub(crate) async fn check_namespace(client: &Client, name: &str) -> Result<(), Error> {
     let api: Api<Namespace> = Api::all(client.clone());
     match api.get_opt(name).await {
@@ -76,7 +76,7 @@ pub(crate) async fn check_namespace(client: &Client, name: &str) -> Result<(), E
     }
 }
 
-/// Fails if a definition is missing without which nothing works, and says what else is missing.
+/// Fails if a required definition is missing, and logs all other gaps.
 pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let ours = crds::all();
@@ -123,7 +123,7 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if `velero server` runs in a pod of the namespace. One that is on its way out is waited for.
+/// Fails if `velero server` runs in a pod of the namespace. Waits for a terminating one.
 pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> Result<(), Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     for attempt in 0..=MAX_VELERO_EXIT_CHECKS {
@@ -164,7 +164,7 @@ async fn list_pods(api: &Api<Pod>) -> kube::Result<Vec<Pod>> {
     }
 }
 
-/// Whether a pod runs Velero's server, or is about to. Its node agent and its jobs are no servers.
+/// True if a pod runs Velero's server, or is about to. Velero's node agent and jobs are no servers.
 fn runs_velero(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let is_over = matches!(phase, Some("Succeeded" | "Failed"));
@@ -172,7 +172,7 @@ fn runs_velero(pod: &Pod) -> bool {
     !is_over && containers.into_iter().any(is_velero_server)
 }
 
-/// Whether a container runs `velero server`, as its command says or, where there is none, its image.
+/// True if a container runs `velero server`, judged by its command or, without one, by its image.
 pub fn is_velero_server(container: &Container) -> bool {
     let empty = Vec::new();
     let command = container.command.as_ref().unwrap_or(&empty);
@@ -187,7 +187,7 @@ pub fn is_velero_server(container: &Container) -> bool {
     program == Some("velero") && words.next() == Some("server")
 }
 
-/// The first few of many names, and how many more there are.
+/// First few of many names, and the number of the others.
 fn first_names(names: &[String]) -> String {
     let first = names[..names.len().min(MAX_NAMES)].join(", ");
     match names.len().saturating_sub(MAX_NAMES) {

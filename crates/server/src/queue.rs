@@ -1,20 +1,20 @@
-//! Which backups may run, and which have to wait for which.
+//! Queue of backups: which may run, and which wait for which.
 //!
-//! At most so many run at a time, and no two that reach into the same namespace: their hooks and
-//! snapshots would meet. A backup may overtake earlier ones that wait, but only where it does not
-//! reach into a namespace that one of those waits for.
+//! The number of concurrent backups is limited, and no two of them may include the same namespace:
+//! their hooks and snapshots would interfere. A backup may overtake waiting ones, but only if it
+//! includes no namespace that one of those waits for.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 
 use bowline_api::BackupPhase;
 
-/// The namespaces that a backup reaches into.
+/// Namespaces that a backup includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NamespaceScope {
-    /// All there are.
+    /// All namespaces.
     All,
-    /// These.
+    /// These namespaces.
     Only(BTreeSet<String>),
 }
 
@@ -28,30 +28,30 @@ impl NamespaceScope {
     }
 }
 
-/// A backup, as far as the queue is concerned.
+/// Backup, as the queue sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// Stage of the backup.
     pub stage: Stage,
-    /// What it reaches into.
+    /// Namespaces of the backup.
     pub scope: NamespaceScope,
 }
 
-/// Where a backup is, as far as the queue is concerned.
+/// Stage of a backup, as the queue sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It has just been made.
+    /// Just created.
     New,
-    /// It waits at this position.
+    /// Waiting at this position.
     Queued(i64),
-    /// It may start, or has.
+    /// Running, or permitted to start.
     Running,
-    /// The queue has nothing to do with it.
+    /// Not subject to the queue.
     NotQueued,
 }
 
 impl Stage {
-    /// The stage of a backup with a phase.
+    /// Stage of a backup with this phase.
     pub fn of(phase: Option<&BackupPhase>, position: i64) -> Self {
         match phase {
             None | Some(BackupPhase::New) => Self::New,
@@ -62,29 +62,30 @@ impl Stage {
     }
 }
 
-/// What is to be done with a backup that waits.
+/// Decision about a waiting backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It may start.
+    /// Start.
     Start,
-    /// It waits at this position, which it has not yet.
+    /// Wait at this new position.
     Wait(i64),
-    /// It stays where it is.
+    /// No change.
     Stay,
 }
 
-/// How many positions are kept exact. Whoever waits further behind keeps the one that they were given, which is too
-/// high by as many as have left since: otherwise each start would cost a write for each that waits.
+/// Number of positions that are kept exact. Backups further behind keep their first position, which
+/// is too high by the number of backups that have left since: otherwise each start would cost one
+/// write per waiting backup.
 pub const EXACT_POSITIONS: i64 = 100;
 
-/// Decides for each backup, which come in the order in which they were made.
+/// Decides about each backup, given in the order of creation.
 pub fn decide(entries: &[Entry], limit: usize) -> Vec<Decision> {
     decide_counted(entries, limit).0
 }
 
-/// The same, and how many namespaces were looked at.
+/// Like [`decide`], and returns the number of namespaces examined.
 fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
-    // Those that run, and those that wait further ahead.
+    // Namespaces of running backups, and of those that wait further ahead.
     let mut reserved = ReservedNamespaces::default();
     let mut running = 0;
     for entry in entries.iter().filter(|entry| entry.stage == Stage::Running) {
@@ -92,7 +93,7 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
         running += 1;
     }
     let mut decisions = vec![Decision::Stay; entries.len()];
-    // Those that have a position keep their order; new ones follow.
+    // Queued backups keep their order; new ones follow.
     let mut waiting: Vec<usize> = (0..entries.len())
         .filter(|&index| matches!(entries[index].stage, Stage::New | Stage::Queued(_)))
         .collect();
@@ -105,7 +106,7 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
         let Entry { stage, scope: reach } = &entries[index];
         let is_free = running < limit && !reserved.overlaps(reach);
         reserved.reserve(reach);
-        // Velero's phases go through Queued, so a new one is queued first.
+        // Velero's phases go through Queued, so a new backup is queued first.
         if is_free && matches!(stage, Stage::Queued(_)) {
             decisions[index] = Decision::Start;
             running += 1;
@@ -125,13 +126,13 @@ fn decide_counted(entries: &[Entry], limit: usize) -> (Vec<Decision>, usize) {
     (decisions, reserved.examined.into_inner())
 }
 
-/// The namespaces that several backups reach into.
+/// Union of the namespaces of several backups.
 #[derive(Debug, Default)]
 struct ReservedNamespaces<'a> {
-    /// Whether one of them reaches into all.
+    /// True if one of them includes all namespaces.
     covers_all: bool,
     names: HashSet<&'a str>,
-    /// How many namespaces were looked at.
+    /// Number of namespaces examined.
     examined: Cell<usize>,
 }
 
@@ -239,7 +240,7 @@ mod tests {
             assert!(decisions.iter().all(|decision| *decision == Start));
             examined
         };
-        // Each is compared with the namespaces of all others at once.
+        // Each backup is compared with the namespaces of all others at once.
         assert_eq!([examined(1000), examined(5000)], [2 * 1000, 2 * 5000]);
     }
 

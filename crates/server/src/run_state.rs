@@ -1,27 +1,27 @@
-//! How a run ended, or that it has not: the words that metrics, events and conditions share, so that
-//! they agree.
+//! State and outcome of a run, in the terms that metrics, Events and conditions share, so that they
+//! agree.
 
 use bowline_api::{BackupPhase, RestorePhase};
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TerminalPhase {
-    /// Well.
+    /// Completed without errors.
     Completed,
-    /// With errors, but usable.
+    /// Completed with errors, but usable.
     PartiallyFailed,
-    /// Not usable. A run that was cancelled ends so, too: Velero has no word for it.
+    /// Not usable. A canceled run also ends so: Velero has no phase for it.
     Failed,
-    /// It was refused and never ran.
+    /// Refused; the run never started.
     FailedValidation,
 }
 
 impl TerminalPhase {
-    /// All of them.
+    /// All outcomes.
     pub const ALL: [Self; 4] =
         [Self::Completed, Self::PartiallyFailed, Self::Failed, Self::FailedValidation];
 
-    /// The phase, as Velero spells it.
+    /// Phase, in Velero's spelling.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "Completed",
@@ -32,20 +32,20 @@ impl TerminalPhase {
     }
 }
 
-/// Where a run stands.
+/// State of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunState<'a> {
-    /// It waits or runs, in this phase.
+    /// Waiting or running, in this phase.
     Running(&'a str),
-    /// It is over.
+    /// Ended.
     Ended(TerminalPhase),
-    /// It was over, and what it left is being deleted.
+    /// Ended, and being deleted.
     Deleting,
 }
 
-/// The phase of a run that nobody has looked at.
+/// Phase of a run that no server has seen.
 const NEW_PHASE: &str = "New";
-/// In place of a phase that this version does not know, whose text may be anything.
+/// Replacement for a phase that this version does not know, whose text may be anything.
 const UNKNOWN_PHASE: &str = "UnknownPhase";
 
 impl<'a> From<Option<&'a BackupPhase>> for RunState<'a> {
@@ -93,7 +93,7 @@ impl<'a> From<Option<&'a RestorePhase>> for RunState<'a> {
 mod tests {
     use super::*;
 
-    /// The phase that an end stands for, or that a run is in.
+    /// Phase of an outcome, or of a running run.
     fn phase_text(state: RunState<'_>) -> &str {
         match state {
             RunState::Running(phase) => phase,

@@ -1,7 +1,7 @@
-//! The backups and restores that this process runs, whatever the cluster says of them.
+//! Backups and restores that this process runs, whatever the cluster says about them.
 //!
-//! A Backup can be deleted while it runs. Its run ends soon after, but not at once: an application
-//! may be frozen by its hooks until then, and no other backup may reach into that namespace.
+//! A Backup can be deleted while it runs. Its run ends soon after, but not at once: until then an
+//! application may be frozen by its hooks, and no other backup may include that namespace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,28 +16,28 @@ use tokio::sync::{Notify, watch};
 use crate::journal::ConfigMapJournal;
 use crate::queue::NamespaceScope;
 
-/// The runs of this process.
+/// Runs of this process.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRuns {
     active: Mutex<Vec<Run>>,
-    /// Whose journals this process works with.
+    /// Journals that this process uses.
     journals: watch::Sender<Journals>,
-    /// Since when runs wait for their buckets, by uid.
+    /// Time since which runs wait for their buckets, by uid.
     waiting_for_bucket: Mutex<HashMap<String, Timestamp>>,
-    /// The stages behind the items that this process has resumed runs at, by uid.
+    /// Stages after item collection at which this process has resumed runs, by uid.
     attempts: Mutex<HashMap<String, StageAttempt>>,
     run_ended: Notify,
-    /// Told when a run has left something for whoever cleans up.
+    /// Notified when a run has leftovers to clean up.
     leftovers: Notify,
-    /// Which pods were thawed though their journals do not say so.
+    /// Pods that were thawed although their journals do not say so.
     pub(crate) unwritten_thaws: UnwrittenThaws,
 }
 
 #[derive(Debug, Default)]
 struct Journals {
-    /// Those of runs, at whatever stage they are.
+    /// Journals of runs, at any stage.
     open: Vec<OpenJournalEntry>,
-    /// The uids of runs whose journals somebody else has in hand, to thaw or to clean up.
+    /// Uids of runs whose journals are claimed by another task, to thaw or to clean up.
     claimed: BTreeSet<String>,
 }
 
@@ -47,7 +47,8 @@ struct OpenJournalEntry {
     journal: Weak<ConfigMapJournal>,
 }
 
-/// The journal of a run that nobody has open, for as long as it is not dropped: nobody opens it meanwhile.
+/// Exclusive claim on the journal of a run that is not open. Until the claim is dropped, the
+/// journal cannot be opened.
 #[derive(Debug)]
 pub(crate) struct JournalClaim {
     runs: Arc<ActiveRuns>,
@@ -58,26 +59,26 @@ pub(crate) struct JournalClaim {
 struct Run {
     uid: String,
     name: String,
-    /// What a backup reaches into; none for a restore.
+    /// Namespaces of a backup; `None` for a restore.
     scope: Option<NamespaceScope>,
 }
 
-/// An attempt of this process at a stage behind the items.
+/// Attempt of this process at a stage after item collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StageAttempt {
     stage: Stage,
-    /// Whether it has ended in good order.
+    /// True if the attempt has ended cleanly.
     ended_cleanly: bool,
 }
 
-/// A run, for as long as it is not dropped.
+/// Registration of a run, until dropped.
 #[derive(Debug)]
 pub(crate) struct RunGuard {
     runs: Arc<ActiveRuns>,
     uid: String,
 }
 
-/// The journal of a run, for as long as it is open.
+/// Registration of an open journal, until dropped.
 #[derive(Debug)]
 pub(crate) struct OpenJournal {
     runs: Arc<ActiveRuns>,
@@ -85,31 +86,32 @@ pub(crate) struct OpenJournal {
 }
 
 impl ActiveRuns {
-    /// Notes that the journal of a run is about to be opened here. Waits until nobody else has it in hand.
+    /// Registers that the journal of a run is about to be opened here. Waits until no other task
+    /// has claimed it.
     pub(crate) async fn open_journal(self: &Arc<Self>, uid: &str) -> OpenJournal {
         self.journals.send_modify(|journals| {
             journals.open.push(OpenJournalEntry { uid: uid.to_owned(), journal: Weak::new() });
         });
         let open = OpenJournal { runs: Arc::clone(self), uid: uid.to_owned() };
         let is_free = |journals: &Journals| !journals.claimed.contains(uid);
-        // The sender is ours, so that it cannot be gone.
+        // The sender is ours, so it cannot be dropped.
         let _ = self.journals.subscribe().wait_for(is_free).await;
         open
     }
 
-    /// Whether the journal of a run is open here.
+    /// True if the journal of a run is open here.
     pub(crate) fn has_journal_open(&self, uid: &str) -> bool {
         self.journals.borrow().open.iter().any(|open| open.uid == uid)
     }
 
-    /// The journal of a run, if it is open here.
+    /// Journal of a run, if it is open here.
     pub(crate) fn journal_of(&self, uid: &str) -> Option<Arc<ConfigMapJournal>> {
         let journals = self.journals.borrow();
         let mut of_run = journals.open.iter().filter(|open| open.uid == uid);
         of_run.find_map(|open| open.journal.upgrade())
     }
 
-    /// Takes the journal of a run in hand that nobody has open. None if somebody has.
+    /// Claims the journal of a run. `None` if it is open or claimed.
     pub(crate) fn claim_journal(self: &Arc<Self>, uid: &str) -> Option<JournalClaim> {
         let is_claimed = self.journals.send_if_modified(|journals| {
             let is_open = journals.open.iter().any(|open| open.uid == uid);
@@ -118,7 +120,7 @@ impl ActiveRuns {
         is_claimed.then(|| JournalClaim { runs: Arc::clone(self), uid: uid.to_owned() })
     }
 
-    /// The same, when nobody else has it in hand any more.
+    /// Like [`claim_journal`](Self::claim_journal), but waits for other claims to end.
     pub(crate) async fn claim_journal_when_free(
         self: &Arc<Self>,
         uid: &str,
@@ -131,22 +133,22 @@ impl ActiveRuns {
             if self.has_journal_open(uid) {
                 return None;
             }
-            // The sender is ours, so that it cannot be gone.
+            // The sender is ours, so it cannot be dropped.
             let _ = changes.wait_for(|journals| !journals.claimed.contains(uid)).await;
         }
     }
 
-    /// Tells whoever cleans up that there is something to do.
+    /// Wakes the cleanup task.
     pub(crate) fn notify_leftovers(&self) {
         self.leftovers.notify_one();
     }
 
-    /// Waits until there is something to clean up.
+    /// Waits for leftovers to clean up.
     pub(crate) async fn wait_for_leftovers(&self) {
         self.leftovers.notified().await;
     }
 
-    /// Notes that an object is run. A backup says what it reaches into.
+    /// Registers a run; a backup with its namespaces.
     pub(crate) fn register<K>(
         self: &Arc<Self>,
         object: &K,
@@ -161,7 +163,8 @@ impl ActiveRuns {
         RunGuard { runs: Arc::clone(self), uid }
     }
 
-    /// The same for a backup, unless as many run as may, or one that reaches into the same namespaces does.
+    /// Like [`register`](Self::register) for a backup, unless the limit of concurrent backups is
+    /// reached or a backup of the same namespaces runs.
     pub(crate) fn try_register<K>(
         self: &Arc<Self>,
         object: &K,
@@ -182,30 +185,31 @@ impl ActiveRuns {
         Some(RunGuard { runs: Arc::clone(self), uid })
     }
 
-    /// Notes since when a run waits for its bucket.
+    /// Records since when a run waits for its bucket.
     pub(crate) fn mark_waiting_for_bucket(&self, uid: &str, since: Timestamp) {
         if lock(&self.waiting_for_bucket).insert(uid.to_owned(), since).is_none() {
-            // Others need not wait for it any more.
+            // Other runs need not wait for this one any more.
             self.run_ended.notify_one();
         }
     }
 
-    /// Since when a run waits for its bucket, if it does.
+    /// Time since which a run waits for its bucket, if it does.
     pub(crate) fn bucket_lost_since(&self, uid: &str) -> Option<Timestamp> {
         lock(&self.waiting_for_bucket).get(uid).copied()
     }
 
-    /// The uids of the runs that wait for their buckets.
+    /// Uids of the runs that wait for their buckets.
     pub(crate) fn waiting_for_bucket(&self) -> HashSet<String> {
         lock(&self.waiting_for_bucket).keys().cloned().collect()
     }
 
-    /// Notes that a run does not wait for its bucket.
+    /// Records that a run does not wait for its bucket any more.
     pub(crate) fn clear_waiting_for_bucket(&self, uid: &str) {
         lock(&self.waiting_for_bucket).remove(uid);
     }
 
-    /// Notes an attempt at a stage behind the items. Says whether it is the first of this process.
+    /// Records an attempt at a stage after item collection. Returns true if it is the first of this
+    /// process.
     pub(crate) fn record_stage_attempt(&self, uid: &str, stage: Stage) -> bool {
         let attempt = StageAttempt { stage, ended_cleanly: false };
         let before = lock(&self.attempts).get(uid).copied();
@@ -216,7 +220,8 @@ impl ActiveRuns {
         true
     }
 
-    /// Notes that such an attempt has ended in good order. Says whether that is news.
+    /// Records that such an attempt has ended cleanly. Returns true if that was not recorded
+    /// before.
     pub(crate) fn end_stage_attempt_cleanly(&self, uid: &str, stage: Stage) -> bool {
         match lock(&self.attempts).get_mut(uid) {
             Some(attempt) if attempt.stage == stage && !attempt.ended_cleanly => {
@@ -227,24 +232,24 @@ impl ActiveRuns {
         }
     }
 
-    /// Forgets a run that is over.
+    /// Removes a run that has ended.
     pub(crate) fn remove(&self, uid: &str) {
         self.clear_waiting_for_bucket(uid);
         lock(&self.attempts).remove(uid);
     }
 
-    /// The uids of the backups that run, and what they reach into.
+    /// Uids of the running backups, with their namespaces.
     pub(crate) fn backup_scopes(&self) -> Vec<(String, NamespaceScope)> {
         let reach = |run: &Run| Some((run.uid.clone(), run.scope.clone()?));
         self.active().iter().filter_map(reach).collect()
     }
 
-    /// The uids of what runs.
+    /// Uids of all runs.
     pub(crate) fn uids(&self) -> Vec<String> {
         self.active().iter().map(|run| run.uid.clone()).collect()
     }
 
-    /// What runs, for a log.
+    /// Names of all runs, for the log.
     pub(crate) fn names(&self) -> Vec<String> {
         self.active().iter().map(|run| run.name.clone()).collect()
     }
@@ -274,7 +279,7 @@ impl Drop for RunGuard {
 }
 
 impl OpenJournal {
-    /// Says which it is, so that pods can be thawed that it names.
+    /// Sets the journal, so that the pods in it can be thawed.
     pub(crate) fn set(&self, journal: &Arc<ConfigMapJournal>) {
         self.runs.journals.send_modify(|journals| {
             let mut of_run = journals.open.iter_mut().filter(|open| open.uid == self.uid);
@@ -288,7 +293,8 @@ impl OpenJournal {
 impl Drop for OpenJournal {
     fn drop(&mut self) {
         self.runs.journals.send_modify(|journals| {
-            // One of them: another task may have opened the same since. One that is gone goes first.
+            // Only one of them: another task may have opened the same journal since. One that was
+            // dropped goes first.
             let of_run = journals.open.iter().enumerate().filter(|(_, open)| open.uid == self.uid);
             let index = of_run.min_by_key(|(_, open)| open.journal.strong_count());
             if let Some((index, _)) = index {

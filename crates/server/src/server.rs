@@ -1,4 +1,4 @@
-//! Checks the cluster, starts everything side by side, and ends it in order.
+//! Preflight, concurrent start of all tasks, and ordered shutdown.
 
 use std::io::{self, Read as _};
 use std::path::PathBuf;
@@ -27,48 +27,48 @@ use crate::snapshotters::SnapshotterOpener;
 use crate::supervisor::TaskSet;
 use crate::{Options, download, preflight, watch};
 
-/// How long controllers may take to end once they are asked to. A backup that is stopped still lets
-/// its hooks end, 30 seconds each unless they say otherwise, and runs those that thaw: an application
-/// must not be left frozen. A pod has 30 seconds in all unless its `terminationGracePeriodSeconds`
-/// says more; with the limits below, 60 are enough.
+/// Time for controllers to end after a stop request. A backup that is stopped still lets its
+/// running hooks end (30 seconds each by default) and runs its post-hooks: an application must not
+/// stay frozen. A pod has 30 seconds in total unless its `terminationGracePeriodSeconds` is longer;
+/// with the limits below, 60 are enough.
 const CONTROLLERS_STOP_TIMEOUT: Duration = Duration::from_secs(45);
-/// How long downloads under way may take after that.
+/// Time for running downloads to end after that.
 const SERVING_STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long plugin processes may take after that.
+/// Time for plugin processes to end after that.
 const PLUGINS_STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What every controller works with.
+/// Shared state of all controllers.
 pub struct Context {
-    /// The cluster. Nothing can be changed in it once the lease is over.
+    /// Client of the cluster. Its writes are refused once the lease has ended.
     pub client: Client,
-    /// What the server was told.
+    /// Configuration of the server.
     pub options: Options,
-    /// The stores of storage locations.
+    /// Stores of BackupStorageLocations.
     pub locations: Arc<Locations>,
-    /// The snapshotters of snapshot locations.
+    /// Snapshotters of VolumeSnapshotLocations.
     pub snapshotters: Arc<SnapshotterOpener>,
-    /// The plugins.
+    /// Plugin host.
     pub host: Arc<Host>,
-    /// Cancelled when the server is to end: begin nothing new, end what is under way soon.
+    /// Cancelled when the server is to stop: start nothing new, end running work soon.
     pub stop: CancellationToken,
-    /// What is counted and measured.
+    /// Metrics of the server.
     pub metrics: Arc<Metrics>,
-    /// What all calls of plugins have in common.
+    /// State that all plugin calls share.
     pub(crate) calls: Arc<PluginCalls>,
-    /// Where milestones of runs are told.
+    /// Publisher of milestones of runs.
     pub(crate) events: Events,
-    /// How often one plugin is asked about its operations.
+    /// Limit on how often one plugin is polled about its operations.
     pub(crate) poll_rate: PollRateLimiter,
-    /// Places for snapshots that are being uploaded.
+    /// Slots for snapshot uploads.
     pub(crate) uploads: UploadSlots,
-    /// The turns of restores.
+    /// Order in which restores run.
     pub(crate) restore_queue: Arc<restore::permit::RestoreQueue>,
-    /// What this process runs.
+    /// Runs of this process.
     pub(crate) runs: Arc<ActiveRuns>,
 }
 
 impl Context {
-    /// The objects of a kind in the server's namespace.
+    /// API for objects of a kind in the server's namespace.
     pub fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -77,13 +77,13 @@ impl Context {
     }
 }
 
-/// Why a server cannot start, or go on.
+/// Reason why a server cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace is missing.
+    /// Missing namespace.
     #[error("the namespace `{0}` does not exist: create it, or name another with `--namespace`")]
     NoNamespace(String),
-    /// Kinds are missing.
+    /// Missing CustomResourceDefinitions.
     #[error("{0} are not installed in the cluster: run `bowline install --crds-only`")]
     NoDefinitions(String),
     /// Another program works on the same resources.
@@ -93,28 +93,28 @@ pub enum Error {
          `kubectl -n {namespace} scale deployment/velero --replicas=0`"
     )]
     VeleroRuns {
-        /// Where.
+        /// Namespace of both.
         namespace: String,
-        /// In which pod.
+        /// Pod of the other program.
         pod: String,
     },
-    /// The cluster does not answer, or refuses.
+    /// The API server does not answer, or refuses.
     #[error("cannot {action}; is the cluster reachable, and are the credentials right?")]
     Cluster {
-        /// What was to be done.
+        /// Attempted action.
         action: &'static str,
-        /// Why it could not be.
+        /// Cause.
         source: kube::Error,
     },
-    /// A folder cannot be used.
+    /// Unusable directory.
     #[error("cannot use the folder {}", path.display())]
     Folder {
-        /// The folder.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
-    /// There is no randomness.
+    /// No source of randomness.
     #[error("cannot get random bytes from the system")]
     Random(#[source] io::Error),
     /// Downloads cannot be served.
@@ -123,10 +123,10 @@ pub enum Error {
     /// Metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] metrics::Error),
-    /// The lease cannot be had.
+    /// The lease cannot be acquired.
     #[error(transparent)]
     Lease(#[from] lease::Error),
-    /// Another server may work now.
+    /// Another server may be active now.
     #[error(
         "the lease `{}` was lost, because it could not be renewed in time or another server has it; \
          everything was stopped at once, and goes on with the next server",
@@ -136,18 +136,18 @@ pub enum Error {
     /// A watch ended.
     #[error(transparent)]
     Watch(#[from] watch::WatchEnded),
-    /// A part of the server failed.
+    /// A task of the server failed.
     #[error("`{name}` failed")]
     Task {
-        /// Which part.
+        /// Name of the task.
         name: &'static str,
-        /// Why.
+        /// Cause.
         source: Box<Error>,
     },
-    /// A part of the server panicked.
+    /// A task of the server panicked.
     #[error("`{0}` panicked: this is a bug; the log has the details")]
     Panicked(&'static str),
-    /// A part of the server ended.
+    /// A task of the server ended unexpectedly.
     #[error("`{0}` ended by itself: this is a bug")]
     Ended(&'static str),
 }
@@ -158,7 +158,7 @@ impl Error {
     }
 }
 
-/// Runs a server until it is asked to end, or cannot go on.
+/// Runs a server until it is asked to stop or cannot continue.
 ///
 /// The client should have timeouts; the server adds none to its calls.
 pub async fn run(
@@ -171,17 +171,17 @@ pub async fn run(
         server = Server::start(client, options) => server?,
         () = &mut until => return Ok(()),
     };
-    // Boxed, since it is large and there is one of it.
+    // Boxed, since the future is large and there is only one.
     Box::pin(server.run(until)).await
 }
 
-/// A server with everything under way.
+/// A running server.
 struct Server {
     context: Arc<Context>,
     guard: LeaseGuard,
     readiness: Readiness,
     controllers: TaskSet,
-    /// What serves downloads and metrics.
+    /// Tasks that serve downloads and metrics.
     serving: TaskSet,
     stop_serving: CancellationToken,
 }
@@ -213,7 +213,8 @@ impl Server {
         let (metrics, readiness) = (Arc::<Metrics>::default(), Readiness::default());
         let server =
             metrics::Server::bind(options.metrics_address, Arc::clone(&metrics), readiness.clone());
-        // Before plugins are looked for, which may take minutes: a server that is alive must answer so.
+        // Before plugin discovery, which may take minutes: a live server must answer its liveness
+        // probe.
         if let Some(server) = server.await? {
             let stop = stop_serving.clone();
             serving.start("metrics", async move {
@@ -225,13 +226,13 @@ impl Server {
         let fenced = fence.client(client.clone());
         let calls = Arc::new(PluginCalls { metrics, fence: fence.clone() });
         let context = Arc::new(Self::context(fenced, options, filesystem, calls).await?);
-        // One that waits for its turn is as ready as it can be.
+        // A standby server is as ready as it can be.
         readiness.set(true);
         let guard = tokio::select! {
             guard = Self::acquire(client.clone(), &context, &fence) => guard?,
             error = serving.wait_for_first_exit() => return Err(error),
         };
-        // It may have been started while we waited.
+        // Velero may have been started while this server was on standby.
         if let Err(error) =
             preflight::check_no_velero_server(&client, &context.options.namespace).await
         {
@@ -254,7 +255,7 @@ impl Server {
         Ok(Self { context, guard, readiness, controllers, serving, stop_serving })
     }
 
-    /// Waits until no other server works in the namespace.
+    /// Waits until this server holds the lease of the namespace.
     async fn acquire(
         client: Client,
         context: &Context,
@@ -350,12 +351,13 @@ impl Server {
                 guard.release().await;
                 outcome
             }
-            // Nothing may be done any more. What is dropped here ends all tasks and kills all plugins.
+            // No further change is allowed. Dropping the server ends all tasks and kills all
+            // plugins.
             () = lost.cancelled() => Err(Error::LeaseLost),
         }
     }
 
-    /// Controllers first, since they use the rest; plugin processes last.
+    /// Stops controllers first, since they use everything else, and plugin processes last.
     async fn shut_down(self) -> LeaseGuard {
         self.context.stop.cancel();
         let runs = Arc::clone(&self.context.runs);
@@ -363,7 +365,7 @@ impl Server {
         self.stop_serving.cancel();
         self.serving.shut_down(SERVING_STOP_TIMEOUT, Vec::new).await;
         let host = Arc::clone(&self.context.host);
-        // It holds the host, and handles to its processes.
+        // The context holds the host, and handles to its processes.
         drop(self.context);
         let Some(host) = Arc::into_inner(host) else {
             tracing::warn!("plugins are still in use, so their processes are killed");
@@ -376,7 +378,7 @@ impl Server {
     }
 }
 
-/// How long plugins may take. Who names a time for their actions means all calls of these.
+/// Timeouts of plugin calls. A configured timeout applies to all calls of item actions.
 fn plugin_limits(call: Option<Duration>) -> Limits {
     let limits = Limits::default();
     match call {
@@ -385,7 +387,7 @@ fn plugin_limits(call: Option<Duration>) -> Limits {
     }
 }
 
-/// Bytes that nobody can guess.
+/// Unpredictable bytes, for secrets.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], Error> {
     let mut bytes = [0; N];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));

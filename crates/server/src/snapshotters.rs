@@ -1,7 +1,7 @@
-//! From a VolumeSnapshotLocation to the plugin that it names.
+//! From a VolumeSnapshotLocation to its plugin.
 //!
-//! The plugin gets the location's settings and the path of a private file with the credentials that
-//! the location names. Its answers are timed.
+//! The plugin receives the location's settings and the path of a private file with the credentials
+//! that the location names. Its calls have timeouts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct SnapshotterOpener {
 }
 
 impl SnapshotterOpener {
-    /// Opens those of a namespace.
+    /// Opener for the locations of a namespace.
     pub(crate) fn new(
         client: Client,
         namespace: &str,
@@ -97,14 +97,15 @@ impl Snapshotters for SnapshotterOpener {
     }
 }
 
-/// Whether a location may have its settings the next time. A Secret that is being replaced is missing for a moment, or
-/// lacks its key; a snapshot that was taken with it must not be given up for that.
+/// True if the settings of a location may be available later. A Secret that is being replaced is
+/// missing for a moment, or lacks its key; a snapshot that was taken with it must not be given up
+/// for that.
 fn may_recover(error: &locations::Error) -> bool {
     use locations::Error::{NoKey, NoSecret};
     error.is_retryable() || matches!(error, NoSecret(_) | NoKey { .. })
 }
 
-/// Whether a location wants its snapshots uploaded, if it says so.
+/// Snapshot type of a location, if it specifies one.
 fn snapshot_type_of(
     location: &VolumeSnapshotLocation,
 ) -> std::result::Result<Option<SnapshotType>, String> {

@@ -1,4 +1,4 @@
-//! Tasks that run side by side for as long as the server does.
+//! Tasks that run concurrently for as long as the server does.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::server::Error;
 
-/// Named tasks. All end when it is dropped.
+/// Named tasks. Dropping the set ends them all.
 #[derive(Debug, Default)]
 pub(crate) struct TaskSet {
     tasks: JoinSet<Result<(), Error>>,
@@ -16,7 +16,6 @@ pub(crate) struct TaskSet {
 }
 
 impl TaskSet {
-    /// Starts a task.
     pub(crate) fn start(
         &mut self,
         name: &'static str,
@@ -29,7 +28,7 @@ impl TaskSet {
     /// Waits until a task ends, which none should.
     pub(crate) async fn wait_for_first_exit(&mut self) -> Error {
         let Some(ended) = self.tasks.join_next_with_id().await else {
-            // Nobody is there to fail.
+            // Without tasks none can fail.
             return std::future::pending().await;
         };
         match self.task_outcome(ended) {
@@ -38,8 +37,8 @@ impl TaskSet {
         }
     }
 
-    /// Waits for the end of all tasks, which have been asked to. Those that take longer than
-    /// `limit` are ended where they wait, and the log says what they were working on.
+    /// Waits for the end of all tasks, which have been asked to stop. Tasks that take longer than
+    /// `limit` are aborted, and the log names their runs.
     pub(crate) async fn shut_down(
         mut self,
         limit: Duration,
@@ -69,7 +68,7 @@ impl TaskSet {
         self.tasks.shutdown().await;
     }
 
-    /// Who ended, and how.
+    /// Name and outcome of a task that ended.
     fn task_outcome(
         &mut self,
         ended: Result<(Id, Result<(), Error>), JoinError>,

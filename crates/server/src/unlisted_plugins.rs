@@ -1,13 +1,14 @@
-//! Binaries of the plugin folder that could not be asked which plugins they have.
+//! Plugin binaries whose plugins could not be listed.
 //!
-//! Velero would not start. We work without them, but nobody may believe that all is well: each backup and restore says
-//! that they were missing, and what they began before is not given up as long as they may come back.
+//! Velero would not start. Bowline works without them, but the gap must be visible: each backup and
+//! restore reports the missing binaries, and operations that they started before are not given up
+//! as long as the binaries may come back.
 
 use bowline_engine::report::{Report, ReportSubject};
 use bowline_plugin::{Code, Error};
 use bowline_plugin_host::Problem;
 
-/// Tells a run which binaries do not take part in it.
+/// Reports to a run the binaries that do not take part in it.
 pub(crate) fn report_unlisted(unlisted: &[Problem], report: &Report) {
     for Problem { command, reason } in unlisted {
         report.error(
@@ -21,8 +22,8 @@ pub(crate) fn report_unlisted(unlisted: &[Problem], report: &Report) {
     }
 }
 
-/// Why a backup is not deleted while binaries could not be asked: one of them may have actions that clean up behind its
-/// items, and with the backup goes what these need to know.
+/// Reasons not to delete a backup while binaries could not be listed: one of them may have delete
+/// actions for its items, and the data that these need is deleted with the backup.
 pub(crate) fn deletion_objections(unlisted: &[Problem]) -> Vec<String> {
     let reason = |Problem { command, reason }: &Problem| {
         format!(
@@ -34,8 +35,8 @@ pub(crate) fn deletion_objections(unlisted: &[Problem]) -> Vec<String> {
     unlisted.iter().map(reason).collect()
 }
 
-/// What is answered for a plugin that is not there: `detail` says which one. It may be in a binary that a later start of
-/// the server can ask.
+/// Error for a missing plugin, which `detail` names. The plugin may be in a binary that a later
+/// start of the server can list.
 pub(crate) fn missing_plugin_error(unlisted: &[Problem], detail: &str) -> Error {
     match unlisted {
         [] => Error::new(Code::NotFound, detail),

@@ -1,10 +1,10 @@
-//! From changes of objects to work on them.
+//! From watch events of objects to reconcile calls.
 //!
 //! ```no_run
-//! # use bowline_server::watch::{Next, Watch};
+//! # use bowline_server::watch::{Requeue, Watch};
 //! # use std::{convert::Infallible, sync::Arc, time::Duration};
 //! # async fn example(api: kube::Api<bowline_api::Backup>, stop: tokio_util::sync::CancellationToken)
-//! # -> Result<(), bowline_server::watch::Ended> {
+//! # -> Result<(), bowline_server::watch::WatchEnded> {
 //! let watch = Watch::new(api).concurrency(4).resync(Duration::from_mins(5));
 //! let all = watch.store();
 //! watch
@@ -12,7 +12,7 @@
 //!         let all = all.clone();
 //!         async move {
 //!             let _ = (backup, all.state());
-//!             Ok::<_, Infallible>(Next::Again(Duration::from_secs(10)))
+//!             Ok::<_, Infallible>(Requeue::After(Duration::from_secs(10)))
 //!         }
 //!     })
 //!     .await
@@ -20,19 +20,19 @@
 //! ```
 //!
 //! # Guarantees
-//! - One object is worked on by one call at a time; changes meanwhile lead to one more call after.
-//! - At most [`Watch::concurrency`] calls at a time.
-//! - A call that fails is told in the log and tried again, later each time, up to a minute. Somebody
-//!   else's change in between ([`patch::is_conflict`]) is not told, and tried again at once.
-//! - A watch that breaks is begun anew, with backoff; nothing is missed, since it begins with a list.
-//! - When asked to stop, no call is begun any more, and [`Watch::run`] returns when those under way
-//!   have ended. Dropping it ends them where they wait.
+//! - Calls for one object never run concurrently; changes during a call lead to one more call.
+//! - At most [`Watch::concurrency`] calls run at a time.
+//! - A failed call is logged and retried with backoff, up to a minute. A conflict
+//!   ([`patch::is_conflict`]) is not logged, and is retried at once.
+//! - A broken watch restarts with backoff; no change is missed, since a watch starts with a list.
+//! - After a stop request no call is started, and [`Watch::run`] returns when the running ones have
+//!   ended. Dropping it ends them at their next await.
 //!
 //! # Caveats
-//! - The object, and what is in [`Watch::store`], may be older than what the caller wrote a moment
-//!   ago. A decision that must not be taken twice needs a patch with the resource version.
+//! - The object, and the contents of [`Watch::store`], may be older than the caller's last write. A
+//!   decision that must not be taken twice needs a patch with the resource version.
 //! - A panic in a call is a panic of [`Watch::run`].
-//! - Deleted objects are not worked on.
+//! - Deleted objects lead to no call.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -53,24 +53,23 @@ use tracing::Instrument as _;
 use crate::error_text::status_message;
 use crate::patch;
 
-/// The first pause after a failure, and after a conflict.
+/// First pause after a failure, and after a conflict.
 const FIRST_FAILURE_BACKOFF: Duration = Duration::from_secs(1);
 const FIRST_CONFLICT_BACKOFF: Duration = Duration::from_millis(50);
-/// The longest pause.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
-/// How many failing objects are remembered before those that are gone are forgotten.
+/// Number of failing objects to remember before deleted ones are removed.
 const MAX_TRACKED_FAILURES: usize = 1000;
 
-/// When an object is worked on next.
+/// Time of the next call for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requeue {
-    /// When it changes.
+    /// When the object changes.
     OnChange,
-    /// After this long, or when it changes.
+    /// After this time, or when the object changes.
     After(Duration),
 }
 
-/// A watch that ended without being asked to.
+/// Unexpected end of a watch.
 #[derive(Debug, thiserror::Error)]
 #[error("the watch of {kind} ended by itself: {reason}")]
 pub struct WatchEnded {
@@ -78,7 +77,7 @@ pub struct WatchEnded {
     reason: String,
 }
 
-/// Objects of one kind that are watched and worked on.
+/// Watch of the objects of one kind.
 pub struct Watch<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + 'static,
@@ -91,24 +90,24 @@ impl<K> Watch<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    /// Watches all objects that an API has.
+    /// Watches all objects of an API.
     pub fn new(api: Api<K>) -> Self {
         Self::with_config(api, watcher::Config::default())
     }
 
-    /// Watches some objects that an API has.
+    /// Watches selected objects of an API.
     pub fn with_config(api: Api<K>, config: watcher::Config) -> Self {
         Self { controller: Controller::new(api, config), concurrency: 1 }
     }
 
-    /// How many objects are worked on at a time; one if not said.
+    /// Sets the maximum number of concurrent calls; 1 by default.
     #[must_use]
     pub fn concurrency(self, concurrency: u16) -> Self {
         // Zero would mean no limit.
         Self { concurrency: concurrency.max(1), ..self }
     }
 
-    /// Works on all objects each time this long has passed, changed or not.
+    /// Reconciles all objects at this interval, changed or not.
     #[must_use]
     pub fn resync(self, every: Duration) -> Self {
         let ticks = stream::unfold((), move |()| async move {
@@ -118,18 +117,18 @@ where
         self.reconcile_all_on(ticks)
     }
 
-    /// Works on all objects each time the stream yields.
+    /// Reconciles all objects each time the stream yields.
     #[must_use]
     pub fn reconcile_all_on(self, trigger: impl Stream<Item = ()> + Send + 'static) -> Self {
         Self { controller: self.controller.reconcile_all_on(trigger), ..self }
     }
 
-    /// All objects, as far as the watch knows. Filled by [`Self::run`], before any work begins.
+    /// All objects known to the watch. Filled by [`Self::run`] before the first call.
     pub fn store(&self) -> Store<K> {
         self.controller.store()
     }
 
-    /// Works on the objects until asked to stop.
+    /// Reconciles the objects until asked to stop.
     pub async fn run<W, F, E>(self, stop: &CancellationToken, work: W) -> Result<(), WatchEnded>
     where
         W: Fn(Arc<K>) -> F + Send + Sync + 'static,
@@ -182,7 +181,7 @@ where
                     return Err(ended(error.to_string()));
                 }
                 Err(ControllerError::ReconcilerFailed(never, _)) => match never {},
-                // Worked on, or gone meanwhile, or a watch that ends as it should.
+                // Reconciled, or deleted meanwhile, or a watch that ends as it should.
                 Ok(_)
                 | Err(ControllerError::ObjectNotFound(_) | ControllerError::RunnerError(_)) => {}
             }
@@ -191,8 +190,8 @@ where
     }
 }
 
-/// Waits until asked to stop, if that is before the first list has come. The controller would wait
-/// for that list then, and not ask for it any more.
+/// Waits for a stop request, if that comes before the first list. The controller would then wait
+/// for a list that it no longer requests.
 async fn stopped_before_ready<K>(store: &Store<K>, stop: &CancellationToken)
 where
     K: Resource<DynamicType = ()> + Clone + 'static,
@@ -204,7 +203,7 @@ where
     }
 }
 
-/// What follows from the outcome of a call.
+/// Action that follows from the outcome of a call.
 fn requeue_action<K, E>(
     outcome: Result<Requeue, E>,
     object: &ObjectRef<K>,
@@ -242,12 +241,12 @@ where
     }
 }
 
-/// How long to wait after so many failures one after the other.
+/// Pause after this many consecutive failures.
 fn backoff(first: Duration, failures: u32) -> Duration {
     first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(MAX_BACKOFF)
 }
 
-/// Whether a conflict is among the causes of an error.
+/// True if a conflict is among the causes of an error.
 fn has_conflict(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
@@ -259,7 +258,7 @@ fn has_conflict(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// How often the work on each object failed, since it last did not.
+/// Number of consecutive failures of each object.
 struct Failures<K: Resource<DynamicType = ()>>(Mutex<HashMap<ObjectRef<K>, u32>>);
 
 impl<K: Resource<DynamicType = ()>> Default for Failures<K> {
@@ -269,7 +268,7 @@ impl<K: Resource<DynamicType = ()>> Default for Failures<K> {
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + 'static> Failures<K> {
-    /// Counts one more.
+    /// Counts one more failure.
     fn count(&self, object: &ObjectRef<K>, store: &Store<K>) -> u32 {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if failures.len() >= MAX_TRACKED_FAILURES {

@@ -1,14 +1,14 @@
-//! Where objects are kept.
+//! Storage for objects.
 //!
-//! A backend is an [`ObjectStore`] as plugins are, and can do one thing more: create an object only
-//! if there is none, which the commit record needs. What it cannot guarantee it says.
+//! A backend is an [`ObjectStore`], as plugins are, with one addition that the commit record needs:
+//! creating an object only if it does not exist. A backend reports how strong its guarantee is.
 //!
-//! | backend | provider | an object that must not exist yet |
+//! | backend | provider | creation of an object that must not exist yet |
 //! |---|---|---|
-//! | [`Filesystem`] | `filesystem` | is linked to its name, which fails if the name is taken |
-//! | [`S3`] | `aws` | is put with `If-None-Match: *`; asked for before, where the server has no such thing |
-//! | [`Memory`] | none: for tests | is looked for and stored under one lock |
-//! | [`Plugin`] | any | is asked for before, since plugins have no such call |
+//! | [`Filesystem`] | `filesystem` | links the object to its name, which fails if the name is taken |
+//! | [`S3`] | `aws` | puts with `If-None-Match: *`; checks first if the server does not support that |
+//! | [`Memory`] | none: for tests | checks and stores under one lock |
+//! | [`Plugin`] | any | checks first, since plugins have no such call |
 
 pub mod filesystem;
 pub mod memory;
@@ -33,60 +33,60 @@ pub use s3::S3;
 
 use crate::layout::Prefix;
 
-/// The setting that names a file with credentials. The server sets it, users must not.
+/// The setting that names a credentials file. Set by the server; users must not set it.
 pub const CREDENTIALS_FILE: &str = "credentialsFile";
-/// The setting that names the bucket. The server sets it.
+/// The setting that names the bucket. Set by the server.
 pub const BUCKET: &str = "bucket";
-/// The setting that names the part of the bucket. The server sets it.
+/// The setting that names the prefix within the bucket. Set by the server.
 pub const PREFIX: &str = "prefix";
-/// The setting that holds certificates to trust. The server sets it.
+/// The setting that holds CA certificates to trust. Set by the server.
 pub const CA_CERT: &str = "caCert";
 
-/// An object store that can create without replacing.
+/// An object store that can create an object without replacing an existing one.
 #[async_trait]
 pub trait Backend: ObjectStore {
-    /// Stores an object unless there is one.
+    /// Stores an object unless it exists.
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation>;
 
-    /// Whether a stream that is being stored survives a failure that passes, because parts of it
-    /// are sent again. If not, whoever has the stream must be able to begin anew.
+    /// True if an upload survives a transient failure because parts of it are sent again. If false,
+    /// the owner of the stream must be able to start it again from the beginning.
     fn retries_parts(&self) -> bool {
         true
     }
 }
 
-/// What became of an object that was to be created.
+/// Outcome of creating an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Creation {
-    /// It is there now.
+    /// The object was created.
     Created(Guarantee),
-    /// There was one, which is untouched.
+    /// An object exists, and is unchanged.
     AlreadyExists,
 }
 
-/// How sure it is that an object was created and not replaced.
+/// Certainty that an object was created and not replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {
-    /// The store itself refuses to replace.
+    /// The store itself refuses to replace an object.
     Atomic,
-    /// There was none a moment before; another writer may have come in between.
+    /// The object did not exist a moment before; another writer may have created it in between.
     CheckedFirst,
 }
 
-/// What the built-in backends may do on this server.
+/// Settings of the built-in backends on this server.
 #[derive(Clone, Debug, Default)]
 pub struct BuiltIn {
-    /// Where `filesystem` locations lie; without it there are none.
+    /// Settings of `filesystem` locations; `None` disables them.
     pub filesystem: Option<filesystem::Options>,
-    /// What `aws` locations may do.
+    /// Settings of `aws` locations.
     pub s3: s3::Options,
-    /// Whether they may write. Each asks until the last moment: S3 before each try and each piece of it, a
-    /// folder before an object gets its name.
+    /// Permission to write, checked at the last moment: by S3 before each attempt and each piece of
+    /// it, by a folder before an object gets its name.
     pub permit: Permit,
 }
 
-/// Opens the backend of a location: the plugin if there is one, else what is built in under that
-/// name. `config` is what [`location_config`] made.
+/// Opens the backend of a location: the plugin if there is one, otherwise the built-in backend of
+/// that name. `config` comes from [`location_config`].
 pub async fn open(
     provider: &str,
     config: &Config,
@@ -122,10 +122,10 @@ pub async fn open(
     }
 }
 
-/// Why a location cannot be used as it is.
+/// Reasons why the configuration of a location is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLocation {
-    /// The user names a file of the server.
+    /// The user names a file on the server.
     #[error(
         "`{CREDENTIALS_FILE}` must not be set in `spec.config`: it would read a file of the \
          server; refer to a Secret with `spec.credential` instead"
@@ -134,7 +134,7 @@ pub enum InvalidLocation {
     /// No bucket.
     #[error("`spec.objectStorage.bucket` is not set")]
     NoBucket,
-    /// The bucket has slashes, which Velero refuses as well.
+    /// The bucket contains slashes, which Velero refuses as well.
     #[error("`spec.objectStorage.bucket` must not contain a `/`, but is {0:?}; use `prefix`")]
     Bucket(String),
     /// The prefix leaves the bucket.
@@ -142,8 +142,8 @@ pub enum InvalidLocation {
     Prefix(#[from] crate::layout::InvalidPrefix),
 }
 
-/// The settings that a location's backend gets: the user's, without what users must not set, and
-/// the server's own.
+/// The settings for the backend of a location: the user's, without those that users must not set,
+/// and the server's own.
 pub fn location_config(
     location: &BackupStorageLocationSpec,
     ca_cert: Option<&str>,
@@ -171,7 +171,7 @@ pub fn location_config(
     Ok(config)
 }
 
-/// Refuses settings of a user that would make the server read its own files.
+/// Refuses user settings that would make the server read its own files.
 pub fn refuse_user_files(
     config: &BTreeMap<String, String>,
 ) -> std::result::Result<(), InvalidLocation> {
@@ -181,7 +181,7 @@ pub fn refuse_user_files(
     Ok(())
 }
 
-/// Refuses settings that a backend does not know, in the words of Velero's framework.
+/// Refuses settings that a backend does not know, with the message of Velero's framework.
 fn refuse_unknown_keys(config: &Config, known: &[&str]) -> Result<()> {
     let always = [BUCKET, PREFIX, CA_CERT];
     let unknown: Vec<&str> = config
@@ -196,7 +196,7 @@ fn refuse_unknown_keys(config: &Config, known: &[&str]) -> Result<()> {
     Err(Error::new(Code::InvalidArgument, message))
 }
 
-/// The parts of sorted keys up to and with the delimiter that follows `prefix`, each once.
+/// The distinct parts of sorted keys up to and including the delimiter that follows `prefix`.
 fn common_prefixes(keys: &[String], prefix: &str, delimiter: &str) -> Vec<String> {
     let mut prefixes: Vec<String> = keys
         .iter()

@@ -1,8 +1,8 @@
-//! Reading what somebody else may have written: nothing is read without a limit.
+//! Reading of untrusted files: every read has a limit.
 //!
-//! Accepted is what any gzip and JSON reader of Velero accepts: several members one after the other,
-//! and `null` where there could be a list or a map. Refused, with the reason, is what is larger than
-//! it should be, packed or unpacked, or unpacks to a multiple of itself that no honest file does.
+//! Accepted is what the gzip and JSON readers of Velero accept: several gzip members in sequence,
+//! and `null` in place of a list or a map. Refused, with the reason, are files that are too large,
+//! compressed or decompressed, and files whose compression ratio no legitimate file has.
 
 use std::io::{self, Read};
 
@@ -13,71 +13,73 @@ use serde::de::DeserializeOwned;
 
 use crate::name::BackupName;
 
-/// How much is read.
+/// Limits of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes as they lie in the bucket.
+    /// Bytes as stored in the bucket.
     pub packed: u64,
     /// Bytes after decompression.
     pub unpacked: u64,
-    /// Bytes after decompression for each byte before, once there are [`Self::RATIO_EXEMPT_BYTES`] of them.
+    /// Decompressed bytes per compressed byte, once there are more than
+    /// [`Self::RATIO_EXEMPT_BYTES`] of them.
     pub ratio: u64,
-    /// Bytes of memory that JSON becomes when it is read, [estimated](weigh) from what is in it.
+    /// Bytes of memory that the parsed JSON takes, [estimated](weigh) from its structure.
     pub memory: u64,
 }
 
 impl Limits {
-    /// The commit record: an object that went through the API server, which takes 3 MiB at most.
+    /// The commit record: an object that passed through the API server, which accepts at most 3
+    /// MiB.
     pub const RECORD: Self =
         Self { packed: 3 << 20, unpacked: 3 << 20, ratio: 1, memory: 32 << 20 };
     /// A compressed JSON file; the names of two million objects fit.
     pub const JSON: Self =
         Self { packed: 128 << 20, unpacked: 256 << 20, ratio: 500, memory: 384 << 20 };
-    /// A compressed JSON file about the volumes of a backup; those of ten thousand fit. The server reads
-    /// these by itself, for backups that it finds in a bucket.
+    /// A compressed JSON file about the volumes of a backup; those of ten thousand fit. The server
+    /// reads these files without being asked, for backups that it finds in a bucket.
     pub const VOLUMES: Self =
         Self { packed: 16 << 20, unpacked: 64 << 20, ratio: 500, memory: 96 << 20 };
-    /// An archive of objects. What its entries become is the business of whoever unpacks it.
+    /// An archive of Kubernetes objects. Limits on its entries are up to the code that unpacks it.
     pub const ARCHIVE: Self =
         Self { packed: 64 << 30, unpacked: 1 << 40, ratio: 500, memory: u64::MAX };
 
-    /// Below this many bytes a ratio says nothing.
+    /// Size below which a compression ratio says nothing.
     pub const RATIO_EXEMPT_BYTES: u64 = 4 << 20;
 }
 
-/// Why a file is not taken.
+/// Reasons why a file is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is larger than anything honest.
+    /// Larger than any legitimate file.
     #[error("it is larger than the {0} bytes that are accepted for such a file")]
     TooLarge(u64),
-    /// It unpacks to more than anything honest.
+    /// Decompresses to more than any legitimate file.
     #[error("it unpacks to more than the {0} bytes that are accepted for such a file")]
     UnpacksTooLarge(u64),
-    /// It unpacks to a large multiple of itself.
+    /// Decompresses to a suspiciously large multiple of its size.
     #[error("it unpacks to more than {0} times its size, as no file of a backup does")]
     SuspiciousRatio(u64),
-    /// It would take more memory than anything honest.
+    /// Would take more memory than any legitimate file.
     #[error("it would take more than the {0} bytes of memory that are accepted for such a file")]
     TooMuchMemory(u64),
-    /// It is no gzip, is damaged, or ends early.
+    /// Not gzip, damaged, or truncated.
     #[error("it is damaged")]
     Damaged(#[source] io::Error),
-    /// It is not the JSON that was expected.
+    /// Not the expected JSON.
     #[error("it is not the JSON that it should be")]
     Json(#[from] serde_json::Error),
-    /// It is about something else than its key says.
+    /// About a different backup than its key says.
     #[error("it is of {found}, not of {expected}")]
     Other {
-        /// What it is of.
+        /// The name in the file.
         found: String,
-        /// What it should be of.
+        /// The name in the key.
         expected: String,
     },
 }
 
 impl From<io::Error> for Error {
-    /// Limits reach us through readers that know only I/O errors.
+    /// Exceeded limits pass through readers that know only I/O errors.
     fn from(error: io::Error) -> Self {
         match error.downcast::<Self>() {
             Ok(error) => error,
@@ -88,21 +90,21 @@ impl From<io::Error> for Error {
 
 /// Reads a compressed JSON file; `null` is the empty value.
 ///
-/// Limits on bytes are not enough: a list of ten million empty objects is nothing as a file and gigabytes in memory. So
-/// what is in the file is weighed first, without keeping any of it.
+/// Limits on bytes are not enough: a list of ten million empty objects is a tiny file and takes
+/// gigabytes in memory. So the memory is estimated first, without keeping anything of the content.
 pub fn json_gzip<T: DeserializeOwned + Default>(packed: &[u8], limits: Limits) -> Result<T, Error> {
     weigh_gzip(packed, limits)?;
     read_weighed_json_gzip(packed, limits)
 }
 
-/// The same, of a file that was weighed.
+/// Reads a compressed JSON file that has been weighed.
 pub(crate) fn read_weighed_json_gzip<T: DeserializeOwned + Default>(
     packed: &[u8],
     limits: Limits,
 ) -> Result<T, Error> {
     let text = io::BufReader::with_capacity(64 << 10, gunzip(packed, limits));
     let mut reader = serde_json::Deserializer::from_reader(text);
-    // Like Velero, which decodes one value and asks no further.
+    // Like Velero, which decodes one value and ignores the rest.
     let read: Result<Option<T>, _> = serde::Deserialize::deserialize(&mut reader);
     match read {
         Ok(value) => Ok(value.unwrap_or_default()),
@@ -111,7 +113,7 @@ pub(crate) fn read_weighed_json_gzip<T: DeserializeOwned + Default>(
     }
 }
 
-/// The memory that a compressed JSON file becomes when it is read; an error if that is too much.
+/// The memory that a compressed JSON file takes when it is parsed; an error if that is too much.
 pub fn weigh_gzip(packed: &[u8], limits: Limits) -> Result<u64, Error> {
     let mut reader = gunzip(packed, limits);
     let (mut scale, mut piece) = (MemoryEstimate::default(), vec![0; 64 << 10]);
@@ -127,7 +129,7 @@ pub fn weigh_gzip(packed: &[u8], limits: Limits) -> Result<u64, Error> {
     }
 }
 
-/// The memory that JSON becomes when it is read; an error if that is too much.
+/// The memory that JSON takes when it is parsed; an error if that is too much.
 pub fn weigh(text: &[u8], limits: Limits) -> Result<u64, Error> {
     let mut scale = MemoryEstimate::default();
     scale.add(text);
@@ -137,8 +139,8 @@ pub fn weigh(text: &[u8], limits: Limits) -> Result<u64, Error> {
     Ok(scale.bytes)
 }
 
-/// Estimates the memory that JSON becomes, without understanding it. Measured with lists of our largest types, and
-/// with nested lists of nothing.
+/// Estimate of the memory that JSON takes, without interpreting it. Calibrated with lists of our
+/// largest types, and with nested empty lists.
 #[derive(Default)]
 struct MemoryEstimate {
     bytes: u64,
@@ -148,11 +150,12 @@ struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// What is in the outermost list: an object of a cluster, say, of which each field costs memory, set or not.
+    /// An element of the outermost list: for example a Kubernetes object, of which each field costs
+    /// memory, set or not.
     const OUTERMOST_COST: u64 = 1536;
-    /// A list or map within.
+    /// A nested list or map.
     const CONTAINER_COST: u64 = 256;
-    /// Any other value. The characters of a text come on top.
+    /// Any other value. The characters of a string are added.
     const SCALAR_COST: u64 = 64;
 
     fn add(&mut self, text: &[u8]) {
@@ -183,7 +186,7 @@ impl MemoryEstimate {
     }
 }
 
-/// Reads a commit record, which must be of the backup in whose folder it lies.
+/// Reads a commit record. It must belong to the backup in whose folder it is stored.
 pub fn read_record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
     #[derive(Default, serde::Deserialize)]
     #[serde(rename_all = "camelCase", default)]
@@ -200,8 +203,8 @@ pub fn read_record(text: &[u8], backup: &BackupName) -> Result<Backup, Error> {
     if actual == expected { Ok(record) } else { Err(Error::Other { found: actual, expected }) }
 }
 
-/// Decompresses, within limits. A limit that is passed comes as an I/O error that
-/// [`Error::from`] takes apart.
+/// Decompresses, within limits. An exceeded limit is reported as an I/O error, which
+/// [`Error::from`] unwraps.
 pub fn gunzip<R: Read>(packed: R, limits: Limits) -> Gunzip<R> {
     let counted = CountingReader { inner: packed, count: 0, limit: limits.packed };
     Gunzip { decoder: MultiGzDecoder::new(counted), unpacked: 0, limits }
@@ -232,7 +235,7 @@ impl<R: Read> Read for Gunzip<R> {
     }
 }
 
-/// Counts what is read, up to a limit.
+/// Counts the bytes read, up to a limit.
 struct CountingReader<R> {
     inner: R,
     count: u64,
@@ -319,7 +322,8 @@ mod tests {
         assert!(matches!(error, Error::UnpacksTooLarge(1000)), "{error}");
     }
 
-    /// Decision 032: files within all limits on bytes, and as large as a pod in memory.
+    /// Decision 032: a file that is within all limits on bytes and takes as much memory as the
+    /// whole pod has.
     #[test]
     fn file_that_is_small_but_large_in_memory_is_refused_before_parsing() {
         let many = |element: &str, count: usize| format!("[{}]", vec![element; count].join(","));
@@ -350,7 +354,7 @@ mod tests {
         weigh(format!("[{}]", vec![child; 10_000].join(",")).as_bytes(), limits).unwrap();
         let read: Vec<bowline_api::PodVolumeBackup> = json_gzip(&file(100), limits).unwrap();
         assert_eq!(read.len(), 100);
-        // Commas and brackets in texts are texts.
+        // Commas and brackets within strings do not count as structure.
         let text = format!("[\"{}\"]", "[{,\\\"".repeat(1000));
         assert_eq!(weigh(text.as_bytes(), Limits::JSON).unwrap(), 256 + 5 * 1000 + 1);
     }

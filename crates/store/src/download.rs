@@ -1,8 +1,8 @@
-//! Links to what a folder holds, since a folder cannot make its own.
+//! Signed links to objects in a folder, since a folder cannot sign its own.
 //!
-//! A link is `<base>/<token>`, and the token says which object until when, signed with a key of the
-//! server: HMAC-SHA256 over all of it. Whoever has the link can read that object until then, as
-//! with a presigned link of S3, and nothing else. The server checks the token with [`verify`] and
+//! A link is `<base>/<token>`. The token names an object and an expiry time, signed with a key of
+//! the server: HMAC-SHA256 over all of it. The holder of the link can read that object until then,
+//! as with a presigned S3 link, and nothing else. The server checks the token with [`verify`] and
 //! serves the object.
 
 use std::fmt;
@@ -11,22 +11,22 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use jiff::Timestamp;
 use sha2::Sha256;
 
-/// Signed along with everything else, so that a token is good for this and no other purpose.
+/// Part of the signed data, so that a token is valid for this purpose only.
 const PURPOSE: &str = "bowline-download-v1";
-/// The shortest key that is accepted, in bytes.
+/// Minimum length of a key, in bytes.
 const MIN_KEY: usize = 32;
 
-/// What links are signed with.
+/// Key that signs links.
 #[derive(Clone)]
 pub struct SigningKey(Hmac<Sha256>);
 
-/// A key that could be guessed.
+/// A key that is short enough to be guessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the key that download links are signed with must have at least {MIN_KEY} bytes")]
 pub struct KeyTooShort;
 
 impl SigningKey {
-    /// Takes random bytes as a key.
+    /// Creates a key from random bytes.
     pub fn new(bytes: &[u8]) -> Result<Self, KeyTooShort> {
         if bytes.len() < MIN_KEY {
             return Err(KeyTooShort);
@@ -41,27 +41,27 @@ impl fmt::Debug for SigningKey {
     }
 }
 
-/// An object that may be read for a while.
+/// Permission to read one object for a limited time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The bucket: the folder below the root.
     pub bucket: String,
     /// The key of the object.
     pub key: String,
-    /// Until when, to the second.
+    /// Expiry time, to the second.
     pub expires: Timestamp,
 }
 
-/// Why a token opens nothing.
+/// Reasons why a token is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RefusedToken {
-    /// It is no token.
+    /// Not a token.
     #[error("the link is not whole: copy all of it")]
     Malformed,
-    /// It was not signed by this server, or changed since.
+    /// Not signed by this server, or modified.
     #[error("the link was not made by this server")]
     Forged,
-    /// Its time is over.
+    /// Expired.
     #[error("the link has expired: ask for a new one")]
     Expired,
 }
@@ -78,7 +78,7 @@ pub fn sign(key: &SigningKey, grant: &Grant) -> String {
     format!("{claim}.{signature}")
 }
 
-/// What a token grants at the time `now`. How long it takes says nothing about the right signature.
+/// The grant of a token at the time `now`. Runs in constant time with respect to the signature.
 pub fn verify(key: &SigningKey, token: &str, now: Timestamp) -> Result<Grant, RefusedToken> {
     let (claim, signature) = token.rsplit_once('.').ok_or(RefusedToken::Malformed)?;
     let signature = hex::decode(signature).map_err(|_| RefusedToken::Malformed)?;

@@ -1,9 +1,9 @@
 //! JSON as Go writes it, and gzip.
 //!
-//! A bucket is read by Velero, by its users' scripts and by whoever compares two backups, so our
-//! files are what `encoding/json` would have written: keys of maps sorted, `<`, `>`, `&` and the two
+//! Buckets are read by Velero, by its users' scripts and by people who compare two backups. So the
+//! files are what `encoding/json` would have written: map keys sorted, `<`, `>`, `&` and the two
 //! line separators of Unicode escaped, numbers in Go's notation. Compressed files end in a line
-//! feed, as Go's `Encoder` leaves it; the commit record is indented and does not.
+//! feed, as with Go's `Encoder`; the commit record is indented and does not.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use flate2::{Compression, write::GzEncoder};
 use serde::Serialize;
 use serde_json::ser::{CharEscape, CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
-/// Why something could not be encoded. With the types of this crate, it always can.
+/// Encoding failure. Never happens with the types of this crate.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot encode it as JSON")]
 pub struct Error(#[from] serde_json::Error);
@@ -30,8 +30,7 @@ pub fn json_indented(value: &impl Serialize) -> Result<Bytes, Error> {
     Ok(text.into())
 }
 
-/// A value as the `.json.gz` files hold it: one line, compressed. The text itself is never in
-/// memory as a whole.
+/// A value as in the `.json.gz` files: one line, compressed. The whole text is never in memory.
 pub fn json_gzip(value: &impl Serialize) -> Result<Bytes, Error> {
     let mut gzip = gzip(Vec::new());
     json(value, &mut gzip)?;
@@ -39,12 +38,12 @@ pub fn json_gzip(value: &impl Serialize) -> Result<Bytes, Error> {
     Ok(written.map_err(serde_json::Error::io)?.into())
 }
 
-/// Compresses what is written to it, as Velero does: one member, the usual level.
+/// Compresses as Velero does: one member, default level.
 pub fn gzip<W: Write>(into: W) -> GzEncoder<W> {
     GzEncoder::new(into, Compression::default())
 }
 
-/// Go's spelling of strings and numbers, around the layout of another formatter.
+/// Go's spelling of strings and numbers, with the layout of another formatter.
 struct GoFormatter<F>(F);
 
 impl<F: Formatter> Formatter for GoFormatter<F> {
@@ -127,7 +126,8 @@ impl<F: Formatter> Formatter for GoFormatter<F> {
     }
 }
 
-/// What Go escapes and JSON need not: what HTML or JavaScript would stumble over.
+/// Characters that Go escapes and JSON does not require: those that would disturb HTML or
+/// JavaScript.
 fn go_escape(c: char) -> Option<&'static str> {
     match c {
         '<' => Some("\\u003c"),

@@ -1,8 +1,9 @@
-//! What is in the JSON files of a backup or restore.
+//! Content of the JSON files of a backup or restore.
 //!
-//! Fields, their order and their spelling are those of Velero's Go types, with the capitals of
-//! fields that Velero forgot to name. As in `bowline-api`: reading is generous (a missing or `null`
-//! list is empty, a field of a newer version is kept in [`Unknown`]), writing is what Go writes.
+//! Fields, their order and their spelling are those of Velero's Go types, including the capitalized
+//! fields for which Velero has no JSON names. As in `bowline-api`, reading is lenient (a missing or
+//! `null` list is empty, a field of a newer version is kept in [`Unknown`]), and writing matches
+//! Go.
 
 mod bowline_info;
 mod operation;
@@ -31,42 +32,42 @@ pub use volume_info::{
 use crate::decode::Limits;
 use crate::layout::{BackupFile, RestoreFile};
 
-/// The names of objects, by `<group/version>/<Kind>`: `ns/name`, or `name` where there is no
-/// namespace. After a restore, with what became of each: `ns/name(created)`.
+/// Names of objects, by `<group/version>/<Kind>`: `ns/name`, or `name` for cluster-scoped objects.
+/// For a restore, each with its outcome: `ns/name(created)`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ResourceList(pub BTreeMap<String, Vec<String>>);
 
-/// The VolumeSnapshots of CSI snapshots that a backup took, as they were. Only old backups have the file, and
-/// nobody writes it any more.
+/// The VolumeSnapshots of the CSI snapshots of a backup, verbatim. Only old backups have this file;
+/// neither Velero nor Bowline writes it any more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CsiVolumeSnapshots(pub Vec<serde_json::Value>);
 
-/// The VolumeSnapshotContents of CSI snapshots, as they were. Only old backups have the file, and
-/// nobody writes it any more.
+/// The VolumeSnapshotContents of CSI snapshots, verbatim. Only old backups have this file; neither
+/// Velero nor Bowline writes it any more.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CsiVolumeSnapshotContents(pub Vec<serde_json::Value>);
 
-/// The VolumeSnapshotClasses of CSI snapshots, as they were.
+/// The VolumeSnapshotClasses of CSI snapshots, verbatim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CsiVolumeSnapshotClasses(pub Vec<serde_json::Value>);
 
-/// What a compressed JSON file of a backup holds.
+/// Content of a compressed JSON file of a backup.
 pub trait BackupContent: Serialize {
-    /// The file that holds it.
+    /// The file with this content.
     const FILE: BackupFile;
-    /// How much of it is read.
+    /// Limits for reading the file.
     const LIMITS: Limits = Limits::JSON;
 }
 
-/// What a compressed JSON file of a restore holds.
+/// Content of a compressed JSON file of a restore.
 pub trait RestoreContent: Serialize {
-    /// The file that holds it.
+    /// The file with this content.
     const FILE: RestoreFile;
-    /// How much of it is read.
+    /// Limits for reading the file.
     const LIMITS: Limits = Limits::JSON;
 }
 
@@ -109,17 +110,17 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Writes an empty list as Go writes one that was never made.
+/// Writes an empty list as Go writes a nil slice.
 fn list_or_null<S: Serializer, T: Serialize>(list: &Vec<T>, to: S) -> Result<S::Ok, S::Error> {
     if list.is_empty() { to.serialize_none() } else { list.serialize(to) }
 }
 
-/// Writes an empty map as Go writes one that was never made.
+/// Writes an empty map as Go writes a nil map.
 fn map_or_null<S: Serializer>(map: &BTreeMap<String, String>, to: S) -> Result<S::Ok, S::Error> {
     if map.is_empty() { to.serialize_none() } else { map.serialize(to) }
 }
 
-/// Whether a number is left out, as Go's `omitempty` does.
+/// True if a number is omitted, as with Go's `omitempty`.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
 fn is_zero(number: &i64) -> bool {
     *number == 0

@@ -1,51 +1,51 @@
-//! The key of every file, as Velero's `object_store_layout.go` says, and of ours.
+//! Keys of all files: Velero's, as in its `object_store_layout.go`, and Bowline's own.
 //!
 //! ```text
 //! <prefix>/backups/<backup>/velero-backup.json      the commit record
 //! <prefix>/backups/<backup>/<backup>.tar.gz         …and the rest, see BackupFile
 //! <prefix>/restores/<restore>/restore-<restore>-…   see RestoreFile
-//! <prefix>/plugins/bowline/<uid>/<name>             ours, while a run lasts
+//! <prefix>/plugins/bowline/<uid>/<name>             Bowline's own, for the duration of a run
 //! ```
 
 use bowline_api::download_request::{DownloadTarget, DownloadTargetKind};
 
 use crate::name::{BackupName, InvalidName, RestoreName, RunUid};
 
-/// The folders that may lie at the top of a location. With any other in it Velero calls the
-/// location invalid, and so do we.
+/// The folders allowed at the top of a location. Any other folder makes the location invalid, as in
+/// Velero.
 pub const TOP_FOLDERS: [&str; 6] =
     ["backups", "kopia", "metadata", "plugins", "restic", "restores"];
 
 /// A file of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackupFile {
-    /// `velero-backup.json`: the Backup itself. With it the backup exists.
+    /// `velero-backup.json`: the Backup itself. The backup exists if this file does.
     Record,
-    /// The archive of objects.
+    /// The archive of Kubernetes objects.
     Contents,
     /// The log.
     Log,
-    /// Its PodVolumeBackups.
+    /// The PodVolumeBackups.
     PodVolumeBackups,
-    /// The snapshots that plugins took.
+    /// The snapshots taken by plugins.
     VolumeSnapshots,
-    /// The operations of its item actions.
+    /// The operations of item actions.
     ItemOperations,
-    /// The names of its objects.
+    /// The names of the objects in the backup.
     ResourceList,
-    /// Its errors and warnings.
+    /// The errors and warnings.
     Results,
-    /// How each volume was saved.
+    /// The backup method and result of each volume.
     VolumeInfos,
-    /// Its VolumePluginBackups; ours.
+    /// The VolumePluginBackups; Bowline's own file.
     VolumePluginBackups,
-    /// What Velero has no file for; ours.
+    /// Information for which Velero has no file; Bowline's own file.
     BowlineInfo,
-    /// Its VolumeSnapshots; old backups only, read and never written.
+    /// The VolumeSnapshots; in old backups only, read and never written.
     CsiVolumeSnapshots,
-    /// Its VolumeSnapshotContents; old backups only.
+    /// The VolumeSnapshotContents; in old backups only.
     CsiVolumeSnapshotContents,
-    /// Its VolumeSnapshotClasses; old backups only.
+    /// The VolumeSnapshotClasses; in old backups only.
     CsiVolumeSnapshotClasses,
 }
 
@@ -94,13 +94,13 @@ impl BackupFile {
 pub enum RestoreFile {
     /// The log.
     Log,
-    /// Its errors and warnings.
+    /// The errors and warnings.
     Results,
-    /// The names of its objects.
+    /// The names of the restored objects.
     ResourceList,
-    /// The operations of its item actions.
+    /// The operations of item actions.
     ItemOperations,
-    /// How each volume was restored.
+    /// The restore method and result of each volume.
     VolumeInfos,
 }
 
@@ -115,31 +115,31 @@ impl RestoreFile {
             Self::Results => "results.gz",
             Self::ResourceList => "resource-list.json.gz",
             Self::ItemOperations => "itemoperations.json.gz",
-            // Velero leaves out the `restore-` here, and only here.
+            // Velero omits the `restore-` here, and only here.
             Self::VolumeInfos => return format!("{restore}-volumeinfo.json.gz"),
         };
         format!("restore-{restore}-{suffix}")
     }
 }
 
-/// A file, wherever the location keeps it.
+/// Any file of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
     /// A file of a backup.
     Backup(BackupName, BackupFile),
     /// A file of a restore.
     Restore(RestoreName, RestoreFile),
-    /// What a run keeps in the bucket until it has ended, under a number.
+    /// A numbered scratch file that a run keeps in the bucket until it has ended.
     Scratch(RunUid, u64),
 }
 
-/// A download that cannot be had.
+/// An invalid download request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidDownload {
-    /// There is no such kind of file.
+    /// Unknown kind of file.
     #[error("unsupported download target kind {0:?}")]
     Kind(String),
-    /// It names no backup or restore.
+    /// Invalid name of a backup or restore.
     #[error(transparent)]
     Name(#[from] InvalidName),
 }
@@ -175,13 +175,13 @@ impl TryFrom<&DownloadTarget> for Key {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Prefix(String);
 
-/// A prefix that would leave its bucket, or be another key than it seems.
+/// A prefix that would leave its bucket, or be a different key than it seems.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the prefix {0:?} has an empty part, or a part `.` or `..`")]
 pub struct InvalidPrefix(String);
 
 impl Prefix {
-    /// Takes a prefix, without the slashes around it.
+    /// Validates a prefix, and removes the slashes around it.
     pub fn new(prefix: &str) -> Result<Self, InvalidPrefix> {
         let trimmed = prefix.trim_matches('/');
         let is_fine = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
@@ -192,13 +192,13 @@ impl Prefix {
         }
     }
 
-    /// The prefix without slashes around it.
+    /// The prefix without the slashes around it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Where everything lies in one location.
+/// The keys of all files of one location.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Empty, or ending in a slash.
@@ -212,7 +212,7 @@ impl Layout {
         Self { root: if root.is_empty() { String::new() } else { format!("{root}/") } }
     }
 
-    /// What all keys of the location begin with: empty, or ending in a slash.
+    /// The common prefix of all keys of the location: empty, or ending in a slash.
     pub fn root(&self) -> &str {
         &self.root
     }
@@ -230,27 +230,27 @@ impl Layout {
         }
     }
 
-    /// What the folders of all backups lie in.
+    /// The folder that contains the folders of all backups.
     pub fn backups(&self) -> String {
         format!("{}backups/", self.root)
     }
 
-    /// What the keys of a backup begin with.
+    /// The common prefix of the keys of a backup.
     pub fn backup_folder(&self, backup: &BackupName) -> String {
         format!("{}backups/{backup}/", self.root)
     }
 
-    /// What the keys of a restore begin with.
+    /// The common prefix of the keys of a restore.
     pub fn restore_folder(&self, restore: &RestoreName) -> String {
         format!("{}restores/{restore}/", self.root)
     }
 
-    /// What the keys of a run's scratch files begin with.
+    /// The common prefix of the keys of a run's scratch files.
     pub fn scratch_folder(&self, run: &RunUid) -> String {
         format!("{}plugins/bowline/{run}/", self.root)
     }
 
-    /// Those of the folders at the top that must not be there.
+    /// The folders among those at the top that are not allowed there.
     pub fn unexpected_folders<'a>(
         &self,
         folders: impl IntoIterator<Item = &'a str>,

@@ -1,26 +1,26 @@
-//! What lies where in the bucket and how it is encoded, and the buckets themselves.
+//! Layout and encoding of the files in a bucket, and the buckets themselves.
 //!
-//! The files and their keys are Velero's, so that its buckets are ours and ours are its. From the
+//! Files and keys are Velero's: Bowline reads Velero's buckets and Velero reads Bowline's. From the
 //! outside in:
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`store`] | [`BackupStore`]: what the engine asks of a bucket, in the words of backups and restores |
-//! | [`backend`] | where objects are kept: a folder, S3, or a plugin; [`backend::open`] chooses |
+//! | [`store`] | [`BackupStore`]: the operations of the engine on a bucket, in terms of backups and restores |
+//! | [`backend`] | where objects are stored: a folder, S3, or a plugin; [`backend::open`] chooses |
 //! | [`layout`] | the key of every file |
-//! | [`mod@file`] | what is in the JSON files |
-//! | [`encode`], [`decode`] | how that becomes bytes as Go writes them, and how bytes from outside are read: with limits |
-//! | [`download`] | signed links to what a folder holds |
-//! | [`pipe`] | from a thread that writes to a stream that is uploaded |
+//! | [`mod@file`] | the content of the JSON files |
+//! | [`encode`], [`decode`] | writing bytes as Go writes them, and reading untrusted bytes within limits |
+//! | [`download`] | signed links to the objects in a folder |
+//! | [`pipe`] | from a writing thread to a stream that is uploaded |
 //!
-//! # What holds
-//! - **Nothing half.** An object is there whole or not at all; a broken stream, a dropped call or a
-//!   kill leaves the old object.
-//! - **One commit.** A backup exists when its `velero-backup.json` does, and that one is written
-//!   last, created only if absent where the backend can; see [`store::commit`].
-//! - **Buckets are outside.** Keys that a backend lists are checked, names are valid by
-//!   construction, what is read is bounded, and no location of a user can make the server read
-//!   files or ask addresses that it should not.
+//! # Guarantees
+//! - **No partial objects.** An object is stored completely or not at all; a broken stream, a
+//!   dropped call or a kill leaves the old object.
+//! - **One commit.** A backup exists when its `velero-backup.json` does. That file is written last,
+//!   and created only if absent where the backend supports it; see [`store::commit`].
+//! - **Buckets are untrusted.** Keys that a backend lists are checked, names are valid by
+//!   construction, reads are bounded, and no location that a user configures can make the server
+//!   read files or contact addresses that it should not.
 
 pub mod backend;
 pub mod decode;

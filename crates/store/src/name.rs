@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The longest name that Kubernetes accepts.
 const MAX_NAME_LENGTH: usize = 253;
 
-/// A text that is no name of a Kubernetes object.
+/// A text that is not a valid name of a Kubernetes object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} is not a name: it must be at most {MAX_NAME_LENGTH} lower-case letters, digits, `-` and `.`, \
@@ -16,7 +16,7 @@ pub struct InvalidName {
     name: String,
 }
 
-/// Declares a name that is valid by construction, and so never leaves its folder in the bucket.
+/// Declares a name that is valid by construction, and so cannot leave its folder in the bucket.
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -24,7 +24,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// Takes a name if it is one that Kubernetes accepts.
+            /// Validates a name by the rules of Kubernetes.
             pub fn new(name: impl Into<String>) -> Result<Self, InvalidName> {
                 let name = name.into();
                 if is_object_name(&name) { Ok(Self(name)) } else { Err(InvalidName { name }) }
@@ -63,11 +63,11 @@ name! {
 }
 
 name! {
-    /// What tells one run of a backup or restore from all others: its uid.
+    /// The uid of a backup or restore, which identifies its run.
     RunUid
 }
 
-/// Whether Kubernetes accepts a name for an object: a DNS subdomain.
+/// True if Kubernetes accepts the name for an object: a DNS subdomain.
 fn is_object_name(name: &str) -> bool {
     let is_label = |label: &str| {
         label.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))

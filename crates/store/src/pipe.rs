@@ -1,11 +1,11 @@
-//! From a thread that writes to a stream that is uploaded.
+//! From a writing thread to a stream that is uploaded.
 //!
-//! Archives and logs are compressed on threads of their own, with `Write`; backends take streams.
-//! A pipe holds a few pieces and makes the thread wait when the upload is slower.
+//! Archives and logs are compressed on their own threads, with `Write`; backends read streams. A
+//! pipe holds a few pieces and blocks the thread when the upload is slower.
 //!
 //! # Guarantee
 //! A writer that is dropped without [`Writer::finish`], because of an error or a panic, makes the
-//! stream end in an error, so that the backend drops the object instead of keeping half of it.
+//! stream end in an error, so that the backend discards the object instead of keeping half of it.
 
 use std::io::{self, Write};
 
@@ -14,14 +14,14 @@ use bytes::{Bytes, BytesMut};
 use futures::stream;
 use tokio::sync::mpsc;
 
-/// How large the pieces are that go through.
+/// Size of a piece.
 const PIPE_CHUNK: usize = 64 << 10;
-/// How many may wait.
+/// Number of pieces that the pipe holds.
 const PIPE_CAPACITY: usize = 4;
 
-/// A writer, and the stream of what is written to it.
+/// A writer, and the stream of the bytes written to it.
 ///
-/// The writer blocks, so it must not be used by async code.
+/// The writer blocks, so it must not be used in async code.
 pub fn pipe() -> (Writer, ByteStream) {
     let (sender, receiver) = mpsc::channel(PIPE_CAPACITY);
     let stream = stream::unfold(Some(receiver), async |receiver| {
@@ -50,7 +50,7 @@ enum PipeMessage {
 }
 
 impl Writer {
-    /// Says that all has been written.
+    /// Marks the content as complete.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         self.send(PipeMessage::End)

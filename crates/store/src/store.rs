@@ -1,16 +1,17 @@
-//! What the engine asks of a bucket, in the words of backups and restores.
+//! Operations of the engine on a bucket, in terms of backups and restores.
 //!
-//! # A backup, from the outside
-//! It is listed when anything of it is there, and it *exists* when its commit record
+//! # Life of a backup in the bucket
+//! A backup is listed when any of its files is there, and it *exists* when its commit record
 //! (`velero-backup.json`) does. The record is written last, with a terminal phase
-//! ([`BackupStore::commit`]), so that whoever finds one finds everything that it speaks of. It says so
-//! before anything is deleted ([`BackupStore::mark_deleting`]), and is deleted last
-//! ([`BackupStore::delete_backup`]), so that what is left can be found and deleted, too.
+//! ([`BackupStore::commit`]), so that a reader who finds it also finds every file that it refers
+//! to. Before a deletion the record is marked as such ([`BackupStore::mark_deleting`]), and it is
+//! deleted last ([`BackupStore::delete_backup`]), so that the leftovers of an interrupted deletion
+//! can be found and deleted, too.
 //!
 //! # Deadlines
 //! Backends need not have any. Here, a call that moves no data has [`Deadlines::metadata`], and a
-//! stream has [`Deadlines::idle_timeout`] for each piece. Past it the outcome is unknown: all writes may
-//! be repeated.
+//! stream has [`Deadlines::idle_timeout`] for each piece. After a timeout the outcome is unknown:
+//! all writes may be repeated.
 
 pub mod commit;
 mod deadline;
@@ -40,7 +41,7 @@ use crate::name::{BackupName, RestoreName, RunUid};
 
 pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// How long a link to a file can be used, as in Velero.
+/// Lifetime of a download link, as in Velero.
 pub const DOWNLOAD_TTL: Duration = Duration::from_mins(10);
 
 /// The backups and restores of one location.
@@ -52,41 +53,42 @@ pub struct BackupStore {
     deadlines: Deadlines,
 }
 
-/// What is in the folder of backups.
+/// Content of the folder of backups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Backups, or what is left or not yet complete of them.
+    /// Backups, including incomplete ones and leftovers.
     pub backups: Vec<BackupName>,
-    /// Folders that cannot be of a backup.
+    /// Folders whose names no backup can have.
     pub unexpected: Vec<String>,
 }
 
-/// How many MiB all files may take together while they are read, by [their limits](Limits::memory).
+/// Memory in MiB that all files may take together while they are read, by [their
+/// limits](Limits::memory).
 const READ_MEMORY_MIB: u32 = 384;
-/// What is left of that, in the whole process.
+/// The unused part of that memory, for the whole process.
 static READ_MEMORY_PERMITS: Semaphore = Semaphore::const_new(READ_MEMORY_MIB as usize);
-/// The longest log that is read back, compressed.
+/// Size limit of a log that is read back, compressed.
 const LOG_LIMIT: u64 = 64 << 20;
 
 impl BackupStore {
-    /// The part of a bucket that begins with a prefix.
+    /// The part of a bucket below a prefix.
     pub fn new(backend: Arc<dyn Backend>, bucket: impl Into<String>, prefix: &Prefix) -> Self {
         let layout = Layout::new(prefix);
         Self { backend, bucket: bucket.into(), layout, deadlines: Deadlines::default() }
     }
 
-    /// The same, with other deadlines.
+    /// The same store with other deadlines.
     #[must_use]
     pub fn with_deadlines(self, deadlines: Deadlines) -> Self {
         Self { deadlines, ..self }
     }
 
-    /// Where things lie.
+    /// The layout of the location.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Whether the location can be used: it answers, and nothing of somebody else lies in it.
+    /// Checks that the location is usable: it answers, and contains no foreign folders.
     pub async fn validate(&self) -> Result<()> {
         let root = self.layout.root();
         let request = self.backend.list_common_prefixes(&self.bucket, root, "/");
@@ -97,14 +99,14 @@ impl BackupStore {
         }
     }
 
-    /// Whether nothing is in the location, not even of somebody else.
+    /// True if the location contains nothing at all, foreign objects included.
     pub async fn is_empty(&self) -> Result<bool> {
         let root = self.layout.root();
         let request = self.backend.list_common_prefixes(&self.bucket, root, "/");
         Ok(self.metadata_call("list", root, request).await?.is_empty())
     }
 
-    /// What is in the folder of backups.
+    /// Lists the folder of backups.
     pub async fn list(&self) -> Result<Listing> {
         let folder = self.layout.backups();
         let request = self.backend.list_common_prefixes(&self.bucket, &folder, "/");
@@ -121,14 +123,14 @@ impl BackupStore {
         Ok(listing)
     }
 
-    /// Whether a backup exists: whether it has its commit record.
+    /// True if the backup exists, which means that its commit record does.
     pub async fn exists(&self, backup: &BackupName) -> Result<bool> {
         let key = self.layout.key(&Key::Backup(backup.clone(), BackupFile::Record));
         let request = self.backend.object_exists(&self.bucket, &key);
         self.metadata_call("look for", &key, request).await
     }
 
-    /// The commit record of a backup; none if it does not exist.
+    /// The commit record of a backup; `None` if the backup does not exist.
     pub async fn backup(&self, backup: &BackupName) -> Result<Option<Backup>> {
         let key = Key::Backup(backup.clone(), BackupFile::Record);
         let Some(text) = self.get_bytes(&key, Limits::RECORD.packed).await? else {
@@ -138,7 +140,7 @@ impl BackupStore {
         read.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(&key), source })
     }
 
-    /// What a file of a backup holds; none if there is no such file.
+    /// The content of a file of a backup; `None` if there is no such file.
     pub async fn get<T: BackupContent + DeserializeOwned + Default + Send + 'static>(
         &self,
         backup: &BackupName,
@@ -151,37 +153,38 @@ impl BackupStore {
         self.put_bytes(&Key::Backup(backup.clone(), T::FILE), encode::json_gzip(content)?).await
     }
 
-    /// Writes the log of a backup, which comes compressed.
+    /// Writes the log of a backup, given compressed.
     pub async fn put_log(&self, backup: &BackupName, log: ByteStream) -> Result<()> {
         self.put_stream(&Key::Backup(backup.clone(), BackupFile::Log), log).await
     }
 
-    /// The log of a backup, compressed; none if there is none.
+    /// The log of a backup, compressed; `None` if there is no log.
     pub async fn log(&self, backup: &BackupName) -> Result<Option<Bytes>> {
         self.get_bytes(&Key::Backup(backup.clone(), BackupFile::Log), LOG_LIMIT).await
     }
 
-    /// The log of a restore, compressed; none if there is none.
+    /// The log of a restore, compressed; `None` if there is no log.
     pub async fn restore_log(&self, restore: &RestoreName) -> Result<Option<Bytes>> {
         self.get_bytes(&Key::Restore(restore.clone(), RestoreFile::Log), LOG_LIMIT).await
     }
 
-    /// Writes the archive of a backup, which comes compressed.
+    /// Writes the archive of a backup, given compressed.
     pub async fn put_contents(&self, backup: &BackupName, archive: ByteStream) -> Result<()> {
         self.put_stream(&Key::Backup(backup.clone(), BackupFile::Contents), archive).await
     }
 
-    /// Whether an archive may be given as it is made, or must be one that can be given again.
+    /// True if an archive may be uploaded while it is being made; otherwise it must be possible to
+    /// send it again from the beginning.
     pub fn retries_parts(&self) -> bool {
         self.backend.retries_parts()
     }
 
-    /// The archive of a backup, compressed; none if there is none.
+    /// The archive of a backup, compressed; `None` if there is no archive.
     pub async fn contents(&self, backup: &BackupName) -> Result<Option<ByteStream>> {
         self.get_stream(&Key::Backup(backup.clone(), BackupFile::Contents)).await
     }
 
-    /// What a file of a restore holds; none if there is no such file.
+    /// The content of a file of a restore; `None` if there is no such file.
     pub async fn get_restore_file<
         T: RestoreContent + DeserializeOwned + Default + Send + 'static,
     >(
@@ -200,29 +203,30 @@ impl BackupStore {
         self.put_bytes(&Key::Restore(restore.clone(), T::FILE), encode::json_gzip(content)?).await
     }
 
-    /// Writes the log of a restore, which comes compressed.
+    /// Writes the log of a restore, given compressed.
     pub async fn put_restore_log(&self, restore: &RestoreName, log: ByteStream) -> Result<()> {
         self.put_stream(&Key::Restore(restore.clone(), RestoreFile::Log), log).await
     }
 
-    /// Keeps something for a run until it has ended.
+    /// Stores a scratch file for a run, until the run has ended.
     pub async fn put_scratch(&self, run: &RunUid, number: u64, content: Bytes) -> Result<()> {
         self.put_bytes(&Key::Scratch(run.clone(), number), content).await
     }
 
-    /// What was kept for a run; none if it is not there, and an error if it is longer than `limit`.
+    /// A scratch file of a run; `None` if it does not exist, and an error if it is longer than
+    /// `limit`.
     pub async fn scratch(&self, run: &RunUid, number: u64, limit: u64) -> Result<Option<Bytes>> {
         self.get_bytes(&Key::Scratch(run.clone(), number), limit).await
     }
 
-    /// A link to a file that somebody asked for.
+    /// A download link to a file.
     pub async fn download_url(&self, target: &DownloadTarget) -> Result<String> {
         let key = self.layout.key(&Key::try_from(target)?);
         let request = self.backend.create_signed_url(&self.bucket, &key, DOWNLOAD_TTL);
         self.metadata_call("make a link to", &key, request).await
     }
 
-    /// Any file as it lies in the bucket; none if it is not there.
+    /// Any file as stored in the bucket; `None` if it does not exist.
     pub async fn get_stream(&self, key: &Key) -> Result<Option<ByteStream>> {
         let key = self.layout.key(key);
         let request = self.backend.get_object(&self.bucket, &key);
@@ -255,11 +259,11 @@ impl BackupStore {
             return Ok(None);
         };
         let unreadable = |source| Error::Unreadable { key: self.layout.key(key), source };
-        // It may be many megabytes.
+        // Weighed on a blocking thread: the file may be many megabytes.
         let weighed = packed.clone();
         let weighed = tokio::task::spawn_blocking(move || decode::weigh_gzip(&weighed, limits));
         let weight = weighed.await.map_err(|_| Error::TaskAborted)?.map_err(unreadable)?;
-        // Large files one after the other, however many backups are looked at.
+        // Large files are read one after the other, however many backups are being read.
         let room = u32::try_from(weight >> 20).unwrap_or(READ_MEMORY_MIB).clamp(1, READ_MEMORY_MIB);
         let room = READ_MEMORY_PERMITS.acquire_many(room).await.map_err(|_| Error::TaskAborted)?;
         let read =
@@ -275,8 +279,8 @@ impl BackupStore {
         content.map(Some).map_err(|source| Error::Unreadable { key: self.layout.key(key), source })
     }
 
-    /// Whether an error of a read means that there is nothing to read. Plugins written in Go do not
-    /// say, so they are asked.
+    /// True if a read failed because the object does not exist. Plugins written in Go do not report
+    /// that, so the plugin is asked whether the object exists.
     async fn is_missing_object(&self, error: &Error, key: &str) -> bool {
         let Error::Backend { source, .. } = error else { return false };
         match source.class() {
@@ -289,7 +293,7 @@ impl BackupStore {
         }
     }
 
-    /// Waits for a call that moves no data, but not for ever.
+    /// Awaits a call that moves no data, with a deadline.
     async fn metadata_call<T>(
         &self,
         action: &'static str,

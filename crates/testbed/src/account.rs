@@ -1,4 +1,4 @@
-//! Accounts with rights of their own, for programs that are to work as they do where they are installed.
+//! Accounts with their own RBAC rights, for programs that must run with the rights they have when installed.
 
 use std::path::PathBuf;
 
@@ -11,27 +11,27 @@ use crate::{ControlPlane, Error};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Who a program is to a cluster, and what it may do there.
+/// User of a cluster and the rights it has there.
 #[derive(Clone, Debug)]
 pub struct Account {
-    /// Its name, which its roles have, too.
+    /// Name of the user, and of its roles.
     pub user: String,
-    /// What it may do everywhere.
+    /// Rights in the whole cluster.
     pub cluster_rules: Vec<PolicyRule>,
-    /// The namespace in which it may do more.
+    /// Namespace in which the user has further rights.
     pub namespace: String,
-    /// What it may do there.
+    /// Rights in that namespace.
     pub own_rules: Vec<PolicyRule>,
 }
 
 impl Account {
-    /// Grants the rights, and returns the kubeconfig of whoever has them, for programs on this machine.
+    /// Grants the rights and returns a kubeconfig of the user, for programs on this machine.
     pub async fn open(&self, plane: &ControlPlane) -> Result<PathBuf, Error> {
         self.grant(&plane.client().await?).await?;
         plane.kubeconfig_here(&self.user)
     }
 
-    /// Grants the rights, also in a namespace that is not there yet. Those in other namespaces stay.
+    /// Grants the rights, also in a namespace that does not exist yet. Rights in other namespaces stay.
     pub async fn grant(&self, client: &Client) -> Result<(), Error> {
         let metadata = json!({"name": self.namespace});
         apply(client, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}))
@@ -42,7 +42,7 @@ impl Account {
         Ok(())
     }
 
-    /// The roles and their bindings.
+    /// Roles and their bindings.
     pub fn role_objects(&self) -> [Value; 4] {
         let Self { user, cluster_rules, own_rules, .. } = self;
         let namespace = Some(self.namespace.as_str());

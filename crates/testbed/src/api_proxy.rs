@@ -1,4 +1,4 @@
-//! Lets programs without TLS reach the API server, as `kubectl proxy` does.
+//! Makes the API server reachable for programs without TLS, as `kubectl proxy` does.
 
 use http::Request;
 use kube::Client;
@@ -6,7 +6,7 @@ use kube::client::Body;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Starts one, which ends with the runtime. Returns its address.
+/// Starts a proxy that ends with the runtime. Returns its address.
 ///
 /// # Errors
 /// No port can be opened.
@@ -17,7 +17,7 @@ pub async fn start(client: Client) -> std::io::Result<String> {
         while let Ok((stream, _)) = listener.accept().await {
             let client = client.clone();
             tokio::spawn(async move {
-                // Whoever hangs up does not want an answer.
+                // A client that closes the connection does not want an answer.
                 let _ = proxy_connection(stream, client).await;
             });
         }
@@ -25,7 +25,7 @@ pub async fn start(client: Client) -> std::io::Result<String> {
     Ok(url)
 }
 
-/// Hands one request on, and its answer back.
+/// Forwards one request and returns its answer.
 async fn proxy_connection(stream: TcpStream, client: Client) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Puts objects written as JSON into a cluster.
+//! Applies objects written as JSON to a cluster.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use crate::Error;
 
-/// Who owns the fields that the test bed applies.
+/// Field manager of everything that the test bed applies.
 pub const FIELD_MANAGER: &str = "bowline-testbed";
 
-/// How long a kind whose definition was applied a moment ago may take to be served.
+/// Longest wait until a kind is served whose definition has just been applied.
 const KIND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Applies one object, of any kind that the cluster serves, and returns it as stored.
+/// Applies one object of any kind that the cluster serves, and returns it as stored.
 ///
-/// A kind that is not served yet is waited for, since its definition may just have been applied.
+/// Waits for a kind that is not served yet, since its definition may just have been applied.
 pub async fn apply(client: &Client, object: Value) -> Result<DynamicObject, Error> {
     let describe = || {
         let field = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");

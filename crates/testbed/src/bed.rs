@@ -1,19 +1,18 @@
-//! A bed: one private folder, the processes that run in it, and the promise that both go away.
+//! A bed: one private folder and the processes that run in it, both removed at the end.
 //!
 //! # Guarantees
-//! When the last clone of a [`Bed`] is dropped, and also when this process panics or is killed in
-//! any way, every process that was started in the bed is ended, theirs included, and the folder is
-//! removed.
+//! When the last clone of a [`Bed`] is dropped, and also when this process panics or is killed in any way, every
+//! process started in the bed is killed, including all descendants, and the folder is removed.
 //!
-//! # How
-//! A *janitor*, a shell of a few lines in a process group of its own, waits for the end of its
-//! standard input. We hold the other end of that pipe and never write to it, so the end comes when
-//! we close it or cease to exist. Processes are recognised by [`env::BED_ID`] in their environment,
-//! which they inherit to their children: a process id may have been reused, this cannot be.
+//! # Mechanism
+//! A *janitor*, a shell script of a few lines in its own process group, waits for the end of its standard input. This
+//! process holds the other end of that pipe and never writes to it, so the end comes when the pipe is closed or this
+//! process dies. Processes are recognised by [`env::BED_ID`] in their environment, which their children inherit: a
+//! process id may have been reused, this id cannot be.
 //!
-//! There is one path for the orderly and the disorderly end, so the disorderly one is tested each
-//! time. The alternative, a death signal on each child, does not reach grandchildren, and neither
-//! container shims nor plugin processes die with the server that started them.
+//! The orderly and the disorderly end take the same path, so each run tests the disorderly one. The alternative, a
+//! death signal on each child, does not reach grandchildren, and neither container shims nor plugin processes die with
+//! the server that started them.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -28,11 +27,11 @@ use crate::console::print_line;
 use crate::env;
 use crate::isolation::Isolation;
 
-/// What the janitor does once nobody holds the bed any more. Arguments: the bed's id, its folder,
-/// whether to keep the folder.
+/// Script of the janitor, run once no clone of the bed is left. Arguments: id of the bed, its folder, and whether to
+/// keep the folder.
 ///
-/// Processes are killed until none is found, a hundred tries at most, since one may be forking.
-/// Control groups that a node made are empty then; only those named after the bed are touched.
+/// Processes are killed until none is found, in at most a hundred rounds, since a process may be forking. Control
+/// groups created by a node are empty by then; only those named after the bed are removed.
 const JANITOR: &str = r#"
 cat >/dev/null
 i=0
@@ -53,7 +52,7 @@ done
 exit 0
 "#;
 
-/// A private folder and everything that runs in it. Clones share the same bed.
+/// Private folder and everything that runs in it. Clones share the same bed.
 #[derive(Clone, Debug)]
 pub struct Bed {
     inner: Arc<Inner>,
@@ -65,19 +64,19 @@ struct Inner {
     dir: PathBuf,
     isolation: Option<Isolation>,
     janitor: Child,
-    /// Held open for as long as the bed is in use; never written to.
+    /// Held open while the bed is in use; never written to.
     lifeline: Option<ChildStdin>,
 }
 
-/// Why a bed could not be made.
+/// Failure to create a bed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The private folder could not be created.
     #[error("cannot create a private folder in {}: {reason}; choose a folder that you can write to", parent.display())]
     Folder {
-        /// Where it should have been.
+        /// Folder in which it should have been created.
         parent: PathBuf,
-        /// Why.
+        /// Reason given by the system.
         reason: String,
     },
     /// The janitor could not be started.
@@ -88,7 +87,7 @@ pub enum Error {
     Isolation(#[from] crate::isolation::Error),
 }
 
-/// Why there can be no new folder in `parent`, without the name that it would have had.
+/// Reason why `parent` cannot hold a new folder, without the name that the folder would have had.
 fn folder_error(parent: &Path, error: &io::Error) -> String {
     match parent.metadata() {
         Err(error) => error.to_string(),
@@ -98,18 +97,18 @@ fn folder_error(parent: &Path, error: &io::Error) -> String {
 }
 
 impl Bed {
-    /// A bed in the system's folder for temporary files.
+    /// Creates a bed in the system's folder for temporary files.
     pub fn new() -> Result<Self, Error> {
         Self::below(&std::env::temp_dir())
     }
 
-    /// A bed in a new folder below `parent`.
+    /// Creates a bed in a new folder below `parent`.
     pub fn below(parent: &Path) -> Result<Self, Error> {
         Self::make(parent, |_, _| Ok(None))
     }
 
-    /// A bed whose processes live in process, mount and network namespaces of their own, as a real
-    /// node needs them. For root only; see [`crate::isolation`].
+    /// Creates a bed whose processes run in their own process, mount and network namespaces, as a real node requires.
+    /// For root only; see [`crate::isolation`].
     pub fn isolated() -> Result<Self, Error> {
         Self::make(&std::env::temp_dir(), |id, dir| Ok(Some(Isolation::enter(id, dir)?)))
     }
@@ -135,7 +134,8 @@ impl Bed {
             .arg(&dir)
             .arg(if env::get(env::KEEP_BEDS).is_some() { "keep" } else { "remove" })
             .env_remove(env::BED_ID)
-            // Ours may be anything; the tools that it needs are here on every system.
+            // The PATH of this process may be anything; these folders have the tools that the janitor needs on every
+            // system.
             .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
             .current_dir("/")
             .process_group(0)
@@ -150,30 +150,30 @@ impl Bed {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The name of this bed, unique on this machine.
+    /// Name of this bed, unique on this machine.
     pub fn id(&self) -> &str {
         &self.inner.id
     }
 
-    /// The private folder.
+    /// Private folder of this bed.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
     }
 
-    /// The namespaces that this bed's processes run in, if it has its own.
+    /// Namespaces that this bed's processes run in, if it has its own.
     pub fn isolation(&self) -> Option<&Isolation> {
         self.inner.isolation.as_ref()
     }
 
-    /// Creates a folder in the bed, unless it is there already.
+    /// Creates a folder in the bed unless it already exists.
     pub fn subdir(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.dir().join(name);
         std::fs::create_dir_all(&path)?;
         Ok(path)
     }
 
-    /// Starts a program that will not outlive the bed, in a process group of its own so that a
-    /// Ctrl-C reaches us first.
+    /// Starts a program that does not outlive the bed, in its own process group so that a Ctrl-C reaches this process
+    /// first.
     pub fn spawn(&self, mut command: Command) -> io::Result<Child> {
         command.env(env::BED_ID, self.id()).process_group(0).stdin(Stdio::null());
         match self.isolation() {
@@ -189,7 +189,7 @@ impl Drop for Inner {
             print_line(&format!("kept {}", self.dir.display()));
         }
         drop(self.lifeline.take());
-        // Bounded by the janitor's own loops, of a hundred rounds each.
+        // Bounded by the janitor's own loops of a hundred rounds each.
         let _ = self.janitor.wait();
     }
 }
@@ -204,7 +204,7 @@ mod tests {
         let dir = bed.dir().to_owned();
         let pid_file = dir.join("grandchild");
         let mut shell = Command::new("/bin/sh");
-        // The shell ends at once; what it started in a session of its own goes on.
+        // The shell ends at once; the process that it started in a new session continues.
         shell.args(["-c", "setsid sleep 600 & echo $! > $0"]).arg(&pid_file);
         assert!(bed.spawn(shell).unwrap().wait().unwrap().success());
         let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();

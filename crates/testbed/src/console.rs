@@ -1,8 +1,8 @@
-//! Lines for whoever waits.
+//! Messages for a person who waits.
 
 use std::io::{self, Write as _};
 
-/// Says one line on standard error, past the test harness, which would hold it back to the end.
+/// Prints one line to standard error, bypassing the test harness, which would hold it back until the end.
 pub(crate) fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "testbed: {line}");
 }

@@ -1,7 +1,7 @@
 //! etcd, the API server, the controllers and the scheduler, with RBAC and client certificates.
 //!
-//! Ready means: the API server answers `/readyz`, and the controllers have made the `default`
-//! service account, so that pods can be created.
+//! Ready means: the API server answers `/readyz`, and the controllers have created the `default` service account, so
+//! that pods can be created.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,38 +18,37 @@ use crate::process::Process;
 use crate::program::{self, Program};
 use crate::{Bed, Error, kubeconfig, port};
 
-/// How long a program may take to come up. Four seconds are usual; a machine that compiles beside
-/// it is slower.
+/// Longest wait for a program to start. Four seconds are usual; a machine that compiles at the same time is slower.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// How a control plane is started.
+/// Options of a control plane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The port of the API server on the loopback address; a free one if not given.
+    /// Port of the API server on the loopback address; a free one if not given.
     pub port: Option<u16>,
 }
 
 /// A running control plane. Dropping it ends it.
 pub struct ControlPlane {
-    // In the order in which they end.
+    // Fields are in the order in which the programs end.
     _scheduler: Process,
     _controller_manager: Process,
     api: ApiServer,
     authority: Authority,
-    /// The kubeconfigs of users other than the administrator, by name.
+    /// Kubeconfigs of users other than the administrator, by name.
     users: Mutex<BTreeMap<String, PathBuf>>,
     bed: Bed,
 }
 
-/// The API server and its store, reachable from this machine.
+/// API server and its store, reachable from this machine.
 struct ApiServer {
-    // In the order in which they end.
+    // Fields are in the order in which the programs end.
     _forward: Option<Forward>,
     _process: Process,
     _etcd: Process,
-    /// Its port where it runs, which may be in a namespace.
+    /// Port where the server runs, which may be in a network namespace.
     inner_port: u16,
-    /// Its port on this machine.
+    /// Port on this machine.
     port: u16,
     kubeconfig: PathBuf,
     client: Client,
@@ -61,7 +60,7 @@ struct Ports {
     etcd_peer: u16,
 }
 
-/// The files that the programs are configured with.
+/// Files that the programs are configured with.
 struct Pki {
     store_authority: Authority,
     store: Identity,
@@ -115,22 +114,22 @@ impl ControlPlane {
         })
     }
 
-    /// The kubeconfig of its administrator.
+    /// Kubeconfig of the administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.api.kubeconfig
     }
 
-    /// The port of its API server on this machine's loopback address.
+    /// Port of the API server on this machine's loopback address.
     pub fn port(&self) -> u16 {
         self.api.port
     }
 
-    /// The bed that it runs in.
+    /// Bed that the control plane runs in.
     pub fn bed(&self) -> &Bed {
         &self.bed
     }
 
-    /// A client with the rights of the administrator.
+    /// Client with the rights of the administrator.
     pub async fn client(&self) -> Result<Client, Error> {
         Ok(kubeconfig::client(self.kubeconfig()).await?)
     }
@@ -143,7 +142,7 @@ impl ControlPlane {
         Ok(command)
     }
 
-    /// A kubeconfig for another user, for programs that run in the same bed; `file` names its files.
+    /// Kubeconfig for another user, for programs that run in the same bed; `file` names its files.
     pub fn kubeconfig_for(
         &self,
         file: &str,
@@ -153,14 +152,14 @@ impl ControlPlane {
         self.write_kubeconfig(self.api.inner_port, file, user, group)
     }
 
-    /// The same, for programs that run on this machine, wherever the bed is. A user has one, which stays as it is:
-    /// a program may be about to read it.
+    /// Kubeconfig for another user, for programs that run on this machine, wherever the bed is. Each user has one,
+    /// which is never rewritten: a program may be about to read it.
     pub fn kubeconfig_here(&self, user: &str) -> Result<PathBuf, Error> {
         let mut written = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = written.get(user) {
             return Ok(path.clone());
         }
-        // A colon separates paths in `KUBECONFIG`.
+        // `KUBECONFIG` separates paths with a colon.
         let file = format!("user-{}", user.replace(':', "-"));
         let path = self.write_kubeconfig(self.api.port, &file, user, None)?;
         written.insert(user.to_owned(), path.clone());
@@ -181,14 +180,14 @@ impl ControlPlane {
         Ok(path)
     }
 
-    /// The authority that its clients and servers trust.
+    /// Certificate authority that clients and servers trust.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
 }
 
 impl Ports {
-    /// In a namespace of its own the usual ports are free; elsewhere any free ones will do.
+    /// The usual ports are free in a network namespace of the bed's own; elsewhere any free port will do.
     fn choose(bed: &Bed, wanted: Option<u16>, [api, etcd, etcd_peer]: [u16; 3]) -> Self {
         if bed.isolation().is_some() {
             return Self { api: 6443, etcd: 2379, etcd_peer: 2380 };
@@ -228,7 +227,7 @@ impl Pki {
 }
 
 impl ApiServer {
-    /// Starts etcd and the API server, and waits until it is ready.
+    /// Starts etcd and the API server, and waits until the server is ready.
     async fn start(
         bed: &Bed,
         dir: &Path,
@@ -239,7 +238,7 @@ impl ApiServer {
     ) -> Result<Self, Error> {
         let data = dir.join("etcd");
         if data.exists() {
-            // Left by a try that lost its port.
+            // Left over from an attempt that lost its port.
             std::fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
         }
         let command = etcd_command(&binaries.etcd, &data, pki, &ports);
@@ -258,10 +257,10 @@ impl ApiServer {
         kubeconfig::write(&kubeconfig, port, &pki.authority.certificate(), &pki.admin)
             .map_err(Error::io("write", &kubeconfig))?;
         let client = kubeconfig::client(&kubeconfig).await?;
-        // Another server may have taken the port: only ours has a certificate that we trust.
+        // Another server may have taken the port: only this one has a trusted certificate.
         let ready = tokio::select! {
             ready = process.wait_until(START_TIMEOUT, || is_ready(&client)) => ready,
-            // The API server would die of a dead store: name the one that died first.
+            // The API server dies when its store is dead: name the program that died first.
             dead = etcd.wait_for_exit() => Err(dead),
         };
         etcd.check()?;
@@ -278,7 +277,7 @@ impl ApiServer {
     }
 }
 
-/// Starts the controllers and the scheduler, and waits until they have begun their work.
+/// Starts the controllers and the scheduler, and waits until they work.
 async fn start_controllers(
     bed: &Bed,
     dir: &Path,
@@ -306,7 +305,7 @@ async fn start_controllers(
     Ok((controller_manager, scheduler))
 }
 
-/// The store has an authority of its own: a client of the API server is none of the store's.
+/// The store has its own authority: a client certificate of the API server must not open the store.
 fn etcd_command(binary: &Path, data: &Path, pki: &Pki, ports: &Ports) -> Command {
     let client = format!("https://127.0.0.1:{}", ports.etcd);
     let peer = format!("https://127.0.0.1:{}", ports.etcd_peer);
@@ -356,7 +355,7 @@ fn api_server_command(binary: &Path, pki: &Pki, ports: &Ports) -> Command {
         .arg(format!("--etcd-servers=https://127.0.0.1:{}", ports.etcd))
         .arg(format!("--secure-port={}", ports.api))
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-        // A loopback address is no legal endpoint of the `kubernetes` service.
+        // A loopback address is not a valid endpoint of the `kubernetes` service.
         .arg("--endpoint-reconciler-type=none")
         .arg("--service-cluster-ip-range=10.96.0.0/16")
         .arg("--service-account-issuer=https://kubernetes.default.svc")
@@ -385,7 +384,7 @@ fn controller_manager_command(binary: &Path, pki: &Pki, kubeconfig: &Path) -> Co
     command
 }
 
-/// Neither serves anything that we ask for, so neither needs a port.
+/// Neither program serves anything needed here, so neither gets a port.
 fn with_own_kubeconfig(binary: &Path, kubeconfig: &Path) -> Command {
     let mut command = Command::new(binary);
     command.args(["--secure-port=0", "--leader-elect=false"]);

@@ -1,10 +1,9 @@
-//! CSI as it is in production: the real snapshot controller, snapshotter and provisioner, with a
-//! driver of our own whose volumes are folders.
+//! CSI as in production: the real snapshot controller, snapshotter and provisioner, with a driver of this project whose
+//! volumes are folders.
 //!
-//! With a [real node](crate::Node) the driver is registered with its kubelet, and pods see their
-//! volumes. Without one everything else works as well: claims of the class [`CLASS`] are bound at
-//! once, with no pod, and their snapshots are taken and restored. There a test puts data into
-//! volumes itself, through [`Csi::volume`].
+//! With a [real node](crate::Node) the driver is registered with its kubelet, and pods see their volumes. Without a
+//! node everything else works as well: claims of the class [`CLASS`] are bound at once, without a pod, and their
+//! snapshots are taken and restored. In that case a test writes data into volumes directly, through [`Csi::volume`].
 //!
 //! ```no_run
 //! use bowline_testbed::{Bed, ControlPlane, Csi, Error, Options, csi};
@@ -13,8 +12,8 @@
 //! let bed = Bed::new()?;
 //! let plane = ControlPlane::start(&bed, Options::default()).await?;
 //! let csi = Csi::start(&plane, None, csi::Options::default()).await?;
-//! // From now on snapshots are not ready for two seconds, and those of one claim never are.
-//! csi.set(&csi::Switches {
+//! // From now on snapshots take two seconds to become ready, and those of one claim never do.
+//! csi.set_switches(&csi::Switches {
 //!     ready_after_ms: 2000,
 //!     never_ready: vec!["shop/orders".to_owned()],
 //!     ..Default::default()
@@ -43,23 +42,23 @@ use crate::{ControlPlane, Error, Node, node};
 pub use calls::Call;
 pub use switches::Switches;
 
-/// The name of the driver.
+/// Name of the driver.
 pub const DRIVER: &str = "folders.csi.bowline.io";
 
-/// The StorageClass whose claims are bound as soon as they are made.
+/// StorageClass whose claims are bound as soon as they are created.
 pub const CLASS: &str = "folders";
 
-/// The StorageClass whose claims are bound once a pod wants them.
+/// StorageClass whose claims are bound once a pod uses them.
 pub const WAIT_FOR_CONSUMER_CLASS: &str = "folders-late";
 
-/// The VolumeSnapshotClass, and the VolumeGroupSnapshotClass if there are groups. Both carry the
-/// label by which Velero chooses a class, and delete a snapshot with its object.
+/// VolumeSnapshotClass, and VolumeGroupSnapshotClass if group snapshots are enabled. Both have the label by which
+/// Velero chooses a class, and delete a snapshot with its object.
 pub const SNAPSHOT_CLASS: &str = "folders";
 
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What makes the controllers fast enough for tests. By themselves they send five requests in a
-/// second, and look after a snapshot that is not ready yet at growing intervals of up to minutes.
+/// Flags that make the controllers fast enough for tests. Their defaults are five requests per second, and growing
+/// intervals of up to minutes between checks of a snapshot that is not ready.
 const FAST_CONTROLLER_FLAGS: [&str; 5] = [
     "--kube-api-qps=500",
     "--kube-api-burst=1000",
@@ -68,22 +67,22 @@ const FAST_CONTROLLER_FLAGS: [&str; 5] = [
     "--worker-threads=20",
 ];
 
-/// How CSI is set up.
+/// Options of the CSI setup.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Whether there are group snapshots.
+    /// True to enable group snapshots.
     ///
-    /// Their controllers speak `v1beta1` of the API. `v1beta2` is served too, with the one
-    /// difference that nobody fills `volumeSnapshotInfoList` in the status of a group's content.
+    /// Their controllers speak `v1beta1` of the API. `v1beta2` is served too, with one difference:
+    /// `volumeSnapshotInfoList` in the status of a group's content stays empty.
     pub groups: bool,
-    /// What the driver does badly from the start.
+    /// Faults that the driver has from the start.
     pub switches: Switches,
 }
 
-/// Running controllers and their driver. Dropping it ends them; what they made stays.
+/// Running controllers and their driver. Dropping it ends them; the objects that they created stay.
 #[derive(Debug)]
 pub struct Csi {
-    // In the order in which they end: the others end by themselves without the driver.
+    // Fields are in the order in which the programs end: without the driver the others exit.
     provisioner: Process,
     snapshotter: Process,
     controller: Process,
@@ -92,8 +91,7 @@ pub struct Csi {
 }
 
 impl Csi {
-    /// Starts everything in the bed of `plane` and waits until volumes can be made, and mounted if
-    /// there is a node.
+    /// Starts everything in the bed of `plane` and waits until volumes can be created, and mounted if there is a node.
     pub async fn start(
         plane: &ControlPlane,
         node: Option<&Node>,
@@ -134,12 +132,12 @@ impl Csi {
         };
         let groups = format!("--feature-gates=CSIVolumeGroupSnapshot={}", options.groups);
         let address = format!("--csi-address={}", socket.display());
-        // The driver learns the names of claims and snapshots, to know which ones to fail.
+        // The driver receives the names of claims and snapshots, to know which ones to fail.
         let sidecar = [&*address, "--extra-create-metadata", "--timeout=1m"];
         let mut controller = start("snapshot-controller", &controller, &[&groups])?;
         let mut snapshotter =
             start("csi-snapshotter", &snapshotter, &[&sidecar[..], &[&groups]].concat())?;
-        // Each asks for the driver's name when it starts.
+        // Each sidecar asks for the driver's name when it starts.
         snapshotter.wait_until(START_TIMEOUT, async || has_answered_plugin_info(&root, 1)).await?;
         let mut provisioner = start("csi-provisioner", &provisioner, &sidecar)?;
         provisioner.wait_until(START_TIMEOUT, async || has_answered_plugin_info(&root, 2)).await?;
@@ -147,45 +145,45 @@ impl Csi {
         Ok(Self { provisioner, snapshotter, controller, driver, root })
     }
 
-    /// Has the driver do from its next call on as `switches` say, and no longer as others said.
+    /// Replaces the switches of the driver, from its next call on.
     pub fn set_switches(&self, switches: &Switches) -> Result<(), Error> {
         switches::write(&self.root, switches)
     }
 
-    /// What the driver was asked so far, in the order in which the calls began.
+    /// Calls that the driver has received so far, in the order in which they began.
     pub fn calls(&self) -> Result<Vec<Call>, Error> {
         calls::read(&self.root)
     }
 
-    /// The folder with the data of a volume, by the `volumeHandle` of its PersistentVolume.
+    /// Folder with the data of a volume, by the `volumeHandle` of its PersistentVolume.
     pub fn volume(&self, handle: &str) -> PathBuf {
         self.root.join("volumes").join(handle).join("data")
     }
 
-    /// The handles of all volumes that the driver has.
+    /// Handles of all volumes that the driver has.
     pub fn volumes(&self) -> Result<Vec<String>, Error> {
         self.handles("volumes")
     }
 
-    /// The folder with the data of a snapshot, by the `snapshotHandle` of its content.
+    /// Folder with the data of a snapshot, by the `snapshotHandle` of its content.
     pub fn snapshot(&self, handle: &str) -> PathBuf {
         self.root.join("snapshots").join(handle).join("data")
     }
 
-    /// The handles of all snapshots that the driver has.
+    /// Handles of all snapshots that the driver has.
     pub fn snapshots(&self) -> Result<Vec<String>, Error> {
         self.handles("snapshots")
     }
 
-    /// The handles of all groups of snapshots that the driver has.
+    /// Handles of all snapshot groups that the driver has.
     pub fn groups(&self) -> Result<Vec<String>, Error> {
         self.handles("groups")
     }
 
-    /// An error if one of the programs has ended, with what it said.
+    /// Returns an error if one of the programs has ended, with its last log line.
     pub fn check(&mut self) -> Result<(), Error> {
         let Self { provisioner, snapshotter, controller, driver, root: _ } = self;
-        // The driver first: without it the others end.
+        // The driver first: without it the others exit.
         for process in [driver, controller, snapshotter, provisioner] {
             process.check()?;
         }
@@ -216,7 +214,7 @@ fn driver_command(binary: &Path, root: &Path, socket: &Path, node: Option<&Node>
     command
 }
 
-/// Whether `count` programs have asked the driver who it is.
+/// `Some` once `count` programs have asked the driver for its name.
 fn has_answered_plugin_info(root: &Path, count: usize) -> Option<()> {
     let calls = calls::read(root).ok()?;
     let info_calls =
@@ -224,7 +222,7 @@ fn has_answered_plugin_info(root: &Path, count: usize) -> Option<()> {
     (info_calls.count() >= count).then_some(())
 }
 
-/// Whether kubelet has taken the driver and told so.
+/// `Some` once kubelet has registered the driver and published it.
 async fn is_registered(client: &Client) -> Option<()> {
     let nodes: Api<CSINode> = Api::all(client.clone());
     let drivers = nodes.get(node::NAME).await.ok()?.spec.drivers;

@@ -1,8 +1,8 @@
-//! A stand-in for the part of Amazon EC2 that snapshots of volumes need: its Query API on a loopback
-//! port, with volumes that hold a text each.
+//! A stand-in for the part of Amazon EC2 that volume snapshots need: its Query API on a loopback port, with volumes
+//! that hold a text each.
 //!
-//! Requests must be signed with its key, as the real one wants it, so that wrong credentials are told as
-//! there. What it does not know it refuses, and it answers a bounded number of requests in its life.
+//! Requests must be signed with its key, as with the real service, so that wrong credentials give the same errors. It
+//! rejects unknown actions, and answers a bounded number of requests in total.
 
 mod signature;
 
@@ -24,20 +24,20 @@ use tokio::task::JoinHandle;
 use crate::Error;
 use crate::s3::{Credentials, RANDOM_DEVICE, random_key};
 
-/// The region that it says it is in.
+/// Region that the stand-in reports.
 pub const REGION: &str = "us-east-1";
 
-/// The largest request; those of plugins have a few hundred bytes.
+/// Largest request; those of plugins have a few hundred bytes.
 const MAX_REQUEST_BYTES: usize = 64 << 10;
-/// How many requests are answered. Nothing grows without one.
+/// Number of requests answered. Memory grows only with requests, so this bounds it.
 const MAX_REQUESTS: usize = 10_000;
-/// How many tags a thing may have, as at Amazon.
+/// Number of tags that a resource may have, as at Amazon.
 const MAX_TAGS: usize = 50;
 
 /// Tags of a volume or a snapshot.
 pub type Tags = BTreeMap<String, String>;
 
-/// A running stand-in. Dropping it ends it.
+/// Running stand-in. Dropping it ends it.
 #[derive(Debug)]
 pub struct Ec2 {
     address: SocketAddr,
@@ -51,7 +51,7 @@ struct Account {
     resources: Mutex<Ec2Resources>,
 }
 
-/// All that there is.
+/// All volumes, snapshots and calls.
 #[derive(Debug, Default)]
 struct Ec2Resources {
     volumes: BTreeMap<String, Volume>,
@@ -59,34 +59,34 @@ struct Ec2Resources {
     calls: Vec<String>,
 }
 
-/// A volume.
+/// EBS volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
-    /// Such as `gp3` or `io1`.
+    /// Volume type, such as `gp3` or `io1`.
     pub volume_type: String,
-    /// Operations per second, if it was made for a number.
+    /// Operations per second, if provisioned.
     pub iops: Option<u32>,
-    /// The zone that it is in.
+    /// Availability zone.
     pub zone: String,
-    /// Its tags.
+    /// Tags of the volume.
     pub tags: Tags,
-    /// What is on it.
+    /// Text that stands for the data.
     pub content: String,
 }
 
-/// A snapshot of a volume.
+/// Snapshot of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The volume that it was taken of.
+    /// Volume of which it was taken.
     pub volume: String,
-    /// Its tags.
+    /// Tags of the snapshot.
     pub tags: Tags,
-    /// What was on the volume.
+    /// Content of the volume at that time.
     pub content: String,
 }
 
 impl Ec2 {
-    /// Starts one. It serves as long as the runtime lives that it was started on.
+    /// Starts a stand-in, which serves as long as the current runtime lives.
     pub async fn start() -> Result<Self, Error> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(Error::Port)?;
         let address = listener.local_addr().map_err(Error::Port)?;
@@ -98,18 +98,18 @@ impl Ec2 {
             .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
             .with_state(Arc::clone(&account));
         let server = tokio::spawn(async move {
-            // It ends when it is aborted.
+            // The server ends when its task is aborted.
             let _ = axum::serve(listener, router).await;
         });
         Ok(Self { address, account, server })
     }
 
-    /// The key to use.
+    /// Key that the stand-in accepts.
     pub fn credentials(&self) -> &Credentials {
         &self.account.credentials
     }
 
-    /// A profile in the format of the AWS tools, with which a key finds the way here.
+    /// Profile in the format of the AWS tools, with a key and the address of this stand-in.
     pub fn profile(&self, credentials: &Credentials) -> String {
         let Credentials { access_key, secret_key } = credentials;
         format!(
@@ -119,27 +119,27 @@ impl Ec2 {
         )
     }
 
-    /// Puts a volume here, or another in its place.
+    /// Creates or replaces a volume.
     pub fn put_volume(&self, id: &str, volume: Volume) {
         self.account.lock_resources().volumes.insert(id.to_owned(), volume);
     }
 
-    /// Takes a volume away.
+    /// Removes a volume.
     pub fn remove_volume(&self, id: &str) {
         self.account.lock_resources().volumes.remove(id);
     }
 
-    /// A volume.
+    /// Volume with this id.
     pub fn volume(&self, id: &str) -> Option<Volume> {
         self.account.lock_resources().volumes.get(id).cloned()
     }
 
-    /// All snapshots, by their ids.
+    /// All snapshots, by id.
     pub fn snapshots(&self) -> BTreeMap<String, Snapshot> {
         self.account.lock_resources().snapshots.clone()
     }
 
-    /// The actions that were asked for with the right key, in their order.
+    /// Actions requested with the right key, in order.
     pub fn calls(&self) -> Vec<String> {
         self.account.lock_resources().calls.clone()
     }
@@ -157,7 +157,7 @@ impl Account {
     }
 }
 
-/// Why a request is refused.
+/// Reason for rejecting a request.
 #[derive(Debug)]
 struct Ec2Error {
     status: StatusCode,
@@ -171,7 +171,7 @@ impl Ec2Error {
     }
 }
 
-/// The form of a request: `SnapshotId.1=snap-1&TagSpecification.1.Tag.1.Key=a`.
+/// Form of a request: `SnapshotId.1=snap-1&TagSpecification.1.Tag.1.Key=a`.
 struct RequestForm(BTreeMap<String, String>);
 
 impl RequestForm {
@@ -185,7 +185,7 @@ impl RequestForm {
         self.get(key).filter(|value| !value.is_empty()).ok_or_else(missing)
     }
 
-    /// The tags that what is made shall have.
+    /// Tags for the resource to be created.
     fn tags(&self) -> Tags {
         let of = |number, part| self.get(&format!("TagSpecification.1.Tag.{number}.{part}"));
         let tag = |number| Some((of(number, "Key")?.to_owned(), of(number, "Value")?.to_owned()));
@@ -220,7 +220,7 @@ async fn handle_request(
     (status, [("content-type", "text/xml;charset=UTF-8")], text).into_response()
 }
 
-/// The action of a request, and what it answers.
+/// Runs the action of a request and returns its answer.
 fn run_action(
     account: &Account,
     headers: &HeaderMap,
@@ -271,7 +271,7 @@ impl Ec2Resources {
         self.snapshots.get(id).ok_or_else(none)
     }
 
-    /// An id that nothing has: each call makes one thing at most.
+    /// Unused id: each call creates one resource at most.
     fn id(&self, prefix: &str) -> String {
         format!("{prefix}-{:017x}", self.calls.len())
     }
@@ -336,14 +336,14 @@ fn tag_set(tags: &Tags) -> String {
     let mut text = "<tagSet>".to_owned();
     for (key, value) in tags {
         let (key, value) = (escape(key), escape(value));
-        // A string takes all that is written into it.
+        // Writing into a string cannot fail.
         let _ = write!(text, "<item><key>{key}</key><value>{value}</value></item>");
     }
     text.push_str("</tagSet>");
     text
 }
 
-/// A text within XML.
+/// Escapes a text for XML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,71 +1,71 @@
-//! What can go wrong while a test bed is made.
+//! Errors of a test bed.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Any failure of the test bed. Each message says what to do where something can be done.
+/// Any failure of the test bed. Each message has a hint where there is a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The private folder or the namespaces.
+    /// The private folder or the namespaces failed.
     #[error(transparent)]
     Bed(#[from] crate::bed::Error),
-    /// A program that could not be had.
+    /// A program is not available.
     #[error(transparent)]
     Program(#[from] crate::gobuild::Error),
-    /// A program that does not run.
+    /// A program does not run.
     #[error(transparent)]
     Process(#[from] crate::process::Error),
-    /// The container runtime of the real node.
+    /// The container runtime of the real node failed.
     #[error(transparent)]
     Runtime(#[from] crate::node::RuntimeError),
-    /// Certificates.
+    /// Certificates could not be made.
     #[error(transparent)]
     Pki(#[from] crate::pki::Error),
-    /// A kubeconfig or the client made from it.
+    /// A kubeconfig, or the client made from it, is not usable.
     #[error(transparent)]
     Kubeconfig(#[from] crate::kubeconfig::Error),
-    /// The wanted port cannot be had.
+    /// The requested port is not available.
     #[error(
         "cannot listen on port {port} of 127.0.0.1: {reason}; choose another one, or none to get a free one"
     )]
     WantedPort {
-        /// The port.
+        /// Requested port.
         port: u16,
-        /// What the system said.
+        /// Reason given by the system.
         reason: io::Error,
     },
-    /// No port can be had.
+    /// No port is available.
     #[error("cannot listen on 127.0.0.1")]
     Port(#[source] io::Error),
     /// A program that runs to its end failed.
     #[error("{program} failed: {reason}")]
     Failed {
-        /// The program.
+        /// Name of the program.
         program: &'static str,
-        /// What it said.
+        /// Reason given by the program.
         reason: String,
     },
-    /// It must run on the machine itself.
+    /// The program must run outside of namespaces of its own.
     #[error("{0} cannot run in a bed with namespaces of its own; use one without")]
     Isolated(&'static str),
-    /// A file of the bed.
+    /// A file of the bed could not be used.
     #[error("cannot {action} {}", path.display())]
     Io {
-        /// What was tried.
+        /// Attempted action.
         action: &'static str,
-        /// On what.
+        /// File or folder.
         path: PathBuf,
         #[source]
-        /// What the system said.
+        /// Reason given by the system.
         source: io::Error,
     },
-    /// A request to the API server.
+    /// A request to the API server failed.
     #[error("cannot {action}")]
     Api {
-        /// What was tried.
+        /// Attempted action.
         action: String,
         #[source]
-        /// What the API server said.
+        /// Error of the API server.
         source: Box<kube::Error>,
     },
 }

@@ -8,33 +8,32 @@ use tokio::process::Command;
 
 use crate::Error;
 
-/// The fixture plugins that are built with our SDK.
+/// Builds the fixture plugins that use the SDK of this workspace.
 pub async fn rust_plugins() -> Result<PathBuf, Error> {
     build("bowline-plugin-fixture", Stdio::piped()).await
 }
 
-/// The plugin for volumes that are folders of a node.
+/// Builds the plugin for volumes that are folders of a node.
 pub async fn local_volume() -> Result<PathBuf, Error> {
     build("bowline-plugin-local-volume", Stdio::piped()).await
 }
 
-/// The same, for somebody who sees what Cargo says meanwhile: that it waits for a lock, say.
+/// The same, with Cargo's messages on standard error: that it waits for a lock, for example.
 pub async fn local_volume_with_build_output() -> Result<PathBuf, Error> {
     build("bowline-plugin-local-volume", Stdio::inherit()).await
 }
 
-/// The folder with the sources that plugins are built from, if it is still where it was when this was
-/// built.
+/// Folder with the sources of the plugins, if it still exists where it was when this crate was built.
 pub fn sources() -> Option<&'static Path> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = crates.ancestors().nth(2)?;
     crates.join("Cargo.toml").is_file().then_some(folder)
 }
 
-/// Builds the plugin of a package from the sources as they are. Built as we are ourselves: a benchmark
-/// wants the real thing.
+/// Builds the plugin of a package from the current sources, with the profile of this crate: a benchmark needs optimised
+/// plugins.
 ///
-/// Cargo makes sure that parallel tests build once, and that nothing is built that is up to date.
+/// Cargo ensures that parallel tests build once, and that nothing up to date is rebuilt.
 async fn build(package: &str, stderr: Stdio) -> Result<PathBuf, Error> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(&cargo)

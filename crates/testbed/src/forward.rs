@@ -8,10 +8,10 @@ use std::thread::{self, JoinHandle};
 
 use crate::isolation::Isolation;
 
-/// A loopback port of this machine whose connections end inside the namespace.
+/// Loopback port of this machine whose connections end inside the namespace.
 ///
-/// Plain threads, so that it serves clients on any runtime, or on none. Dropping it closes the
-/// port; connections that are open then last until one of their ends closes.
+/// Uses plain threads, so that it serves clients on any runtime, or on none. Dropping it closes the port; open
+/// connections last until one of their ends closes.
 #[derive(Debug)]
 pub(crate) struct Forward {
     address: SocketAddr,
@@ -31,7 +31,7 @@ impl Forward {
                 if is_closed.load(Ordering::Acquire) {
                     return;
                 }
-                // A refused dial closes the client's connection, which is what it would have seen.
+                // A refused dial closes the client's connection, as a direct dial would have done.
                 if let (Ok(outside), Ok(inside)) = (outside, isolation.connect(to)) {
                     let _ = connect_streams(outside, inside);
                 }
@@ -48,7 +48,7 @@ impl Forward {
 impl Drop for Forward {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // Wakes the acceptor, which is waiting for a connection.
+        // Wakes the acceptor, which waits for a connection.
         let _ = TcpStream::connect(self.address);
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -56,7 +56,7 @@ impl Drop for Forward {
     }
 }
 
-/// Copies both ways until both ends are done.
+/// Copies in both directions until both ends have closed.
 fn connect_streams(outside: TcpStream, inside: TcpStream) -> io::Result<()> {
     let back = (inside.try_clone()?, outside.try_clone()?);
     thread::Builder::new().spawn(move || copy(outside, inside))?;

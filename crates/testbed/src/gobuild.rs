@@ -1,9 +1,9 @@
 //! Builds programs from pinned Go modules into a cache that all clones of this project share.
 //!
 //! # Guarantees
-//! A program is in the cache whole or not at all: it is built elsewhere and moved in. A lock per
-//! module makes parallel tests build once; those that wait say so. The folder's name carries the
-//! version and a hash of the module's files, so that a change of either never finds an old binary.
+//! The cache contains a program completely or not at all: it is built elsewhere and moved in. A lock per module makes
+//! parallel tests build once; those that wait print a message. The folder's name contains the version and a hash of the
+//! module's files, so that a change of either never finds an old binary.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IsTerminal as _};
@@ -22,16 +22,16 @@ use crate::env;
 use crate::lock;
 use crate::program::{Module, Program};
 
-/// How often a build tells how far it is where there is no terminal to draw on.
+/// Interval of progress messages where there is no terminal to draw on.
 const PLAIN_REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How many of the last lines of a failed build are quoted.
+/// Number of last lines quoted from a failed build.
 const QUOTED_LINES: usize = 5;
 
-/// How long the download of one module may take.
+/// Longest download of one module.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// Why a program could not be built.
+/// Failure to build a program.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Neither a cache folder nor a home folder is known.
@@ -43,43 +43,43 @@ pub enum Error {
         env::ASSETS
     )]
     NoGo {
-        /// What was to be built.
+        /// Programs to build.
         programs: String,
     },
     /// The cache cannot be used.
     #[error("cannot use the cache {}: {reason}; set {} to a folder that you can write to", path.display(), env::CACHE)]
     Cache {
-        /// The file or folder.
+        /// File or folder.
         path: PathBuf,
-        /// What the system said.
+        /// Reason given by the system.
         reason: io::Error,
     },
     /// The Go toolchain failed.
     #[error("cannot build {programs} with `go build`: {reason}")]
     Build {
-        /// What was to be built.
+        /// Programs to build.
         programs: String,
-        /// The last lines it wrote.
+        /// Last lines of Go's output.
         reason: String,
     },
     /// A module could not be downloaded.
     #[error("cannot download {module} with `go mod download`: {reason}")]
     Download {
-        /// The module.
+        /// Module path.
         module: String,
-        /// What Go said.
+        /// Reason given by Go.
         reason: String,
     },
 }
 
-/// The folder of built programs.
+/// Folder of built programs.
 #[derive(Clone, Debug)]
 pub struct Cache {
     root: PathBuf,
 }
 
 impl Cache {
-    /// The user's: [`env::CACHE`], else `bowline` in the XDG cache folder.
+    /// Cache of the user: [`env::CACHE`], else `bowline` in the XDG cache folder.
     pub fn of_user() -> Result<Self, Error> {
         let home = || env::get("HOME").map(|home| Path::new(&home).join(".cache"));
         let xdg = || env::get("XDG_CACHE_HOME").map(PathBuf::from);
@@ -90,22 +90,22 @@ impl Cache {
             .ok_or(Error::NoCache)
     }
 
-    /// A cache in a folder of its own.
+    /// Cache in the given folder.
     pub fn at_folder(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
-    /// The folder itself.
+    /// Folder of the cache.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Where a program is once it is built.
+    /// Path of a program once it is built.
     pub fn path(&self, program: Program) -> PathBuf {
         self.module_folder(program.module()).join(program.file_name())
     }
 
-    /// Builds those of `programs` that are not there yet, module by module.
+    /// Builds those of `programs` that are missing, module by module.
     ///
     /// Dropping the future ends the build.
     pub(crate) async fn build(&self, programs: &[Program]) -> Result<(), Error> {
@@ -131,7 +131,7 @@ impl Cache {
         self.root.join(format!("{}-{}-{short}", module.name, module.version))
     }
 
-    /// All of `programs` are of one module.
+    /// All of `programs` belong to one module.
     async fn build_module(&self, programs: &[Program]) -> Result<(), Error> {
         let Some(first) = programs.first() else { return Ok(()) };
         let module = first.module();
@@ -155,8 +155,8 @@ impl Cache {
         Ok(())
     }
 
-    /// The files in one folder of a module that one of ours requires, downloaded and checked by
-    /// Go, copied into the cache.
+    /// Copies into the cache the files in one folder of a module that one of these modules requires, downloaded and
+    /// checked by Go.
     pub(crate) async fn fetch(
         &self,
         module: &Module,
@@ -188,8 +188,8 @@ impl Cache {
     }
 }
 
-/// A bed in the cache, where a rename into place is possible, with the files of a module: it ends
-/// Go and removes what Go wrote, also when we are killed.
+/// Creates a bed in the cache, from where a rename into place is possible, with the files of a module: the bed ends Go
+/// and removes Go's files, also when this process is killed.
 fn create_build_bed(module: &Module, folder: &Path, purpose: &str) -> Result<Bed, Error> {
     let bed = Bed::below(folder).map_err(|error| Error::Build {
         programs: purpose.to_owned(),
@@ -202,7 +202,7 @@ fn create_build_bed(module: &Module, folder: &Path, purpose: &str) -> Result<Bed
     Ok(bed)
 }
 
-/// Downloads a module that the one in the bed requires. Where its files are then.
+/// Downloads a module that the one in the bed requires. Returns the folder of its files.
 async fn download(required: &str, bed: &Bed) -> Result<PathBuf, Error> {
     let failed = |reason: String| Error::Download { module: required.to_owned(), reason };
     let ran = Command::new("go")
@@ -285,7 +285,7 @@ async fn run_go(module: &Module, programs: &[Program], bed: &Bed) -> Result<(), 
     Err(failed(Vec::from(last_lines).join("; ")))
 }
 
-/// What Go calls the program of a package: the last part of its path that is not a version.
+/// Name that Go gives the program of a package: the last part of its path that is not a version.
 fn default_name(package: &str) -> &str {
     let is_version =
         |part: &&str| part.strip_prefix('v').is_some_and(|n| n.chars().all(|c| c.is_ascii_digit()));
@@ -295,7 +295,7 @@ fn default_name(package: &str) -> &str {
 const PROGRESS_TEMPLATE: &str =
     "{spinner} building {prefix}: {pos} packages, {elapsed} {wide_msg:.dim}";
 
-/// Tells how a build goes: a line that changes on a terminal, a line now and then elsewhere.
+/// Progress of a build: a changing line on a terminal, a line at intervals elsewhere.
 struct BuildProgress {
     bar: Option<ProgressBar>,
     target: String,
@@ -321,7 +321,7 @@ impl BuildProgress {
         Self { bar, target, packages: 0, started: now, reported: now }
     }
 
-    /// Takes one line that Go wrote: the name of a package, or of a module it downloads.
+    /// Adds one line of Go's output: the name of a package, or of a module being downloaded.
     fn add_line(&mut self, line: &str) {
         self.packages += u64::from(!line.starts_with("go: "));
         if let Some(bar) = &self.bar {

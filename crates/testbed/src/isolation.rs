@@ -1,19 +1,18 @@
-//! Namespaces of a bed's own, so that a real node can run on this machine and leave no trace.
+//! Namespaces for a bed, so that a real node can run on this machine and leave no trace.
 //!
-//! A kubelet refuses a loopback address, writes to `/var/lib`, `/run` and `/proc/sys`, and starts
-//! containers that outlive it. So its whole bed, API server included, runs in process, mount,
-//! network and IPC namespaces of its own: it may have any address there, it mounts what it wants,
-//! and when the first process of the process namespace is killed, the kernel kills all the others
-//! and undoes their mounts.
+//! A kubelet refuses a loopback address, writes to `/var/lib`, `/run` and `/proc/sys`, and starts containers that
+//! outlive it. So its whole bed, API server included, runs in its own process, mount, network and IPC namespaces: the
+//! bed may have any address and any mount there, and when the first process of the process namespace is killed, the
+//! kernel kills all the others and undoes their mounts.
 //!
-//! # How
-//! Namespaces belong to threads. One thread leaves ours for good and starts every process of the
-//! bed; what else must happen inside (dialling a port there) is run on it as well. Sockets keep
-//! the namespace they were made in, so they can be used from anywhere afterwards.
+//! # Mechanism
+//! Namespaces belong to threads. One thread leaves those of this process for good and starts every process of the bed;
+//! other work inside (dialling a port) runs on it as well. Sockets keep the namespace they were created in, so they can
+//! be used from any thread afterwards.
 //!
-//! Nothing here is visible from outside: mounts are private, `/run` is fresh, `/var/lib` and
-//! `/var/log` are overlays whose upper layer lies in the bed, and the kernel settings that a
-//! kubelet rewrites are files of the bed mounted over the real ones.
+//! Nothing here is visible from outside: mounts are private, `/run` is fresh, `/var/lib` and `/var/log` are overlays
+//! whose upper layer lies in the bed, and the kernel settings that a kubelet rewrites are files of the bed mounted over
+//! the real ones.
 
 use std::io::{self, BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -29,13 +28,13 @@ use nix::sched::CloneFlags;
 
 use crate::env;
 
-/// The address of the node inside its network namespace. It exists nowhere else.
+/// Address of the node inside its network namespace. It exists nowhere else.
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
-/// How long the first process may take to prepare the namespaces.
+/// Longest wait until the first process has prepared the namespaces.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The kernel settings that a kubelet insists on, and writes for the whole machine if it can.
+/// Kernel settings that a kubelet requires, and writes for the whole machine if it can.
 const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -45,9 +44,8 @@ const KERNEL_SETTINGS: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// The first process of the namespace. It prepares mounts and the network, says `ready`, and then
-/// does what a first process is for: it collects the ends of orphans, which a waiting shell does.
-/// Arguments: a scratch folder in the bed, the node's address.
+/// First process of the namespace. It prepares mounts and the network, prints `ready`, and then reaps orphans as an
+/// init process must; a waiting shell does so. Arguments: a scratch folder in the bed, the node's address.
 const FIRST_PROCESS: &str = r#"
 set -e
 mount -t proc proc /proc
@@ -68,16 +66,16 @@ while :; do sleep 3600; done
 
 type NamespaceJob = Box<dyn FnOnce() + Send>;
 
-/// A thread that lives in namespaces of its own. Clones share the thread.
+/// Thread that runs in its own namespaces. Clones share the thread.
 #[derive(Clone, Debug)]
 pub struct Isolation {
     jobs: mpsc::Sender<NamespaceJob>,
 }
 
-/// Why the namespaces could not be made.
+/// Failure to create the namespaces.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not allowed, most often because we are not root.
+    /// Not allowed, most often because this process is not root.
     #[error("cannot make namespaces for a real node, which needs root")]
     Unshare(#[source] io::Error),
     /// The bed lies where the node's own folders will be.
@@ -85,21 +83,21 @@ pub enum Error {
         "the bed {path} lies below {masked}, which a real node hides; set TMPDIR to another folder"
     )]
     Masked {
-        /// The bed's folder.
+        /// Folder of the bed.
         path: String,
-        /// The folder that is hidden.
+        /// Hidden folder.
         masked: &'static str,
     },
-    /// Its thread or its first process could not be started.
+    /// The thread or the first process could not be started.
     #[error("cannot start the first process of the namespace")]
     Start(#[source] io::Error),
-    /// Its first process could not prepare mounts or the network.
+    /// The first process could not prepare mounts or the network.
     #[error("cannot prepare the namespace for a real node: {0}")]
     Prepare(String),
 }
 
 impl Isolation {
-    /// Makes the namespaces for the bed `id` in `dir`, with their first process running.
+    /// Creates the namespaces for the bed `id` in `dir`, with their first process running.
     pub(crate) fn enter(id: &str, dir: &Path) -> Result<Self, Error> {
         for masked in ["/run", "/var/lib", "/var/log", "/proc"] {
             if dir.starts_with(masked) {
@@ -143,13 +141,12 @@ impl Isolation {
         Ok(Self { jobs })
     }
 
-    /// Whether this process may make namespaces, tried on a thread that ends at once.
+    /// True if this process may create namespaces, tried on a thread that ends at once.
     pub(crate) fn is_allowed() -> bool {
         thread::spawn(|| unshare_namespaces().is_ok()).join().unwrap_or(false)
     }
 
-    /// Runs `work` inside the namespaces and returns what it returned. Short work only: all of the
-    /// bed waits for it.
+    /// Runs `work` inside the namespaces and returns its result. For short work only: the whole bed waits for it.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -167,7 +164,7 @@ impl Isolation {
     }
 }
 
-/// Takes the calling thread out of our namespaces. Its mounts stop reaching ours at once.
+/// Moves the calling thread out of this process's namespaces. Its mounts stop propagating at once.
 fn unshare_namespaces() -> Result<(), Error> {
     let unshare_error = |errno: nix::Error| Error::Unshare(errno.into());
     let flags = CloneFlags::CLONE_NEWNS
@@ -180,8 +177,7 @@ fn unshare_namespaces() -> Result<(), Error> {
         .map_err(unshare_error)
 }
 
-/// Waits for the word of the first process. It is not reaped by us: it lives until the janitor
-/// kills it.
+/// Waits until the first process reports `ready`. This process does not reap it: it lives until the janitor kills it.
 fn wait_until_ready(mut first: std::process::Child) -> Result<(), Error> {
     let mut ready_line = String::new();
     if let Some(stdout) = first.stdout.take() {

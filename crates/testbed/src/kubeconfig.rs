@@ -1,4 +1,4 @@
-//! Kubeconfig files: where an API server is, and who one is to it.
+//! Kubeconfig files: address of an API server, and credentials for it.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use crate::pki::Identity;
 
 /// Writes a kubeconfig for the API server on a loopback `port`, readable by its owner only.
 ///
-/// JSON is YAML, so no other library is needed to write one.
+/// JSON is YAML, so writing one needs no further library.
 pub(crate) fn write(
     path: &Path,
     port: u16,
@@ -39,7 +39,7 @@ pub(crate) fn write(
     file.write_all(format!("{config:#}\n").as_bytes())
 }
 
-/// A client for the cluster and user of a kubeconfig.
+/// Client for the cluster and user of a kubeconfig.
 pub async fn client(path: &Path) -> Result<kube::Client, Error> {
     let file = Kubeconfig::read_from(path).map_err(Error::Read)?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -48,13 +48,13 @@ pub async fn client(path: &Path) -> Result<kube::Client, Error> {
     kube::Client::try_from(config).map_err(Error::Client)
 }
 
-/// Why there is no client.
+/// Failure to create a client.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read or says nothing useful.
+    /// The file cannot be read or is not a valid kubeconfig.
     #[error("cannot read the kubeconfig")]
     Read(#[source] kube::config::KubeconfigError),
-    /// The client cannot be made from it.
+    /// The client cannot be created from it.
     #[error("cannot make a client from the kubeconfig")]
     Client(#[source] kube::Error),
 }

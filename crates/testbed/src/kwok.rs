@@ -1,5 +1,5 @@
-//! A node that is not there: pods on it run at once, by the thousand, and nothing is executed, unless
-//! a pod is named whose commands are.
+//! A simulated node: pods on it run at once, by the thousand. Nothing is executed, except the commands of a pod that is
+//! named for it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,10 +17,10 @@ use crate::s3::{RANDOM_DEVICE, random_key};
 use crate::{ControlPlane, Error, port};
 
 const START_TIMEOUT: Duration = Duration::from_mins(1);
-/// Without a lease that is renewed the node counts as dead after a minute. As a kubelet has it.
+/// Without a renewed lease the node counts as dead after a minute. The value is that of a kubelet.
 const LEASE_SECONDS: u32 = 40;
 
-/// The name of the node.
+/// Name of the node.
 pub const NODE: &str = "kwok-0";
 
 /// A running kwok with one node. Dropping it ends it; the Node object stays.
@@ -29,20 +29,20 @@ pub struct Kwok {
     _process: Process,
 }
 
-/// A pod in which commands are really executed: on this machine, as its user.
+/// Pod in which commands are really executed: on this machine, as its user.
 #[derive(Clone, Debug)]
 pub struct ExecutingPod {
-    /// The namespace of the pod.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// The pod.
+    /// Name of the pod.
     pub pod: String,
-    /// Where its commands are run.
+    /// Working folder of its commands.
     pub folder: PathBuf,
     container: String,
 }
 
 impl ExecutingPod {
-    /// Commands of a pod, run in a folder of this machine.
+    /// Names a pod whose commands run in a folder of this machine.
     pub fn new(namespace: &str, pod: &str, folder: &Path) -> Result<Self, Error> {
         let secret = random_key().map_err(Error::io("read", RANDOM_DEVICE.as_ref()))?;
         Ok(Self {
@@ -53,8 +53,8 @@ impl ExecutingPod {
         })
     }
 
-    /// The name that the container of the pod must have. It is a secret: the port of kwok is open to
-    /// every user of this machine and asks nobody who he is, but it must be told this name.
+    /// Name that the container of the pod must have. This name is a secret: the port of kwok is open to every user of
+    /// this machine without authentication, but a request must contain this name.
     pub fn container(&self) -> &str {
         &self.container
     }
@@ -64,11 +64,11 @@ impl Kwok {
     /// Starts kwok in the bed of `plane` and waits until its node is ready for pods.
     pub async fn start(plane: &ControlPlane) -> Result<Self, Error> {
         let command = command(plane).await?;
-        // No server: nobody asks this node for anything.
+        // No server: this node receives no requests.
         Self::wait_until_ready(plane, command, None).await
     }
 
-    /// The same, with a pod in which commands are executed. Not in a bed with namespaces of its own.
+    /// The same, with a pod in which commands are executed. Not possible in a bed with its own namespaces.
     pub async fn start_executing(plane: &ControlPlane, pod: &ExecutingPod) -> Result<Self, Error> {
         let bed = plane.bed();
         if bed.isolation().is_some() {
@@ -103,7 +103,7 @@ impl Kwok {
     }
 }
 
-/// kwok, ready for more arguments.
+/// Command for kwok, ready for more arguments.
 async fn command(plane: &ControlPlane) -> Result<Command, Error> {
     let [binary] = program::locate([Program::Kwok]).await?;
     let kubeconfig = plane.kubeconfig_for("kwok", "kwok", Some("system:masters"))?;
@@ -113,12 +113,12 @@ async fn command(plane: &ControlPlane) -> Result<Command, Error> {
         .arg("--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake")
         .args(["--node-ip=127.0.0.1", "--cidr=10.244.0.1/16"])
         .arg(format!("--node-lease-duration-seconds={LEASE_SECONDS}"))
-        // No configuration of the user's.
+        // Keeps the user's configuration out.
         .env("HOME", plane.bed().dir());
     Ok(command)
 }
 
-/// Whether the node is ready, and what is asked for is answered.
+/// `Some` once the node is ready and the port, if there is one, answers.
 async fn is_serving(client: &Client, port: Option<u16>) -> Option<()> {
     is_ready(client, NODE).await?;
     match port {

@@ -1,7 +1,6 @@
-//! What runs on when it should have ended: found by a variable in its environment, which processes
-//! inherit to all that they start.
+//! Leftover processes: found by a variable in their environment, which all their children inherit.
 
-/// The processes that have the variable `name` with this value: number and name of each.
+/// Processes that have the variable `name` with this value: number and name of each.
 pub fn processes(name: &str, value: &str) -> Vec<String> {
     let mark = format!("{name}={value}");
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();

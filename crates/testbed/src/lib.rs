@@ -1,9 +1,9 @@
 //! A real Kubernetes control plane, node and bucket on this machine, without a container engine.
 //!
-//! What runs here is what runs in production: etcd, kube-apiserver, the controllers and the
-//! scheduler, with RBAC on and client certificates; an S3 server; [kwok](Kwok) for pods by the
-//! thousand; a [real node](Node) where hooks and volumes are tried on running containers; the
-//! controllers of [CSI](Csi) with snapshots; and [Velero] itself, the reference for compatibility. It is used by tests and by `bowline demo`.
+//! The programs are those of production: etcd, kube-apiserver, the controllers and the scheduler, with RBAC and client
+//! certificates; an S3 server; [kwok](Kwok) for pods by the thousand; a [real node](Node) to test hooks and volumes on
+//! running containers; the controllers of [CSI](Csi) with snapshots; and [Velero] itself, the reference for
+//! compatibility. Tests and `bowline demo` use them.
 //!
 //! ```no_run
 //! use bowline_testbed::{Bed, ControlPlane, Options};
@@ -12,7 +12,7 @@
 //! let bed = Bed::new()?;
 //! let plane = ControlPlane::start(&bed, Options::default()).await?;
 //! let client = plane.client().await?;
-//! // Everything ends, and the folder goes, when `plane` and `bed` are dropped, or when this
+//! // Everything ends, and the folder is removed, when `plane` and `bed` are dropped, or when this
 //! // process is killed.
 //! # Ok(())
 //! # }

@@ -1,4 +1,4 @@
-//! Locks between processes, so that what several tests need is made once.
+//! Locks between processes, so that a resource that several tests need is made once.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,14 +9,14 @@ use tokio::time::Instant;
 
 use crate::console::print_line;
 
-/// How often a lock that another process holds is tried again.
+/// Interval of attempts while another process holds the lock.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long another process may hold a lock: the longest build, and then some.
+/// Longest time for which another process may hold a lock: more than the longest build.
 const LOCK_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// Waits for the lock on a file; says so, naming `purpose`, if another process holds it. It is held
-/// until the returned file is dropped, and the system frees it when we are killed.
+/// Waits for the lock on a file; prints a message that names `purpose` if another process holds it. The lock is held
+/// until the returned file is dropped, and the system releases it when this process is killed.
 pub(crate) async fn acquire(path: &Path, purpose: &str) -> io::Result<File> {
     let file = File::create(path)?;
     let deadline = Instant::now() + LOCK_TIMEOUT;

@@ -1,12 +1,11 @@
 //! A real node: kubelet, containerd and runc, running containers on this machine.
 //!
-//! It needs root and a bed of its own namespaces ([`Bed::isolated`]), in which the control plane
-//! runs too. Images come from no registry: there is one, [`IMAGE`], made of a static busybox.
-//! Pods use it with `imagePullPolicy: Never`.
+//! It requires root and a bed with its own namespaces ([`Bed::isolated`]), in which the control plane runs too. Images
+//! come from no registry: there is one, [`IMAGE`], made of a static busybox. Pods use it with `imagePullPolicy: Never`.
 //!
 //! # Guarantees
-//! As for every bed: when it ends, in whatever way, no process, mount, network device, control
-//! group or kernel setting of the node is left on the machine.
+//! As for every bed: however it ends, no process, mount, network device, control group or kernel setting of the node is
+//! left on the machine.
 
 mod cgroup;
 mod image;
@@ -29,12 +28,12 @@ use crate::{Bed, ControlPlane, Error, env};
 pub use image::IMAGE;
 pub use runtime::Error as RuntimeError;
 
-/// The name of the node.
+/// Name of the node.
 pub const NAME: &str = "node1";
 
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A running node. It ends with its bed.
+/// Running node. It ends with its bed.
 #[derive(Debug)]
 pub struct Node {
     _kubelet: Process,
@@ -43,10 +42,9 @@ pub struct Node {
     plugins: PathBuf,
 }
 
-/// Why there can be no real node here, if so.
+/// Reason why a real node cannot run here, if so.
 ///
-/// Tests that need one skip with this line. In CI they must run, so there it is a failure: see
-/// [`require_for_test`].
+/// Tests that need one skip with this line. In CI they must run, so there it is a failure: see [`require_for_test`].
 pub fn unavailable_reason() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("a real node needs root");
@@ -60,11 +58,11 @@ pub fn unavailable_reason() -> Option<&'static str> {
     (!Isolation::is_allowed()).then_some("a real node needs the right to make namespaces")
 }
 
-/// For the start of a test that needs a real node: says whether to go on. If not, it has said why
-/// in one line; in CI it panics instead, because there a skipped test is a failed one.
+/// For the start of a test that needs a real node: true if the test can continue. If not, the reason has been printed
+/// in one line; in CI this panics instead, because there a skipped test is a failed one.
 ///
 /// # Panics
-/// In CI, where there can be no node.
+/// In CI, where no node can run.
 pub fn require_for_test(test: &str) -> bool {
     let Some(reason) = unavailable_reason() else { return true };
     assert!(env::get(env::CI).is_none(), "{test}: {reason}");
@@ -115,14 +113,14 @@ impl Node {
         Ok(Self { _kubelet: kubelet, _containerd: containerd, volumes, plugins })
     }
 
-    /// A new folder of the node, for a `local` or `hostPath` volume.
+    /// Creates a folder of the node, for a `local` or `hostPath` volume.
     pub fn volume(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.volumes.join(name);
         std::fs::create_dir_all(&path).map_err(Error::io("create", &path))?;
         Ok(path)
     }
 
-    /// The folder in which kubelet looks for the sockets of its plugins.
+    /// Folder in which kubelet looks for the sockets of its plugins.
     pub(crate) fn plugins(&self) -> &Path {
         &self.plugins
     }
@@ -150,8 +148,8 @@ fn start_containerd(
 }
 
 fn containerd_config(dir: &Path, runtime: &runtime::Runtime, socket: &Path, cni: &Path) -> String {
-    // The score that kubelet wants for its sandboxes needs a capability that a container on this
-    // machine may lack; without the restriction every sandbox then dies.
+    // The OOM score that kubelet sets for its sandboxes needs a capability that a container on this machine may lack;
+    // without the restriction every sandbox then dies.
     format!(
         r#"version = 2
 root = "{dir}/containerd"
@@ -223,17 +221,17 @@ fn kubelet_config(
         "containerRuntimeEndpoint": format!("unix://{}", socket.display()),
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{}", bed.id()),
-        // Machines with the first version of control groups still exist.
+        // Machines with version 1 of control groups still exist.
         "failCgroupV1": false,
         "failSwapOn": false,
-        // The settings are the ones that kubelet wants: see `isolation`.
+        // The settings already have the values that kubelet requires: see `isolation`.
         "protectKernelDefaults": true,
         "resolvConf": "",
         "podLogsDir": dir.join("pod-logs"),
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
-        // Not in percent: a hundredth of a large disk is more than all pods of a test ever write, and a
-        // node that is short of it runs none.
+        // Not in percent: a hundredth of a large disk is more than all pods of a test ever write, and a node that is
+        // short of it runs none.
         "evictionHard": {
             "memory.available": "100Mi",
             "nodefs.available": "200Mi",
@@ -245,7 +243,7 @@ fn kubelet_config(
     })
 }
 
-/// Whether the node of this name says that it is ready for pods.
+/// `Some` once the node of this name reports that it is ready for pods.
 pub(crate) async fn is_ready(client: &Client, name: &str) -> Option<()> {
     let nodes: Api<NodeObject> = Api::all(client.clone());
     let conditions = nodes.get(name).await.ok()?.status?.conditions?;

@@ -1,7 +1,7 @@
-//! Certificates for one bed: an authority of its own, and what it signed.
+//! Certificates for one bed: its own authority, and the certificates it signs.
 //!
-//! The identities are those that Kubernetes knows: the API server believes what a client
-//! certificate says about user and groups, and RBAC decides from there.
+//! The identities are those of Kubernetes: the API server takes user and groups from a client certificate, and RBAC
+//! decides from there.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -16,55 +16,55 @@ use rcgen::{
 
 use crate::isolation::NODE_ADDRESS;
 
-/// Why the certificates could not be made.
+/// Failure to make the certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A certificate could not be made.
     #[error("cannot make the certificate of {name}")]
     Make {
-        /// Whose certificate.
+        /// Owner of the certificate.
         name: String,
         #[source]
-        /// What the library said.
+        /// Error of the library.
         source: rcgen::Error,
     },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         #[source]
-        /// What the system said.
+        /// Reason given by the system.
         source: io::Error,
     },
 }
 
-/// A certificate and its key, as files.
+/// Certificate and its key, as files.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The certificate, PEM.
+    /// Certificate, PEM.
     pub certificate: PathBuf,
-    /// The private key, PEM, readable by its owner only.
+    /// Private key, PEM, readable by its owner only.
     pub key: PathBuf,
 }
 
-/// A key pair, as files.
+/// Key pair, as files.
 #[derive(Clone, Debug)]
 pub struct SigningKey {
-    /// The private key, PEM, readable by its owner only.
+    /// Private key, PEM, readable by its owner only.
     pub private: PathBuf,
-    /// The public key, PEM.
+    /// Public key, PEM.
     pub public: PathBuf,
 }
 
-/// The certificate authority of a bed, with a folder for what it signs.
+/// Certificate authority of a bed, with a folder for the certificates it signs.
 pub struct Authority {
     dir: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Authority {
-    /// Makes a new authority whose files go to `dir`.
+    /// Makes a new authority whose files are written to `dir`.
     pub fn new(dir: &Path) -> Result<Self, Error> {
         let name = "the authority";
         let mut params = CertificateParams::default();
@@ -80,17 +80,17 @@ impl Authority {
         Ok(authority)
     }
 
-    /// The authority's certificate, which every client trusts.
+    /// Certificate of the authority, which every client trusts.
     pub fn certificate(&self) -> PathBuf {
         self.dir.join("ca.crt")
     }
 
-    /// The authority's key; the controller manager signs requests with it.
+    /// Key of the authority, with which the controller manager signs requests.
     pub fn key(&self) -> PathBuf {
         self.dir.join("ca.key")
     }
 
-    /// A client certificate for a user, in a group if one is named.
+    /// Client certificate for a user, in a group if one is named.
     pub fn client(&self, file: &str, user: &str, group: Option<&str>) -> Result<Identity, Error> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
@@ -101,7 +101,7 @@ impl Authority {
         self.sign(file, params)
     }
 
-    /// A serving certificate for this machine's loopback address and the bed's node address.
+    /// Serving certificate for this machine's loopback address and the bed's node address.
     pub fn server(&self, file: &str, names: &[&str]) -> Result<Identity, Error> {
         let names: Vec<String> =
             std::iter::once("localhost").chain(names.iter().copied()).map(str::to_owned).collect();
@@ -117,7 +117,7 @@ impl Authority {
         self.sign(file, params)
     }
 
-    /// A key pair without a certificate, for signing service-account tokens.
+    /// Key pair without a certificate, for signing service-account tokens.
     pub fn signing_key(&self, file: &str) -> Result<SigningKey, Error> {
         let pair = KeyPair::generate().map_err(|source| make_error(file, source))?;
         let key = SigningKey {

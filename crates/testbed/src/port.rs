@@ -5,12 +5,12 @@ use std::net::{Ipv4Addr, TcpListener};
 
 use crate::Error;
 
-/// How often a start is tried when a port that was free has been taken meanwhile.
+/// Number of attempts to start when another process takes a port that was free.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Different ports that were free a moment ago.
+/// Distinct ports that were free a moment ago.
 ///
-/// Another process may take one before its user does, who then tries again with others.
+/// Another process may take one before the caller does, who then retries with others.
 pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut listeners = Vec::with_capacity(N);
     let mut ports = [0; N];
@@ -22,12 +22,12 @@ pub fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     Ok(ports)
 }
 
-/// Fails if a server cannot be started on `port`: it is taken, or needs more rights.
+/// Fails if a server cannot be started on `port`: it is in use, or needs more rights.
 pub fn check_free(port: u16) -> io::Result<()> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).map(drop)
 }
 
-/// Starts servers on free ports, and again on others if one was taken meanwhile.
+/// Starts servers on free ports, and retries on others if one was taken meanwhile.
 pub(crate) async fn with_free_ports<const N: usize, T>(
     mut start: impl AsyncFnMut([u16; N]) -> Result<T, Error>,
 ) -> Result<T, Error> {

@@ -1,4 +1,4 @@
-//! A program of the bed: started with its output in a log file, watched while it comes up.
+//! A program of the bed: started with its output in a log file, watched until it is ready.
 
 use std::fs::File;
 use std::future::Future;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use crate::Bed;
 
-/// How often a condition is looked at while waiting for it.
+/// Interval of checks while waiting for a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How much of the end of a log is searched for the reason of a death.
+/// Length of the end of a log that is searched for the cause of an exit.
 const LOG_TAIL_BYTES: i64 = 16 * 1024;
 
-/// The longest reason that is quoted from a log.
+/// Longest cause quoted from a log.
 const REASON_CHARS: usize = 400;
 
 /// A running program. Dropping it kills it and waits for its end.
@@ -31,49 +31,49 @@ pub struct Process {
     _bed: Bed,
 }
 
-/// What went wrong with a program.
+/// Failure of a program.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It could not be started at all.
+    /// The program could not be started at all.
     #[error("cannot start {name}")]
     Start {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
         #[source]
-        /// What the system said.
+        /// Reason given by the system.
         source: io::Error,
     },
-    /// It ended while it should have been running.
+    /// The program ended while it should have been running.
     #[error("{name} ended at start ({status}): {reason}")]
     Died {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
-        /// How it ended.
+        /// Exit status.
         status: ExitStatus,
-        /// The most telling line of its log.
+        /// Most informative line of its log.
         reason: String,
     },
-    /// It runs, but what was waited for did not come.
+    /// The program runs, but the expected condition did not come true.
     #[error("{name} was not ready after {} s: {reason}", waited.as_secs())]
     NotReady {
-        /// The program.
+        /// Name of the program.
         name: &'static str,
-        /// How long it was given.
+        /// Time for which it was waited.
         waited: Duration,
-        /// The most telling line of its log.
+        /// Most informative line of its log.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether the program died because another one had taken its port in the meantime.
+    /// True if the program died because another one had taken its port in the meantime.
     pub fn is_port_conflict(&self) -> bool {
         matches!(self, Self::Died { reason, .. } if reason.contains("address already in use"))
     }
 }
 
 impl Process {
-    /// Starts `command` in the bed, its output going to `log/<name>.log` there.
+    /// Starts `command` in the bed, with its output in `log/<name>.log` there.
     pub fn start(bed: &Bed, name: &'static str, mut command: Command) -> Result<Self, Error> {
         let start_error = |source| Error::Start { name, source };
         let log = bed.subdir("log").map_err(start_error)?.join(format!("{name}.log"));
@@ -84,18 +84,18 @@ impl Process {
         Ok(Self { name, child, log, _bed: bed.clone() })
     }
 
-    /// The process id, as seen from outside the bed.
+    /// Process id, as seen from outside the bed.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the program and waits for its end.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the program has ended.
     pub fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -106,7 +106,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, which should not come, and returns it as the error it is.
+    /// Waits for the end of the program, which should not come, and returns it as an error.
     pub async fn wait_for_exit(&mut self) -> Error {
         loop {
             if let Err(error) = self.check() {
@@ -116,7 +116,7 @@ impl Process {
         }
     }
 
-    /// Asks `probe` until it has an answer; fails as soon as the program dies, or after `limit`.
+    /// Calls `probe` until it returns an answer; fails as soon as the program dies, or after `limit`.
     pub async fn wait_until<T, F>(
         &mut self,
         limit: Duration,
@@ -164,7 +164,7 @@ fn log_tail(log: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The last line that speaks of a failure, else the last line that says anything.
+/// Last line that mentions a failure, else the last line that is not empty.
 fn most_informative_line(text: &str) -> Option<&str> {
     let lines = || text.lines().rev().map(str::trim).filter(|line| !line.is_empty());
     let speaks_of_failure = |line: &&str| {
@@ -174,7 +174,7 @@ fn most_informative_line(text: &str) -> Option<&str> {
     lines().find(speaks_of_failure).or_else(|| lines().next())
 }
 
-/// What a line says: of one in JSON, as etcd writes them, its message and error.
+/// Message of a line: for JSON, as etcd writes it, message and error.
 fn line_message(line: &str) -> String {
     let Ok(Value::Object(object)) = serde_json::from_str(line) else { return line.to_owned() };
     let texts: Vec<&str> =

@@ -1,9 +1,8 @@
-//! The programs of the test bed, and where each one comes from.
+//! The programs of the test bed, and the source of each.
 //!
-//! Looked for in this order: the folder named by [`env::ASSETS`], the one named by
-//! [`env::KUBEBUILDER_ASSETS`], the user's cache, and else built from pinned Go modules into that
-//! cache ([`crate::gobuild`]). The module files lie in `go/` of this crate and are part of the
-//! binary, so that `bowline demo` can build what it needs wherever it is installed.
+//! Searched in this order: the folder named by [`env::ASSETS`], the one named by [`env::KUBEBUILDER_ASSETS`], the
+//! user's cache; else built from pinned Go modules into that cache ([`crate::gobuild`]). The module files lie in `go/`
+//! of this crate and are part of the binary, so that `bowline demo` can build what it needs wherever it is installed.
 
 use std::path::{Path, PathBuf};
 
@@ -13,41 +12,41 @@ use crate::gobuild::{self, Cache};
 /// A program that the test bed runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
-    /// The store of the control plane.
+    /// Store of the control plane.
     Etcd,
-    /// The Kubernetes API server.
+    /// Kubernetes API server.
     ApiServer,
-    /// The controllers: service accounts, deployments, garbage collection and so on.
+    /// Controllers: service accounts, deployments, garbage collection and so on.
     ControllerManager,
-    /// Puts pods on nodes.
+    /// Scheduler, which assigns pods to nodes.
     Scheduler,
-    /// For people and for tests that want to see what people see.
+    /// For people, and for tests of the output that people see.
     Kubectl,
-    /// The agent of the real node.
+    /// Agent of the real node.
     Kubelet,
-    /// Plays nodes and pods by the thousand.
+    /// Simulates nodes and pods by the thousand.
     Kwok,
-    /// The S3 server.
+    /// S3 server.
     Versitygw,
     /// Velero itself, the reference for compatibility.
     Velero,
     /// Velero's plugin for S3.
     VeleroPluginForAws,
-    /// Plugins of every kind that Velero's framework knows, which do as they are told.
+    /// Plugins of every kind in Velero's framework, whose behaviour tests control.
     FixturePlugins,
-    /// A VolumeSnapshotter of version 2, written in Go without any framework.
+    /// VolumeSnapshotter of version 2, written in Go without any framework.
     SnapshotterV2,
-    /// Binds snapshots to their contents, whatever the driver.
+    /// Binds snapshots to their contents, for any driver.
     SnapshotController,
-    /// Has a CSI driver make and remove snapshots.
+    /// Sidecar that has a CSI driver create and delete snapshots.
     CsiSnapshotter,
-    /// Has a CSI driver make and remove volumes.
+    /// Sidecar that has a CSI driver create and delete volumes.
     CsiProvisioner,
-    /// A CSI driver whose volumes are folders, which does as it is told.
+    /// CSI driver whose volumes are folders, and whose behaviour tests control.
     CsiDriver,
 }
 
-/// A Go module of ours: it pins programs of one upstream project, or has the source of our own.
+/// Go module of this project: pins programs of one upstream project, or contains the source of its own.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Module {
     pub(crate) name: &'static str,
@@ -67,7 +66,7 @@ macro_rules! module {
     };
 }
 
-/// Without these Kubernetes calls itself `v0.0.0-master+$Format…`, which clients cannot parse.
+/// Without these flags Kubernetes calls itself `v0.0.0-master+$Format…`, which clients cannot parse.
 static KUBERNETES: Module = module!(
     "kubernetes",
     "v1.36.3",
@@ -139,7 +138,7 @@ static CSI_DRIVER: Module = module!(
 );
 
 impl Program {
-    /// The name of its file.
+    /// Name of the program's file.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -211,10 +210,9 @@ impl Program {
     }
 }
 
-/// Finds programs, building those that are nowhere to be found. Their paths come back in the same
-/// order.
+/// Finds programs, and builds those that are missing. Returns their paths in the same order.
 ///
-/// May take minutes the first time, and says so on standard error meanwhile.
+/// The first time this may take minutes, with progress on standard error.
 pub async fn locate<const N: usize>(
     programs: [Program; N],
 ) -> Result<[PathBuf; N], gobuild::Error> {
@@ -227,8 +225,8 @@ pub async fn locate<const N: usize>(
         .map(|program| find(program, &folders, &cache).unwrap_or_else(|| cache.path(program))))
 }
 
-/// The folder of the resource definitions of snapshots, downloaded into the cache if it is neither
-/// there nor, as `snapshot-definitions`, in a named folder.
+/// Folder of the CustomResourceDefinitions of snapshots, downloaded into the cache if it is neither there nor, as
+/// `snapshot-definitions`, in a named folder.
 pub(crate) async fn snapshot_definitions() -> Result<PathBuf, gobuild::Error> {
     let named = asset_folders().into_iter().map(|folder| folder.join("snapshot-definitions"));
     if let Some(folder) = named.into_iter().find(|folder| folder.is_dir()) {

@@ -15,10 +15,10 @@ use crate::{Bed, Error, port};
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 pub(crate) const RANDOM_DEVICE: &str = "/dev/urandom";
 
-/// The region that the server says it is in.
+/// Region that the server reports.
 pub const REGION: &str = "us-east-1";
 
-/// A running S3 server. Dropping it ends it.
+/// Running S3 server. Dropping it ends it.
 #[derive(Debug)]
 pub struct S3 {
     _process: Process,
@@ -28,12 +28,12 @@ pub struct S3 {
     credentials_file: PathBuf,
 }
 
-/// What a client signs its requests with.
+/// Key with which a client signs its requests.
 #[derive(Clone)]
 pub struct Credentials {
-    /// The id of the key.
+    /// Id of the key.
     pub access_key: String,
-    /// The key itself.
+    /// Secret part of the key.
     pub secret_key: String,
 }
 
@@ -70,12 +70,12 @@ impl S3 {
         Ok(Self { _process: process, port, buckets, credentials, credentials_file })
     }
 
-    /// Its address, for `s3Url`.
+    /// Address of the server, for `s3Url`.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// The key to use.
+    /// Key that the server accepts.
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
@@ -85,8 +85,7 @@ impl S3 {
         &self.credentials_file
     }
 
-    /// Creates a bucket, unless it is there. Returns its folder, in which objects can be looked at
-    /// as files.
+    /// Creates a bucket unless it exists. Returns its folder, in which objects are files.
     pub fn create_bucket(&self, name: &str) -> io::Result<PathBuf> {
         let folder = self.buckets.join(name);
         std::fs::create_dir_all(&folder)?;
@@ -94,7 +93,7 @@ impl S3 {
     }
 }
 
-/// The port is open to every user of this machine, so the key must not be guessed.
+/// The port is open to every user of this machine, so the key must not be guessable.
 pub(crate) fn random_key() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     File::open(RANDOM_DEVICE)?.read_exact(&mut bytes)?;
@@ -108,7 +107,7 @@ async fn start_on(
     credentials: &Credentials,
     port: u16,
 ) -> Result<Process, Error> {
-    // Another server may have taken the port; this path is known to ours alone.
+    // Another server may have taken the port; only this server knows this path.
     let health = format!("/health-{}", bed.id());
     let mut command = Command::new(binary);
     command
@@ -123,7 +122,7 @@ async fn start_on(
     Ok(process)
 }
 
-/// Asks whether the server on `port` is well. One request, so no library.
+/// `Some` if the server on `port` is healthy. One request, so no library.
 async fn responds(port: u16, path: &str) -> Option<()> {
     let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

@@ -18,33 +18,33 @@ use crate::process::Process;
 use crate::program::{self, Program};
 use crate::{Bed, ControlPlane, Error, S3, s3};
 
-/// The namespace that it works in.
+/// Namespace of the server.
 pub const NAMESPACE: &str = "velero";
 
-/// The storage location that is set up for it, and the name of its bucket.
+/// Name of its storage location, and of its bucket.
 pub const LOCATION: &str = "default";
 const BUCKET: &str = "velero";
 
 const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// How long another Velero server may be waited for.
+/// Longest wait for another Velero server to end.
 const PORT_LOCK_TIMEOUT: Duration = Duration::from_mins(20);
 
-/// How a Velero server is started.
+/// Options of a Velero server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Plugins beside the one for S3.
+    /// Plugins in addition to the one for S3.
     pub plugins: Vec<PathBuf>,
-    /// Variables for the server, and so for its plugins.
+    /// Environment variables for the server, and so for its plugins.
     pub environment: Vec<(OsString, OsString)>,
-    /// Flags of `velero server` beside those that make it run here.
+    /// Flags of `velero server` in addition to those that make it run here.
     pub arguments: Vec<String>,
 }
 
-/// A running Velero server. Dropping it ends it, its plugin processes included.
+/// Running Velero server. Dropping it ends it, including its plugin processes.
 #[derive(Debug)]
 pub struct Velero {
-    // Ends before the next one may start.
+    // Declared first: the process ends before the next server may start.
     process: Process,
     _port_lock: Flock<File>,
     binary: PathBuf,
@@ -54,7 +54,7 @@ pub struct Velero {
 }
 
 impl Velero {
-    /// Velero's own resource definitions, as its `install` command prints them.
+    /// CustomResourceDefinitions of Velero, as its `install` command prints them.
     pub async fn crds() -> Result<String, Error> {
         let [binary] = program::locate([Program::Velero]).await?;
         let output = tokio::process::Command::new(&binary)
@@ -70,8 +70,8 @@ impl Velero {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts a server for a cluster in which the resource definitions are installed already, with
-    /// a storage location in `s3`, and waits until that location is available.
+    /// Starts a server for a cluster in which the definitions are already installed, with a storage location in `s3`,
+    /// and waits until that location is available.
     pub async fn start(plane: &ControlPlane, s3: &S3, options: Options) -> Result<Self, Error> {
         let [binary, aws] = program::locate([Program::Velero, Program::VeleroPluginForAws]).await?;
         let port_lock = acquire_port_lock().await?;
@@ -95,7 +95,7 @@ impl Velero {
             .args(["--metrics-address=127.0.0.1:0", "--profiler-address=127.0.0.1:0"])
             .args(options.arguments)
             .env("VELERO_SCRATCH_DIR", bed.dir())
-            // Its plugins have their sockets there, and leave them when they are killed.
+            // Its plugins create their sockets there, and leave them when they are killed.
             .env("TMPDIR", bed.dir())
             .env("AWS_SHARED_CREDENTIALS_FILE", s3.credentials_file())
             .envs(options.environment)
@@ -105,7 +105,7 @@ impl Velero {
         Ok(Self { process, _port_lock: port_lock, binary, kubeconfig, bucket, bed })
     }
 
-    /// Velero's command line for this server, ready for arguments.
+    /// Command line of Velero for this server, ready for arguments.
     pub fn command(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::from(velero_command(
             &self.binary,
@@ -116,19 +116,19 @@ impl Velero {
         command
     }
 
-    /// The process id of the server; its plugins are children of it.
+    /// Process id of the server; its plugins are children of it.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// The folder that holds what is in its bucket.
+    /// Folder with the content of its bucket.
     pub fn bucket(&self) -> &Path {
         &self.bucket
     }
 }
 
-/// Waits for our turn: Velero listens on port 8080 whatever it is told, so that there can be one server
-/// on a machine. Whoever dies gives its turn up.
+/// Waits for the lock on port 8080: Velero listens on it regardless of its flags, so only one server can run on a
+/// machine. A process that dies releases the lock.
 async fn acquire_port_lock() -> Result<Flock<File>, Error> {
     let path = std::env::temp_dir().join(format!("bowline-velero-{}.turn", nix::unistd::getuid()));
     let file = File::create(&path).map_err(Error::io("create", &path))?;
@@ -145,7 +145,7 @@ async fn acquire_port_lock() -> Result<Flock<File>, Error> {
     Err(Error::Failed { program: "velero", reason: "it never got its turn".to_owned() })
 }
 
-/// The user's own settings stay out of it: `HOME` is the bed.
+/// `HOME` is the bed, to keep the user's own settings out.
 fn velero_command(binary: &Path, kubeconfig: &Path, home: &Path) -> Command {
     let mut command = Command::new(binary);
     command

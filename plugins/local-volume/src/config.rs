@@ -1,4 +1,4 @@
-//! What a VolumeSnapshotLocation says to us.
+//! Configuration of a VolumeSnapshotLocation.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -10,9 +10,9 @@ use crate::credentials::{Credentials, Secret, read_password};
 use crate::path::{InvalidPath, VolumePath};
 use crate::repository::location::{InvalidLocation, Location};
 
-/// The folder of clones and records, if no other is named, in the first root.
+/// Default folder of clones and records, in the first root.
 const STATE_DIR: &str = ".bowline-snapshots";
-/// More roots are a mistake.
+/// Maximum number of roots; more are a mistake.
 const MAX_ROOTS: usize = 64;
 
 const ROOTS: &str = "roots";
@@ -23,7 +23,7 @@ const PASSWORD_FILE: &str = "passwordFile";
 const KEEP_LOCAL: &str = "keepLocal";
 const NODE: &str = "node";
 const UPLOAD_LIMIT: &str = "uploadLimit";
-/// Put there by the server, for a location that names a Secret.
+/// Set by the server, for a location that names a Secret.
 const CREDENTIALS_FILE: &str = "credentialsFile";
 
 const KEYS: [&str; 9] = [
@@ -41,30 +41,30 @@ const KEYS: [&str; 9] = [
 /// The settings of a location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// Where volumes are.
+    /// Folders that may contain volumes.
     pub roots: Vec<VolumePath>,
-    /// Where clones and records are.
+    /// Folder of clones and records.
     pub state_dir: VolumePath,
-    /// Where snapshots are uploaded to. Without it they are not.
+    /// The repository for uploads. Without it snapshots are not uploaded.
     pub repository: Option<RepositorySettings>,
-    /// Whether a clone is kept when it has been uploaded.
+    /// True if a clone is kept after its upload.
     pub keep_local: bool,
-    /// The node that we run on, if volumes of others are to be left alone.
+    /// The node that we run on, if volumes of other nodes are to be ignored.
     pub node: Option<String>,
 }
 
-/// A repository and what opens it.
+/// A repository and its credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RepositorySettings {
     pub location: Location,
     pub region: Option<String>,
     pub password: Secret,
     pub credentials: Credentials,
-    /// How many bytes an upload may read in a second, if there is a limit.
+    /// Maximum number of bytes per second that an upload reads.
     pub upload_limit: Option<NonZeroU64>,
 }
 
-/// What is wrong with the settings.
+/// Errors in the settings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InvalidConfig {
     #[error("config key {key:?} is not known; there are {}", KEYS.join(", "))]
@@ -95,7 +95,7 @@ pub(crate) enum InvalidConfig {
 }
 
 impl Settings {
-    /// Reads the settings, and the files with secrets that they name.
+    /// Reads the settings, and the secret files that they name.
     pub(crate) fn read(config: &Config) -> Result<Self, InvalidConfig> {
         if let Some(key) = config.keys().find(|key| !KEYS.contains(&key.as_str())) {
             return Err(InvalidConfig::Unknown { key: key.clone() });
@@ -121,7 +121,7 @@ impl Settings {
             None => credentials.password.clone(),
         };
         let region = value(REGION).map(str::to_owned);
-        // It becomes part of an address.
+        // The region becomes part of an address.
         let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if let Some(bad) = region.as_ref().filter(|region| !region.chars().all(is_word)) {
             return Err(InvalidConfig::Region(bad.clone()));

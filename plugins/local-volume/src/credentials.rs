@@ -1,24 +1,24 @@
-//! What opens a repository: a password, and for S3 a key. They never reach a log or an error.
+//! Credentials of a repository: a password, and for S3 a key. They never reach a log or an error.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Neither a password nor a file of keys is longer.
+/// Size limit of password and key files.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
 
-/// A text that is not shown.
+/// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// An empty text is none.
+    /// `None` for an empty text.
     pub(crate) fn new(text: impl Into<String>) -> Option<Self> {
         Some(text.into()).filter(|text| !text.is_empty()).map(Self)
     }
 
-    /// The text, for those who need it.
+    /// The text.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -30,7 +30,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a credentials file holds.
+/// Content of a credentials file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// `RUSTIC_PASSWORD`
@@ -44,8 +44,8 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Reads lines of the form `KEY=value`. The names may be in small letters and stand below a
-    /// `[profile]`, as in the files of the AWS tools; there is one profile. Other keys are for others.
+    /// Parses lines of the form `KEY=value`. The names may be in lower case and follow a
+    /// `[profile]`, as in the files of the AWS tools; there is one profile. Other keys are ignored.
     pub(crate) fn parse(text: &str) -> Self {
         let mut found = Self::default();
         for line in text.lines() {
@@ -82,7 +82,7 @@ fn read_limited(path: &Path) -> io::Result<String> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other(format!("it has more than {MAX_FILE_BYTES} bytes")));
     }
-    // The error of the conversion would hold the bytes.
+    // The error of the conversion would contain the bytes.
     String::from_utf8(bytes).map_err(|_| io::Error::other("it is no UTF-8"))
 }
 

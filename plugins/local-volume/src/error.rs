@@ -1,11 +1,11 @@
-//! All that can go wrong, with the code that tells servers whether to try again.
+//! All errors, with the code by which servers decide whether to retry.
 
 use bowline_plugin_sdk::{Code, Error as PluginError, error_chain};
 
 use crate::id::{Id, InvalidId};
 use crate::{config, repository, roots, state, tree};
 
-/// What went wrong in a call.
+/// The error of a call.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]

@@ -18,13 +18,13 @@ const DIGITS: usize = 2 * LENGTH;
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Id(String);
 
-/// A text that is no id of ours.
+/// A text that is not one of our ids.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no snapshot of this plugin: its ids are {PREFIX} and {DIGITS} digits")]
 pub(crate) struct InvalidId(String);
 
 impl Id {
-    /// The same for the same request.
+    /// The same id for the same request.
     pub(crate) fn from_request(request: &str) -> Self {
         let hash = Sha256::new().chain_update("bowline.io/request-id\0").chain_update(request);
         Self::from_bytes(&hash.finalize()[..LENGTH])
@@ -48,7 +48,7 @@ impl Id {
     }
 }
 
-/// Digits that nobody else has, for the name of a folder.
+/// Unique digits for the name of a folder.
 pub(crate) fn unique_suffix() -> io::Result<String> {
     Ok(hex::encode(random_bytes::<8>()?))
 }

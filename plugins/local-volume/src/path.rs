@@ -1,18 +1,18 @@
-//! The path of a volume: absolute, and without anything that leads elsewhere when it is read.
+//! The path of a volume: absolute, and without parts that lead elsewhere.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// The longest path that the kernel takes, with its end.
+/// The longest path that the kernel accepts, with its final zero.
 const MAX_PATH_LENGTH: usize = 4096;
 
-/// An absolute path in its shortest form, without `.` and `..`; never `/` itself. It is also the id of
+/// An absolute path in its shortest form, without `.` and `..`; never `/` itself. Also the id of
 /// the volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct VolumePath(String);
 
-/// Why a text is no such path.
+/// Reasons why a text is not such a path.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidPath {
     #[error("{0:?} is not an absolute path")]
@@ -50,7 +50,7 @@ impl FromStr for VolumePath {
         if !text.starts_with('/') {
             return Err(InvalidPath::Relative(text.to_owned()));
         }
-        // `Path` forgets a `.` on its own; users shall write what they mean.
+        // `Path` drops a `.` silently; users must write what they mean.
         if text.split('/').any(|part| matches!(part, "." | "..")) {
             return Err(InvalidPath::DotSegment(text.to_owned()));
         }

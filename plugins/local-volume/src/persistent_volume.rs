@@ -1,19 +1,19 @@
-//! Where a PersistentVolume says that its volume is, and how it is told another place.
+//! Reads and changes the path of a PersistentVolume.
 
 use bowline_plugin_sdk::serde_json::{Value, json};
 
-/// The label that nodes are told apart by.
+/// The label that identifies nodes.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The two types of volumes that are folders of a node.
+/// The two types of volumes that are folders on a node.
 const VOLUME_SOURCES: [&str; 2] = ["local", "hostPath"];
 
-/// Whose volume it is.
+/// Location of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum VolumeSource {
-    /// One of ours, with its path, which may be anything.
+    /// A folder, with its path, which is untrusted.
     Path(String),
-    /// That of another driver.
+    /// A volume of another driver.
     OtherType,
     /// On another node.
     OtherNode,
@@ -21,7 +21,7 @@ pub(crate) enum VolumeSource {
     Block,
 }
 
-/// What a PersistentVolume says. Without the name of `node`, all nodes count as this one.
+/// The location in a PersistentVolume. Without the name of `node`, all nodes count as this one.
 pub(crate) fn volume_source_of(object: &Value, node: Option<&str>) -> VolumeSource {
     let spec = &object["spec"];
     let Some(path) = VOLUME_SOURCES.iter().find_map(|kind| spec[*kind]["path"].as_str()) else {
@@ -36,8 +36,8 @@ pub(crate) fn volume_source_of(object: &Value, node: Option<&str>) -> VolumeSour
     VolumeSource::Path(path.to_owned())
 }
 
-/// Whether the affinity of a volume rules a node out. Each term is a way to be allowed; only what it
-/// says of host names is looked at.
+/// True if the affinity of a volume excludes a node. Each term is an alternative; only its host
+/// names are considered.
 fn excludes_node(spec: &Value, node: &str) -> bool {
     let terms = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"];
     let Some(terms) = terms.as_array().filter(|terms| !terms.is_empty()) else { return false };
@@ -58,10 +58,10 @@ fn excludes_node(spec: &Value, node: &str) -> bool {
     })
 }
 
-/// Puts another path into a PersistentVolume of one of our types; none if it is of another.
+/// Sets another path in a PersistentVolume of one of our types; `None` if it is of another type.
 ///
-/// A `local` volume is bound to a node. If we know ours, the new volume is bound to it, since that is
-/// where it was made.
+/// A `local` volume is bound to a node. If the name of this node is known, the new volume is bound
+/// to it, since that is where it was created.
 pub(crate) fn with_path(mut object: Value, path: &str, node: Option<&str>) -> Option<Value> {
     let kind = VOLUME_SOURCES.into_iter().find(|kind| object["spec"][*kind].is_object())?;
     object["spec"][kind]["path"] = path.into();

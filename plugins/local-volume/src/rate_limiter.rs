@@ -1,4 +1,4 @@
-//! Keeps an upload below a number of bytes per second.
+//! Limits an upload to a number of bytes per second.
 
 use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 
 use crate::stop_signal::StopSignal;
 
-/// How long a wait goes on before it looks whether it has to end.
+/// Interval at which a wait checks whether the job has to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Lets bytes pass, at most so many in a second. All threads of an upload share one.
+/// Limits the rate of bytes. All threads of an upload share one limiter.
 #[derive(Debug)]
 pub(crate) struct ByteRateLimiter {
     per_second: Option<NonZeroU64>,
-    /// When all that has been asked for has passed.
+    /// Time at which all requested bytes have passed.
     free_at: Mutex<Option<Instant>>,
 }
 
 impl ByteRateLimiter {
-    /// Without a number there is no limit.
+    /// `None` means no limit.
     pub(crate) fn new(per_second: Option<NonZeroU64>) -> Self {
         Self { per_second, free_at: Mutex::default() }
     }
 
-    /// Returns when these bytes may have passed, or when the work has to stop. Blocks.
+    /// Returns when these bytes may have passed, or when the job has to stop. Blocks.
     pub(crate) fn wait_for(&self, bytes: u64, stop: &StopSignal) {
         let Some(per_second) = self.per_second else { return };
         let until = {
@@ -42,8 +42,8 @@ impl ByteRateLimiter {
     }
 }
 
-/// When bytes have passed that come now, behind all that came before. Time in which nothing came is
-/// not made up for.
+/// The time at which bytes requested now have passed, after all earlier ones. Idle time is not
+/// credited.
 fn transfer_end(
     free_at: Option<Instant>,
     now: Instant,
@@ -53,7 +53,7 @@ fn transfer_end(
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(per_second.get());
     let duration = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
     let begin = free_at.map_or(now, |free| free.max(now));
-    // Some centuries at most, for which there is room.
+    // At most some centuries, which fit.
     begin.checked_add(duration).unwrap_or(begin)
 }
 

@@ -1,5 +1,5 @@
-//! What is known of a snapshot, as a small file beside its clone. It is written last, so that a
-//! snapshot exists if its record does.
+//! The record of a snapshot: a small file beside its clone. It is written last, so that a snapshot
+//! exists if its record does.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::id::Id;
 use crate::tree::clone::CloneSummary;
 
-/// The form of records. A later one may have to be read differently.
+/// Format version of records. A later one may have to be read differently.
 const RECORD_VERSION: u32 = 1;
-/// No record is longer.
+/// Size limit of a record.
 const MAX_RECORD_BYTES: u64 = 1024 * 1024;
 
 /// A snapshot.
@@ -25,33 +25,34 @@ pub(crate) struct Record {
     pub id: Id,
     /// The path of the volume.
     pub volume: String,
-    /// What it was asked for by, if that has a name.
+    /// The id of the request that created it, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
     /// The point in time.
     pub created: Timestamp,
     pub cloned: CloneSummary,
-    /// The run of the node in which it was made.
+    /// The boot id of the node at its creation.
     pub boot: String,
-    /// Whether the clone is known to be on disk. Until then it outlives us, but not the node.
+    /// True if the clone is known to be on disk. Until then it survives our process, but not the
+    /// node.
     pub is_on_disk: bool,
     pub upload: UploadRecord,
 }
 
-/// How far the upload is.
+/// State of the upload.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "state")]
 pub(crate) enum UploadRecord {
-    /// Nobody has asked for it yet.
+    /// Not requested yet.
     #[default]
     None,
-    /// It has begun; whether it still runs, this does not say.
+    /// Begun; this does not say whether it is still running.
     #[serde(rename_all = "camelCase")]
     Begun { started: Timestamp },
-    /// It has failed, or was canceled. It can be done again.
+    /// Failed or canceled. It can be repeated.
     #[serde(rename_all = "camelCase")]
     Failed { started: Timestamp, ended: Timestamp, error: String },
-    /// All is in the repository.
+    /// Completely in the repository.
     #[serde(rename_all = "camelCase")]
     Done { started: Timestamp, ended: Timestamp, bytes: u64 },
 }
@@ -65,7 +66,7 @@ impl Record {
         boot: &str,
         cloned: CloneSummary,
     ) -> Self {
-        // A snapshot of btrfs is written by the call that makes it.
+        // A btrfs snapshot is on disk when the call that creates it returns.
         let is_on_disk = cloned.method == crate::tree::clone::CloneMethod::Subvolume;
         Self {
             version: RECORD_VERSION,
@@ -84,12 +85,12 @@ impl Record {
         matches!(self.upload, UploadRecord::Done { .. })
     }
 
-    /// Whether the clone is as it was made: a node that went down may have lost a part of it.
+    /// True if the clone is intact: a node that crashed may have lost a part of it.
     pub(crate) fn is_clone_intact(&self, boot: &str) -> bool {
         self.is_on_disk || self.boot == boot
     }
 
-    /// Reads a record; none if there is none.
+    /// Reads a record; `None` if it does not exist.
     pub(crate) fn read(path: &Path) -> io::Result<Option<Self>> {
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -107,7 +108,7 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// Writes a record, so that it is there whole, also after the node went down.
+    /// Writes a record atomically, also with respect to a crash of the node.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(folder)?;

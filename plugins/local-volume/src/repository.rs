@@ -1,8 +1,8 @@
-//! The repository that snapshots are uploaded to: encrypted, compressed, and nothing in it twice. Its
-//! form is that of restic, so that `restic` and `rustic` can read it as well.
+//! The repository for uploaded snapshots: encrypted, compressed and deduplicated. Its format is
+//! that of restic, so that `restic` and `rustic` can read it as well.
 //!
-//! A snapshot is known by its tag, which is our id, and its time. So it is found from any node, by any
-//! process, without a record.
+//! A snapshot is identified by its tag, which is our id, and its time. So any process on any node
+//! can find it without a record.
 
 mod backend;
 pub(crate) mod location;
@@ -40,21 +40,22 @@ use crate::rate_limiter::ByteRateLimiter;
 use crate::stop_signal::StopSignal;
 use crate::tree;
 
-/// How long the making of a repository takes at most. One that is half made for longer stays so.
+/// Time limit for the initialization of a repository. One that is still incomplete after that was
+/// abandoned.
 const INIT_TIMEOUT: Duration = Duration::from_mins(10);
 
 type OpenRepository = rustic_core::Repository<OpenStatus>;
 
-/// A repository. It is opened anew for each piece of work, since others use it as well.
+/// A repository. It is opened again for each job, since others use it as well.
 #[derive(Debug)]
 pub(crate) struct Repository {
     settings: RepositorySettings,
     runtime: Handle,
-    /// What the password opened. To find it takes a second, on purpose.
+    /// The key that the password opened. Deriving it takes a second, on purpose.
     key: Mutex<Option<MasterKey>>,
 }
 
-/// A snapshot that is to be uploaded.
+/// A snapshot to upload.
 pub(crate) struct UploadJob {
     pub id: Id,
     /// The point in time.
@@ -69,7 +70,7 @@ pub(crate) struct UploadJob {
     pub progress: Arc<UploadProgress>,
 }
 
-/// What failed.
+/// Errors of the repository.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RepositoryError {
     #[error("the folder of the repository, {}, cannot be used", path.display())]
@@ -100,7 +101,7 @@ pub(crate) enum RepositoryError {
     Stopped(String),
 }
 
-/// The error of the library in one line. What stopped the work is the better reason, if there is one.
+/// The error of the library in one line. The reason of a stop takes precedence, if there is one.
 fn library_error(
     doing: &'static str,
     stop: &StopSignal,
@@ -116,13 +117,13 @@ fn library_error(
 }
 
 impl Repository {
-    /// A repository that nothing is known of yet.
+    /// A repository that has not been opened yet.
     pub(crate) fn new(settings: RepositorySettings, runtime: Handle) -> Self {
         Self { settings, runtime, key: Mutex::default() }
     }
 
-    /// Brings a clone into the repository, unless it is there, and tells how many bytes it has.
-    /// Blocks.
+    /// Uploads a clone to the repository, unless it is already there, and returns its size in
+    /// bytes. Blocks.
     pub(crate) fn upload(&self, job: UploadJob) -> Result<u64, RepositoryError> {
         let UploadJob { id, created, volume, node, tree, stop, progress } = job;
         let limiter = ByteRateLimiter::new(self.settings.upload_limit);
@@ -142,7 +143,7 @@ impl Repository {
         options.command = Some(String::new());
         let snapshot = options.to_snapshot().map_err(library_error("upload to", &stop))?;
         let indexed = opened.to_indexed_ids().map_err(library_error("read the index of", &stop))?;
-        // Every file is read: a clone has no time that tells whether a file was changed since.
+        // Every file is read: a clone has no timestamp that shows whether a file has changed.
         let options = BackupOptions::default()
             .parent_opts(ParentOptions::default().force(true))
             .no_scan(true);
@@ -174,7 +175,7 @@ impl Repository {
         restore::restore_tree(&indexed, &top, to, stop)
     }
 
-    /// The path of the volume that a snapshot is of; none if there is no such snapshot. Blocks.
+    /// The path of the volume of a snapshot; `None` if there is no such snapshot. Blocks.
     pub(crate) fn volume_of(
         &self,
         id: &Id,
@@ -185,10 +186,11 @@ impl Repository {
         Ok(found.map(|snapshot| snapshot.paths.iter().next().cloned().unwrap_or_default()))
     }
 
-    /// Forgets a snapshot and frees what no other one uses. No error if it is not there. Blocks.
+    /// Forgets a snapshot and frees the data that no other one uses. Not an error if the snapshot
+    /// does not exist. Blocks.
     ///
-    /// What is not used is marked first and removed a day later, by whoever forgets a snapshot then:
-    /// somebody else may just be uploading what refers to it.
+    /// Unused data is marked first and removed a day later, by the next deletion then: another
+    /// process may just be uploading a snapshot that refers to it.
     pub(crate) fn delete(&self, id: &Id, stop: &Arc<StopSignal>) -> Result<(), RepositoryError> {
         let Some(opened) = self.open(stop, MissingFolder::ReportNone)? else { return Ok(()) };
         let found: Vec<_> = snapshots(&opened, id, stop)?.iter().map(|found| found.id).collect();
@@ -221,7 +223,7 @@ impl Repository {
         }))
     }
 
-    /// Opens the repository; none if there is none.
+    /// Opens the repository; `None` if it does not exist.
     fn open(
         &self,
         stop: &Arc<StopSignal>,
@@ -242,12 +244,13 @@ impl Repository {
         if closed()?.config_id().map_err(library_error("open", stop))?.is_none() {
             return Ok(None);
         }
-        // Asked for, though we may have the key: without it nobody else could read what we write.
+        // Checked although the key may be cached: without it, no other process could read the data
+        // that we write.
         if backend.list(FileType::Key).map_err(library_error("open", stop))?.is_empty() {
             return Err(RepositoryError::HalfInitialized(backend.name.clone()));
         }
         let key = self.key().clone();
-        // If it is another repository by now, the key fails, and the password may not.
+        // If this is another repository by now, the key fails, and the password may still work.
         if let Some(key) = key
             && let Ok(opened) = closed()?.open(&Credentials::Masterkey(key))
         {
@@ -284,8 +287,8 @@ impl Repository {
         opened.ok_or_else(|| RepositoryError::HalfInitialized(backend.name.clone()))
     }
 
-    /// Makes a repository. It is prepared in memory, so that of several who make it at once one has
-    /// its configuration there first, and the others' keys never get there.
+    /// Initializes a repository. It is prepared in memory, so that among concurrent initializations
+    /// one stores its configuration first, and the keys of the others are never stored.
     fn init(&self, backend: &ObjectStoreBackend) -> Result<(), RepositoryError> {
         let stop = &backend.stop;
         let draft = Arc::new(ObjectStoreBackend {
@@ -330,12 +333,12 @@ fn closed_repository(
     backend: &Arc<ObjectStoreBackend>,
 ) -> Result<rustic_core::Repository<()>, Box<RusticError>> {
     let backends = RepositoryBackends::new(Arc::clone(backend) as _, None);
-    // A cache would lie in a home folder that we do not have.
+    // A cache would need a home folder, which we do not have.
     let options = RepositoryOptions::default().no_cache(true);
     rustic_core::Repository::new(&options, &backends)
 }
 
-/// Whether a repository without a key was given up by whoever made it. Then nothing is in it.
+/// True if a repository without a key was abandoned during its initialization. Then it is empty.
 fn is_abandoned_half_initialized(backend: &ObjectStoreBackend) -> Result<bool, RepositoryError> {
     let path = Key::from(CONFIG);
     let found = backend.run("look at", &path, backend.store.head(&path));
@@ -348,7 +351,7 @@ fn is_abandoned_half_initialized(backend: &ObjectStoreBackend) -> Result<bool, R
     Ok(is_old && packs.is_empty())
 }
 
-/// All that the repository has under our id. More than one only if the records were lost.
+/// All snapshots in the repository with our id. More than one only if the records were lost.
 fn snapshots(
     opened: &OpenRepository,
     id: &Id,
@@ -362,7 +365,7 @@ fn newest_snapshot(snapshots: Vec<SnapshotFile>) -> Option<SnapshotFile> {
     snapshots.into_iter().max_by_key(|snapshot| snapshot.time.timestamp())
 }
 
-/// Whether all that was to be written was: the library goes on when an entry fails.
+/// Checks that everything was written: the library continues when an entry fails.
 fn check_complete(expected: TreeSize, written: &SnapshotFile) -> Result<(), RepositoryError> {
     let summary = written.summary.as_ref();
     let found = TreeSize {

@@ -1,8 +1,8 @@
-//! The folders that volumes may be in, and nothing beside them.
+//! The folders that may contain volumes.
 //!
-//! A path is opened in one step by the kernel, which follows symbolic links only as long as they stay
-//! below the root (`RESOLVE_BENEATH`), and none of those in `/proc` that lead anywhere. Looking first
-//! and opening then would let somebody change a link in between.
+//! The kernel opens a path in one step, and follows symbolic links only as long as they stay below
+//! the root (`RESOLVE_BENEATH`), and none of the links in `/proc` that lead anywhere. Checking
+//! first and opening then would allow a link to be changed in between.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -13,21 +13,21 @@ use rustix::io::Errno;
 
 use crate::path::{InvalidPath, VolumePath};
 
-/// How our own folders in a root begin. No volume is in one.
+/// Prefix of our own folders in a root. No volume is in one.
 pub(crate) const OWN_PREFIX: &str = ".bowline-";
 
-/// How often the kernel may say that somebody renames what it follows.
+/// Number of times that the kernel may report a concurrent rename on the path.
 const MAX_ATTEMPTS: usize = 16;
 
-/// The allowed folders, and what of ours may lie in them.
+/// The allowed folders, and our own folders that may be in them.
 #[derive(Clone, Debug)]
 pub(crate) struct Roots {
     roots: Vec<VolumePath>,
-    /// Folders that no volume may hold or be in: clones, and the repository.
+    /// Folders that no volume may contain or be in: clones, and the repository.
     reserved: Vec<PathBuf>,
 }
 
-/// A volume that was found where it may be.
+/// A volume that was opened below an allowed root.
 #[derive(Debug)]
 pub(crate) struct OpenVolume {
     /// Its id.
@@ -49,7 +49,7 @@ pub(crate) struct OpenRoot {
     pub folder: OwnedFd,
 }
 
-/// Why a volume is not touched.
+/// Reasons why a volume is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VolumeRefusal {
     #[error("the path of the volume is not allowed")]
@@ -73,12 +73,12 @@ pub(crate) enum VolumeRefusal {
 }
 
 impl Roots {
-    /// `taken` are folders of ours; they need not exist yet.
+    /// `reserved` are our own folders; they need not exist yet.
     pub(crate) fn new(roots: Vec<VolumePath>, reserved: Vec<PathBuf>) -> Self {
         Self { roots, reserved }
     }
 
-    /// The root that a path is below, by its words alone.
+    /// The root of a path, by its text alone.
     fn root_of(&self, path: &VolumePath) -> Result<(&VolumePath, PathBuf), VolumeRefusal> {
         let below = |root: &VolumePath| {
             path.as_path().strip_prefix(root.as_path()).ok().map(Path::to_owned)
@@ -94,7 +94,7 @@ impl Roots {
         }
     }
 
-    /// Whether a volume may have this path, by its words alone: it need not exist.
+    /// Checks that a volume may have this path, by its text alone: it need not exist.
     pub(crate) fn check_allowed(&self, path: &VolumePath) -> Result<(), VolumeRefusal> {
         let (root, rest) = self.root_of(path)?;
         let own_part = rest.iter().find(|part| part.to_string_lossy().starts_with(OWN_PREFIX));
@@ -128,13 +128,13 @@ impl Roots {
         Ok(OpenVolume { path: path.clone(), folder })
     }
 
-    /// The root for a new volume: that of the volume that it is made from, if it is allowed here.
+    /// The root for a new volume: that of the original volume, if it is allowed here.
     pub(crate) fn open_for_new(
         &self,
         original: Option<&VolumePath>,
     ) -> Result<OpenRoot, VolumeRefusal> {
         let same = original.and_then(|path| Some(self.root_of(path).ok()?.0));
-        // No configuration is without one.
+        // Every configuration has at least one root.
         let path = same.unwrap_or(&self.roots[0]);
         Ok(OpenRoot { folder: open_root(path)?, path: path.clone() })
     }
@@ -164,14 +164,14 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Where an open folder is.
+/// The path of an open folder.
 fn real_path(folder: BorrowedFd<'_>) -> io::Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }
 
-/// The taken folder, if a volume is in it or holds it.
+/// The reserved folder, if a volume is in it or contains it.
 fn overlapping_folder(volume: &Path, reserved: &Path) -> Option<PathBuf> {
-    // What does not exist yet has no other path than the one it was given.
+    // A folder that does not exist yet has only the path that was given.
     let real = std::fs::canonicalize(reserved).unwrap_or_else(|_| reserved.to_owned());
     (volume.starts_with(&real) || real.starts_with(volume)).then_some(real)
 }

@@ -1,5 +1,5 @@
-//! The calls of servers. What blocks is done on threads for it, and goes on when a call is given up:
-//! the server may ask again.
+//! The calls of servers. Blocking work runs on its own threads, and continues when a call is given
+//! up: the server may call again.
 
 mod id_locks;
 mod session;
@@ -26,15 +26,16 @@ use crate::persistent_volume::{VolumeSource, volume_source_of, with_path};
 use crate::roots::VolumeRefusal;
 use crate::upload::{RunningUpload, RunningUploads, UploadStart};
 
-/// How many volumes are cloned, and how many are made, at a time. Each has several threads. Who makes
-/// one, for hours maybe, must not keep others from being cloned while their application is frozen.
+/// Number of volumes that are cloned, and that are created, at a time. Each uses several threads.
+/// Creating one, which may take hours, must not keep others from being cloned while their
+/// application is frozen.
 const CONCURRENT_CLONES: usize = 4;
 const CONCURRENT_NEW_VOLUMES: usize = 4;
-/// How often an upload looks whether another process wants it to stop.
+/// Interval at which an upload checks for a cancel request of another process.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// How long to wait for an upload to stop.
+/// Time limit of the wait for an upload to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// What we say that a volume is.
+/// The volume type that we report.
 const VOLUME_TYPE: &str = "local";
 
 /// Snapshots folders of this node.
@@ -43,14 +44,14 @@ pub struct Snapshotter {
     shared: Arc<SharedState>,
 }
 
-/// What stays when the configuration changes.
+/// State that is kept when the configuration changes.
 struct SharedState {
     uploads: RunningUploads,
-    /// Who writes to the repository.
+    /// Held while writing to the repository.
     repository: Mutex<()>,
     clones: Semaphore,
     new_volumes: Semaphore,
-    /// One at a time for each id.
+    /// Serializes calls with the same id.
     id_locks: IdLocks,
 }
 
@@ -74,14 +75,14 @@ impl Snapshotter {
     }
 }
 
-/// Goes on when nobody waits for it any more.
+/// Runs work that continues when its caller is gone.
 async fn run_detached<T: Send + 'static>(
     work: impl Future<Output = Result<T, Error>> + Send + 'static,
 ) -> Result<T, Error> {
     tokio::spawn(work).await.unwrap_or(Err(Error::Panicked))
 }
 
-/// Runs what blocks.
+/// Runs blocking work.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
@@ -109,7 +110,7 @@ impl VolumeSnapshotter for Snapshotter {
         let open = move || SnapshotterSession::new(Settings::read(&config)?, runtime, current);
         let session = run_blocking(open).await?;
         *self.session.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&session));
-        // Nobody waits for it: what was left behind may be large.
+        // Not awaited: leftovers may be large.
         tokio::task::spawn_blocking(move || session.remove_leftovers());
         Ok(())
     }
@@ -230,7 +231,7 @@ impl VolumeSnapshotter for Snapshotter {
 
     async fn cancel(&self, snapshot: &SnapshotId) -> Result<()> {
         let session = self.current_session()?;
-        // What is not ours does not run.
+        // An id that is not ours has no operation.
         let Ok(id) = snapshot.as_str().parse::<Id>() else { return Ok(()) };
         match self.shared.uploads.get(&id) {
             Some(upload) => upload.stop.cancel(),
@@ -266,7 +267,7 @@ impl VolumeSnapshotter for Snapshotter {
     }
 }
 
-/// Uploads a snapshot when it is its turn at the repository.
+/// Uploads a snapshot once the repository is free.
 async fn upload_when_repository_is_free(
     session: Arc<SnapshotterSession>,
     shared: Arc<SharedState>,

@@ -1,16 +1,16 @@
-//! The folder with our clones and records.
+//! The folder with clones and records.
 //!
 //! ```text
 //! <id>/record.json     written last
 //! <id>/data/           the clone, until it has been uploaded
-//! <id>/cancel          somebody wants the upload to stop
-//! .new-<…>/            a snapshot that is being made
+//! <id>/cancel          request to stop the upload
+//! .new-<…>/            a snapshot that is being created
 //! .gone-<…>/           something that is being removed
 //! .lock, .lock-records
 //! ```
-//! Things become and cease to be by being renamed. Who makes or removes something shares `.lock`; who
-//! has it alone may remove what was left by processes that were killed. All locks go away with the
-//! process that holds them.
+//! Entries appear and disappear by being renamed. A process that creates or removes something holds
+//! `.lock` shared; one that holds it exclusively may remove the leftovers of killed processes. All
+//! locks are released with the process that holds them.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -41,7 +41,7 @@ pub(crate) struct State {
     path: PathBuf,
 }
 
-/// What failed.
+/// Errors of the state folder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
     #[error("cannot {doing} {}", path.display())]
@@ -76,7 +76,7 @@ type Result<T> = std::result::Result<T, StateError>;
 #[derive(Debug)]
 pub(crate) struct StateLock(#[expect(dead_code, reason = "it is held by being open")] OwnedFd);
 
-/// A snapshot that is being made. Dropped before it is kept, it is removed.
+/// A snapshot that is being created. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub(crate) struct DraftSnapshot<'a> {
     state: &'a State,
@@ -101,7 +101,7 @@ impl State {
         Self { path: path.to_owned() }
     }
 
-    /// Makes the folder if it is not there, and looks whether it is ours alone.
+    /// Creates the folder if it does not exist, and checks that no other user has access.
     pub(crate) fn prepare(&self) -> Result<()> {
         let path = &self.path;
         match DirBuilder::new().mode(0o700).create(path) {
@@ -120,7 +120,7 @@ impl State {
         self.path.join(id.as_str())
     }
 
-    /// Where the clone of a snapshot is, if it is there.
+    /// The path of the clone of a snapshot, which need not exist.
     pub(crate) fn data_path(&self, id: &Id) -> PathBuf {
         self.folder(id).join("data")
     }
@@ -129,7 +129,7 @@ impl State {
         self.data_path(id).is_dir()
     }
 
-    /// The record of a snapshot, if there is such a one.
+    /// The record of a snapshot; `None` if there is no such snapshot.
     pub(crate) fn record(&self, id: &Id) -> Result<Option<Record>> {
         let path = self.folder(id).join(RECORD_FILE);
         Record::read(&path).map_err(StateError::io("read", &path))
@@ -137,7 +137,7 @@ impl State {
 
     /// Changes a record; false if there is none.
     pub(crate) fn change_record(&self, id: &Id, change: impl FnOnce(&mut Record)) -> Result<bool> {
-        // Two who change a record at once would undo each other's change, also over processes.
+        // Two concurrent changes of a record would undo each other, also across processes.
         let (lock, path) = self.lock_file(RECORDS_LOCK_FILE)?;
         flock(&lock, FlockOperation::LockExclusive).map_err(StateError::io("lock", &path))?;
         let path = self.folder(id).join(RECORD_FILE);
@@ -147,14 +147,14 @@ impl State {
         Ok(true)
     }
 
-    /// To be held by whoever makes or removes things.
+    /// Held while creating or removing entries.
     pub(crate) fn lock_shared(&self) -> Result<StateLock> {
         let (file, path) = self.lock_file(LOCK_FILE)?;
         flock(&file, FlockOperation::LockShared).map_err(StateError::io("lock", &path))?;
         Ok(StateLock(file.into()))
     }
 
-    /// The same for one alone; none if others are at it.
+    /// The exclusive lock; `None` if others hold it.
     fn try_lock_exclusive(&self) -> Result<Option<StateLock>> {
         let (file, path) = self.lock_file(LOCK_FILE)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -171,7 +171,7 @@ impl State {
         Ok((file.map_err(StateError::io("open", &path))?, path))
     }
 
-    /// The right to upload a snapshot; none if another process has it.
+    /// The right to upload a snapshot; `None` if another process has it.
     pub(crate) fn lock_upload(&self, id: &Id) -> Result<Option<StateLock>> {
         let path = self.folder(id);
         let folder = File::open(&path).map_err(StateError::io("open", &path))?;
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// The clone, which is not removed as long as this is open; none if it is not there.
+    /// The clone, which is not removed as long as this is open; `None` if it does not exist.
     pub(crate) fn lock_data(&self, id: &Id) -> Result<Option<File>> {
         let path = self.data_path(id);
         let folder = match File::open(&path) {
@@ -194,13 +194,13 @@ impl State {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             locked => locked.map_err(StateError::io("lock", &path))?,
         }
-        // It may have been removed between the two.
+        // The clone may have been removed between the two.
         let inode = folder.metadata().map_err(StateError::io("look at", &path))?.ino();
         let is_there = fs::metadata(&path).is_ok_and(|found| found.ino() == inode);
         Ok(is_there.then_some(folder))
     }
 
-    /// A folder for a snapshot that is to be made.
+    /// A folder for a snapshot that is to be created.
     pub(crate) fn create_draft(&self, id: &Id) -> Result<DraftSnapshot<'_>> {
         let name = unique_suffix().map_err(StateError::io("find a name in", &self.path))?;
         let path = self.path.join(format!("{NEW_PREFIX}{id}-{name}"));
@@ -209,7 +209,8 @@ impl State {
         Ok(DraftSnapshot { state: self, path, folder, is_kept: false })
     }
 
-    /// Makes a snapshot of a draft. False if there is one with this id already, which then counts.
+    /// Turns a draft into a snapshot. False if there already is one with this id, which then
+    /// counts.
     pub(crate) fn publish_draft(
         &self,
         mut draft: DraftSnapshot<'_>,
@@ -227,7 +228,7 @@ impl State {
         Ok(true)
     }
 
-    /// Removes the clone of a snapshot, and keeps the record. False if somebody reads it.
+    /// Removes the clone of a snapshot, and keeps the record. False if the clone is being read.
     pub(crate) fn remove_data(&self, id: &Id) -> Result<bool> {
         let path = self.data_path(id);
         let folder = match File::open(&path) {
@@ -242,7 +243,7 @@ impl State {
         Ok(true)
     }
 
-    /// Removes all of a snapshot. False if somebody reads it.
+    /// Removes a snapshot completely. False if its clone is being read.
     pub(crate) fn remove(&self, id: &Id) -> Result<bool> {
         if !self.remove_data(id)? {
             return Ok(false);
@@ -251,7 +252,8 @@ impl State {
         Ok(true)
     }
 
-    /// Has it cease to be there at once, then removes it. No error if it is gone.
+    /// Renames an entry, so that it disappears at once, then removes it. Not an error if it is
+    /// gone.
     fn rename_and_remove(&self, path: &Path) -> Result<()> {
         let name = unique_suffix().map_err(StateError::io("find a name in", &self.path))?;
         let name = format!("{REMOVED_PREFIX}{name}");
@@ -270,7 +272,7 @@ impl State {
             .map_err(|source| StateError::Remove { path: self.path.join(name), source })
     }
 
-    /// Asks whoever uploads a snapshot to stop.
+    /// Asks the uploader of a snapshot to stop, in any process.
     pub(crate) fn request_cancel(&self, id: &Id) -> Result<()> {
         let path = self.folder(id).join(CANCEL_FILE);
         match File::create(&path) {
@@ -283,7 +285,7 @@ impl State {
         self.folder(id).join(CANCEL_FILE).exists()
     }
 
-    /// Takes the question back, which may be an old one.
+    /// Withdraws the cancel request, which may be an old one.
     pub(crate) fn clear_cancel_request(&self, id: &Id) -> Result<()> {
         let path = self.folder(id).join(CANCEL_FILE);
         match fs::remove_file(&path) {
@@ -292,11 +294,11 @@ impl State {
         }
     }
 
-    /// Removes what killed processes have left here. Clones of snapshots that were uploaded go, too,
-    /// if they are not to be kept.
+    /// Removes the leftovers of killed processes. Clones of uploaded snapshots are removed, too,
+    /// unless they are to be kept.
     ///
-    /// Only setting things aside needs that nobody else is at work, and takes no time; `while_locked` is
-    /// called then. If somebody is at work, that is left for another time.
+    /// Only the renaming needs the exclusive lock, and takes no time; `while_locked` is called
+    /// then. If others hold the lock, the leftovers stay until another time.
     pub(crate) fn remove_leftovers(
         &self,
         keep_local: bool,
@@ -336,12 +338,12 @@ impl State {
     }
 }
 
-/// Brings the names in a folder to disk.
+/// Flushes the names in a folder to disk.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// What tells two runs of a node apart.
+/// The boot id of the node, which changes with every boot.
 pub(crate) fn boot_id() -> Result<String> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let text = fs::read_to_string(path).map_err(StateError::io("read", path))?;

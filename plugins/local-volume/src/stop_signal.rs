@@ -1,30 +1,30 @@
-//! Whether a piece of work has to stop, and why.
+//! Signal to stop a job, with the reason.
 
 use std::fmt::Display;
 use std::sync::OnceLock;
 
 use tokio_util::sync::CancellationToken;
 
-/// Shared by those who do a piece of work and those who may stop it: somebody who cancels it, or the
-/// part of it that fails first. The library that uploads goes on after some failures, and must not.
+/// Shared by the threads of a job and those that may stop it: a cancel call, or the part of the job
+/// that fails first. The library that uploads continues after some failures, and must not.
 #[derive(Debug, Default)]
 pub(crate) struct StopSignal {
     token: CancellationToken,
     failure: OnceLock<String>,
 }
 
-/// The text of all that was canceled.
+/// The error text of canceled jobs.
 pub(crate) const CANCELED: &str = "canceled";
 
 impl StopSignal {
-    /// Nobody wants the work any more.
+    /// Cancels the job.
     pub(crate) fn cancel(&self) {
         self.token.cancel();
     }
 
-    /// A part has failed, so that the rest is of no use. The first reason counts.
+    /// A part has failed, so that the rest is useless. The first reason counts.
     pub(crate) fn fail(&self, reason: impl Display) {
-        // After a cancel others fail because of it, and that is no reason.
+        // After a cancellation other parts fail because of it, and that is not the reason.
         if !self.is_set() {
             let _ = self.failure.set(reason.to_string());
         }
@@ -35,12 +35,12 @@ impl StopSignal {
         self.token.is_cancelled()
     }
 
-    /// Why it has to stop; none if it has not.
+    /// The reason to stop; `None` if the job may continue.
     pub(crate) fn reason(&self) -> Option<&str> {
         self.is_set().then(|| self.failure.get().map_or(CANCELED, String::as_str))
     }
 
-    /// Returns when it has to stop.
+    /// Returns when the job has to stop.
     pub(crate) async fn wait(&self) {
         self.token.cancelled().await;
     }

@@ -1,7 +1,7 @@
-//! Trees of files: how they are cloned, written and removed.
+//! Trees of files: cloning, writing and removing.
 //!
-//! A tree is a folder that is open. Whatever is in it is reached from there, one name at a time or by
-//! a path without any symbolic link: pods may change their volume while we read it.
+//! A tree is an open folder. Everything in it is reached from there, one name at a time or by a
+//! path without any symbolic link: pods may change their volume while it is read.
 
 pub(crate) mod beneath;
 mod btrfs;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-/// What failed in a tree. Paths are relative to it, and shown escaped: their names are anybody's.
+/// Errors in a tree. Paths are relative to it, and shown escaped: their names are untrusted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TreeError {
     #[error("cannot {doing} {path:?}")]
@@ -37,7 +37,7 @@ pub(crate) enum TreeError {
 }
 
 impl TreeError {
-    /// Makes an error of what was being done to a path.
+    /// Makes an error from the action and the path.
     pub(crate) fn io<E: Into<io::Error>>(
         doing: &'static str,
         path: &Path,
@@ -47,18 +47,18 @@ impl TreeError {
         move |error| Self::Io { doing, path, source: error.into() }
     }
 
-    /// Whether what was to be made is there already.
+    /// True if the entry to create already exists.
     fn is_already_exists(&self) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists)
     }
 
-    /// Whether there was no room.
+    /// True if the disk was full.
     pub(crate) fn is_disk_full(&self) -> bool {
         matches!(self, Self::Io { source, .. } if is_disk_full(source))
     }
 }
 
-/// Whether a filesystem has no room, or its user no share left.
+/// True if the filesystem is full, or the quota exceeded.
 pub(crate) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -68,7 +68,7 @@ pub(crate) fn join(folder: &Path, name: &CStr) -> PathBuf {
     folder.join(OsStr::from_bytes(name.to_bytes()))
 }
 
-/// How many threads work on one tree.
+/// Number of threads that work on one tree.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
 }

@@ -1,4 +1,4 @@
-//! Uploads that run in this process. There is one for a snapshot, however many calls wait for it.
+//! Uploads that run in this process. There is one per snapshot, however many calls wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ pub(crate) struct RunningUpload {
 }
 
 impl RunningUpload {
-    /// Waits for its end.
+    /// Waits for the end of the upload.
     pub(crate) async fn outcome(&self) -> Result<()> {
         let mut outcome = self.outcome.subscribe();
         let ended = outcome.wait_for(Option::is_some).await;
@@ -30,15 +30,15 @@ impl RunningUpload {
     }
 }
 
-/// All of them.
+/// All running uploads.
 #[derive(Debug, Default)]
 pub(crate) struct RunningUploads(Mutex<HashMap<Id, Arc<RunningUpload>>>);
 
-/// What became of the wish to upload.
+/// Result of starting an upload.
 pub(crate) enum UploadStart {
-    /// It is for the caller to do, and to [`finish`](Uploads::end).
+    /// The caller must do it, and then call [`finish`](RunningUploads::finish).
     New(Arc<RunningUpload>),
-    /// Somebody does it already.
+    /// Already running.
     Running(Arc<RunningUpload>),
 }
 
@@ -66,7 +66,7 @@ impl RunningUploads {
         self.lock().get(id).cloned()
     }
 
-    /// From now on it can begin anew; those who wait learn how it ended.
+    /// Ends an upload, so that it can be started again; waiters get its outcome.
     pub(crate) fn finish(&self, id: &Id, outcome: Result<()>) {
         if let Some(upload) = self.lock().remove(id) {
             upload.outcome.send_replace(Some(outcome));
@@ -94,7 +94,7 @@ mod tests {
         let waiting = tokio::spawn(async move { second.outcome().await });
         uploads.finish(&id, Err(Error::unknown("no")));
         assert_eq!(waiting.await.unwrap(), Err(Error::unknown("no")));
-        // Also for those who ask afterwards.
+        // Also for later callers.
         assert_eq!(first.outcome().await, Err(Error::unknown("no")));
         assert!(uploads.get(&id).is_none());
         assert!(matches!(uploads.start_or_join(&id, Timestamp::MAX), UploadStart::New(_)));

@@ -1,4 +1,4 @@
-//! New volumes: folders in a root that are there whole, or not at all.
+//! New volumes: folders in a root that appear completely, or not at all.
 
 use std::ffi::CString;
 use std::io;
@@ -12,12 +12,12 @@ use crate::path::VolumePath;
 use crate::roots::{OWN_PREFIX, OpenRoot};
 use crate::tree::{self, TreeError, beneath};
 
-/// How a volume is named while it is filled. [`OWN_PREFIX`] is how these begin.
+/// Prefix of the name of a volume while it is filled. Begins with [`OWN_PREFIX`].
 const NEW_PREFIX: &str = ".bowline-restore-";
-/// How it is named while it is removed.
+/// Prefix of the name while it is removed.
 const REMOVED_PREFIX: &str = ".bowline-gone-";
 
-/// A volume that is being filled. Dropped before it is kept, it is removed.
+/// A volume that is being filled. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewVolume {
     root: OpenRoot,
@@ -42,7 +42,7 @@ impl NewVolume {
         Ok(Self { root, name: c_name, folder, is_kept: false })
     }
 
-    /// Gives the volume its name, when all of it is on disk.
+    /// Gives the volume its name, once all of it is on disk.
     pub(crate) fn publish(mut self, id: &Id) -> Result<VolumePath, TreeError> {
         syncfs(&self.folder).map_err(root_error(&self.root))?;
         let name = format!(
@@ -75,7 +75,7 @@ fn root_error<E: Into<io::Error>>(root: &OpenRoot) -> impl FnOnce(E) -> TreeErro
     TreeError::io("change the folder", root.path.as_path())
 }
 
-/// Renames volumes that killed processes have left half filled. To be called when nobody fills one.
+/// Renames half-filled volumes of killed processes. Call it only while no volume is being filled.
 pub(crate) fn rename_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
     for name in names_with_prefix(root, NEW_PREFIX)? {
         let new_name = format!("{REMOVED_PREFIX}{}", unique_suffix().map_err(root_error(root))?);
@@ -84,7 +84,7 @@ pub(crate) fn rename_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
     Ok(())
 }
 
-/// Removes what was set aside.
+/// Removes the renamed leftovers.
 pub(crate) fn remove_leftovers(root: &OpenRoot) -> Result<(), TreeError> {
     for name in names_with_prefix(root, REMOVED_PREFIX)? {
         tracing::info!("removing {name:?} from {}: it was left behind", root.path);

@@ -1,4 +1,4 @@
-//! What a kill has cost: decided from what plugins, pods, bucket and cluster say.
+//! Cost of a kill: decided from evidence of plugins, pods, bucket and cluster.
 
 mod csi;
 mod resources;
@@ -16,24 +16,24 @@ pub(crate) use volumes::{
     DeletionEvidence, PluginSnapshot, RestoredVolume, SnapshotRecord, leftovers, undeleted_reasons,
 };
 
-/// An action and an item that it was shown.
+/// Action and an item passed to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ActionOnItem {
     pub(crate) plugin: String,
-    /// `<resource>/<name>`. Names are unique in a run, so that it makes no difference whether a
-    /// namespace is the one in the backup or the one that it is restored into.
+    /// `<resource>/<name>`. Names are unique in a run, so the namespace in the backup and the one restored into need
+    /// not be distinguished.
     pub(crate) item: String,
 }
 
-/// An item that an action was shown, as the plugin has noted it.
+/// Call of an action with an item, as the plugin has recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExecutedAction {
     pub(crate) key: ActionOnItem,
-    /// What it began, if anything.
+    /// Operation that the call started, if any.
     pub(crate) operation: Option<String>,
 }
 
-/// An operation, as the file in the bucket has it.
+/// Operation as recorded in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) key: ActionOnItem,
@@ -41,40 +41,39 @@ pub(crate) struct Operation {
     pub(crate) is_completed: bool,
 }
 
-/// What is known of a run when it should be over.
+/// Evidence about a run when it should have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunEvidence {
     pub(crate) name: String,
     pub(crate) phase: String,
-    /// Why it failed, if it says.
+    /// Reason for its failure, if it gives one.
     pub(crate) reason: String,
-    /// What plugins were shown for it, in order.
+    /// Calls of plugins for it, in order.
     pub(crate) executed: Vec<ExecutedAction>,
-    /// How many of them there were when all of their results were in the bucket and the server dead.
+    /// Number of calls when all of their results were in the bucket and the server was dead.
     pub(crate) executed_when_recorded: Option<usize>,
     pub(crate) operations: Vec<Operation>,
-    /// Warnings that something may be left over.
+    /// Warnings about possible leftovers.
     pub(crate) leftover_warnings: Vec<ActionOnItem>,
-    /// What a backup has at the plugin that takes snapshots.
+    /// Snapshots of a backup in the snapshot plugin.
     pub(crate) snapshots: Vec<PluginSnapshot>,
-    /// The snapshots that its files name.
+    /// Snapshots that its files name.
     pub(crate) records: Vec<SnapshotRecord>,
-    /// The PersistentVolumes that it should have snapshots of.
+    /// PersistentVolumes of which it should have snapshots.
     pub(crate) expected_volumes: Vec<String>,
-    /// What the snapshots were asked for by that it had when all of them were recorded and the server
-    /// dead.
+    /// Requests of its snapshots at the time when all of them were recorded and the server was dead.
     pub(crate) recorded_requests: Option<BTreeSet<String>>,
-    /// What was made for a restore.
+    /// Volumes created for a restore.
     pub(crate) restored_volumes: Vec<RestoredVolume>,
     /// Its VolumePluginBackups or VolumePluginRestores.
     pub(crate) resources: Vec<VolumeResource>,
-    /// Who has taken its snapshots, or made its volumes.
+    /// Plugin that took its snapshots, or created its volumes.
     pub(crate) snapshotter: SnapshotterMode,
-    /// What it has to do with the CSI driver.
+    /// Evidence from the CSI driver.
     pub(crate) csi: CsiEvidence,
     /// Warnings that a snapshot or a volume may be left over.
     pub(crate) volume_warnings: Vec<String>,
-    /// Objects that should be in its archive, or in the cluster, and are not.
+    /// Objects that are missing from its archive, or from the cluster.
     pub(crate) missing: Vec<String>,
 }
 
@@ -88,7 +87,7 @@ impl RunEvidence {
     }
 }
 
-/// Operations, snapshots and volumes that were begun, and that nobody knows nor a warning explains.
+/// Started operations, snapshots and volumes that no record names and no warning explains.
 pub(crate) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     let mut unknown: BTreeMap<&ActionOnItem, Vec<&str>> = BTreeMap::new();
     for ExecutedAction { key, operation } in &run.executed {
@@ -110,7 +109,7 @@ pub(crate) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     lost
 }
 
-/// Items and volumes that were shown again without a warning, or although their results were recorded.
+/// Items and volumes processed again without a warning, or although their results were recorded.
 pub(crate) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let mut shown: BTreeMap<&ActionOnItem, usize> = BTreeMap::new();
     for ExecutedAction { key, .. } in &run.executed {
@@ -137,7 +136,7 @@ pub(crate) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     doubled
 }
 
-/// Pods that were frozen last, or more often than they were thawed.
+/// Pods whose last event is a freeze, or that were frozen more often than thawed.
 pub(crate) fn frozen_pods<'a>(
     pods: impl IntoIterator<Item = (&'a str, &'a [String])>,
 ) -> Vec<String> {
@@ -152,7 +151,7 @@ pub(crate) fn frozen_pods<'a>(
     frozen
 }
 
-/// Why a run has not ended as it should.
+/// Reasons why a run has not ended as it should.
 pub(crate) fn unfinished_reasons(run: &RunEvidence) -> Vec<String> {
     let mut reasons = Vec::new();
     if run.phase != "Completed" {

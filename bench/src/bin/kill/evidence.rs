@@ -1,4 +1,4 @@
-//! What can be read of a run when it should be over, and when its server is dead.
+//! Evidence about a run, read when it should have ended and when its server is dead.
 
 pub(crate) mod csi;
 pub(crate) mod resources;
@@ -23,28 +23,28 @@ use crate::check::{self, ActionOnItem, ExecutedAction, Operation, RunEvidence};
 use crate::plan::SnapshotterMode;
 use crate::world::{BASE, World, contents, csi_claims_of, volumes_of};
 
-/// A run that was begun.
+/// Run that was started.
 #[derive(Clone, Debug)]
 pub(crate) struct RunUnderTest {
     pub(crate) kind: RunKind,
     pub(crate) name: String,
     pub(crate) uid: String,
-    /// The namespace that is backed up, or restored into.
+    /// Namespace that is backed up, or restored into.
     pub(crate) namespace: String,
     /// See [`RunEvidence::executed_when_recorded`].
     pub(crate) executed_when_recorded: Option<usize>,
     /// See [`RunEvidence::recorded_requests`].
     pub(crate) recorded_requests: Option<BTreeSet<String>>,
-    /// What the CSI driver had of it when all was recorded and the server dead: see [`check::CsiEvidence`].
+    /// Handles that the CSI driver had for it when all was recorded and the server dead: see [`check::CsiEvidence`].
     pub(crate) csi_recorded_handles: Option<BTreeSet<String>>,
-    /// The volumes that there were before it.
+    /// Volumes that existed before it.
     pub(crate) volumes_before: BTreeSet<String>,
-    /// The snapshots and volumes that the CSI driver had before it.
+    /// Snapshots and volumes that the CSI driver had before it.
     pub(crate) csi_before: csi::CsiInventory,
-    /// The names of the VolumePluginRestores that there were before it.
+    /// Names of the VolumePluginRestores that existed before it.
     pub(crate) resources_before: BTreeSet<String>,
     pub(crate) snapshotter: SnapshotterMode,
-    /// Whether it is to be deleted while it runs.
+    /// True if it is to be deleted while it runs.
     pub(crate) is_cut_short: bool,
 }
 
@@ -54,10 +54,10 @@ pub(crate) enum RunKind {
     Restore,
 }
 
-/// The phase of a run that is not there any more.
+/// Phase of a run that no longer exists.
 const DELETED_PHASE: &str = "Gone";
 
-/// Where a run is.
+/// Phase and reason of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunStatus {
     pub(crate) phase: String,
@@ -65,7 +65,7 @@ pub(crate) struct RunStatus {
 }
 
 impl RunStatus {
-    /// Whether nothing more will happen.
+    /// True if nothing more will happen.
     pub(crate) fn is_terminal(&self) -> bool {
         let over = [
             "Completed",
@@ -78,7 +78,7 @@ impl RunStatus {
         over.contains(&self.phase())
     }
 
-    /// Whether a kill counts as an attempt at its items.
+    /// True if a kill counts as an attempt at its items.
     pub(crate) fn is_before_or_at_items(&self) -> bool {
         ["", "New", "Queued", "ReadyToStart", "InProgress"].contains(&self.phase())
     }
@@ -89,7 +89,6 @@ impl RunStatus {
 }
 
 impl RunUnderTest {
-    /// Where it is.
     pub(crate) async fn status(&self, world: &World) -> anyhow::Result<RunStatus> {
         let object = match self.kind {
             RunKind::Backup => {
@@ -111,8 +110,7 @@ impl RunUnderTest {
         Ok(RunStatus { phase: text("phase"), reason })
     }
 
-    /// Notes, while no server runs, how much of it was recorded: where its last file is in the bucket,
-    /// all.
+    /// Records, while no server runs, the progress in the bucket: everything, once its last file is there.
     pub(crate) fn record_progress(&mut self, world: &World) -> anyhow::Result<()> {
         if self.executed_when_recorded.is_none() && world.bucket.join(self.last_file()).exists() {
             self.executed_when_recorded = Some(self.executed(world)?.len());
@@ -134,7 +132,7 @@ impl RunUnderTest {
         }
     }
 
-    /// What is written when all items are through.
+    /// File that is written when all items are processed.
     fn last_file(&self) -> String {
         let name = &self.name;
         match self.kind {
@@ -151,7 +149,7 @@ impl RunUnderTest {
         }
     }
 
-    /// All that is known of it.
+    /// All evidence about the run.
     pub(crate) async fn collect_evidence(&self, world: &World) -> anyhow::Result<RunEvidence> {
         let status = self.status(world).await?;
         let mut missing = Vec::new();
@@ -235,8 +233,7 @@ fn read_json_gzip(path: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::from_reader(MultiGzDecoder::new(File::open(path)?))?)
 }
 
-/// The objects of a namespace in an archive, and those without one, as `<resource>/<name>`. All of it
-/// is read.
+/// Objects of a namespace in an archive, and cluster-scoped ones, as `<resource>/<name>`. Reads the whole archive.
 fn archived_objects(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
@@ -257,7 +254,7 @@ fn archived_objects(path: &Path, namespace: &str) -> anyhow::Result<BTreeSet<Str
     Ok(found)
 }
 
-/// The objects of a namespace in the cluster, as `<resource>/<name>`.
+/// Objects of a namespace in the cluster, as `<resource>/<name>`.
 async fn present_objects(world: &World, namespace: &str) -> anyhow::Result<BTreeSet<String>> {
     async fn names<K>(world: &World, namespace: &str) -> anyhow::Result<Vec<String>>
     where
@@ -276,7 +273,7 @@ async fn present_objects(world: &World, namespace: &str) -> anyhow::Result<BTree
     Ok(found)
 }
 
-/// What plugins were shown for a run, from their notes: see the README of the fixture plugins.
+/// Calls of plugins for a run, from their records: see the README of the fixture plugins.
 fn parse_executed(text: &str, uid: &str) -> Vec<ExecutedAction> {
     let mut executed = Vec::new();
     for line in text.lines() {
@@ -295,7 +292,7 @@ fn parse_executed(text: &str, uid: &str) -> Vec<ExecutedAction> {
     executed
 }
 
-/// The operations in a file of either kind of run.
+/// Operations in a file of either kind of run.
 fn parse_operations(records: &Value) -> Vec<Operation> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let operation = |record: &Value| {
@@ -312,7 +309,7 @@ fn parse_operations(records: &Value) -> Vec<Operation> {
     records.as_array().into_iter().flatten().map(operation).collect()
 }
 
-/// The warnings of results about items.
+/// Warnings about items in a results file.
 fn item_warnings(results: &Value) -> impl Iterator<Item = &str> {
     let warnings = &results["warnings"];
     let namespaces = warnings["namespaces"].as_object().into_iter().flatten();
@@ -320,7 +317,7 @@ fn item_warnings(results: &Value) -> impl Iterator<Item = &str> {
     lists.filter_map(Value::as_array).flatten().filter_map(Value::as_str)
 }
 
-/// Which action and item a warning is about that something may be left over.
+/// Action and item of a warning about a leftover.
 fn parse_leftover_warning(text: &str) -> Option<ActionOnItem> {
     let (item, rest) = text.split_once(": ")?;
     let (_, rest) = rest.split_once("while the plugin ")?;

@@ -1,4 +1,4 @@
-//! The way to the bucket, which can be closed.
+//! Connection to the bucket, which can be closed.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// A port whose connections end at another, as long as it is open.
+/// Port that forwards its connections to another while it is open.
 #[derive(Debug)]
 pub(crate) struct ConnectionGate {
     address: SocketAddr,
@@ -16,14 +16,14 @@ pub(crate) struct ConnectionGate {
 }
 
 impl ConnectionGate {
-    /// An open one.
+    /// Creates an open gate.
     pub(crate) async fn open_to(target: SocketAddr) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot open a port")?;
         let address = listener.local_addr().context("cannot open a port")?;
         let (is_open, open_state) = watch::channel(true);
         let acceptor = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                // A connection that is dropped is what a bucket that is away looks like.
+                // An unreachable bucket looks like a dropped connection.
                 if *open_state.borrow() {
                     tokio::spawn(forward(client, target, open_state.clone()));
                 }
@@ -40,7 +40,7 @@ impl ConnectionGate {
         self.is_open.send_replace(true);
     }
 
-    /// Also ends the connections that there are.
+    /// Also ends the existing connections.
     pub(crate) fn close(&self) {
         self.is_open.send_replace(false);
     }

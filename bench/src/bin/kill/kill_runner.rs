@@ -1,4 +1,4 @@
-//! A server, and the kill that it meets.
+//! Starts servers and kills them.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use crate::plan::{KillTarget, Planner};
 use crate::report::Totals;
 use crate::world::{POLL_INTERVAL, ServerProcess, World};
 
-/// What a process is killed with.
+/// Number of the signal that kills a process.
 const SIGKILL: i32 = 9;
 
-/// How waiting for a server ended.
+/// Result of waiting for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitOutcome {
-    /// It was killed.
+    /// The server was killed.
     Killed,
-    /// What was waited for has come.
+    /// The condition came true.
     Done,
-    /// It has not, in all that time.
+    /// The condition did not come true in time.
     TimedOut,
 }
 
-/// Waits for something while a server runs.
+/// Waits for a condition while a server runs.
 pub(crate) async fn wait_while_running(
     world: &World,
     server: &mut ServerProcess,
@@ -49,18 +49,18 @@ pub(crate) async fn wait_while_running(
     }
 }
 
-/// Who kills servers, and counts that.
+/// Kills servers, and counts the kills.
 pub(crate) struct KillRunner<'a> {
     pub(crate) world: &'a World,
     pub(crate) planner: &'a mut Planner,
     pub(crate) totals: &'a mut Totals,
-    /// How long a server may take to come to a point.
+    /// Longest wait until a server reaches a failpoint.
     pub(crate) limit: Duration,
 }
 
 impl KillRunner<'_> {
-    /// Starts a server and kills it at a target. Returns whether it came to that: what it works for may
-    /// be done before.
+    /// Starts a server and kills it at a target. Returns false if the server never reached it: its work may be done
+    /// before.
     pub(crate) async fn run_and_kill(
         &mut self,
         target: KillTarget,

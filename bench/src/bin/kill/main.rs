@@ -1,9 +1,9 @@
-//! Kills the server again and again while it works, and counts what that costs.
+//! Kills the server again and again while it works, and counts the cost.
 //!
-//! The real server works on a real API server and bucket, with plugins that note every call and pods
-//! that note every freeze. It is killed where the code says that a kill tells most, and at random
-//! times; the next one goes on. What is true in the end is read from the cluster, the bucket and the
-//! notes, never from what the server says of itself. Started by `bench/kill`.
+//! The real server works on a real API server and bucket, with plugins that record every call and pods that record
+//! every freeze. It is killed at failpoints where a kill is most revealing, and at random times; the next server
+//! resumes. The result is read from the cluster, the bucket and the records, never from the server's own reports.
+//! Started by `bench/kill`.
 
 mod check;
 mod evidence;
@@ -68,7 +68,7 @@ enum Command {
     Serve(serve::Args),
 }
 
-/// A point at which something is left out that must not be.
+/// Failpoint at which a required step is left out.
 fn parse_sabotage(text: &str) -> Result<Point, String> {
     match plan::point(text)? {
         point @ (Point::JournalBlockStart | Point::JournalBlockEnd) => Ok(point),
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Runs the whole. On a signal everything is dropped, and with the beds goes what runs in them.
+/// Runs everything. On a signal everything is dropped, and with the beds all processes in them.
 async fn run_until_signalled(args: &Args) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
@@ -109,7 +109,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut planner = Planner::new(args.seed, args.sabotage, world.can_freeze());
     let mut totals = Totals::default();
     let began = Instant::now();
-    // A round that kills nobody is possible; many in a row mean that something else is wrong.
+    // A round without a kill is possible; many in a row mean that something else is wrong.
     let mut idle = 0;
     while totals.kills < args.kills && idle < 5 {
         let before = totals.kills;
@@ -140,7 +140,7 @@ async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Says a line to whoever waits.
+/// Prints a line for a person who waits.
 fn print_line(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

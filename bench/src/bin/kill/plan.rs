@@ -1,4 +1,4 @@
-//! Where the server is killed, round by round.
+//! Targets of the kills, round by round.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bowline_engine::failpoint::Point;
 
-/// How long a kill at a random time is waited for, at most.
+/// Longest delay of a kill at a random time.
 const MAX_RANDOM_DELAY: Duration = Duration::from_secs(2);
 
-/// The point of a name.
+/// Failpoint with this name.
 pub(crate) fn point(text: &str) -> Result<Point, String> {
     let found = Point::ALL.iter().find(|point| point.as_str() == text);
     found.copied().ok_or_else(|| {
@@ -18,47 +18,46 @@ pub(crate) fn point(text: &str) -> Result<Point, String> {
     })
 }
 
-/// When a server is killed.
+/// Time at which a server is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillTarget {
-    /// When it passes a point for the n-th time.
+    /// When it passes a failpoint for the n-th time.
     At(Point, u32),
     /// So long after its start.
     After(Duration),
 }
 
-/// The kills of one round, in order.
+/// Kills of one round, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RoundPlan {
     pub(crate) number: u32,
     pub(crate) targets: Vec<KillTarget>,
-    /// Out of reach after the first kill, until the pods are thawed.
+    /// Outage after the first kill, until the pods are thawed.
     pub(crate) outage: Option<Outage>,
-    /// The kills while its backups are deleted. None: they stay.
+    /// Kills while its backups are deleted. None: the backups stay.
     pub(crate) deletion: Option<Vec<KillTarget>>,
-    /// One of its backups is to be deleted from the first kill on, while it runs.
+    /// True if one of its backups is to be deleted from the first kill on, while it runs.
     pub(crate) deletes_running_backup: bool,
     pub(crate) snapshotter: SnapshotterMode,
 }
 
-/// The plugin that takes the snapshots of a round, and who writes the VolumePluginBackups and
-/// VolumePluginRestores for it.
+/// Plugin that takes the snapshots of a round, and the writer of its VolumePluginBackups and VolumePluginRestores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SnapshotterMode {
     /// In two stages. The server writes them.
     #[default]
     ServerWrites,
-    /// In two stages, and writes its own. The server knows from calls how it goes.
+    /// In two stages, and writes its own. The server learns the progress from calls.
     PluginWrites,
-    /// In one stage, and writes its own, from which alone the server knows how it goes.
+    /// In one stage, and writes its own, which are the server's only source of progress.
     OnlyPluginReports,
 }
 
 impl SnapshotterMode {
-    /// All of them, in the order of rounds.
+    /// All modes, in the order of rounds.
     const ALL: [Self; 3] = [Self::ServerWrites, Self::PluginWrites, Self::OnlyPluginReports];
 
-    /// Whether it uploads snapshots, and can be asked again for one that nobody has heard of.
+    /// True if it uploads snapshots, and can be queried again for one that was never reported.
     pub(crate) fn is_v2(self) -> bool {
         self != Self::OnlyPluginReports
     }
@@ -68,33 +67,33 @@ impl SnapshotterMode {
     }
 }
 
-/// Something that a server does without for a while. Pods must be thawed all the same.
+/// Outage during which a server must still thaw pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outage {
     /// The bucket does not answer.
     Bucket,
-    /// The API server refuses new pages of journals, as a full quota does.
+    /// The API server rejects new pages of journals, as with a full quota.
     Journal,
 }
 
-/// Where in the life of a run a point is passed. A round goes through them in this order.
+/// Stage of a run in which a failpoint is passed. A round has them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RunStage {
     Start,
     Blocks,
-    /// Pods are thawed by the server that comes after one that was killed while they were frozen.
+    /// Pods are thawed by the server that follows one that was killed while they were frozen.
     Thaw,
     Files,
     Operations,
     Commit,
     Over,
-    /// Backups are deleted when all runs are over.
+    /// Backups are deleted when all runs have ended.
     Deletion,
 }
 
 fn stage_of(point: Point) -> RunStage {
     match point {
-        // Restores are over soon: a server that is not the first one is too late for that.
+        // Restores end soon: a server that is not the first one is too late for these.
         Point::BackupInProgress
         | Point::RestoreInProgress
         | Point::AttemptJournaled
@@ -152,7 +151,7 @@ fn stage_of(point: Point) -> RunStage {
     }
 }
 
-/// How often a point is passed in a round, so that there is a choice.
+/// Number of times that a failpoint is passed in a round, so that there is a choice.
 fn hits_per_round(point: Point) -> u32 {
     match point {
         Point::PreHook | Point::Frozen | Point::PostHook | Point::Thawed => 3,
@@ -176,19 +175,19 @@ fn hits_per_round(point: Point) -> u32 {
     }
 }
 
-/// Whether a pod must freeze for a point to be passed.
+/// True if a failpoint is passed only when a pod freezes.
 fn needs_freeze(point: Point) -> bool {
     use Point::{Frozen, JournalThaw, PostHook, PreHook, ThawJournaled, Thawed};
     matches!(point, PreHook | Frozen | PostHook | Thawed | JournalThaw | ThawJournaled)
 }
 
-/// Whether the snapshotter must be of version 2 for a point to be passed.
+/// True if a failpoint is passed only with a snapshotter of version 2.
 fn needs_v2(point: Point) -> bool {
     use Point::{Reclaim, SnapshotReclaimed, SnapshotUploaded, UploadSnapshot};
     matches!(point, UploadSnapshot | SnapshotUploaded | Reclaim | SnapshotReclaimed)
 }
 
-/// Makes plans. Points that were not hit yet come first.
+/// Makes plans. Failpoints that were not hit yet come first.
 #[derive(Debug)]
 pub(crate) struct Planner {
     seed: u64,
@@ -196,9 +195,9 @@ pub(crate) struct Planner {
     rounds: u32,
     sabotage: Option<Point>,
     can_freeze: bool,
-    /// That of the round that is planned.
+    /// Snapshotter of the round being planned.
     snapshotter: SnapshotterMode,
-    /// What was hit, or tried often enough.
+    /// Failpoints that were hit, or attempted often enough.
     hit_points: BTreeSet<Point>,
 }
 
@@ -216,18 +215,18 @@ impl Planner {
         }
     }
 
-    /// Says that a point was hit.
+    /// Records that a failpoint was hit.
     pub(crate) fn mark_hit(&mut self, point: Point) {
         self.hit_points.insert(point);
     }
 
-    /// The next round, with so many kills at most.
+    /// Next round, with so many kills at most.
     pub(crate) fn plan_round(&mut self, max_kills: u32) -> RoundPlan {
         let number = self.rounds;
         self.rounds += 1;
         if self.sabotage.is_none() {
-            // So that rounds with an outage and with a reclaimed snapshot have all of them in turn, and the first of
-            // each kind one that can be asked for a snapshot again.
+            // So that rounds with an outage and with a reclaimed snapshot have all modes in turn, and the first of each
+            // kind one that can be queried for a snapshot again.
             self.snapshotter =
                 SnapshotterMode::ALL[(number as usize + 2) % SnapshotterMode::ALL.len()];
         }
@@ -245,7 +244,7 @@ impl Planner {
             self.targets_across_run(number)
         };
         targets.truncate(max_kills as usize);
-        // What a sabotaged server has done stays for whoever wants to look.
+        // The leftovers of a sabotaged server stay for inspection.
         let deletion = self.sabotage.is_none().then(|| {
             let has_kills_remaining = targets.len() < max_kills as usize;
             has_kills_remaining.then(|| self.deletion_target(number)).into_iter().collect()
@@ -262,8 +261,8 @@ impl Planner {
         }
     }
 
-    /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one
-    /// at any time.
+    /// Two kills before or in the blocks, which a run is sure to survive, two behind, and now and then one at a random
+    /// time.
     fn targets_across_run(&mut self, number: u32) -> Vec<KillTarget> {
         let first = match number % 16 {
             4 => self.random_time(),
@@ -276,7 +275,7 @@ impl Planner {
         let second = match number % 16 {
             3 => KillTarget::At(Point::CsiSnapshotCreated, 1 + self.random_below(2)),
             5 => KillTarget::At(Point::SnapshotCreated, 1 + self.random_below(2)),
-            // Of what follows a kill at one instant only, each has its round.
+            // Each failpoint that follows only a kill at one instant has its own round.
             7 => KillTarget::At(self.thaw_point_or_executed(Point::JournalThaw), 1),
             9 => KillTarget::At(self.thaw_point_or_executed(Point::ThawJournaled), 1),
             11 if self.snapshotter.is_v2() => KillTarget::At(Point::Reclaim, 1),
@@ -285,11 +284,11 @@ impl Planner {
         };
         let mut targets = vec![first];
         match second {
-            // Only somebody who is frozen is thawed.
+            // Only a frozen pod is thawed.
             KillTarget::At(Point::JournalThaw | Point::ThawJournaled, _) => {
                 targets.push(KillTarget::At(Point::Frozen, 1));
             }
-            // Only what nobody has heard of is asked for again.
+            // Only a snapshot that was never reported is requested again.
             KillTarget::At(Point::Reclaim | Point::SnapshotReclaimed, _) => {
                 targets.push(KillTarget::At(Point::SnapshotCreated, 1));
             }
@@ -297,7 +296,7 @@ impl Planner {
         }
         targets.push(second);
         if let KillTarget::At(Point::SnapshotCreated | Point::CsiSnapshotCreated, _) = second {
-            // The next server takes back what it does not know: also there it can be killed.
+            // The next server deletes snapshots that it does not know: it can be killed there, too.
             let points = [Point::DeleteSnapshot, Point::SnapshotDeleted];
             targets.push(KillTarget::At(points[self.random_below(2) as usize], 1));
         }
@@ -314,17 +313,17 @@ impl Planner {
         targets
     }
 
-    /// A point of thawing, or one in the blocks where nobody can be frozen.
+    /// Failpoint of the thaw, or one in the blocks where no pod can be frozen.
     fn thaw_point_or_executed(&self, point: Point) -> Point {
         if self.can_freeze { point } else { Point::Executed }
     }
 
-    /// A kill while backups are deleted, now and then at any time.
+    /// Kill while backups are deleted, now and then at a random time.
     fn deletion_target(&mut self, number: u32) -> KillTarget {
         if number % 6 == 5 { self.random_time() } else { self.pick_target(&[RunStage::Deletion]) }
     }
 
-    /// Whether every point of a stage was hit.
+    /// True if every failpoint of a stage was hit.
     fn is_stage_covered(&self, wanted: RunStage) -> bool {
         let mut of_stage = Point::ALL.iter().filter(|&&point| stage_of(point) == wanted);
         of_stage.all(|point| self.hit_points.contains(point))
@@ -341,7 +340,7 @@ impl Planner {
         }
     }
 
-    /// Kills right behind what was left out.
+    /// Kills right after the step that was left out.
     fn sabotage_targets(&mut self, sabotage: Point, number: u32) -> Vec<KillTarget> {
         let first = |point| KillTarget::At(point, 1);
         match (sabotage, number % 4) {
@@ -359,7 +358,7 @@ impl Planner {
         }
     }
 
-    /// A point of some stages: one that was not hit yet at its first passing, else any at any.
+    /// Failpoint of some stages: one that was not hit yet at its first passing, else any at any passing.
     fn pick_target(&mut self, stages: &[RunStage]) -> KillTarget {
         let of_stages: Vec<Point> = Point::ALL
             .iter()
@@ -377,7 +376,7 @@ impl Planner {
         KillTarget::At(point, passing)
     }
 
-    /// A number below `end`, which is not zero.
+    /// Number below `end`, which is not zero.
     fn random_below(&mut self, end: u32) -> u32 {
         let mut hasher = DefaultHasher::new();
         (self.seed, self.random_count).hash(&mut hasher);
@@ -390,7 +389,7 @@ impl Planner {
 mod tests {
     use super::*;
 
-    /// The points of so many kills.
+    /// Failpoints of so many kills.
     fn planned_points(planner: &mut Planner, kills: usize) -> BTreeSet<Point> {
         let mut points = BTreeSet::new();
         let mut count = 0;
@@ -512,7 +511,7 @@ mod tests {
             plans.iter().all(|plan| plan.deletion.is_none() && !plan.deletes_running_backup),
             "{plans:?}"
         );
-        // All that can be lost is, within five kills.
+        // Everything that can be lost is lost within five kills.
         assert_eq!(plans.map(|plan| plan.targets.len()), [1, 1, 1, 2]);
     }
 

@@ -1,4 +1,4 @@
-//! What all kills together have cost.
+//! Cost of all kills together.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,19 +8,18 @@ use serde_json::{Value, json};
 
 use crate::check::{self, DeletionEvidence, RunEvidence};
 
-/// How many findings are told.
+/// Number of findings printed.
 const MAX_REPORTED_FINDINGS: usize = 50;
 
-/// The figures.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) kills: u32,
-    /// Kills at random times among them.
+    /// Number of kills at random times.
     pub(crate) random: u32,
     pub(crate) points: BTreeSet<Point>,
     pub(crate) rounds: u32,
     pub(crate) runs: u32,
-    /// Backups that were to be deleted.
+    /// Number of backups that were to be deleted.
     pub(crate) deletions: u32,
     pub(crate) seconds: u64,
     pub(crate) lost: Vec<String>,
@@ -30,7 +29,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Adds what became of a run.
+    /// Adds the evidence about a run.
     pub(crate) fn add(&mut self, run: &RunEvidence) {
         self.runs += 1;
         self.lost.extend(check::lost_resources(run));
@@ -38,7 +37,7 @@ impl Totals {
         self.unfinished.extend(check::unfinished_reasons(run));
     }
 
-    /// Adds what became of a backup that was to be deleted.
+    /// Adds the evidence about a deleted backup.
     pub(crate) fn add_deletion(&mut self, deletion: &DeletionEvidence) {
         self.deletions += 1;
         self.lost.extend(check::leftovers(deletion));
@@ -49,13 +48,13 @@ impl Totals {
         self.findings().next().is_none()
     }
 
-    /// All that went wrong, one line each.
+    /// All failures, one line each.
     pub(crate) fn findings(&self) -> impl Iterator<Item = &str> {
         let all = [&self.lost, &self.doubled, &self.frozen, &self.unfinished];
         all.into_iter().flatten().map(String::as_str)
     }
 
-    /// In a few words.
+    /// Summary in a few words.
     pub(crate) fn verdict(&self) -> String {
         if self.is_clean() {
             return "nothing lost".to_owned();

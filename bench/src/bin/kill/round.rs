@@ -1,5 +1,5 @@
-//! One round: runs are begun, servers are killed over them until the plan is through, and then it is
-//! looked at what that has cost. In the end the backups are deleted, and servers are killed over that.
+//! One round: starts runs, kills servers during them until the plan is done, and then determines the cost. At the end
+//! it deletes the backups, and kills servers during that.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::print_line;
 use crate::report::Totals;
 use crate::world::{APPS, POLL_INTERVAL, World};
 
-/// How long one server may take to bring all runs to their ends.
+/// Longest time for one server to complete all runs.
 const SERVER_TIMEOUT: Duration = Duration::from_mins(2);
-/// How long pods may stay frozen after a restart.
+/// Longest freeze of pods after a restart.
 const THAW_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long the journal of a run may stay after its end.
+/// Longest time for which the journal of a run may exist after its end.
 const JOURNAL_TIMEOUT: Duration = Duration::from_secs(20);
-/// How many kills a run is sure to survive while its items are worked on.
+/// Number of kills that a run is sure to survive while its items are processed.
 const SURVIVABLE_KILLS: usize = 3;
 
 struct Round<'a> {
     world: &'a World,
     subjects: Vec<RunUnderTest>,
-    /// How many lines each pod had noted before.
+    /// Number of lines that each pod had recorded before.
     hook_lines_before: Vec<usize>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) async fn run(
         let is_safe =
             kills < SURVIVABLE_KILLS || !statuses.iter().any(RunStatus::is_before_or_at_items);
         if !is_safe && targets.len() > 0 {
-            // It must get beyond the items before it can be killed again.
+            // The server must get beyond the items before the next kill.
             let mut server = world.start(None)?;
             let are_through =
                 async || Ok(!round.statuses().await?.iter().any(RunStatus::is_before_or_at_items));
@@ -70,7 +70,7 @@ pub(crate) async fn run(
             let mut over_since = None;
             let are_over = async || round.have_all_ended(&mut over_since).await;
             if !killer.run_and_kill(target, are_over).await? {
-                // It was not passed any more.
+                // The failpoint was not reached again.
                 break;
             }
         } else {
@@ -100,18 +100,18 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// A backup that is to be deleted.
+/// Backup to delete.
 struct BackupToDelete {
     name: String,
     app: String,
-    /// Whether that was asked for before.
+    /// True if the deletion was already requested.
     is_deletion_requested: bool,
-    /// The snapshots that the CSI driver had before it.
+    /// Snapshots that the CSI driver had before it.
     csi_snapshots_before: BTreeSet<String>,
     notices: Vec<String>,
 }
 
-/// Deletes backups, and adds up what is left of them.
+/// Deletes backups, and counts their leftovers.
 async fn delete_backups(
     killer: &mut KillRunner<'_>,
     targets: &[KillTarget],
@@ -142,7 +142,7 @@ async fn delete_backups(
     Ok(())
 }
 
-/// Whether all requests for deletions are fulfilled, or refused.
+/// True if all deletion requests are fulfilled or rejected.
 async fn are_deletions_processed(world: &World) -> anyhow::Result<bool> {
     let requests = world.api::<DeleteBackupRequest>().list(&ListParams::default()).await?;
     let is_answered = |request: DeleteBackupRequest| {
@@ -152,7 +152,7 @@ async fn are_deletions_processed(world: &World) -> anyhow::Result<bool> {
 }
 
 impl<'a> Round<'a> {
-    /// Begins runs: nobody works on them yet.
+    /// Creates runs: no server works on them yet.
     async fn start(
         world: &'a World,
         number: u32,
@@ -199,7 +199,7 @@ impl<'a> Round<'a> {
         Ok(statuses)
     }
 
-    /// Whether all runs have ended, and their journals. Those are not waited for without end.
+    /// True if all runs have ended, and their journals are gone. The wait for journals is limited.
     async fn have_all_ended(&self, over_since: &mut Option<Instant>) -> anyhow::Result<bool> {
         if !self.statuses().await?.iter().all(RunStatus::is_terminal) {
             return Ok(false);
@@ -208,7 +208,7 @@ impl<'a> Round<'a> {
         Ok(since.elapsed() > JOURNAL_TIMEOUT || self.world.journals().await?.is_empty())
     }
 
-    /// Lets a server bring all runs to their ends.
+    /// Has a server complete all runs.
     async fn run_to_completion(&self) -> anyhow::Result<()> {
         let mut server = self.world.start(None)?;
         let mut over_since = None;
@@ -216,7 +216,7 @@ impl<'a> Round<'a> {
         wait_while_running(self.world, &mut server, SERVER_TIMEOUT, are_over).await.map(drop)
     }
 
-    /// Asks for the first backup to be deleted, unless it is over.
+    /// Requests the deletion of the first backup, unless it has ended.
     async fn delete_running_backup(&mut self) -> anyhow::Result<()> {
         let Some(first) = self.subjects.first_mut() else { return Ok(()) };
         if !first.status(self.world).await?.is_terminal() {
@@ -236,7 +236,7 @@ impl<'a> Round<'a> {
         check::frozen_pods(new)
     }
 
-    /// Takes away what the server does without for a while, and sees that pods are thawed all the same.
+    /// Causes an outage for the server, and checks that pods are thawed nevertheless.
     async fn check_thaw_during_outage(
         &self,
         outage: Outage,
@@ -279,7 +279,7 @@ impl<'a> Round<'a> {
         wait_while_running(self.world, &mut server, SERVER_TIMEOUT, are_over).await.map(drop)
     }
 
-    /// Adds up what the round has cost. Returns the backups, which are to be deleted.
+    /// Adds the cost of the round to the totals. Returns the backups, which are to be deleted.
     async fn collect_results(self, totals: &mut Totals) -> anyhow::Result<Vec<BackupToDelete>> {
         let mut backups = Vec::new();
         csi::wait_until_quiet(self.world).await?;
@@ -287,7 +287,7 @@ impl<'a> Round<'a> {
         for subject in &self.subjects {
             let RunUnderTest { kind, name, namespace, is_cut_short, .. } = subject;
             let mut notices = Vec::new();
-            // Of one that was cut short nothing is left to look at.
+            // A backup that was deleted while running leaves nothing to check.
             if !is_cut_short {
                 let run = subject.collect_evidence(self.world).await?;
                 totals.add(&run);

@@ -1,4 +1,4 @@
-//! The server that is killed: the real one, in a process that ends itself at a named point.
+//! The server that is killed: the real one, in a process that kills itself at a failpoint.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::plan;
 
-/// What the server is called. Each one takes the lease of the one before back at once.
+/// Identity of the server. Each one takes over the lease of the previous one at once.
 const IDENTITY: &str = "killed";
 
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     leave_out: Option<Point>,
 }
 
-/// Serves until it is killed.
+/// Serves until killed.
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     log::init(log::Options { level: "debug".parse()?, ..log::Options::default() })
         .context("cannot log")?;
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let passed = AtomicU32::new(0);
     failpoint::set_handler(move |point| {
         if die_at == Some(point) && passed.fetch_add(1, Ordering::SeqCst) + 1 == passing {
-            // It does not return: there is no way to be asked, or to clean up.
+            // This does not return: as with a real kill, there is no request and no cleanup.
             let _ = kill(Pid::this(), Signal::SIGKILL);
         }
         if leave_out == Some(point) { FailpointAction::Skip } else { FailpointAction::Continue }
@@ -59,7 +59,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         identity: IDENTITY.to_owned(),
         item_operation_sync_frequency: Duration::from_secs(1),
         store_validation_frequency: Duration::from_secs(5),
-        // More can go wrong where several run side by side.
+        // Parallel runs can fail in more ways.
         concurrent_backups: 4,
         concurrent_restores: 4,
         item_block_worker_count: 4,

@@ -1,5 +1,5 @@
-//! What the server works on: a control plane, a node with pods that can be frozen, a CSI driver, a bucket
-//! behind a gate, and applications whose items plugins work on in the background.
+//! Environment of the server: a control plane, a node with pods that can be frozen, a CSI driver, a bucket behind a
+//! gate, and applications whose items plugins process in the background.
 
 mod app;
 
@@ -35,47 +35,46 @@ use crate::plan::{KillTarget, SnapshotterMode};
 use crate::print_line;
 pub(crate) use app::{Volume, contents, csi_claims_of, volumes_of};
 
-/// Where the server works.
+/// Namespace of the server.
 const NAMESPACE: &str = "velero";
 const BUCKET: &str = "kills";
 /// Applications that are backed up in each round.
 pub(crate) const APPS: [&str; 2] = ["app-left", "app-right"];
-/// The application that is restored in each round, from a backup of the same name.
+/// Application that is restored in each round, from a backup of the same name.
 pub(crate) const BASE: &str = "app-base";
-/// The location of snapshots.
+/// Snapshot location.
 const DISKS: &str = "disks";
-/// The quota that keeps journals from growing.
+/// Quota that keeps journals from growing.
 const QUOTA: &str = "no-journal-pages";
-/// How long taking a snapshot and uploading it take, in milliseconds.
+/// Duration of a snapshot and of its upload, in milliseconds.
 const SNAPSHOT_MS: u32 = 50;
 const UPLOAD_MS: u32 = 300;
-/// How long a resource that the plugin writes itself is open: shorter than it takes the server to look for one, and
-/// longer.
+/// Time for which a resource written by the plugin is open: shorter than the server's poll interval, and longer.
 const SHORT_REPORT_MS: u32 = 400;
 const LONG_REPORT_MS: u32 = 1500;
-/// How long anything may take before the first kill.
+/// Longest wait for anything before the first kill.
 const SET_UP_TIMEOUT: Duration = Duration::from_mins(3);
-/// How often something is looked at that is waited for.
+/// Interval of checks while waiting.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Everything that is there while servers come and go.
+/// Everything that exists while servers come and go.
 pub(crate) struct World {
     pub(crate) client: Client,
     pub(crate) gate: ConnectionGate,
-    /// The bucket, as a folder.
+    /// Bucket, as a folder.
     pub(crate) bucket: PathBuf,
-    /// The volumes and snapshots of the plugin, as a folder: see the README of the fixture plugins.
+    /// Volumes and snapshots of the plugin, as a folder: see the README of the fixture plugins.
     pub(crate) disks: PathBuf,
-    /// The API server as plugins without TLS reach it.
+    /// Address of the API server for plugins without TLS.
     api_url: String,
-    /// Where plugins note their calls.
+    /// File in which plugins record their calls.
     pub(crate) calls: PathBuf,
-    /// Where pods note that they are frozen and thawed, if there can be such pods.
+    /// Folder in which pods record freezes and thaws, if such pods can run.
     hook_log_dir: Option<PathBuf>,
     sabotage: Option<Point>,
     folder: PathBuf,
     _plane: ControlPlane,
-    /// The kubeconfig of servers, which may do what those may that are installed with the full profile.
+    /// Kubeconfig of servers, with the rights of servers installed with the full profile.
     server_kubeconfig: PathBuf,
     pub(crate) csi: Csi,
     _node: Option<Node>,
@@ -98,7 +97,7 @@ impl World {
             None => Some(Node::start(&plane).await?),
             Some(_) => None,
         };
-        // Its snapshots can be used a little later, so that a kill can fall between the two.
+        // Its snapshots become ready a little later, so that a kill can fall between the two.
         let switches = Switches { ready_after_ms: 300, ..Switches::default() };
         let options = csi::Options { switches, ..csi::Options::default() };
         let csi = Csi::start(&plane, node.as_ref(), options).await?;
@@ -147,7 +146,7 @@ impl World {
         self.hook_log_dir.is_some()
     }
 
-    /// The objects of a kind in the server's namespace.
+    /// Objects of a kind in the server's namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
@@ -204,14 +203,14 @@ impl World {
         Ok(())
     }
 
-    /// The location of snapshots, with a snapshotter. All of them have the same snapshots.
+    /// Snapshot location with a snapshotter. All of them have the same snapshots.
     fn disks_spec(&self, snapshotter: SnapshotterMode) -> Value {
         let mut spec = json!({
             "provider": "fixture.bowline.io/vs-v2",
             "config": {
                 "root": self.disks,
                 "snapshot-ms": SNAPSHOT_MS.to_string(), "upload-ms": UPLOAD_MS.to_string(),
-                // None: a patch removes them.
+                // Null: a patch removes them.
                 "report": null, "report-namespace": null, "report-ms": null,
             },
         });
@@ -229,7 +228,7 @@ impl World {
         spec
     }
 
-    /// Has another snapshotter take snapshots and make volumes. No server may run meanwhile.
+    /// Changes the snapshotter. No server may run meanwhile.
     pub(crate) async fn set_snapshotter(&self, snapshotter: SnapshotterMode) -> anyhow::Result<()> {
         let change = Patch::Merge(json!({"spec": self.disks_spec(snapshotter)}));
         let api = self.api::<VolumeSnapshotLocation>();
@@ -237,7 +236,7 @@ impl World {
         Ok(())
     }
 
-    /// The handle of a PersistentVolume.
+    /// Handle of a PersistentVolume.
     async fn csi_volume(&self, app: &str, volume: &str) -> anyhow::Result<String> {
         let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
         let spec = volumes.get(volume).await?.spec.unwrap_or_default();
@@ -245,12 +244,12 @@ impl World {
         handle.with_context(|| format!("the volume {volume} of {app} has no handle"))
     }
 
-    /// Whether a folder of the CSI driver has what was in the volume of a claim.
+    /// True if a folder of the CSI driver has the data of a claim's volume.
     pub(crate) fn has_data_of_claim(folder: &Path, claim: &str) -> bool {
         std::fs::read_to_string(folder.join(app::DATA)).is_ok_and(|data| data == claim)
     }
 
-    /// Deploys an application; with pods that can be frozen if it is said where they note that.
+    /// Deploys an application; with pods that can be frozen if a folder for their records is given.
     async fn deploy(&self, app: &str, hook_log_dir: Option<&Path>) -> anyhow::Result<()> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), app);
@@ -277,13 +276,13 @@ impl World {
         Ok(())
     }
 
-    /// Whether a volume of the plugin has what was in another.
+    /// True if a volume of the plugin has the data of another.
     pub(crate) fn has_data_of(&self, id: &str, volume: &Volume) -> bool {
         let data = std::fs::read_to_string(self.disks.join("volumes").join(id).join(app::DATA));
         data.is_ok_and(|data| data == volume.name)
     }
 
-    /// Creates an object. A new namespace needs a moment before it takes pods.
+    /// Creates an object. A new namespace needs a moment before it accepts pods.
     async fn create<K>(&self, api: &Api<K>, object: Value) -> anyhow::Result<K>
     where
         K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
@@ -321,7 +320,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until a claim has its volume. Returns that.
+    /// Waits until a claim is bound. Returns its volume.
     async fn wait_until_bound(&self, app: &str, claim: &str) -> anyhow::Result<String> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), app);
         let deadline = Instant::now() + SET_UP_TIMEOUT;
@@ -336,7 +335,7 @@ impl World {
         bail!("the claim {app}/{claim} is not bound");
     }
 
-    /// Waits until a server says that the bucket can be used. Until then backups are refused.
+    /// Waits until a server reports the bucket as available. Until then backups are rejected.
     pub(crate) async fn wait_until_available(&self) -> anyhow::Result<()> {
         let api = self.api::<BackupStorageLocation>();
         let deadline = Instant::now() + SET_UP_TIMEOUT;
@@ -398,13 +397,13 @@ impl World {
         created.metadata.uid.context("a Restore without a uid")
     }
 
-    /// Asks for a Backup to be deleted, by a request of the same name.
+    /// Requests the deletion of a Backup, by a request of the same name.
     pub(crate) async fn delete(&self, backup: &str) -> anyhow::Result<()> {
         let request = json!({"metadata": {"name": backup}, "spec": {"backupName": backup}});
         self.create(&self.api::<DeleteBackupRequest>(), request).await.map(drop)
     }
 
-    /// The uids of runs that have a journal.
+    /// Uids of runs that have a journal.
     pub(crate) async fn journals(&self) -> anyhow::Result<Vec<String>> {
         let params = ListParams::default().labels(label::JOURNAL);
         let found = self.api::<ConfigMap>().list(&params).await?;
@@ -412,12 +411,12 @@ impl World {
         Ok(found.items.into_iter().filter_map(uid).collect())
     }
 
-    /// Has the API server refuse every new page of a journal, by a quota that is used up.
+    /// Has the API server reject every new page of a journal, by a quota that is used up.
     pub(crate) async fn refuse_journal_pages(&self) -> anyhow::Result<()> {
         let quotas = self.api::<ResourceQuota>();
         let spec = json!({"hard": {"count/configmaps": "0"}});
         self.create(&quotas, json!({"metadata": {"name": QUOTA}, "spec": spec})).await?;
-        // Until the controller has counted what is there, the quota refuses nothing for sure.
+        // Until the controller has counted the existing pages, the quota may reject nothing.
         let deadline = Instant::now() + SET_UP_TIMEOUT;
         while quotas.get(QUOTA).await?.status.is_none_or(|status| status.hard.is_none()) {
             ensure!(Instant::now() < deadline, "the quota on ConfigMaps is not counted");
@@ -442,7 +441,7 @@ impl World {
         Ok(())
     }
 
-    /// What the pods have noted: their names and lines.
+    /// Records of the pods: their names and lines.
     pub(crate) fn read_hook_log(&self) -> Vec<(String, Vec<String>)> {
         let Some(hook_log_dir) = &self.hook_log_dir else { return Vec::new() };
         let pods = APPS.into_iter().flat_map(app::hooked_pods);
@@ -454,12 +453,12 @@ impl World {
         .collect()
     }
 
-    /// Where the servers log.
+    /// Log of the servers.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("server.log")
     }
 
-    /// Starts a server. At a target that is a point it will end itself.
+    /// Starts a server. It kills itself at a target that is a failpoint.
     pub(crate) fn start(&self, target: Option<KillTarget>) -> anyhow::Result<ServerProcess> {
         let mut command = Command::new(std::env::current_exe().context("cannot find myself")?);
         command.arg("serve").arg("--kubeconfig").arg(&self.server_kubeconfig);
@@ -481,7 +480,7 @@ impl World {
     }
 }
 
-/// A server. It is killed when this is dropped.
+/// Running server, killed on drop.
 pub(crate) struct ServerProcess(Child);
 
 impl ServerProcess {
@@ -490,7 +489,7 @@ impl ServerProcess {
         self.0.wait().map(drop).context("cannot wait for the server")
     }
 
-    /// How it ended, if it did.
+    /// Exit status, if it has ended.
     pub(crate) fn exit_status(&mut self) -> anyhow::Result<Option<std::process::ExitStatus>> {
         self.0.try_wait().context("cannot look at the server")
     }

@@ -1,13 +1,13 @@
 //! Bech32 (BIP 173) without its limit of 90 characters, as age writes keys.
 
 const LETTERS: &[u8; 32] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";
-/// How many characters the checksum has.
+/// Number of characters of the checksum.
 const CHECKSUM_LENGTH: usize = 6;
 
-/// The bytes of a text, which must have this prefix, in lower or upper case.
+/// Bytes of a text, which must have this prefix, in lower or upper case.
 pub(super) fn decode(text: &str, prefix: &str) -> Option<Vec<u8>> {
     let (lower, upper) = (text.to_ascii_lowercase(), text.to_ascii_uppercase());
-    // Both cases at once are not allowed.
+    // Mixed case is not allowed.
     if text != lower && text != upper {
         return None;
     }
@@ -23,7 +23,7 @@ pub(super) fn decode(text: &str, prefix: &str) -> Option<Vec<u8>> {
     to_bytes(&values[..values.len() - CHECKSUM_LENGTH])
 }
 
-/// The text of bytes, in lower case.
+/// Text of bytes, in lower case.
 #[cfg(test)]
 pub(super) fn encode(prefix: &str, bytes: &[u8]) -> String {
     let mut values = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn encode(prefix: &str, bytes: &[u8]) -> String {
     format!("{prefix}1{}", letters.collect::<String>())
 }
 
-/// Groups of five bits as bytes. What is left over must be less than a group, and zero.
+/// Groups of five bits as bytes. The rest must be less than a group, and zero.
 fn to_bytes(values: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(values.len() * 5 / 8);
     let (mut buffer, mut bits) = (0u32, 0);
@@ -64,7 +64,7 @@ fn to_bytes(values: &[u8]) -> Option<Vec<u8>> {
     (bits < 5 && buffer & ((1 << bits) - 1) == 0).then_some(bytes)
 }
 
-/// The checksum over prefix and values; 1 if the values end in the right one.
+/// Checksum over prefix and values; 1 if the values end in the right one.
 fn polymod(prefix: &str, values: &[u8]) -> u32 {
     const GENERATOR: [u32; 5] = [0x3b6a_57b2, 0x2650_8e6d, 0x1ea1_19fa, 0x3d42_33dd, 0x2a14_62b3];
     let high = prefix.bytes().map(|byte| byte >> 5);

@@ -1,4 +1,4 @@
-//! The header: to whom the file key is encrypted, and what proves that nobody changed that.
+//! The header: the file key, encrypted to each recipient, and a MAC against changes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD as BASE64;
@@ -7,21 +7,21 @@ use ring::hmac;
 use super::{Error, FileKey, derive};
 
 pub(super) const VERSION: &str = "age-encryption.org/v1\n";
-/// How a stanza begins.
+/// Beginning of a stanza.
 const STANZA_PREFIX: &[u8] = b"-> ";
-/// What the last line begins with.
+/// Beginning of the last line.
 const FOOTER_PREFIX: &[u8] = b"---";
-/// How long a full line of a stanza's body is.
+/// Length of a full line of a stanza's body.
 const COLUMNS: usize = 64;
-/// How many stanzas are read: more than anybody has recipients.
+/// Largest number of stanzas that is read, above any real number of recipients.
 const MAX_STANZAS: usize = 256;
-/// How long a header may be.
+/// Largest header that is read.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// The file key, encrypted to one recipient.
+/// File key, encrypted to one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stanza {
-    /// Its type, and what else is said in the first line.
+    /// Type of the stanza, and the further words of its first line.
     pub(super) arguments: Vec<String>,
     pub(super) body: Vec<u8>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header as it is written, with its proof.
+    /// Encoded header with its MAC.
     pub(super) fn encode(&self, key: &FileKey) -> Result<Vec<u8>, Error> {
         let mut text = VERSION.to_owned();
         for Stanza { arguments: words, body } in &self.stanzas {
@@ -50,7 +50,7 @@ impl Header {
             text.push('\n');
             let body = BASE64.encode(body);
             let mut rest = body.as_str();
-            // The last line is shorter than the others, if need be empty.
+            // The last line is shorter than the others, and empty if necessary.
             while rest.len() >= COLUMNS {
                 let (line, more) = rest.split_at(COLUMNS);
                 text.push_str(line);
@@ -68,7 +68,7 @@ impl Header {
         Ok(text.into_bytes())
     }
 
-    /// The header at the beginning of a file, and what follows it.
+    /// Header at the beginning of a file, and the bytes after it.
     pub(super) fn parse(file: &[u8]) -> Result<(Self, &[u8]), Error> {
         let mut rest = file.strip_prefix(VERSION.as_bytes()).ok_or(Error::NotAge)?;
         let mut stanzas = Vec::new();
@@ -108,9 +108,9 @@ impl Header {
         }
     }
 
-    /// Whether the header in front of a file is the one that was written with this key.
+    /// Checks that the header of a file is the one that was written with this key.
     pub(super) fn verify(key: &FileKey, file: &[u8]) -> Result<(), Error> {
-        // What was parsed says where it ends: the last line that begins so.
+        // The parsed header gives the position of its end: the last line that begins so.
         let (_, rest) = Self::parse(file)?;
         let header = &file[..file.len() - rest.len()];
         let line = header.strip_suffix(b"\n").ok_or(Error::Header)?;
@@ -127,7 +127,7 @@ fn mac_key(key: &FileKey) -> Result<hmac::Key, Error> {
     Ok(hmac::Key::new(hmac::HMAC_SHA256, key.as_slice()))
 }
 
-/// The next line, which must have an end.
+/// Next line, which must have a line end.
 fn next_line<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Error> {
     let end =
         rest.iter().take(MAX_HEADER_BYTES).position(|&byte| byte == b'\n').ok_or(Error::Header)?;

@@ -1,4 +1,4 @@
-//! Whom the file key is encrypted to: a passphrase, or X25519 keys.
+//! Keys to which the file key is encrypted: a passphrase, or X25519 keys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ use super::{Error, FILE_KEY_BYTES, FileKey, MAX_WORK_FACTOR, bech32, derive, ran
 pub(super) const SCRYPT: &str = "scrypt";
 const SCRYPT_LABEL: &[u8] = b"age-encryption.org/v1/scrypt";
 const SALT_BYTES: usize = 16;
-/// scrypt's block size and parallelism, which the format fixes.
+/// Block size and parallelism of scrypt, which the format fixes.
 const SCRYPT_BLOCK_PARAMS: (u32, u32) = (8, 1);
 
 const X25519: &str = "X25519";
@@ -23,11 +23,11 @@ const X25519_LABEL: &[u8] = b"age-encryption.org/v1/X25519";
 const RECIPIENT_PREFIX: &str = "age";
 const IDENTITY_PREFIX: &str = "age-secret-key-";
 
-/// A public key: `age1…`.
+/// Public key: `age1…`.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipient(PublicKey);
 
-/// A private key: `AGE-SECRET-KEY-1…`. Wiped when it is dropped, and never printed.
+/// Private key: `AGE-SECRET-KEY-1…`. Wiped when it is dropped, and never printed.
 pub(crate) struct Identity(StaticSecret);
 
 impl FromStr for Recipient {
@@ -77,7 +77,7 @@ impl Recipient {
 }
 
 impl Identity {
-    /// The file key, if it is encrypted to this identity.
+    /// File key, if it is encrypted to this identity.
     pub(super) fn unwrap(&self, stanza: &Stanza) -> Result<Option<FileKey>, Error> {
         let [kind, share] = stanza.arguments.as_slice() else { return Ok(None) };
         if kind != X25519 {
@@ -140,7 +140,7 @@ fn scrypt_key(passphrase: &str, salt: &[u8], work: u8) -> Result<Zeroizing<[u8; 
     Ok(key)
 }
 
-/// Each of these keys encrypts one thing, so that the nonce may be zero.
+/// Each of these keys encrypts one message, so that the nonce may be zero.
 fn cipher(key: &[u8; 32]) -> Option<(LessSafeKey, Nonce)> {
     let key = UnboundKey::new(&CHACHA20_POLY1305, key).ok()?;
     Some((LessSafeKey::new(key), Nonce::assume_unique_for_key([0; NONCE_LEN])))

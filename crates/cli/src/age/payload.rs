@@ -1,13 +1,13 @@
-//! The content, in pieces that are each encrypted, counted, and the last one marked.
+//! The content, in chunks that are encrypted one by one and numbered, with the last one marked.
 
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
 use super::{Error, FileKey, derive, random};
 
-/// How long a piece is before it is encrypted; the last one may be shorter.
+/// Length of a chunk before encryption; the last one may be shorter.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How much longer a piece is for being encrypted.
+/// Length that encryption adds to a chunk.
 const TAG_BYTES: usize = 16;
 const NONCE_BYTES: usize = 16;
 
@@ -39,7 +39,7 @@ pub(super) fn open(file_key: &FileKey, payload: &[u8]) -> Result<Zeroizing<Vec<u
         let opened = cipher
             .open_in_place(chunk_nonce(number, is_last), Aad::empty(), &mut piece)
             .map_err(|_| Error::Payload)?;
-        // Only of an empty file the last piece may be empty.
+        // The last chunk may be empty only in an empty file.
         if opened.is_empty() && number > 0 {
             return Err(Error::Payload);
         }
@@ -54,7 +54,7 @@ fn cipher(file_key: &FileKey, nonce: &[u8]) -> Result<LessSafeKey, Error> {
     Ok(LessSafeKey::new(key))
 }
 
-/// The number of the piece, and whether it is the last.
+/// Nonce made of the number of the chunk and the mark of the last one.
 fn chunk_nonce(number: usize, is_last: bool) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[3..NONCE_LEN - 1].copy_from_slice(&(number as u64).to_be_bytes());

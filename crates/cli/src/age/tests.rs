@@ -1,6 +1,6 @@
 use super::*;
 
-/// Written by the age of its authors (v1.2.1), as are all files here. The key was made for this test.
+/// Written by the reference implementation of age (v1.2.1), as are all files here. The key was made for this test.
 const IDENTITY: &str = "AGE-SECRET-KEY-1U3KRA38FNQVLXZXQ5GJCP9HC5XHHRCZ3CS9DNXZ5KYCV3C84Q7CSS4LV0Q";
 const RECIPIENT: &str = "age1munncrq6tvthy5t8wgcmhay78vu3lfzew3g23w68mt74maaghp6sy3st6k";
 const TEXT: &[u8] = b"written by age\n";
@@ -8,19 +8,18 @@ const TEXT: &[u8] = b"written by age\n";
 const WITH_PASSPHRASE: &str = "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IHNjcnlwdCBXSit0b25wWVVRSEZWVkdGbjRtc1B3IDEwCmZYakVUbmFuM0\
     ZJRFliS284QkcxUkVtRDRBZUI4K0NXUE9uN08rWGxtcHMKLS0tIDFjY3c1U3hOeU5VbXVqak5xNU9Qc3RCandsbHow\
     Z0N6R0dpQWhpZnhLUDQKqVFgTnmqZGi8fpaC2MpOIIUOeW/Kry4dSGVvJrqNCOZPKoXUSuZXQhRCWZms41I=";
-/// Encrypted to somebody else, and to us.
+/// Encrypted to another recipient, and to `IDENTITY`.
 const TO_RECIPIENTS: &str = "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSByci8wc0J5ZGJsUjN0cVpQTnpZN1c4RGt5ZjB0R3VVZnoyVE\
     pWVnR4OFVRCkRUam4xZ3IrVm8rbktUV2cvamxwdU44SENMVVBpVWtWQUlWZEhaeG1mZmcKLT4gWDI1NTE5IFc5VUtp\
     QWFuVFVOc0VHWmEyYVEwMDhZL2hXU3cybTRtaHB4YmU5SzZWQzAKMXJlV245N28rWTdibWU4RVY2c3dQMkczQVk5Uz\
     lzbEVBbkpjdnB0SVNxNAotLS0gS2R1aU1JZHNkVTZxQUhlTE0yNWpTZ1dZajNINTh5SGljdjFTOVRzMWhIWQqQ6TIv\
     ohnunfeJtKS52xz+lHYkQ8vyT3HUD5IN251wtKJUr4Pbzfxx6F+QiDeL+w==";
-/// An empty file.
 const EMPTY: &str = "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSBadnlRQ3Q2TDR6NVNRTi9mMTMwWFpwdi9XQms5V0wydE1nVH\
     hmQllQUEJnCkdaeUQ5RGpxcnpsalFURU5jR2ttTDNmVGN0MTNmQWQrRnMwazUvQkJ4ZWsKLS0tIDRLSjk3OVYzeSsy\
     N2hnTU9lN1FEUG1hb3E4T2dHdHBYT20xVkJWNE04QlkK/00u84m8uHufeT/Oc9UqHAr8aKLVAzr/W4URvMDNauk=";
-/// Somebody else.
+/// Another recipient.
 const OTHER: &str = "age1dl4tfvt8re9ckpgtqtad84jnxhs9tl4ze0f8e8g246psrvu3cspsrzv0zf";
-/// Little work, as it is repeated often.
+/// Small work factor, since the tests repeat it often.
 const WORK: u8 = 4;
 
 fn bytes(text: &str) -> Vec<u8> {
@@ -88,7 +87,7 @@ fn wrong_key_and_damaged_file_give_different_errors() {
     );
 }
 
-/// Whatever is changed, cut off or added, nothing is opened and nothing panics.
+/// A file that is changed, truncated or extended is never opened and never causes a panic.
 #[test]
 fn modified_file_is_refused() {
     let plain = vec![7; 70_000];
@@ -119,7 +118,7 @@ fn invalid_keys_are_refused() {
         assert_eq!(text.parse::<Identity>().map(|_| ()), Err(Error::Identity), "{text}");
     }
     assert_eq!(format!("{:?}", IDENTITY.parse::<Identity>().unwrap()), "Identity");
-    // A point of small order would make the shared secret known to all.
+    // A point of small order would make the shared secret public.
     let zero = bech32::encode("age", &[0; 32]).parse::<Recipient>().unwrap();
     assert_eq!(encrypt(TEXT, &EncryptionKey::Recipients(&[zero])).unwrap_err(), Error::Recipient);
 }

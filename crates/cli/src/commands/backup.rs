@@ -1,4 +1,4 @@
-//! `bowline backup`: make backups, look at those that there are, and delete them.
+//! `bowline backup`: create, inspect and delete backups.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where a backup is; one that nobody has looked at is new.
+/// Phase of a backup; New if no server has seen it.
 pub(crate) fn phase(backup: &Backup) -> BackupPhase {
     let phase = backup.status.as_ref().and_then(|status| status.phase.clone());
     phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(BackupPhase::New)

@@ -1,4 +1,4 @@
-//! `bowline backup-location`: the places where backups are kept.
+//! `bowline backup-location`: storage locations of backups.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// There is one default at most. Which one is a decision of the user's.
+/// There is at most one default, and the user decides which.
 async fn check_no_other_default(installation: &Installation, name: &str) -> anyhow::Result<()> {
     let locations: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
     let other = locations

@@ -3,7 +3,7 @@
 use crate::exit::Exit;
 use crate::{output, program};
 
-/// Where the project's issues are.
+/// Address for new issues of the project.
 const ISSUES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/issues/new");
 
 /// Print a bug report template and the address to send it to

@@ -26,20 +26,20 @@ use crate::installation::{Installation, is_unknown_kind};
 use crate::server_deployment::SERVER_CONTAINERS;
 use crate::{listing, logs, output, server_status};
 
-/// How long the server may take for each answer.
+/// Longest wait for each answer of the server.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 const FILE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Objects in one answer, and the most answers of one kind.
+/// Objects per answer, and the largest number of answers for one kind.
 const PAGE_SIZE: u32 = 500;
 const MAX_PAGES: usize = 40;
-/// How many pods are looked at, and how much of the log of a container and of a run is taken.
+/// Largest number of pods, and longest part of the log of a container and of a run.
 const MAX_PODS: usize = 20;
-/// How many problems are said; the file has all.
+/// Number of problems printed; the file has all.
 const MAX_PROBLEMS: usize = 20;
 const MAX_LOG_LINES: i64 = 50_000;
 const MAX_LOG_BYTES: i64 = 32 << 20;
 const MAX_RUN_LOG_BYTES: u64 = 64 << 20;
-/// Velero's pods on nodes, whose log is taken, too.
+/// Container of Velero's pods on nodes, whose log is included, too.
 const NODE_CONTAINER: &str = "node-agent";
 
 /// Create a support bundle
@@ -85,7 +85,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         bail!("{} already exists; choose another file with --output", target.display());
     }
     let installation = Installation::connect(&args.installation).await?;
-    // Names that are wrong are told before anything is collected.
+    // Wrong names are reported before anything is collected.
     let backup: Option<Backup> = get_if_named(&installation, args.backup.as_deref()).await?;
     let restore: Option<Restore> = get_if_named(&installation, args.restore.as_deref()).await?;
     let mut bundle = Bundle::new(&target, now, args.verbose)?;
@@ -95,18 +95,18 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
         add_objects(&installation, &mut bundle).await?;
         add_workloads(&installation, &mut bundle).await?;
         if let Some(backup) = &backup {
-            // Boxed, since what it asks for is large.
+            // Boxed, since the future is large.
             Box::pin(add_run(&installation, backup, &args.trust, &mut bundle)).await?;
         }
         if let Some(restore) = &restore {
-            // Boxed, since what it asks for is large.
+            // Boxed, since the future is large.
             Box::pin(add_run(&installation, restore, &args.trust, &mut bundle)).await?;
         }
         anyhow::Ok(())
     };
     tokio::select! {
         collected = Box::pin(collected) => collected?,
-        // Half a bundle is none.
+        // An incomplete bundle is discarded.
         exit = asked_to_end => return Ok(exit),
     }
     let problems = bundle.finish()?;
@@ -143,7 +143,7 @@ async fn get_if_named<R: DescribableRun>(
     }
 }
 
-/// Of the client, the server and the cluster.
+/// Versions of the client, the server and the cluster.
 async fn add_versions(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     const FILE: &str = "versions.json";
     let server = match server_status::request_status(installation, SERVER_TIMEOUT).await {
@@ -169,7 +169,7 @@ async fn add_versions(installation: &Installation, bundle: &mut Bundle) -> anyho
     bundle.add_object(FILE, versions)
 }
 
-/// All resources of ours and Velero's in the namespace.
+/// All resources of Bowline and Velero in the namespace.
 async fn add_objects(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     for definition in crds::all() {
         let names = &definition.spec.names;
@@ -185,7 +185,7 @@ async fn add_objects(installation: &Installation, bundle: &mut Bundle) -> anyhow
     Ok(())
 }
 
-/// Writes a list of those that are wanted into a file, as far as it can be had.
+/// Writes the wanted objects into a file, as far as they can be listed.
 async fn add_list<K>(
     installation: &Installation,
     api: &Api<K>,
@@ -235,7 +235,7 @@ where
     Ok(found)
 }
 
-/// The server's Deployments and pods, with the logs of these. What else runs in the namespace is nobody's
+/// Deployments and pods of the server, with their logs. Other workloads in the namespace are none of the bundle's
 /// business.
 async fn add_workloads(installation: &Installation, bundle: &mut Bundle) -> anyhow::Result<()> {
     let api = installation.api::<Deployment>();
@@ -267,7 +267,7 @@ async fn add_workloads(installation: &Installation, bundle: &mut Bundle) -> anyh
     Ok(())
 }
 
-/// Whether a container has a log of a life before this one.
+/// True if a container has a log from before its last restart.
 fn was_restarted(pod: &Pod, container: &str) -> bool {
     let Some(status) = &pod.status else { return false };
     let all = [&status.container_statuses, &status.init_container_statuses];
@@ -275,7 +275,7 @@ fn was_restarted(pod: &Pod, container: &str) -> bool {
     all.any(|one| one.name == container && one.restart_count > 0)
 }
 
-/// The containers of a server's pod whose logs are of interest; none of another pod.
+/// Containers of a server's pod whose logs are of interest; none of another pod.
 fn log_containers(spec: Option<&PodSpec>) -> Vec<String> {
     let Some(spec) = spec else { return Vec::new() };
     let names: Vec<String> = spec.containers.iter().map(|one| one.name.clone()).collect();
@@ -313,7 +313,7 @@ async fn add_log(
     }
 }
 
-/// All that is known of a run, and its log.
+/// Full description of a run, and its log.
 async fn add_run<R: DescribableRun>(
     installation: &Installation,
     run: &R,

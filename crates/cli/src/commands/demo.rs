@@ -1,6 +1,6 @@
-//! `bowline demo`: a cluster of its own, with an application in it, to try things on.
+//! `bowline demo`: a private cluster with an application, to try things out.
 //!
-//! The acts of the demo are steps of [`run_demo`], in order. Each adds what it shows to the story.
+//! The steps of the demo are those of [`run_demo`], in order. Each adds its result to the outcome.
 
 mod backup;
 mod orders;
@@ -67,25 +67,25 @@ pub(crate) struct Args {
     port: Option<u16>,
 }
 
-/// How often it is looked whether the server still runs.
+/// Interval of checks that the server still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What is up while the demo lasts.
+/// Programs that run during the demo.
 struct DemoCluster {
-    // In the order in which they end.
+    // Fields are in the order in which the programs end.
     _kwok: Kwok,
     plane: ControlPlane,
     client: Client,
 }
 
-/// What is up at the end, in the order in which it ends.
+/// Programs that run at the end, in the order in which they end.
 struct RunningDemo {
     _orders: Option<OrderDatabase>,
     server: Server,
     _cluster: DemoCluster,
 }
 
-/// Who the acts turn to.
+/// Clients and files that the steps use.
 struct DemoContext<'a> {
     client: &'a Client,
     installation: Installation,
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     let target = args.json.as_deref().map(OutcomeFile::open).transpose()?;
 
     let (mut running, outcome) = tokio::select! {
-        // Boxed, since all of the demo is in it.
+        // Boxed, since the whole demo is in it.
         performed = Box::pin(run_demo(&args)) => performed?,
         exit = &mut asked_to_end => return Ok(exit),
     };
@@ -121,7 +121,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(if outcome.is_equal() { Exit::Success } else { Exit::Failed })
 }
 
-/// The acts, in order.
+/// Steps of the demo, in order.
 async fn run_demo(args: &Args) -> anyhow::Result<(RunningDemo, DemoOutcome)> {
     let bed = match &args.dir {
         Some(dir) => Bed::below(dir)?,
@@ -177,7 +177,7 @@ async fn run_demo(args: &Args) -> anyhow::Result<(RunningDemo, DemoOutcome)> {
         server_kills: backup.kills,
     };
 
-    // The application goes on with what came back.
+    // The application continues with the restored files.
     let orders = if outcome.is_equal() {
         let journal = sample::volume_path(client).await?.join(JOURNAL);
         Some(OrderDatabase::start(&journal, sample.requests())?)
@@ -188,12 +188,12 @@ async fn run_demo(args: &Args) -> anyhow::Result<(RunningDemo, DemoOutcome)> {
         output::print_data(connection_help(&cluster.plane).await?)?;
     }
     drop(context);
-    // It may have been killed since it was last needed.
+    // The server may have been killed since it was last needed.
     server.check()?;
     Ok((RunningDemo { _orders: orders, server, _cluster: cluster }, outcome))
 }
 
-/// First what takes minutes the first time, and tells its own progress.
+/// First the builds, which take minutes the first time and show their own progress.
 async fn locate_programs(args: &Args) -> anyhow::Result<()> {
     if let Some(port) = args.port {
         port::check_free(port).map_err(|reason| Error::WantedPort { port, reason })?;
@@ -223,7 +223,7 @@ async fn start_cluster(
     Ok(DemoCluster { _kwok: kwok, plane, client })
 }
 
-/// The installation of the demo, whatever cluster and namespace are the user's own.
+/// Installation of the demo, whatever cluster and namespace the user has configured.
 async fn installation(plane: &ControlPlane) -> anyhow::Result<Installation> {
     let kubeconfig = Some(plane.kubeconfig().to_owned());
     let cluster = ClusterArgs { kubeconfig, kubecontext: None };
@@ -239,7 +239,7 @@ async fn run_command(context: &DemoContext<'_>, words: &[&str]) -> anyhow::Resul
     let mut words: Vec<OsString> = words.map(OsString::from).collect();
     words.push(context.kubeconfig.into());
     let exit = match args::parse(words) {
-        // Boxed, since all that they need goes through here.
+        // Boxed, since the future is large.
         Ok(args::Args { command: Command::Backup(command) }) => {
             Box::pin(super::backup::run(command)).await?
         }
@@ -254,7 +254,7 @@ async fn run_command(context: &DemoContext<'_>, words: &[&str]) -> anyhow::Resul
     Ok(())
 }
 
-/// Looks at all files of a volume, which takes a moment.
+/// Reads all files of a volume, which takes a moment.
 async fn read_files(volume: &Path, journal: Option<u64>) -> anyhow::Result<Files> {
     let volume = volume.to_owned();
     tokio::task::spawn_blocking(move || Files::read(&volume, journal)).await?

@@ -1,4 +1,4 @@
-//! `bowline install`: the resource definitions, the server, and what it needs.
+//! `bowline install`: the custom resource definitions, the server, and the objects it needs.
 
 mod apply;
 mod definitions;
@@ -35,11 +35,11 @@ pub(crate) use server_pod::SECRET as CREDENTIALS_SECRET;
 use server_pod::{Resources, ServerPod};
 use velero_flags::{IgnoredInstallFlags, ServerFlags};
 
-/// The image of the server, unless another is named or there.
+/// Default image of the server, unless one is given or already in use.
 const DEFAULT_IMAGE: &str = concat!("bowline:v", env!("CARGO_PKG_VERSION"));
-/// How long the server may take to be ready, with `--wait`.
+/// Longest wait for the server to be ready, with `--wait`.
 const READY_TIMEOUT: Duration = Duration::from_mins(5);
-/// How often that is looked at.
+/// Interval of checks during that wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Larger than any credentials file.
 const MAX_SECRET_BYTES: u64 = 1 << 20;
@@ -260,7 +260,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Brings definitions and objects into the cluster, or only says what would become of them.
+/// Applies definitions and objects to the cluster, or only reports the changes.
 async fn install_all(
     installation: &Installation,
     objects: &[Value],
@@ -280,7 +280,7 @@ async fn install_all(
     apply::apply_all(installation, objects, "the custom resource definitions").await
 }
 
-/// What is to be installed, and whether that can work.
+/// Objects to install, after a check of the flags.
 fn install_plan(args: &Args) -> anyhow::Result<InstallPlan> {
     let LocationArgs { provider, bucket, prefix, cacert, secret_file, no_secret, .. } =
         &args.location;
@@ -309,7 +309,7 @@ fn install_plan(args: &Args) -> anyhow::Result<InstallPlan> {
              --no-default-backup-location"
         ),
     };
-    // Without a plugin nobody could take them, and every backup would tell so.
+    // Without a plugin no snapshots can be taken, and every backup would report that.
     let has_snapshotter = args.location.use_volume_snapshots && !args.plugins.is_empty();
     let snapshots = provider.filter(|_| has_snapshotter).map(|provider| {
         (provider.to_owned(), flags::merged(&args.location.snapshot_location_config))
@@ -358,7 +358,7 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(cannot)
 }
 
-/// A number of whole GiB: `10Gi`, or `0`.
+/// Number of whole GiB: `10Gi`, or `0`.
 fn gibibytes(text: &str) -> Result<u32, String> {
     match text.strip_suffix("Gi").unwrap_or(if text == "0" { text } else { "" }).parse() {
         Ok(count @ 0..=100_000) => Ok(count),
@@ -366,7 +366,7 @@ fn gibibytes(text: &str) -> Result<u32, String> {
     }
 }
 
-/// What the server will be told. A flag that it would refuse is told now, not by a pod that does not start.
+/// Flags for the server. An invalid flag is reported now, not by a pod that does not start.
 fn parse_server_flags(flags: &[String]) -> anyhow::Result<server::ServerCommandLine> {
     let words = std::iter::once("server").chain(flags.iter().map(String::as_str));
     server::ServerCommandLine::try_parse_from(words).map_err(|error| {
@@ -379,7 +379,8 @@ fn parse_server_flags(flags: &[String]) -> anyhow::Result<server::ServerCommandL
     })
 }
 
-/// Refuses a name for the server: all pods of the Deployment would have it, and go on with what another works on.
+/// Refuses an identity for the server: all pods of the Deployment would share it, and each would resume the runs of
+/// another.
 fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
     let is_identity = |flag: &String| flag == "--identity" || flag.starts_with("--identity=");
     if flags.iter().any(is_identity) {
@@ -392,7 +393,7 @@ fn refuse_identity(flags: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses a provider that nobody would serve: each backup would tell so.
+/// Refuses a provider that has no implementation: each backup would report that.
 fn refuse_unknown_provider(
     provider: &str,
     plugins: &[String],
@@ -415,7 +416,7 @@ fn refuse_unknown_provider(
     }
 }
 
-/// What the user should know once it is done.
+/// Messages for the user after the installation.
 fn next_steps(wish: &InstallPlan) -> Vec<String> {
     let namespace = &wish.namespace;
     let mut lines = Vec::new();

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Exit> {
     let folder = args.dir.display();
     let cannot = || format!("cannot write manual pages to {folder}");
     std::fs::create_dir_all(&args.dir).with_context(cannot)?;
-    // Pages are named after the program, whatever it was called this time.
+    // Pages are named after the program, however it was started.
     let command = args::command().bin_name(program::NAME).disable_help_subcommand(true);
     clap_mangen::generate_to(command, &args.dir).with_context(cannot)?;
     output::print_message(format_args!("manual pages written to {folder}"));

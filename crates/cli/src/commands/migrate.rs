@@ -99,7 +99,7 @@ fn nothing_to_switch(from: &str, namespace: &str) -> String {
     )
 }
 
-/// The report for people; without steps, the findings alone.
+/// Report for people; without steps, the findings alone.
 fn text(findings: &[Finding], has_blockers: bool, steps: &[String]) -> String {
     let mut text = String::new();
     for (verdict, title) in [

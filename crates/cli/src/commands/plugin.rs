@@ -1,4 +1,4 @@
-//! `bowline plugin`: for those who write plugins, and those who run them.
+//! `bowline plugin`: for authors and operators of plugins.
 
 mod add;
 mod check;
@@ -55,21 +55,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// The binary that is meant. A bare name is a file of this folder, never a program of the `PATH`.
+/// Absolute path of the binary. A bare name is a file of this folder, never a program of the `PATH`.
 fn absolute_path(path: &Path) -> anyhow::Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
 }
 
-/// What identifies a plugin, for programs.
+/// Identity of a plugin, for programs.
 fn identity(kind: Kind, name: &str) -> Value {
     let (kind, version) = trait_and_version(kind);
     json!({"kind": kind, "name": name, "version": version})
 }
 
-/// The longest text of a plugin that is quoted.
+/// Longest text of a plugin that is quoted.
 const MAX_QUOTE_CHARS: usize = 500;
 
-/// What a plugin said, in one line of harmless characters. A plugin may say anything.
+/// Message of a plugin, in one line of harmless characters. A plugin may send anything.
 fn single_line(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let printable =

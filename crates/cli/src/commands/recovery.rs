@@ -1,4 +1,4 @@
-//! `bowline recovery`: what a rebuilt cluster needs and backups leave out, in one encrypted file.
+//! `bowline recovery`: the objects that a rebuilt cluster needs and backups exclude, in one encrypted file.
 
 mod contents;
 mod export;
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// What is to be said of a recovery export that is due: none was done, or something has changed since.
+/// Reminder that a recovery export is due: none was made, or something has changed since.
 pub(super) async fn reminder(installation: &Installation) -> Option<String> {
     let state = match source::gather(installation).await {
         Ok(found) => record::state(installation, &found).await,

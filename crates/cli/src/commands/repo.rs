@@ -38,7 +38,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where a repository is; one that nobody has looked at is new.
+/// Phase of a repository; New if no server has seen it.
 fn phase(repository: &BackupRepository) -> BackupRepositoryPhase {
     let phase = repository.status.as_ref().and_then(|status| status.phase.clone());
     phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(BackupRepositoryPhase::New)

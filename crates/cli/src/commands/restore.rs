@@ -1,4 +1,4 @@
-//! `bowline restore`: bring back what is in a backup, and look at the restores that there are.
+//! `bowline restore`: create, inspect and delete restores.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where a restore is; one that nobody has looked at is new.
+/// Phase of a restore; New if no server has seen it.
 fn phase(restore: &Restore) -> RestorePhase {
     let phase = restore.status.as_ref().and_then(|status| status.phase.clone());
     phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(RestorePhase::New)
@@ -101,7 +101,7 @@ impl Run for Restore {
         }
     }
 
-    /// That of its backup; nothing if the backup is gone.
+    /// Location of its backup; empty if the backup is gone.
     async fn location(&self, installation: &Installation) -> anyhow::Result<String> {
         if self.spec.backup_name.is_empty() {
             return Ok(String::new());

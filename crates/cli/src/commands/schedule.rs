@@ -1,4 +1,4 @@
-//! `bowline schedule`: backups that are made again and again.
+//! `bowline schedule`: recurring backups.
 
 pub(crate) mod create;
 pub(crate) mod delete;
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     }
 }
 
-/// Where a schedule is; one that nobody has looked at is new.
+/// Phase of a schedule; New if no server has seen it.
 fn phase(schedule: &Schedule) -> SchedulePhase {
     let phase = schedule.status.as_ref().and_then(|status| status.phase.clone());
     phase.filter(|phase| !phase.as_str().is_empty()).unwrap_or(SchedulePhase::New)

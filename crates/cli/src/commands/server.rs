@@ -1,4 +1,4 @@
-//! `bowline server`: what runs in the cluster, or beside it.
+//! `bowline server`: the server, in the cluster or outside of it.
 
 mod lease_times;
 
@@ -20,9 +20,9 @@ use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, IgnoredFlags, NO_FIL
 use crate::{cluster, flags};
 use lease_times::LeaseTimes;
 
-/// How long a connection to the API server may be silent. Watches are asked to end a little sooner.
+/// Longest silence on a connection to the API server. Watches are asked to end a little sooner.
 const READ_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long making one may take.
+/// Longest time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The flags of a server by themselves, for those who check what a server will be told.
@@ -33,18 +33,18 @@ pub(crate) struct ServerCommandLine {
 }
 
 impl ServerCommandLine {
-    /// What is to be said about flags of Velero's that change nothing here.
+    /// Messages about flags of Velero that change nothing here.
     pub(crate) fn warnings(&self) -> &[String] {
         self.args.ignored.warnings()
     }
 
-    /// What storage locations of the provider `filesystem` lie below, if there can be any.
+    /// Parent folder of storage locations of the provider `filesystem`, if they are allowed.
     pub(crate) fn filesystem_root(&self) -> Option<&Path> {
         self.args.filesystem_root.as_deref()
     }
 }
 
-/// The flags of Velero's server that ours has no use for.
+/// Flags of Velero's server without use here.
 #[derive(Debug)]
 struct IgnoredServerFlags;
 
@@ -290,7 +290,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if !args.core_dumps {
-        // Plugins run as the same user, and would otherwise be free to read all that the server knows.
+        // Plugins run as the same user, and could otherwise read the memory of the server.
         nix::sys::prctl::set_dumpable(false)
             .context("cannot protect the server's memory from plugins")?;
     }
@@ -312,7 +312,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     };
     let outcome = bowline_server::run(client, options, shutdown).await;
     if let Some(traces) = traces {
-        // It waits for the collector, and the runtime may have more to do.
+        // This waits for the collector, and the runtime may have other work.
         tokio::task::spawn_blocking(|| traces.shut_down())
             .await
             .context("cannot flush the traces")?;
@@ -326,7 +326,7 @@ fn options(args: Args) -> Options {
     Options {
         namespace: args.namespace,
         plugin_dir: args.plugin_dir,
-        // Velero's plugins get the flags of the server, and know them.
+        // Velero's plugins receive and parse the flags of the server.
         plugin_arguments: std::env::args_os().skip(2).collect(),
         plugin_environment: plugin_environment(args.cluster.kubeconfig.as_deref()),
         serial_plugins: args.serial_plugin,
@@ -377,15 +377,15 @@ fn options(args: Args) -> Options {
     }
 }
 
-/// What plugins are told beside the server's environment: the cluster that it works on. They find it by
-/// this variable, as every program does, and not by the server's flags.
+/// Variables for plugins besides the server's environment: the kubeconfig of the cluster. Plugins find it by this
+/// variable, as every program does, and not by the server's flags.
 fn plugin_environment(kubeconfig: Option<&Path>) -> Vec<(OsString, OsString)> {
     let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let variable = |file| (OsString::from("KUBECONFIG"), absolute(file).into_os_string());
     kubeconfig.map(variable).into_iter().collect()
 }
 
-/// How many at a time: at least one.
+/// Number of parallel tasks: at least one.
 fn positive_count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=1000) => Ok(count),
@@ -393,7 +393,7 @@ fn positive_count(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of bytes, in whole mebibytes: `8Mi`.
+/// Number of bytes, in whole mebibytes: `8Mi`.
 fn mebibytes(text: &str) -> Result<usize, String> {
     match text.strip_suffix("Mi").map(str::parse) {
         Some(Ok(count @ 1..=1024)) => Ok(count << 20),
@@ -401,7 +401,7 @@ fn mebibytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A length of time that may be none.
+/// Duration that may be zero.
 fn duration(text: &str) -> Result<Duration, String> {
     flags::duration(text).map(|duration| duration.to_std().unwrap_or_default())
 }
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn flag_defaults_equal_the_server_defaults() {
-        // The one that differs: tests and demos must not be in each other's way.
+        // The one that differs: tests and demos must not conflict with each other.
         let port = metrics::Address::AllInterfaces(8085);
         assert_eq!(parse_options(&[]).metrics_address, port);
         let (from_flags, defaults) = (parse_options(&["--metrics-address=0"]), Options::default());

@@ -1,4 +1,4 @@
-//! `bowline snapshot-location`: who takes snapshots of volumes, and how.
+//! `bowline snapshot-location`: plugins that take snapshots of volumes, and their settings.
 
 pub(crate) mod create;
 pub(crate) mod delete;

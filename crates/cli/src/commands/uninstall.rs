@@ -30,9 +30,9 @@ use crate::server_deployment::{runs_velero, velero_deployments};
 use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, IgnoredFlags};
 use crate::{active_runs, output};
 
-/// How long something may take to go away.
+/// Longest wait for a deletion.
 const DELETE_TIMEOUT: Duration = Duration::from_mins(2);
-/// How often that is looked at.
+/// Interval of checks during that wait.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Remove the server from a cluster
@@ -66,13 +66,13 @@ pub(crate) struct Args {
     installation: InstallationArgs,
 }
 
-/// The flags of `velero uninstall` that we have no use for.
+/// Flags of `velero uninstall` without use here.
 #[derive(Debug)]
 struct IgnoredUninstallFlags;
 
 impl IgnoredFlagSet for IgnoredUninstallFlags {
     fn flags() -> Vec<Flag> {
-        // What is removed is waited for in any case, as by Velero.
+        // Deletions are always waited for, as in Velero.
         vec![Flag::switch("wait", FlagEffect::Implied)]
     }
 }
@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     if !args.force {
         refuse_with_active_runs(&installation).await?;
         if args.purge {
-            // Before anything is removed: what has gone does not come back when this ends half-way.
+            // Before anything is removed: removed objects do not come back if this fails half-way.
             if let Some(holder) = lease::other_holder(&installation).await? {
                 bail!(active_server_error(&holder, &namespace));
             }
@@ -103,7 +103,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         output::print_message("nothing was removed");
         return Ok(Exit::Success);
     }
-    // Nothing is removed before it is known what others need.
+    // Nothing is removed before the needs of other namespaces are known.
     let mut other_namespaces = BTreeSet::new();
     if args.purge {
         other_namespaces = shared_crds::find(&installation).await?;
@@ -119,7 +119,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     remove_if_managed(&installation.api::<ServiceAccount>(), NAME).await?;
     if let Some(holder) = lease::remove(&installation).await? {
         if args.purge && !args.force {
-            // It stood by, and has taken over from ours.
+            // A standby server has taken over from the removed one.
             bail!(active_server_error(&holder, &namespace));
         }
         output::print_message(format_args!(
@@ -146,14 +146,14 @@ fn active_server_error(holder: &str, namespace: &str) -> String {
     )
 }
 
-/// What is in the namespace.
+/// Objects found in the namespace.
 #[derive(Debug, Default)]
 struct ExistingInstallation {
-    /// Something that `bowline install` made.
+    /// True if `bowline install` created any of them.
     is_ours: bool,
-    /// Something that only a purge removes: the namespace, or resource definitions.
+    /// True if there is something that only a purge removes: the namespace, or definitions.
     has_rest: bool,
-    /// The Deployment by which Velero runs.
+    /// Deployment of a running Velero.
     velero: Option<String>,
 }
 
@@ -173,7 +173,7 @@ async fn inspect(installation: &Installation, purge: bool) -> anyhow::Result<Exi
     Ok(found)
 }
 
-/// Why nothing may be removed. A purge takes everything in the namespace with it, also what is not ours.
+/// Reason why nothing may be removed. A purge removes everything in the namespace, including objects of others.
 fn refusal_reason(found: &ExistingInstallation, args: &Args, namespace: &str) -> Option<String> {
     let not_installed = || {
         format!(
@@ -215,7 +215,7 @@ async fn is_installed(installation: &Installation) -> anyhow::Result<bool> {
         || is_bowline(&installation.api::<ServiceAccount>(), NAME).await?)
 }
 
-/// Whether there is something that only a purge removes.
+/// True if there is something that only a purge removes.
 async fn has_purgeable(installation: &Installation) -> anyhow::Result<bool> {
     let namespaces = installation.cluster_api::<Namespace>();
     if metadata(&namespaces, installation.namespace()).await?.is_some() {
@@ -230,7 +230,7 @@ async fn has_purgeable(installation: &Installation) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Whether an object is there and one that `bowline install` made.
+/// True if an object exists and was created by `bowline install`.
 async fn is_bowline<K>(api: &Api<K>, name: &str) -> anyhow::Result<bool>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -252,7 +252,7 @@ where
         .with_context(cannot)
 }
 
-/// Deletes an object that `bowline install` made. One of the same name that somebody else made stays.
+/// Deletes an object that `bowline install` created. One of the same name from another source stays.
 async fn remove_if_managed<K>(api: &Api<K>, name: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
@@ -269,7 +269,7 @@ where
     Ok(())
 }
 
-/// A run that is open would stay so, with what its plugins have begun.
+/// A run in progress would stay so, along with the operations of its plugins.
 async fn refuse_with_active_runs(installation: &Installation) -> anyhow::Result<()> {
     let active = active_runs::find(installation).await?;
     if !active.is_empty() {

@@ -1,6 +1,6 @@
-//! The other order of words: `bowline get backups` for `bowline backup get`.
+//! The other word order: `bowline get backups` for `bowline backup get`.
 //!
-//! Each verb becomes the command of its noun, so that there is one of each. Nouns may be typed in the
+//! Each verb is converted to the command of its noun, so that each command exists once. Nouns may be typed in the
 //! singular and the plural.
 
 use super::backup::{self, Command as OfBackup};

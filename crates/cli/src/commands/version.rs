@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::installation::Installation;
 use crate::{flags, output, server_status};
 
-/// That of this program.
+/// Version of this program.
 pub(crate) const CLIENT_VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
 
 /// Print the versions of the client and the server
@@ -52,7 +52,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What to say of a client and a server that were not made for each other.
+/// Warning about a client and a server whose versions do not match.
 fn version_warning(client: &str, server: &str) -> Option<String> {
     let parsed = |text: &str| Version::parse(text.strip_prefix('v').unwrap_or(text)).ok();
     let (client_version, server_version) = (parsed(client)?, parsed(server)?);

@@ -1,4 +1,4 @@
-//! Parts for programs that backups and restores share. Keys are Velero's where it has them.
+//! Parts of JSON documents that backups and restores share. Keys are Velero's where it has them.
 
 use bowline_store::file::{Messages, Results};
 use kube::ResourceExt as _;
@@ -9,7 +9,7 @@ use super::Fetched;
 use crate::listing::ResourceKind;
 use crate::run::{Run, Summary};
 
-/// Name, labels and annotations: what a document begins with.
+/// Beginning of a document: name, labels and annotations.
 pub(crate) fn object_document(object: &impl ResourceKind) -> Value {
     json!({
         "metadata": {
@@ -21,7 +21,7 @@ pub(crate) fn object_document(object: &impl ResourceKind) -> Value {
     })
 }
 
-/// The same of a run, with phase and reasons.
+/// The same for a run, with phase and reasons.
 pub(crate) fn run_document(run: &impl Run) -> Value {
     let Summary { phase, failure_reason, validation_errors, .. } = run.summary();
     let mut document = object_document(run);
@@ -35,7 +35,7 @@ pub(crate) fn run_document(run: &impl Run) -> Value {
     document
 }
 
-/// Adds warnings and errors, or why they could not be read.
+/// Adds warnings and errors, or the reason why they could not be read.
 pub(crate) fn results(to: &mut Value, summary: &Summary, file: Option<&Fetched<Results>>) {
     let Summary { warnings, errors, .. } = *summary;
     match file {
@@ -60,7 +60,7 @@ pub(crate) fn messages(count: impl Serialize, messages: &Messages) -> Value {
     })
 }
 
-/// Operations of plugins: how many were begun, were completed and failed, and each of them.
+/// Operations of plugins: numbers of started, completed and failed ones, and each of them.
 pub(crate) fn operations<T: Serialize>(
     (attempted, completed, failed): (i64, i64, i64),
     file: Option<&Fetched<Vec<T>>>,
@@ -70,7 +70,7 @@ pub(crate) fn operations<T: Serialize>(
     operations
 }
 
-/// Adds what a file holds, or why it could not be read.
+/// Adds the content of a file, or the reason why it could not be read.
 pub(crate) fn add_fetched<T: Serialize>(
     to: &mut Value,
     key: &str,

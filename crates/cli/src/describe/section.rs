@@ -1,4 +1,4 @@
-//! Sections for people that backups and restores share, in Velero's words.
+//! Sections of text that backups and restores share, in Velero's words.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -20,7 +20,7 @@ use crate::run::{Run, Summary};
 use crate::{program, rate, relative_time, selector};
 
 pub(crate) const DETAILS_HINT: &str = "specify --details for more information";
-/// What stands where a list of volumes would.
+/// Placeholder for an empty list of volumes.
 pub(crate) const NONE_INCLUDED: &str = "<none included>";
 
 pub(crate) fn metadata(page: &mut KeyValuePage, object: &impl ResourceKind) {
@@ -38,7 +38,7 @@ pub(crate) fn phase<R: Run>(page: &mut KeyValuePage, run: &R) {
     let hint = match run.summary().phase.as_str() {
         "Failed" | "PartiallyFailed" => {
             let (program, namespace) = (program::name(), run.namespace().unwrap_or_default());
-            // As it can be typed whatever the namespace was said by.
+            // Includes the flag, so that the command works however the namespace was chosen.
             let flag = match namespace.as_str() {
                 DEFAULT_NAMESPACE => String::new(),
                 other => format!(" -n {other}"),
@@ -51,7 +51,7 @@ pub(crate) fn phase<R: Run>(page: &mut KeyValuePage, run: &R) {
     page.field(0, "Phase", format_args!("{}{hint}", run.state()));
 }
 
-/// Why it failed or was refused.
+/// Reasons for a failure or rejection.
 pub(crate) fn reasons(page: &mut KeyValuePage, summary: &Summary) {
     if !summary.failure_reason.is_empty() {
         page.blank_line();
@@ -66,7 +66,7 @@ pub(crate) fn reasons(page: &mut KeyValuePage, summary: &Summary) {
 pub(crate) fn results(page: &mut KeyValuePage, summary: &Summary, file: Option<&Fetched<Results>>) {
     let Summary { warnings, errors, .. } = *summary;
     match file {
-        // The numbers are known without the file.
+        // The counts are known without the file.
         None => {
             if warnings > 0 || errors > 0 {
                 page.blank_line();
@@ -120,7 +120,7 @@ pub(crate) fn selectors(
     page.field(0, "Or label selector", any);
 }
 
-/// Operations of plugins: how many were begun, were completed and failed, and each of them.
+/// Operations of plugins: numbers of started, completed and failed ones, and each of them.
 pub(crate) fn operations<T>(
     page: &mut KeyValuePage,
     key: &str,
@@ -145,7 +145,7 @@ pub(crate) fn operations<T>(
     }
 }
 
-/// How far an operation is.
+/// Progress of an operation.
 pub(crate) fn operation_status(page: &mut KeyValuePage, status: &OperationStatus) {
     let phase = status.phase.as_ref().and_then(|phase| serde_json::to_value(phase).ok());
     let phase = phase.as_ref().and_then(|phase| phase.as_str()).unwrap_or("New");
@@ -176,7 +176,7 @@ pub(crate) fn operation_status(page: &mut KeyValuePage, status: &OperationStatus
     }
 }
 
-/// How fast an operation is that goes on, as far as that can be known.
+/// Speed of a running operation, if it is known.
 fn operation_rate(status: &OperationStatus) -> Option<TransferRate> {
     let OperationStatus { phase, n_completed, n_total, started, updated, .. } = status;
     if phase.as_ref().is_some_and(OperationPhase::is_terminal) {
@@ -210,7 +210,7 @@ pub(crate) fn hooks(page: &mut KeyValuePage, status: Option<&HookStatus>) {
     }
 }
 
-/// Volumes under a heading, or that there is none.
+/// Volumes under a heading, or a line that there are none.
 pub(crate) fn volumes<T>(
     page: &mut KeyValuePage,
     level: usize,
@@ -228,7 +228,7 @@ pub(crate) fn volumes<T>(
     }
 }
 
-/// The claim and the volume, as far as they are known.
+/// Claim and volume, if they are known.
 pub(crate) fn volume_name(namespace: &str, claim: &str, volume: &str) -> String {
     match (claim.is_empty(), volume.is_empty()) {
         (true, _) => volume.to_owned(),
@@ -270,13 +270,13 @@ pub(crate) fn selector_text(selector: Option<&LabelSelector>) -> String {
     if text.is_empty() { NONE.to_owned() } else { text }
 }
 
-/// The key of a Secret.
+/// Key of a Secret.
 pub(crate) fn credential(reference: Option<&SecretKeySelector>) -> String {
     let reference = reference.filter(|reference| !reference.name.is_empty());
     reference.map_or_else(|| NONE.to_owned(), |one| format!("Secret {}, key {}", one.name, one.key))
 }
 
-/// A length of time for which the server has a default.
+/// Duration for which the server has a default.
 pub(crate) fn or_server_default(length: Option<Duration>) -> String {
     length.map_or_else(|| "<the server's>".to_owned(), |length| length.to_string())
 }

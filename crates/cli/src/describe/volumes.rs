@@ -1,4 +1,4 @@
-//! What plugins do with the volumes of a run: how much is done, how fast, and what went wrong.
+//! Work of plugins on the volumes of a run: progress, speed and errors.
 
 use bowline_api::Duration;
 use bowline_api::volume_plugin::VolumePluginOutcome;
@@ -11,7 +11,7 @@ use crate::key_value_page::KeyValuePage;
 use crate::rate::TransferRate;
 use crate::volume_progress::{UnitProgress, VolumeProgress, VolumeReport, VolumeTotals};
 
-/// For people. Nothing at all of a run without such volumes.
+/// Text for people; empty for a run without such volumes.
 pub(crate) fn text<R: VolumeReport>(
     page: &mut KeyValuePage,
     transfers: &FetchedVolumeProgress,
@@ -69,7 +69,7 @@ fn write_volume(page: &mut KeyValuePage, transfer: &VolumeProgress) {
     }
 }
 
-/// For programs, added to a document.
+/// Adds the volumes to a document for programs.
 pub(crate) fn json<R: VolumeReport>(
     to: &mut Value,
     transfers: &FetchedVolumeProgress,
@@ -117,7 +117,7 @@ fn volume_document(transfer: &VolumeProgress) -> Value {
         "completionTimestamp": transfer.ended,
         "message": transfer.message,
     });
-    // Only where there are any, which is seldom.
+    // Only if there are any, which is rare.
     if let Some(UnitProgress { name, done, total }) = units {
         document["units"] = json!({"name": name, "done": done, "total": total});
     }
@@ -136,7 +136,7 @@ fn rounded(number: f64) -> u64 {
     number.round() as u64
 }
 
-/// A length of time as Go spells it.
+/// Duration as Go spells it.
 fn go_duration(seconds: u64) -> Duration {
     Duration::from_seconds(i64::try_from(seconds).unwrap_or(i64::MAX))
 }

@@ -1,8 +1,8 @@
-//! Something that nobody else has.
+//! Unique names for requests.
 
 use std::hash::{BuildHasher as _, RandomState};
 
-/// Thirty-two hexadecimal digits, random enough to tell one request from another; not a secret.
+/// Thirty-two hexadecimal digits, random enough to distinguish requests; not a secret.
 pub(super) fn hex() -> String {
     let word = || RandomState::new().hash_one(std::process::id());
     format!("{:016x}{:016x}", word(), word())

@@ -1,4 +1,4 @@
-//! A download as something that a thread can read.
+//! A download as a blocking reader for a thread.
 
 use std::io::{self, Read};
 
@@ -8,10 +8,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Body;
 
-/// Pieces that may wait for a slow reader.
+/// Chunks that may wait for a slow reader.
 const MAX_QUEUED_CHUNKS: usize = 16;
 
-/// What has been downloaded so far, in order. It blocks while nothing has.
+/// Downloaded bytes in order. Blocks while there are none.
 #[derive(Debug)]
 pub(crate) struct Reader {
     receiver: mpsc::Receiver<Bytes>,
@@ -19,9 +19,9 @@ pub(crate) struct Reader {
 }
 
 impl Body {
-    /// Hands the file to a reader on another thread. What is returned besides downloads while it is
-    /// polled, until the end, or until nobody reads any more. If it fails the reader sees an early
-    /// end, so that its error counts first.
+    /// Passes the file to a reader on another thread. The returned future downloads while it is polled, until the end,
+    /// or until the reader is dropped. If it fails, the reader sees an early end, so the download's error must be
+    /// checked first.
     pub(crate) fn into_reader(mut self) -> (Reader, impl Future<Output = anyhow::Result<()>>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let download = async move {
@@ -35,9 +35,9 @@ impl Body {
         (Reader { receiver, current: Bytes::new() }, download)
     }
 
-    /// Lets `read` have the file while it is downloaded, and returns what it makes of it. It has a thread
-    /// of its own, not one of the runtime's: whoever it writes to may pause for hours and then leave with
-    /// Ctrl-C, and nobody waits for this one.
+    /// Runs `read` on the file while it is downloaded, and returns its result. `read` has its own thread, not one of
+    /// the runtime's: the receiver of its output may pause for hours and then end with Ctrl-C, and the process must not
+    /// wait for this thread.
     pub(crate) async fn read_in_thread<T: Send + 'static>(
         self,
         thread_name: &str,
@@ -53,7 +53,7 @@ impl Body {
             .context("cannot start a thread")?;
         let downloaded = download.await;
         let result = result.await;
-        // A download that broke off looks like damage to the one who reads.
+        // A download that broke off looks like a damaged file to the reader.
         downloaded?;
         result.unwrap_or_else(|_| Err(anyhow!("the file was not read completely")))
     }
@@ -75,7 +75,7 @@ impl Read for Reader {
 
 #[cfg(test)]
 impl Reader {
-    /// A reader of these pieces.
+    /// Reader of these chunks.
     pub(crate) fn from_chunks(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let (sender, receiver) = mpsc::channel(1 << 16);
         for piece in pieces {

@@ -1,16 +1,15 @@
-//! Lines of text, of a log say: what belongs to an address, and what follows a word for something secret.
+//! Lines of text, of a log for example: secrets in addresses, and after words for a secret.
 
 use super::{REDACTED, is_secret, normalized};
 
-/// How a block with a key or certificate begins and ends.
+/// Beginning and end of a block with a key or certificate.
 const BEGIN: &str = "-----BEGIN ";
 const END: &str = "-----END ";
 const DASHES: &str = "-----";
-/// Ways to say who one is that are followed by one word.
+/// Authentication schemes that are followed by one word.
 const AUTH_SCHEMES: [&str; 2] = ["bearer", "basic"];
 
-/// Takes out the blocks in which keys are written. One without an end goes on for as long as its lines
-/// look like one.
+/// Removes the blocks in which keys are written. One without an end extends as long as its lines look like part of it.
 pub(super) fn without_pem(text: &str) -> String {
     let mut clean = String::with_capacity(text.len());
     let mut rest = text;
@@ -18,7 +17,7 @@ pub(super) fn without_pem(text: &str) -> String {
         clean.push_str(&rest[..start]);
         clean.push_str(REDACTED);
         let block = &rest[start + BEGIN.len()..];
-        // Never past the next one, which has an end of its own.
+        // Never past the next block, which has its own end.
         let limit = block.find(BEGIN).unwrap_or(block.len());
         let end = block[..limit].find(END).map(|at| at + END.len());
         let end = end.and_then(|at| block[at..].find(DASHES).map(|more| at + more + DASHES.len()));
@@ -28,7 +27,7 @@ pub(super) fn without_pem(text: &str) -> String {
     clean
 }
 
-/// How much of a text belongs to a block that was cut off.
+/// Length of a block that was cut off.
 fn truncated_block_length(block: &str) -> usize {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
     let mut length = 0;
@@ -37,18 +36,18 @@ fn truncated_block_length(block: &str) -> usize {
         if index > 0 && (words.is_empty() || !words.chars().all(is_of_key)) {
             break;
         }
-        // The end of the line is not part of it.
+        // The line end is not part of it.
         length += line.len();
     }
     block[..length].trim_end_matches(['\n', '\r']).len()
 }
 
-/// Takes what is secret out of one line.
+/// Removes secrets from one line.
 pub(super) fn redact_line(line: &str) -> String {
     redact_bare_keys(&redact_assignments(&redact_urls(line)))
 }
 
-/// Takes out words that are keys by their own looks, whatever stands before them.
+/// Removes words that are recognisable as keys, whatever stands before them.
 fn redact_bare_keys(line: &str) -> String {
     let is_of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut clean = String::with_capacity(line.len());
@@ -64,15 +63,14 @@ fn redact_bare_keys(line: &str) -> String {
     clean
 }
 
-/// Whether a word is a key of a cloud, a forge or an API server: such begin with letters of their own and
-/// are long.
+/// True if a word is a key of a cloud, a forge or an API server: those have a known prefix and are long.
 fn is_key(word: &str) -> bool {
-    /// The first letters, and the fewest that there are in all.
+    /// Prefix, and smallest total length.
     const KEYS: [(&str, usize); 14] = [
-        // AWS: the id of a key for long, and of one for a while.
+        // AWS: id of a permanent key, and of a temporary one.
         ("AKIA", 20),
         ("ASIA", 20),
-        // A JSON web token, as of a ServiceAccount: `{"` in base64.
+        // JSON web token, as of a ServiceAccount: `{"` in base64.
         ("eyJ", 30),
         // GitHub and GitLab.
         ("ghp_", 30),
@@ -82,17 +80,17 @@ fn is_key(word: &str) -> bool {
         ("ghr_", 30),
         ("github_pat_", 30),
         ("glpat-", 20),
-        // Google: an API key, and a token.
+        // Google: API key, and token.
         ("AIza", 35),
         ("ya29.", 30),
-        // Slack, which alerts go to.
+        // Slack, which receives alerts.
         ("xoxb-", 20),
         ("xoxp-", 20),
     ];
     KEYS.iter().any(|(start, length)| word.starts_with(start) && word.len() >= *length)
 }
 
-/// Takes users, passwords and all that follows a `?` out of addresses of any kind.
+/// Removes users, passwords and everything after a `?` from addresses of any kind.
 fn redact_urls(line: &str) -> String {
     const AFTER_SCHEME: &str = "://";
     let mut clean = String::with_capacity(line.len());
@@ -117,12 +115,12 @@ fn redact_urls(line: &str) -> String {
     clean
 }
 
-/// How much of an address is `user:password@`.
+/// Length of `user:password@` in an address.
 fn user_info_length(address: &str) -> usize {
     let host = &address[..address.find(['/', '?', '#']).unwrap_or(address.len())];
     let length_with = |text: &str| text.rfind('@').map_or(0, |at| at + 1);
     match host.split_once(':') {
-        // What follows the colon is no port, so that it may be a password with a `/` in it.
+        // The text after the colon is not a port, so it may be a password that contains a `/`.
         Some((_, port)) if !host.contains('@') && !port.chars().all(|c| c.is_ascii_digit()) => {
             length_with(address)
         }
@@ -130,7 +128,7 @@ fn user_info_length(address: &str) -> usize {
     }
 }
 
-/// Takes out what follows `password=`, `token: `, `--password` and the like, and `Bearer`.
+/// Removes the text after `password=`, `token: `, `--password` and the like, and `Bearer`.
 fn redact_assignments(line: &str) -> String {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let mut clean = String::with_capacity(line.len());
@@ -154,7 +152,7 @@ fn redact_assignments(line: &str) -> String {
     clean
 }
 
-/// Where something secret begins after a word, and how long it is.
+/// Position of a secret after a word, and its length.
 fn find_secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
     let is_scheme = AUTH_SCHEMES.iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
     let name = normalized(word);
@@ -171,7 +169,7 @@ fn find_secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
     }
     let gap = match assignment_sign_length(after) {
         Some(gap) => gap,
-        // `--password word`; of other words one by itself is no assignment.
+        // `--password word`; other words alone are not an assignment.
         None if word.starts_with('-') && is_secret(word) => space_length(after),
         None => return None,
     };
@@ -182,7 +180,7 @@ fn find_secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
     }
     let first = &value[..word_length(value)];
     if name.ends_with("authorization") {
-        // What follows is said by the word after it.
+        // After a scheme, the secret is the second word.
         let is_scheme = AUTH_SCHEMES.iter().any(|scheme| first.eq_ignore_ascii_case(scheme));
         if is_scheme && value[first.len()..].starts_with(' ') {
             let gap = gap + first.len() + space_length(&value[first.len()..]);
@@ -193,7 +191,7 @@ fn find_secret_after(word: &str, after: &str) -> Option<(usize, usize)> {
     Some((gap, if is_command { line_length(value) } else { first.len() }))
 }
 
-/// The end of a quoted key, and the sign of an assignment with the spaces around it.
+/// End of a quoted key, and the assignment sign with the spaces around it.
 fn assignment_sign_length(after: &str) -> Option<usize> {
     let rest = &after[quote_length(after)..];
     let rest = rest.trim_start_matches(' ');
@@ -202,13 +200,13 @@ fn assignment_sign_length(after: &str) -> Option<usize> {
     is_assignment.then(|| after.len() - value.trim_start_matches(' ').len())
 }
 
-/// A quote, with the backslashes before it if it is one in a quoted text.
+/// Quote, with the backslashes before it if it is part of a quoted text.
 fn quote_length(text: &str) -> usize {
     let slashes = text.len() - text.trim_start_matches('\\').len();
     if text[slashes..].starts_with(['"', '\'', '`']) { slashes + 1 } else { 0 }
 }
 
-/// How long a text is that began with a quote. One that is quoted deeper does not end it.
+/// Length of a text that began with a quote. A deeper quote does not end it.
 fn quoted_length(text: &str, quote: &str) -> usize {
     let depth = quote.len() - 1;
     let sign = &quote[depth..];
@@ -224,7 +222,7 @@ fn space_length(text: &str) -> usize {
     text.len() - text.trim_start_matches(' ').len()
 }
 
-/// A word without quotes.
+/// Length of a word without quotes.
 fn word_length(text: &str) -> usize {
     let is_end =
         |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | ';' | '&' | '}');
@@ -235,7 +233,7 @@ fn line_length(text: &str) -> usize {
     text.trim_end_matches(['\n', '\r']).len()
 }
 
-/// Whether what follows `Basic` is no word of a sentence; after `Bearer` everything is meant.
+/// True if the word after `Basic` is not part of a sentence; after `Bearer` every word counts.
 fn looks_like_a_key(scheme: &str, word: &str) -> bool {
     let is_of_key = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "+/=".contains(c);
     !word.is_empty() && (scheme.eq_ignore_ascii_case("bearer") || word.contains(is_of_key))
@@ -245,7 +243,7 @@ fn looks_like_a_key(scheme: &str, word: &str) -> bool {
 mod tests {
     use super::super::text;
 
-    /// Nobody may ever see it, nor its second half.
+    /// Must never appear in the output, not even its second half.
     const SECRET: &str = "s3cr3t";
 
     #[test]

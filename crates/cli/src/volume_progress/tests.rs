@@ -75,7 +75,7 @@ fn totals_add_up_known_progress_of_all_volumes() {
             "1 of 2 completed, 1 in progress, 0 failed, 2.00 KiB of 4.00 KiB (50 %)",
             "1/2 50%",
         ),
-        // One that has not begun to tell may be of any size.
+        // A volume without a first report may have any size.
         (
             vec![volume("InProgress", 1024, 4096), volume("New", 0, 0)],
             "0 of 2 completed, 2 in progress, 0 failed, 1.00 KiB of -",
@@ -133,7 +133,7 @@ fn plugin_units_are_shown() {
     ]);
     assert_eq!(totals.to_string(), "1 of 2 completed, 1 in progress, 0 failed, Files 20/48 (41 %)");
     assert_eq!(totals.short_text(), "1/2 41%");
-    // Those that count bytes are told apart from them.
+    // Those that count bytes are shown separately.
     let bytes = json!({"bytesDone": 1024, "totalBytes": 2048});
     let mixed = VolumeTotals::from_volumes(&[
         volume("InProgress", files(1, 4)),

@@ -1,4 +1,4 @@
-//! Where remarks go: bars on a terminal, lines elsewhere.
+//! Display of messages: bars on a terminal, lines elsewhere.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _};
@@ -15,10 +15,9 @@ use crate::output::{self, strip_control_chars};
 use crate::run::{Run, Stage, Summary};
 use crate::volume_progress::{ByteProgress, UnitProgress, VolumeProgress, VolumeTotals};
 
-/// How many volumes have a bar of their own at a time.
+/// Number of volumes that have a bar at a time.
 const MAX_BARS: usize = 8;
 
-/// Where remarks go.
 pub(super) struct Display {
     bars: Option<Bars>,
 }
@@ -32,7 +31,7 @@ struct Bars {
 
 struct VolumeBar {
     bar: ProgressBar,
-    /// How far it was when it was first seen.
+    /// Position when it was first seen.
     initial_position: u64,
 }
 
@@ -77,7 +76,7 @@ impl Display {
                     installation.namespace(),
                     noun = R::NOUN,
                 )),
-                // What else there is to say, the bars do.
+                // The bars show everything else.
                 _ if self.bars.is_some() => {}
                 ProgressMessage::State(state) => self.print_line(&format!("{name}: {state}")),
                 ProgressMessage::Progress(done, total) => {
@@ -130,7 +129,7 @@ impl Bars {
         self.run.set_style(style(template));
     }
 
-    /// A bar for each volume that is at work, as far as there is room.
+    /// One bar for each volume in progress, up to the limit.
     fn show_volumes(&mut self, transfers: &[VolumeProgress]) {
         let shown = volumes_in_progress(transfers);
         let key = |transfer: &VolumeProgress| (transfer.volume.clone(), transfer.snapshot.clone());
@@ -148,13 +147,13 @@ impl Bars {
             let template = |has_rate| volume_template(total, position, has_rate, counts.is_some());
             let VolumeBar { bar, initial_position: first } =
                 self.volumes.entry(key(transfer)).or_insert_with(|| {
-                    // It is drawn as soon as it is added, so it must have its looks by then.
+                    // A bar is drawn as soon as it is added, so its style must be set by then.
                     let bar = ProgressBar::no_length()
                         .with_style(style(template(false)))
                         .with_prefix(strip_control_chars(transfer.name()));
                     let bar = self.all.add(bar);
                     bar.set_position(position);
-                    // What was done before says nothing about the speed.
+                    // Earlier progress does not count for the speed.
                     bar.reset_eta();
                     VolumeBar { bar, initial_position: position }
                 });
@@ -168,7 +167,7 @@ impl Bars {
     }
 }
 
-/// How far a volume is, and in what that is counted if not in bytes.
+/// Progress of a volume, and its unit if not bytes.
 fn measured_progress(transfer: &VolumeProgress) -> (ByteProgress, Option<&str>) {
     match &transfer.units {
         Some(UnitProgress { name, done, total }) if transfer.bytes.is_unknown() => {
@@ -200,11 +199,11 @@ fn volume_template(
 
 fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template);
-    // All of them are understood; a bar that looks otherwise would do no harm.
+    // All templates are valid; a default bar would do no harm.
     style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> ")
 }
 
-/// The volumes that are worth a bar: those that plugins are at, in the order in which they came.
+/// Volumes that get a bar: those that plugins are processing, in order of appearance.
 fn volumes_in_progress(transfers: &[VolumeProgress]) -> Vec<&VolumeProgress> {
     let is_in_progress = |transfer: &&VolumeProgress| {
         let has_begun = match &transfer.phase {

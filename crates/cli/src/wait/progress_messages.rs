@@ -1,4 +1,4 @@
-//! Decides what is worth saying while a run is waited for, from what it is shown and nothing else.
+//! Chooses the messages to print while waiting for a run, from its input only.
 
 use std::time::Duration;
 
@@ -8,27 +8,25 @@ use super::{NO_SERVER_HINT_DELAY, WaitReason};
 use crate::run::{Run, Stage, Summary};
 use crate::volume_progress::{VolumeProgress, VolumeTotals};
 
-/// How often a line about progress is worth it.
+/// Interval of progress lines.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Something worth a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProgressMessage {
-    /// It is in another state than before.
+    /// The state has changed.
     State(String),
-    /// So many items are done, of so many known.
+    /// Items done, and total known so far.
     Progress(i64, i64),
-    /// So many operations have ended, of so many.
+    /// Operations ended, and their number.
     Operations(i64, i64),
-    /// So far are the plugins with its volumes.
+    /// Progress of the plugins on its volumes.
     Volumes(VolumeTotals),
-    /// Nobody seems to be at it.
+    /// No server seems to work on it.
     NoServer,
-    /// Another run is worked on first, which has this name.
+    /// Another run, with this name, is processed first.
     WaitsForRun(String),
 }
 
-/// Decides what is worth saying.
 #[derive(Debug, Default)]
 pub(super) struct ProgressMessages {
     reason: WaitReason,
@@ -36,7 +34,7 @@ pub(super) struct ProgressMessages {
     items: (i64, i64),
     operations: (i64, i64),
     volumes: VolumeTotals,
-    /// When it last spoke of a state or items, and of volumes.
+    /// Time of the last message about state or items, and about volumes.
     last_message: Duration,
     last_volume_message: Duration,
     has_hinted: bool,
@@ -76,7 +74,7 @@ impl ProgressMessages {
             self.last_volume_message = elapsed;
             messages.push(ProgressMessage::Volumes(volumes));
         }
-        // A server that has seen a cancel says so at once.
+        // A server that has seen a cancellation reports it at once.
         let is_unnoticed = match self.reason {
             WaitReason::Result => stage == Stage::New,
             WaitReason::Cancel => !stage.is_terminal() && self.state != condition::CANCELING,

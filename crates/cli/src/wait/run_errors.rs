@@ -1,4 +1,4 @@
-//! What went wrong in a run that has ended, in a few lines: a count alone sends everybody to look for it.
+//! Errors of a run that has ended, in a few lines: a count alone would make every user search for them.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use crate::installation::Installation;
 use crate::output::strip_control_chars;
 use crate::run::Run;
 
-/// How many errors and warnings are told. The rest is for `describe`.
+/// Number of errors and warnings printed. `describe` has the rest.
 const MAX_MESSAGES: usize = 5;
-/// How long the server may take to give them out. The run has ended, and its summary is on the screen.
+/// Longest wait for the server to provide them. The run has ended, and its summary is on the screen.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The first errors and warnings of a run, unless the user has seen enough. None if they cannot be had: `describe` says
-/// why.
+/// First errors and warnings of a run, unless the user interrupts. None if they cannot be downloaded: `describe` gives
+/// the reason.
 pub(super) async fn first_errors_and_warnings<R: Run>(
     installation: &Installation,
     run: &R,
@@ -46,7 +46,7 @@ pub(super) async fn first_errors_and_warnings<R: Run>(
     }
 }
 
-/// The first of them, errors before warnings, with how many more there are.
+/// First lines, errors before warnings, with the number of further ones.
 fn first_lines(results: &Results) -> Vec<String> {
     let kinds = [("error", &results.errors), ("warning", &results.warnings)];
     let all = kinds.into_iter().flat_map(|(kind, messages)| {

@@ -81,7 +81,7 @@ fn no_server_hint_for_unnoticed_cancel_is_given_once() {
     assert!(!messages.observe(&running(), &[], seconds(9)).contains(&ProgressMessage::NoServer));
     assert!(messages.observe(&running(), &[], seconds(10)).contains(&ProgressMessage::NoServer));
     assert!(!messages.observe(&running(), &[], seconds(60)).contains(&ProgressMessage::NoServer));
-    // A server that has seen it says so.
+    // A server that has seen the cancellation reports it.
     let mut canceling = running();
     let condition = json!({
         "type": "Canceling", "status": "True", "reason": "r", "message": "",
@@ -92,7 +92,7 @@ fn no_server_hint_for_unnoticed_cancel_is_given_once() {
     }
     let mut messages = ProgressMessages::new(WaitReason::Cancel);
     assert!(!messages.observe(&canceling, &[], seconds(60)).contains(&ProgressMessage::NoServer));
-    // One that was only asked for is not expected to be canceled.
+    // A run without a cancel request is not expected to be cancelled.
     let mut messages = ProgressMessages::new(WaitReason::Result);
     assert!(!messages.observe(&running(), &[], seconds(60)).contains(&ProgressMessage::NoServer));
 }

@@ -1,4 +1,4 @@
-//! Claims: the volume belongs to a bound one, and what ties it to its past does not.
+//! PersistentVolumeClaims: adds the volume of a bound claim, and removes fields of its old binding.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,16 @@ use serde_json::{Map, Value};
 
 use super::{id, unreadable_item_error};
 
-/// Adds the volume of a bound claim, and removes from the claim what would keep it from being
-/// restored: where its data once came from, by which labels it chose its volume, and labels of
-/// earlier backups and restores.
+/// Adds the volume of a bound claim, and removes the fields that would prevent its restore: its
+/// data source, the selector of its volume, and labels of earlier backups and restores.
 ///
 /// Velero calls it `velero.io/pv`.
 pub(super) struct ClaimAction;
 
-/// What labels of a selector begin with that a restore has put there.
+/// Prefix of selector labels that a restore has added.
 const VELERO_LABEL_PREFIX: &str = "velero.io/";
 
-/// What is read of a claim.
+/// Parsed fields of a claim.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Claim {
@@ -68,14 +67,14 @@ impl Claim {
         serde_json::from_slice(item.json()).map_err(|error| unreadable_item_error(&error))
     }
 
-    /// The volume, if the claim is bound to one.
+    /// Volume of a bound claim.
     pub(super) fn volume(&self) -> Option<ResourceIdentifier> {
         let name = self.spec.volume_name.as_deref().filter(|name| !name.is_empty())?;
         let is_bound = self.status.phase.as_deref() == Some("Bound");
         is_bound.then(|| id("", "persistentvolumes", "", name))
     }
 
-    /// A claim that wants no class is bound by its selector, so that one is kept.
+    /// True if the selector is kept: a claim with an empty storage class is bound by its selector.
     fn keeps_selector(&self) -> bool {
         self.spec.storage_class_name.as_deref() == Some("")
     }
@@ -94,7 +93,7 @@ impl Claim {
     }
 }
 
-/// Whether a label of a claim is left over from another backup or restore.
+/// True for a label left over from another backup or restore.
 fn is_stale(key: &str, value: &str, backup: &str) -> bool {
     match key {
         label::RESTORE_NAME | label::VOLUME_SNAPSHOT_NAME | annotation::MUST_INCLUDE_ON_BACKUP => {
@@ -105,7 +104,7 @@ fn is_stale(key: &str, value: &str, backup: &str) -> bool {
     }
 }
 
-/// The claim without its past.
+/// Claim without the fields of its old binding.
 fn strip_stale_fields(item: &Item, claim: &Claim, backup: &str) -> Result<Item> {
     let broken = |error| Error::new(Code::Internal, format!("cannot change the claim: {error}"));
     let mut object: Value = item.parse().map_err(broken)?;
@@ -126,7 +125,7 @@ fn strip_stale_fields(item: &Item, claim: &Claim, backup: &str) -> Result<Item> 
     Item::from_object(&object).map_err(broken)
 }
 
-/// Keeps some entries of a map within a map, and the map itself only if it is not empty.
+/// Keeps some entries of a nested map, and the map itself only if it is not empty.
 fn retain(parent: &mut Map<String, Value>, key: &str, keep: impl Fn(&str, &Value) -> bool) {
     if let Some(map) = parent.get_mut(key).and_then(Value::as_object_mut) {
         map.retain(|key, value| keep(key, value));

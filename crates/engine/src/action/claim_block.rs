@@ -1,4 +1,4 @@
-//! What must be backed up together with a claim.
+//! Item block of a PersistentVolumeClaim.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::mounts::Mounts;
 use super::{Reader, id};
 use crate::cluster::Query;
 
-/// Says that the volume of a bound claim belongs to it, the running pods that mount it, and the
-/// claims of its volume group.
+/// Adds to the block of a bound claim its volume, the running pods that mount it, and the claims of
+/// its volume group.
 pub(super) struct ClaimBlock {
     reader: Reader,
     mounts: Arc<Mounts>,
-    /// The label that names the group of a claim; empty if there are no groups.
+    /// Label with the volume group of a claim; empty if there are no groups.
     group_label: String,
     groups: LazyMap<(String, String), Vec<String>>,
 }
@@ -36,7 +36,7 @@ impl ClaimBlock {
         Ok(running.map(|pod| id("", "pods", &of.namespace, pod.facts.name())).collect())
     }
 
-    /// The other claims of the same volume group.
+    /// Other claims of the same volume group.
     async fn group_members(&self, of: &Metadata) -> Result<Vec<ResourceIdentifier>> {
         let labels = of.labels.as_ref();
         let group = labels.and_then(|labels| labels.get(&self.group_label));
@@ -51,7 +51,7 @@ impl ClaimBlock {
         let mut names = Vec::new();
         let query = Query {
             namespace: Some(namespace.to_owned()),
-            // Both come from a claim that has this label, so neither can break the selector.
+            // Both come from a claim with this label, so neither can break the selector.
             label_selector: format!("{}={group}", self.group_label),
             ..Query::default()
         };

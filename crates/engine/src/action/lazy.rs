@@ -1,4 +1,4 @@
-//! What is read when it is first needed.
+//! Values that are read on first use.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_plugin::{Error, Result};
 use tokio::sync::OnceCell;
 
-/// How often a failed reading is begun again. After that the last failure is the answer: a list
-/// that is forbidden must not be asked for once for every item.
+/// Number of attempts at a failing read. After that the last failure is the answer: a forbidden
+/// list must not be requested again for every item.
 const MAX_ATTEMPTS: usize = 3;
 
-/// A value that is read when it is first needed, once for all who need it.
+/// Value that is read on first use, once for all callers.
 pub(super) struct Lazy<T> {
     value: OnceCell<T>,
     failures: Mutex<Vec<Error>>,
@@ -24,7 +24,7 @@ impl<T> Default for Lazy<T> {
 }
 
 impl<T: Send> Lazy<T> {
-    /// The value. `read` is awaited only by the first who asks; the others wait for it.
+    /// Value. `read` is awaited only by the first caller; the others wait for it.
     pub(super) async fn get(&self, read: impl Future<Output = Result<T>> + Send) -> Result<&T> {
         let try_to_read = || async {
             if let Some(error) = self.exhausted_error() {
@@ -46,7 +46,7 @@ impl<T: Send> Lazy<T> {
     }
 }
 
-/// Values that are read when they are first needed, by a key.
+/// Values by key that are read on first use.
 pub(super) struct LazyMap<K, T> {
     values: Mutex<HashMap<K, Arc<Lazy<T>>>>,
 }
@@ -58,7 +58,7 @@ impl<K, T> Default for LazyMap<K, T> {
 }
 
 impl<K: Eq + Hash, T> LazyMap<K, T> {
-    /// The value of a key, read or not.
+    /// Value of a key, read or not.
     pub(super) fn entry(&self, key: K) -> Arc<Lazy<T>> {
         let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(values.entry(key).or_default())

@@ -1,4 +1,4 @@
-//! Which pods mount which claims.
+//! Pods by the claims that they mount.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,20 +11,19 @@ use super::pod::Pod;
 use crate::backup::volume::PodFacts;
 use crate::cluster::Query;
 
-/// The pods that mount claims. They are listed when the first claim is asked about, once for all items of a
-/// run, and little is kept of them.
+/// Pods that mount claims. They are listed on the first use, once for all items of a run, and
+/// little is kept of them.
 pub(crate) struct Mounts {
     reader: Reader,
-    /// The namespaces that the run is limited to. Then pods are listed in each of them that has
-    /// claims, else in all at once.
+    /// Namespaces that the run is limited to. Then pods are listed in each of them that has claims,
+    /// else in all at once.
     namespaces: HashSet<String>,
     listed: LazyMap<String, ByNamespace>,
 }
 
-/// A pod that mounts a claim.
 #[derive(Clone, Debug)]
 pub(crate) struct MountingPod {
-    /// What it says of its volumes.
+    /// Volumes of the pod.
     pub(crate) facts: Arc<PodFacts>,
     pub(crate) is_running: bool,
 }
@@ -37,12 +36,12 @@ impl Mounts {
         Self { reader, namespaces: namespaces.into_iter().collect(), listed: LazyMap::default() }
     }
 
-    /// The pods that mount a claim, whether or not they are part of the run.
+    /// Pods that mount a claim, included in the run or not.
     pub(crate) async fn of_claim(&self, namespace: &str, claim: &str) -> Result<Vec<MountingPod>> {
         let scope = match (self.namespaces.is_empty(), self.namespaces.contains(namespace)) {
             (true, _) => None,
             (false, true) => Some(namespace.to_owned()),
-            // The run takes nothing from there.
+            // The run does not include this namespace.
             (false, false) => return Ok(Vec::new()),
         };
         let listed = self.listed.entry(scope.clone().unwrap_or_default());
@@ -56,7 +55,7 @@ impl Mounts {
         let query = Query { namespace, ..Query::default() };
         let collect_mounts = |object: &crate::Object| {
             let pod: Pod = serde_json::from_slice(object.item.json())?;
-            // Most pods mount nothing, so that only the others are read whole.
+            // Most pods mount no claims, so only the others are parsed completely.
             let mut claims = pod.claims().peekable();
             if claims.peek().is_none() {
                 return Ok(());

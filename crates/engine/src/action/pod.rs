@@ -1,4 +1,4 @@
-//! Pods: their claims and their PriorityClass belong to them.
+//! Pods: adds their claims and their PriorityClass.
 
 use async_trait::async_trait;
 use bowline_api::Backup;
@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use super::{id, unreadable_item_error};
 
-/// Adds what a pod needs, and says that it belongs to it.
+/// Adds the claims and the PriorityClass of a pod to the backup and to its item block.
 pub(super) struct PodAction;
 
-/// What is read of a pod.
+/// Parsed fields of a pod.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pod {
@@ -55,13 +55,13 @@ struct Status {
 }
 
 impl Pod {
-    /// Whether it runs and is meant to go on.
+    /// True if the pod runs and is not being deleted.
     pub(super) fn is_running(&self) -> bool {
         self.status.phase.as_deref() == Some("Running")
             && self.metadata.deletion_timestamp.is_none()
     }
 
-    /// The claims that its volumes are, by name.
+    /// Names of the claims among its volumes.
     pub(super) fn claims(&self) -> impl Iterator<Item = &str> {
         let volumes = self.spec.volumes.iter().flatten();
         volumes

@@ -1,4 +1,4 @@
-//! ServiceAccounts: what they may do in the whole cluster belongs to them.
+//! ServiceAccounts: adds their cluster-wide permissions.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,23 +16,23 @@ use crate::cluster::Query;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
-/// Adds the ClusterRoleBindings that name a ServiceAccount, and their ClusterRoles, and says that
-/// they belong to it.
+/// Adds the ClusterRoleBindings that name a ServiceAccount, and their ClusterRoles, to the backup
+/// and to its item block.
 pub(super) struct ServiceAccount {
     reader: Reader,
     bindings: Lazy<Bindings>,
 }
 
-/// The bindings of the cluster, as far as they are about ServiceAccounts.
+/// ClusterRoleBindings with ServiceAccounts as subjects.
 #[derive(Default)]
 struct Bindings {
-    /// The name of each and of its role.
+    /// Names of each binding and of its role.
     all: Vec<(Box<str>, Box<str>)>,
-    /// Places in `all`, by the namespace and the name of a ServiceAccount.
+    /// Indices into `all`, by namespace and name of a ServiceAccount.
     by_subject: HashMap<String, HashMap<String, Vec<usize>>>,
 }
 
-/// What is read of a binding.
+/// Parsed fields of a binding.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Binding {

@@ -21,7 +21,7 @@ fn texts(ids: &[ResourceIdentifier]) -> Vec<String> {
     ids.iter().map(ToString::to_string).collect()
 }
 
-/// A cluster and all the actions on it.
+/// Cluster with all actions.
 struct ActionTest {
     fake: Arc<Fake>,
     backup_item: Vec<NamedAction<dyn BackupItemAction>>,
@@ -383,7 +383,7 @@ async fn list_that_failed_once_is_retried_next_time() {
     });
     let error = bench.related("velero.io/pvc", &bound("data")).await.unwrap_err();
     assert_eq!(error.code(), Code::PermissionDenied);
-    // The whole list again, with one broken object in it, which changes nothing for the others.
+    // The whole list again, with one broken object in it, which does not affect the others.
     bench.fake.fail_list("pods", 1, || cluster::Error::Object(crate::item::InvalidObject::NoName));
     let related = bench.related("velero.io/pvc", &bound("log")).await.unwrap();
     assert_eq!(related, ["persistentvolumes/pv-log", "pods/shop/db-0"]);

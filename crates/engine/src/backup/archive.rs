@@ -1,10 +1,10 @@
-//! The archive: a tar of JSON files, compressed, written by a thread of its own.
+//! The archive: a compressed tar of JSON files, written by a thread of its own.
 //!
-//! Items come in from many tasks through a channel and go out as a stream that is uploaded while it
-//! is written. What is under way is bounded: whoever appends waits when the upload is slower.
+//! Items arrive from many tasks through a channel and leave as a stream that is uploaded while it is written. The
+//! amount in flight is bounded: a task that appends waits when the upload is slower.
 //!
-//! Velero writes the item twice when it is in the version that the API server prefers: once without
-//! a version in its path, for readers that know of one version only.
+//! Velero writes an item twice when it is in the version that the API server prefers: once without a version in its
+//! path, for readers that know one version only.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -19,20 +19,20 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// What the format of archives is called, in `metadata/version` and in the status of backups.
+/// Version of the archive format, in `metadata/version` and in the status of backups.
 pub const FORMAT_VERSION: &str = "1.1.0";
 
-/// How many items wait for the thread.
+/// Number of items that wait for the thread.
 const QUEUE_CAPACITY: usize = 64;
 /// The mode of all files.
 const FILE_MODE: u32 = 0o755;
-/// How much is compressed. Every item is there twice, so that compressing takes more time than all else
-/// together; the default level takes a third longer for a tenth less.
+/// Compression level. Every item is stored twice, so compression takes more time than everything else together; the
+/// default level takes a third longer for a tenth less.
 const COMPRESSION_LEVEL: Compression = Compression::new(4);
-/// What is appended to the folder of the preferred version.
+/// Suffix of the preferred version's folder.
 const PREFERRED_VERSION_SUFFIX: &str = "-preferredversion";
 
-/// Where items are put in.
+/// Sender of items to the archive's thread.
 #[derive(Clone, Debug)]
 pub(super) struct Archive {
     entries: mpsc::Sender<Message>,
@@ -44,45 +44,44 @@ enum Message {
     Abort,
 }
 
-/// One item on its way into the archive.
 #[derive(Debug)]
 pub(super) struct Entry {
     paths: [String; 2],
     item: Item,
-    /// Its part of what may be in flight.
+    /// Its share of the in-flight budget.
     _budget: Option<OwnedSemaphorePermit>,
 }
 
-/// The archive has stopped taking items: writing or uploading it failed.
+/// The archive accepts no more items: writing or uploading it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the archive cannot be written any more")]
 pub(super) struct ArchiveClosed;
 
-/// The thread that writes.
+/// The thread that writes the archive.
 #[derive(Debug)]
 pub(super) struct ArchiveWriter {
     thread: JoinHandle<io::Result<Sealed>>,
 }
 
-/// An archive that was written to its end.
+/// An archive that was written completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
-    /// How many items are in it.
+    /// Number of items.
     pub items: usize,
-    /// How long it is, compressed.
+    /// Compressed size.
     pub bytes: u64,
 }
 
 impl Entry {
-    /// An item in the version that it was read in. Actions may have changed it since, but not the
-    /// place of its version.
+    /// An item in the version in which it was read. Actions may have changed it since, but not the version in its
+    /// path.
     pub(super) fn new(object: &Object, budget: Option<OwnedSemaphorePermit>) -> Self {
         let Object { resource, namespace, name, item, .. } = object;
         Self { paths: paths(resource, namespace, name), item: item.clone(), _budget: budget }
     }
 }
 
-/// Both paths of an item that is in the preferred version, as all that we read are.
+/// Both paths of an item in the preferred version; every item is read in that version.
 pub(super) fn paths(resource: &Resource, namespace: &str, name: &str) -> [String; 2] {
     let rest = match namespace {
         "" => format!("cluster/{name}.json"),
@@ -95,7 +94,7 @@ pub(super) fn paths(resource: &Resource, namespace: &str, name: &str) -> [String
     ]
 }
 
-/// Starts an archive. It ends when all clones of the [`Archive`] are gone.
+/// Starts an archive. It ends when all clones of the [`Archive`] are dropped.
 pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, ArchiveWriter)> {
     let (entries, receiver) = mpsc::channel(QUEUE_CAPACITY);
     let (writer, stream) = pipe::pipe();
@@ -106,20 +105,19 @@ pub(super) fn start(now: Timestamp) -> io::Result<(Archive, ByteStream, ArchiveW
 }
 
 impl Archive {
-    /// Appends an item.
     pub(super) async fn append(&self, entry: Entry) -> Result<(), ArchiveClosed> {
         self.entries.send(Message::Entry(entry)).await.map_err(|_| ArchiveClosed)
     }
 
-    /// Ends the archive in an error, so that nothing of it is kept.
+    /// Ends the archive with an error, so that nothing of it is kept.
     pub(super) async fn abort(&self) {
-        // One that is closed has broken off already.
+        // A closed channel means that the archive has already been aborted.
         let _ = self.entries.send(Message::Abort).await;
     }
 }
 
 impl ArchiveWriter {
-    /// Waits for the end.
+    /// Waits for the end of the archive.
     pub(super) async fn finish(self) -> io::Result<Sealed> {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         match joined {
@@ -152,7 +150,7 @@ fn write(
     Ok(Sealed { items, bytes: counted.bytes })
 }
 
-/// An archive that is written to something.
+/// A builder of an archive that is written to `into`.
 pub(super) fn builder<W: io::Write>(into: W) -> tar::Builder<GzEncoder<W>> {
     tar::Builder::new(GzEncoder::new(into, COMPRESSION_LEVEL))
 }
@@ -167,7 +165,7 @@ pub(super) fn append(
     append_from(tar, path, content.len() as u64, content, seconds)
 }
 
-/// Appends a file of a known size that is read from somewhere.
+/// Appends a file of a known size from a reader.
 pub(super) fn append_from(
     tar: &mut tar::Builder<impl io::Write>,
     path: &str,
@@ -182,7 +180,7 @@ pub(super) fn append_from(
     tar.append_data(&mut header, path, content)
 }
 
-/// Counts what goes through.
+/// Counts the bytes written.
 struct CountingWriter {
     writer: pipe::Writer,
     bytes: u64,

@@ -1,14 +1,14 @@
-//! Items that belong together, and what happens around them.
+//! Item blocks: items that belong together, and the steps around them.
 //!
-//! A block is a pod with its claims, volumes and the other pods that share them, the items of an
-//! order that the user gave, or whatever ItemBlockActions say. Within a block:
+//! A block is a pod with its claims, volumes and the other pods that share them, the items of a user-defined order,
+//! or the items that ItemBlockActions relate. Within a block:
 //!
-//! 1. its volumes are made ready to be snapshotted, and what is about to happen is noted,
-//! 2. the pre-hooks of its pods,
-//! 3. its items and what actions add to them, and side by side with them snapshots of its volumes,
-//! 4. the post-hooks of every pod whose pre-hooks were started, whatever else happened,
-//! 5. claims that CSI drivers have snapshotted, which say which snapshot they have,
-//! 6. only then the journal and the archive, so that no application waits for an upload.
+//! 1. its volumes are prepared for snapshots, and the intents are written to the journal,
+//! 2. the pre-hooks of its pods run,
+//! 3. its items and their additional items are backed up, concurrently with the snapshots of its volumes,
+//! 4. the post-hooks run for every pod whose pre-hooks were started, whatever else happened,
+//! 5. claims that CSI drivers have snapshotted are visited, since they name their snapshot,
+//! 6. only then follow the journal and the archive, so that no application waits for an upload.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -36,20 +36,20 @@ use crate::journal;
 use crate::report::ReportSubject;
 use crate::resource::Resource;
 
-/// How many items a block may have. More would have to be held in memory.
+/// Limit on the items of a block. More would have to be held in memory.
 const MAX_BLOCK_ITEMS: usize = 10_000;
 
-/// How many blocks may wait for CSI drivers at a time, besides those that the workers have.
+/// Limit on the blocks that wait for CSI drivers, besides those that the workers hold.
 const MAX_WAITING_BLOCKS: usize = 32;
 
-/// Groups what was held into blocks, and backs them up side by side.
+/// Groups spooled items into blocks, and backs the blocks up concurrently.
 pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, archive: &Archive) {
     let workers = Arc::new(Semaphore::new(context.options.block_workers));
     let waiting = Arc::new(Semaphore::new(MAX_WAITING_BLOCKS));
     let mut tasks = JoinSet::new();
     let mut builder = BlockBuilder::new(context, spooled);
     loop {
-        // Blocks are made one ahead of the workers, not all at once.
+        // Blocks are built one ahead of the workers, not all at once.
         let Ok(worker) = Arc::clone(&workers).acquire_owned().await else { break };
         let Some(block) = builder.next_block().await else { break };
         let (context, archive) = (Arc::clone(context), archive.clone());
@@ -66,17 +66,17 @@ pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, a
     }
 }
 
-/// Makes blocks of held items.
+/// Builds blocks from spooled items.
 struct BlockBuilder<'a> {
     context: &'a Context,
     spooled: Vec<Option<SpooledItem>>,
-    /// Where an item is among them, by its key.
+    /// Index of each item, by its key.
     indexes: HashMap<u128, usize>,
-    /// What was asked for although it was not collected. It is in a block now, or will never be.
+    /// Items requested although they were not collected. Each is in a block now, or never will be.
     fetched: HashSet<ResourceIdentifier>,
-    /// The user's orders: places of items that are one block, by the first place of their resource. Their
-    /// block is the first of the resource, so that ordered volumes and claims are still in the block of a pod
-    /// that has them: pods come first, and take them into their freeze.
+    /// The user's orders: indexes of items that form one block, by the first index of their resource. Their block is
+    /// the first of the resource, so that ordered volumes and claims still join the block of a pod that uses them:
+    /// pods come first, and include them in their freeze window.
     orders: BTreeMap<usize, Vec<usize>>,
     next_index: usize,
 }
@@ -84,7 +84,7 @@ struct BlockBuilder<'a> {
 impl<'a> BlockBuilder<'a> {
     fn new(context: &'a Context, spooled: Vec<SpooledItem>) -> Self {
         let mut spooled = spooled;
-        // Lists arrive in any order; pods lead, and volumes follow their claims.
+        // Lists arrive in any order; pods come first, and volumes follow their claims.
         let order: HashMap<_, _> = context.resources.iter().map(|r| &r.id).zip(0..).collect();
         spooled.sort_by(|one, other| {
             let key =
@@ -93,7 +93,7 @@ impl<'a> BlockBuilder<'a> {
                 .cmp(&key(other))
                 .then_with(|| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)))
         });
-        // A page that was asked for twice gives its objects twice.
+        // A page that was requested twice returns its objects twice.
         spooled.dedup_by(|one, other| {
             (&one.resource.id, &one.namespace, &one.name)
                 == (&other.resource.id, &other.namespace, &other.name)
@@ -108,7 +108,7 @@ impl<'a> BlockBuilder<'a> {
         Self { context, spooled, indexes, fetched: HashSet::new(), orders, next_index: 0 }
     }
 
-    /// What the next block starts with.
+    /// The items that the next block starts with.
     fn next_seed(&mut self) -> Option<Vec<usize>> {
         self.orders.remove(&self.next_index).or_else(|| {
             let place = self.next_index;
@@ -130,14 +130,14 @@ impl<'a> BlockBuilder<'a> {
         None
     }
 
-    /// The items of a seed and everything that is related to them.
+    /// The items of a seed and everything related to them.
     async fn expand_seed(&mut self, seed: Vec<usize>) -> Vec<Object> {
         let mut queue: VecDeque<Object> =
             seed.into_iter().filter_map(|place| self.load_spooled(place)).collect();
         let mut block = Vec::new();
         while let Some(object) = queue.pop_front() {
             for related in related(self.context, &object).await {
-                // Actions spell it as they like.
+                // Actions spell resources in various ways.
                 let Some((resource, id)) = self.context.resolve(&related.id) else {
                     let id = &related.id;
                     let what = format!("names {id}, of a kind that the cluster does not serve");
@@ -174,7 +174,7 @@ impl<'a> BlockBuilder<'a> {
         block
     }
 
-    /// Reads a held item back; none if another block has it.
+    /// Reads a spooled item back; none if another block has it.
     fn load_spooled(&mut self, place: usize) -> Option<Object> {
         let item = self.spooled.get_mut(place)?.take()?;
         let id = item.id();
@@ -183,7 +183,7 @@ impl<'a> BlockBuilder<'a> {
     }
 }
 
-/// The user's orders: for each resource the places of its ordered items, by the first place of the resource.
+/// The user's orders: for each resource the indexes of its ordered items, by the first index of the resource.
 fn orders(context: &Context, spooled: &[SpooledItem]) -> BTreeMap<usize, Vec<usize>> {
     let mut first_places = HashMap::new();
     let mut ordered_places: HashMap<(&str, String), Vec<usize>> = HashMap::new();
@@ -215,16 +215,16 @@ fn orders(context: &Context, spooled: &[SpooledItem]) -> BTreeMap<usize, Vec<usi
     orders
 }
 
-/// An item that an ItemBlockAction says belongs to another.
+/// An item that an ItemBlockAction relates to another.
 struct Related {
     id: ResourceIdentifier,
     action: Name,
-    /// Whether the action is of a plugin. What those that are built in find missing, item actions tell.
+    /// True for the action of a plugin. Item actions report items that the built-in ones find missing.
     is_of_plugin: bool,
 }
 
 impl Related {
-    /// Tells that the item cannot be in the block.
+    /// Reports that the item cannot be in the block.
     fn report_error(&self, context: &Context, of: &Object, what: &str) {
         if self.is_of_plugin {
             let text = format!("the item block action {} {what}", self.action);
@@ -233,7 +233,7 @@ impl Related {
     }
 }
 
-/// What the ItemBlockActions say belongs to an item.
+/// The items that the ItemBlockActions relate to an item.
 async fn related(context: &Context, object: &Object) -> Vec<Related> {
     let mut related = Vec::new();
     for (place, action) in context.item_block_actions.iter().enumerate() {
@@ -245,7 +245,7 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
             context.unless_canceled(asking)
         };
         let answer = match get_related().await {
-            // The plugin may have died of another item, and asking does no harm.
+            // The plugin may have died of another item, and repeating the call does no harm.
             Err(error) if error.class() == Class::Transient && !context.is_aborted() => {
                 get_related().await
             }
@@ -266,7 +266,7 @@ async fn related(context: &Context, object: &Object) -> Vec<Related> {
     related
 }
 
-/// Gets a related item that was not collected.
+/// Reads a related item that was not collected.
 async fn fetch(
     context: &Context,
     of: &Object,
@@ -298,8 +298,8 @@ async fn fetch(
     }
 }
 
-/// Backs up a block. It holds its worker until then, unless it has to wait for a driver: that keeps no other
-/// block from its turn.
+/// Backs up a block. The block holds its worker until the end, unless it has to wait for a CSI driver: such a wait
+/// must not keep other blocks from their turn.
 async fn back_up_block(
     context: &Context,
     block: Vec<Object>,
@@ -331,7 +331,7 @@ async fn back_up_block(
     let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
     let journaled = match block_journal::begin_block(context, pods, intents).await {
         Ok(block) => block,
-        // Nothing has happened yet, and nothing may.
+        // Nothing has been touched yet, and nothing may be.
         Err(error) => {
             for id in ids {
                 if context.visited.mark_visited(&id) {
@@ -354,16 +354,15 @@ async fn back_up_block(
     }
 }
 
-/// What came of a block.
 struct BlockOutcome {
-    /// Whether all of it was taken: one that was not begun in earnest when the server ends is left to the
-    /// next.
+    /// True if the block was backed up completely. A block that had not really started when the server ends is left
+    /// to the next server.
     is_complete: bool,
     /// Pods whose post-hooks did not reach them.
     frozen: Vec<journal::Pod>,
 }
 
-/// Freezes, takes and thaws a block.
+/// Freezes, backs up and thaws a block.
 async fn back_up_frozen(
     context: &Context,
     plans: &[(Object, Plan)],
@@ -382,7 +381,7 @@ async fn back_up_frozen(
             if context.has_stopped() {
                 return false;
             }
-            // Noted before anything can happen to the pod.
+            // Recorded before anything can happen to the pod.
             to_thaw.push((pod, plan));
             failpoint::hit(Point::PreHook);
             let outcome = hook::run_pre(cluster, pod, plan, report, tally).await;
@@ -403,12 +402,12 @@ async fn back_up_frozen(
             join3(visits, by_plugins, csi::create_snapshots(context, csi_planned, sink)).await;
         !context.is_aborted()
     };
-    // Whatever happens in it, the pods are thawed.
+    // The pods are thawed whatever happens in the window.
     let window = AssertUnwindSafe(window).catch_unwind().await;
     let mut unreached = Vec::new();
     for (pod, plan) in to_thaw {
         let thaw = Thaw::new(pod, plan);
-        // One that is not reached keeps no other waiting.
+        // A pod that is not reached must not delay the others.
         if !unreached.is_empty() {
             unreached.push(thaw);
             continue;
@@ -417,7 +416,7 @@ async fn back_up_frozen(
         unreached.extend(thaw.run(hook_context).await);
         failpoint::hit(Point::Thawed);
     }
-    // A run that is canceled thaws all the same, but does not wait for a node that is away.
+    // A canceled run still thaws, but does not wait for a node that is unavailable.
     let given_up = context.stop.child_token();
     let frozen = tokio::select! {
         frozen = hook::retry_thaw_all(hook_context, unreached, &given_up) => frozen,
@@ -441,7 +440,7 @@ async fn back_up_frozen(
     BlockOutcome { is_complete: window.unwrap_or(true) && !context.is_aborted(), frozen }
 }
 
-/// Visits the items of a block, and says which one it is at.
+/// Visits the items of a block, and records the current one.
 async fn visit_all<'a>(
     context: &Context,
     ids: &'a [ResourceIdentifier],
@@ -452,7 +451,7 @@ async fn visit_all<'a>(
         if context.is_aborted() {
             return;
         }
-        // Unless it came in with an item before it.
+        // The item may already have been visited as an additional item.
         if let Some(object) = sink.take_member(id) {
             *visited = Some(id);
             item::visit(context, object, VisitContext::default(), sink).await;
@@ -460,18 +459,18 @@ async fn visit_all<'a>(
     }
 }
 
-/// Whether an item has not been backed up yet.
+/// True if an item has not been backed up yet.
 fn is_new(context: &Context, object: &Object) -> bool {
     !object.is_being_deleted && !context.visited.contains(&object.id())
 }
 
-/// A pod, as it is noted before it is frozen.
+/// A pod as the journal records it before the freeze.
 fn journal_pod(pod: &Object) -> journal::Pod {
     let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
     journal::Pod { namespace, name, uid: uid_of(pod), ran: Vec::new() }
 }
 
-/// What tells an object from another of its name.
+/// The uid of an object, which distinguishes it from others of its name.
 pub(super) fn uid_of(object: &Object) -> String {
     #[derive(Deserialize)]
     struct Envelope {
@@ -486,21 +485,21 @@ pub(super) fn uid_of(object: &Object) -> String {
     read.map(|envelope| envelope.metadata.uid).unwrap_or_default()
 }
 
-/// Sees to it that a pod is not stored with its block, nor by another way.
+/// Keeps a pod from being stored, with its block or in any other way.
 fn exclude_pod(context: &Context, sink: &Sink<'_>, pod: &ResourceIdentifier) {
     context.visited.mark_visited(pod);
     sink.take_member(pod);
 }
 
-/// The same for several.
+/// [`exclude_pod`] for several pods.
 fn exclude_pods(context: &Context, sink: &Sink<'_>, pods: &[ResourceIdentifier]) {
     for pod in pods {
         exclude_pod(context, sink, pod);
     }
 }
 
-/// The pods of a block that have hooks, and those whose hooks cannot be read: they are told, and like
-/// pods whose pre-hooks failed they are not stored.
+/// The pods of a block that have hooks. Pods whose hooks cannot be parsed are reported and, like pods whose pre-hooks
+/// failed, not stored.
 fn hook_plans(
     context: &Context,
     block: &[Object],

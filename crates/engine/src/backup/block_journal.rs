@@ -1,8 +1,8 @@
-//! Notes what must not be forgotten: before a block is touched, and when all of it is over.
+//! Journal entries of blocks: before a block is touched, and when it has ended.
 //!
-//! A block is noted if it has pods with hooks, or items that are shown to actions that may begin
-//! operations. What is stored of it goes to the bucket before its end is noted, so that a later
-//! process takes the block over as it is ([`replay`]) and nothing of it is done twice.
+//! A block is recorded if it has pods with hooks, or items for actions that may start operations. Its stored items go
+//! to the bucket before its end is recorded, so that a later process takes the block over as it is ([`replay`]) and
+//! repeats nothing of it.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -31,23 +31,23 @@ use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 use crate::resource::GroupResource;
 
-/// How large what is kept of a block may be. A larger one is not kept, and done again if need be.
+/// Size limit of a stored block. A larger one is not stored, and repeated if necessary.
 const MAX_STORED_BLOCK_BYTES: u64 = 256 << 20;
 
-/// The pause before the bucket is asked again for what was kept; it doubles up to the longest.
+/// The pause before reading a stored block is retried; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What comes of a block, until it is noted.
+/// Results of a block, until they are written to the journal.
 pub(super) struct JournaledBlock {
     block: u64,
-    /// Pods that may be frozen while it goes on.
+    /// Pods that may be frozen during the block.
     pods: Vec<Pod>,
-    /// Whether its beginning is in the journal.
+    /// True if the start of the block is in the journal.
     pub(super) is_in_journal: bool,
     pub(super) report: Report,
     pub(super) tally: Tally,
-    /// Pods that may be frozen still when the block is over.
+    /// Pods that may still be frozen when the block has ended.
     pub(super) frozen: Vec<Pod>,
     inner: Mutex<Inner>,
 }
@@ -58,9 +58,9 @@ struct Inner {
     operations: Vec<Operation>,
     snapshotted: Vec<(String, SnapshotOutcome)>,
     stored: Vec<(Object, Entry)>,
-    /// The snapshots that plugins are asked for.
+    /// The snapshots requested from plugins.
     requested: Vec<Intent>,
-    /// Those of them that nobody waits for any more, and that may yet come.
+    /// Those of them that the run gave up on and that may still appear.
     in_flight: Vec<Intent>,
 }
 
@@ -94,7 +94,7 @@ impl JournaledBlock {
     }
 }
 
-/// What plugins are going to be asked for items.
+/// Intents of plugins for items.
 pub(super) fn intents<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
@@ -111,8 +111,8 @@ pub(super) fn intents<'a>(
     intents
 }
 
-/// Notes that a block is about to be touched. An error means that it must not be: without a note a pod
-/// could stay frozen. Where no pod is, a backup without a note is better than none, and it is told.
+/// Records that a block is about to be touched. On an error it must not be: without an entry a pod could stay frozen.
+/// Where no pod is involved, a backup without an entry is better than none, and the failure is reported.
 pub(super) async fn begin_block(
     context: &Context,
     pods: Vec<Pod>,
@@ -144,12 +144,12 @@ pub(super) async fn begin_block(
     Ok(JournaledBlock { block, pods, is_in_journal, report, tally, frozen, inner })
 }
 
-/// Those that ask for a snapshot.
+/// The intents for snapshots.
 fn snapshot_intents(intents: &[Intent]) -> Vec<Intent> {
     intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
 }
 
-/// Notes that more is asked of plugins in a block than was known before. Returns whether it is noted.
+/// Records more intents of plugins in a block than were known before. Returns true if they are in the journal.
 pub(super) async fn append_intents(
     context: &Context,
     journaled: &JournaledBlock,
@@ -167,8 +167,8 @@ pub(super) async fn append_intents(
     written.is_ok()
 }
 
-/// Deletes the snapshots of a block that is not complete: the next server takes them anew and would not know of these.
-/// Those that could not be deleted stay in flight.
+/// Deletes the snapshots of an incomplete block: the next server takes them anew and would not know of these. Those
+/// that could not be deleted stay in flight.
 async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report) {
     let (mut plugin_snapshots, mut csi_snapshots) = (Vec::new(), Vec::new());
     for (_, outcome) in inner.snapshotted.drain(..) {
@@ -194,7 +194,7 @@ async fn discard_snapshots(context: &Context, inner: &mut Inner, report: &Report
     inner.snapshotted.extend(leftovers.into_iter().map(to_snapshotted));
 }
 
-/// Notes what came of a block, and hands it on.
+/// Records the outcome of a block, and passes it on.
 pub(super) async fn end_block(
     context: &Context,
     journaled: JournaledBlock,
@@ -211,8 +211,8 @@ pub(super) async fn end_block(
     if !frozen.is_empty() {
         context.may_leave_frozen.store(true, Ordering::Relaxed);
     }
-    // Of a block that is taken anew, the requests of this time are settled but for these. Those of a whole one are
-    // not before its end is noted.
+    // When a block will be repeated, the requests of this attempt are settled except for these. Those of a complete
+    // block are not settled before its end is recorded.
     if is_in_journal && !is_complete && !requested.is_empty() {
         journal_best_effort(
             context,
@@ -266,7 +266,7 @@ pub(super) async fn end_block(
         }
         failpoint::hit(Point::BlockEndJournaled);
     }
-    // The block is done again if need be, but no post-hook that has run.
+    // The block is repeated if necessary, but not the post-hooks that have run.
     if is_in_journal && !is_end_journaled {
         journal_thawed(context, block, &pods, &frozen).await;
     }
@@ -286,7 +286,7 @@ pub(super) async fn end_block(
     }
 }
 
-/// The snapshot that a plugin was asked for.
+/// The snapshot requested from a plugin.
 fn plugin_snapshot(outcome: &SnapshotOutcome) -> Option<Snapshot> {
     match outcome {
         SnapshotOutcome::PluginSnapshot(snapshot) => Some((**snapshot).clone()),
@@ -294,7 +294,7 @@ fn plugin_snapshot(outcome: &SnapshotOutcome) -> Option<Snapshot> {
     }
 }
 
-/// The snapshot that a CSI driver was asked for.
+/// The snapshot requested from a CSI driver.
 fn csi_snapshot(outcome: &SnapshotOutcome) -> Option<csi::CsiSnapshotRecord> {
     match outcome {
         SnapshotOutcome::CsiSnapshot(record) => Some((**record).clone()),
@@ -302,7 +302,7 @@ fn csi_snapshot(outcome: &SnapshotOutcome) -> Option<csi::CsiSnapshotRecord> {
     }
 }
 
-/// A volume that nobody was asked to snapshot, and why.
+/// A volume for which no snapshot was requested, and the reason.
 fn unsupported_volume((volume, outcome): &(String, SnapshotOutcome)) -> Option<(String, String)> {
     match outcome {
         SnapshotOutcome::Unsupported(reason) => Some((volume.clone(), reason.clone())),
@@ -310,7 +310,7 @@ fn unsupported_volume((volume, outcome): &(String, SnapshotOutcome)) -> Option<(
     }
 }
 
-/// Notes something whose loss would only mean that more is done again. Returns whether it is noted.
+/// Writes an entry whose loss would only mean that more is repeated. Returns true if it is in the journal.
 async fn journal_best_effort(context: &Context, record: &JournalEntry) -> bool {
     let written = context.journal.append(record).await;
     if let Err(error) = &written {
@@ -319,7 +319,7 @@ async fn journal_best_effort(context: &Context, record: &JournalEntry) -> bool {
     written.is_ok()
 }
 
-/// Notes which pods of a block are thawed whose end is not noted.
+/// Records which pods are thawed of a block whose end is not in the journal.
 async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[Pod]) {
     if pods.is_empty() {
         return;
@@ -376,7 +376,7 @@ pub(super) async fn back_up_single(
     }
 }
 
-/// An item as it is kept in the bucket.
+/// An item as it is stored in the bucket.
 #[derive(Serialize)]
 struct StoredItem<'a> {
     group: &'a str,
@@ -391,8 +391,7 @@ struct OwnedStoredItem {
     item: Box<RawValue>,
 }
 
-/// Puts what is stored of a block into the bucket. None if that cannot be done; some nothing if there
-/// is nothing.
+/// Stores the items of a block in the bucket. `None` if that fails; `Some(None)` if there is nothing to store.
 async fn store_block(
     context: &Context,
     block: u64,
@@ -439,13 +438,13 @@ fn encode_block<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Re
     Ok(packed.into())
 }
 
-/// Takes over the blocks that an earlier process has finished, and tells of those that it has not.
+/// Takes over the blocks that an earlier process has finished, and reports those that it has not.
 pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Archive) {
     let recovered = &recovery.recovered;
     let thaw_errors = recovered.thaw_errors.iter().cloned().map(Message::from);
     context.report.append(thaw_errors, []);
     for ended in &recovered.finished {
-        // The next process takes them over. One that was cancelled must know what it has begun.
+        // The next process takes them over. A canceled run must know the operations it has started.
         if context.stop.is_cancelled() && !context.is_aborted() {
             return;
         }
@@ -468,7 +467,7 @@ pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Arc
     }
 }
 
-/// Tells of an item that a plugin had when the server ended, and what becomes of it.
+/// Warns about an item that a plugin was processing when the server ended, and the consequence.
 fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
     let Intent { plugin, item, .. } = intent;
     let id: ResourceIdentifier = item.clone().into();
@@ -479,8 +478,8 @@ fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
     report.warn(&id, text);
 }
 
-/// Tells what is known of a run that does not go on: what was told of its blocks, and what plugins may
-/// have begun in those that are not finished.
+/// Reports what is known of a run that is not resumed: the messages of its blocks, and the work that plugins may have
+/// started in unfinished ones.
 pub(super) fn report_abandoned(report: &Report, recovered: &Recovered) {
     let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
     for ended in &recovered.finished {
@@ -553,7 +552,7 @@ async fn replay_block(context: &Context, ended: &BlockEnded, archive: &Archive) 
     }
 }
 
-/// The operations that were begun in a block.
+/// The operations started in a block.
 pub(super) fn operations_of(
     ended: &BlockEnded,
     timeout: Duration,
@@ -565,7 +564,7 @@ pub(super) fn operations_of(
     of_items.chain(of_volumes.map(move |one| record::from_volume(one, timeout, started_at)))
 }
 
-/// What was kept of a block.
+/// The stored items of a block.
 async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>, String> {
     let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
     let Context { store, request, .. } = context;

@@ -1,9 +1,9 @@
-//! Lists everything that the request asks for, and sends each object on its way.
+//! Lists everything that the request selects, and passes each object on.
 //!
-//! Most objects go straight to [`item::visit`] while the list they are in still arrives. Those whose
-//! company matters, because of hooks, volumes, an order or an ItemBlockAction, are [held](Held) on
-//! disk until the lists they can be in are through. What actions of plugins see waits until those are
-//! stored, because actions may add them.
+//! Most objects go straight to [`item::visit`] while their list still arrives. Those that depend on related items,
+//! because of hooks, volumes, an order or an ItemBlockAction, are [spooled](SpooledItem) to disk until all lists that
+//! may contain related items are complete. Objects for actions of plugins wait until the blocks are stored, because
+//! actions may add items of those.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,11 +26,10 @@ use crate::item::Object;
 use crate::report::ReportSubject;
 use crate::resource::{GroupResource, Resource};
 
-/// How many objects of one list are visited at a time. More than one only helps where actions are
-/// asked.
+/// Number of objects of one list visited concurrently. More than one only helps where actions are called.
 const MAX_CONCURRENT_VISITS: usize = 16;
 
-/// The unit of the budget for what is in flight.
+/// The unit of the in-flight budget.
 const BUDGET_UNIT: usize = 1 << 10;
 
 /// One LIST.
@@ -41,14 +40,14 @@ pub(super) struct Listing {
     pub(super) phase: ListPhase,
 }
 
-/// When a LIST is carried out.
+/// Phase in which a LIST is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ListPhase {
-    /// First, for some of its objects may be held.
+    /// First, since some of its objects may be spooled.
     BeforeBlocks,
     /// At any time.
     Anytime,
-    /// After the blocks, for a plugin sees its objects. It may add pods to them, and a pod with hooks
+    /// After the blocks, since a plugin processes its objects. The plugin may add pods to them, and a pod with hooks
     /// must not come in before its block.
     AfterBlocks,
 }
@@ -60,10 +59,9 @@ pub(super) struct SpooledItem {
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
     pub(super) spool_range: SpoolRange,
-    /// Whether it waits for its own block. Otherwise it waits for all of them, as [`ListPhase::AfterBlocks`]
-    /// does.
+    /// True if it waits for its own block. Otherwise it waits for all of them, as [`ListPhase::AfterBlocks`] does.
     pub(super) is_of_block: bool,
-    /// It is known to come.
+    /// Counts the item as expected.
     _expected: ExpectedItem,
 }
 
@@ -74,7 +72,7 @@ impl SpooledItem {
         ResourceIdentifier { group, resource, namespace, name }
     }
 
-    /// Reads it back.
+    /// Reads the item back.
     pub(super) fn read(self, spool: &Spool) -> std::io::Result<Object> {
         let item = spool.get(self.spool_range)?;
         Object::new(&self.resource, item).map_err(std::io::Error::other)
@@ -89,7 +87,7 @@ pub(super) fn plan_listings(context: &Context, live_namespaces: usize) -> Vec<Li
     };
     let mut listings = Vec::new();
     for resource in context.resources.iter() {
-        // Namespaces are known already.
+        // Namespaces are already listed.
         if resource.is_core("namespaces") {
             continue;
         }
@@ -113,8 +111,7 @@ pub(super) fn plan_listings(context: &Context, live_namespaces: usize) -> Vec<Li
     listings
 }
 
-/// One LIST over all namespaces, or one for each: whatever reads less. What is in excess is left
-/// out by the filter.
+/// One LIST over all namespaces, or one for each, whichever reads less. The filter drops the excess.
 fn namespaces_to_list(
     scope: &Scope,
     resource: &Resource,
@@ -132,7 +129,7 @@ fn namespaces_to_list(
     }
 }
 
-/// Carries out LISTs, a few at a time. Returns what is held.
+/// Carries out LISTs, a few at a time. Returns the spooled items.
 pub(super) async fn items(
     context: &Arc<Context>,
     listings: Vec<Listing>,
@@ -169,7 +166,7 @@ pub(super) async fn items(
     std::mem::take(&mut *spooled.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Visits what was held until the blocks are through.
+/// Visits the items that were spooled until the blocks are done.
 pub(super) async fn visit_spooled(context: &Context, spooled: Vec<SpooledItem>, archive: &Archive) {
     let sink = Sink::archive(archive);
     let sink = &sink;
@@ -195,7 +192,7 @@ pub(super) async fn visit_spooled(context: &Context, spooled: Vec<SpooledItem>, 
     futures::stream::iter(spooled).for_each_concurrent(MAX_CONCURRENT_VISITS, visit).await;
 }
 
-/// Tells that a held item cannot be read back.
+/// Reports that a spooled item cannot be read back.
 pub(super) fn report_unreadable_spool(
     context: &Context,
     id: &ResourceIdentifier,
@@ -228,7 +225,7 @@ async fn list(
         match object {
             Ok(object) => {
                 count += 1;
-                // Nothing is read on that there is no room for.
+                // Nothing more is read than the budget has room for.
                 let budget =
                     with_progress(&mut visits, acquire_budget(&context.budget, &object)).await;
                 visits.push(visit_or_spool(context, object, budget, sink, spooled));
@@ -246,7 +243,7 @@ async fn list(
     }
 }
 
-/// Waits for something while visits go on, which may be what it waits for.
+/// Waits for a future while visits continue, since it may depend on them.
 async fn with_progress<T>(
     visits: &mut FuturesUnordered<impl Future<Output = ()>>,
     wait: impl Future<Output = T>,
@@ -281,13 +278,13 @@ fn report_list_error(context: &Context, listing: &Listing, error: cluster::Error
 
 async fn acquire_budget(budget: &Arc<Semaphore>, object: &Object) -> Option<OwnedSemaphorePermit> {
     let units = object.item.json().len() / BUDGET_UNIT + 1;
-    // What is larger than all of the budget takes all of it.
+    // An object larger than the whole budget takes all of it.
     let units = units.min(super::MAX_IN_FLIGHT_BYTES / BUDGET_UNIT);
     let units = u32::try_from(units).unwrap_or(u32::MAX);
     Arc::clone(budget).acquire_many_owned(units).await.ok()
 }
 
-/// The permits of a whole budget.
+/// A whole budget.
 pub(super) fn budget() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(super::MAX_IN_FLIGHT_BYTES / BUDGET_UNIT))
 }
@@ -332,7 +329,7 @@ fn spool_object(
     Ok(SpooledItem { resource, namespace, name, spool_range, is_of_block, _expected: expected })
 }
 
-/// When a resource is listed.
+/// Phase in which a resource is listed.
 fn list_phase(context: &Context, resource: &Resource) -> ListPhase {
     if may_need_block(context, resource) {
         ListPhase::BeforeBlocks
@@ -343,13 +340,13 @@ fn list_phase(context: &Context, resource: &Resource) -> ListPhase {
     }
 }
 
-/// Whether an object has no block and yet must not come before any: see [`ListPhase::AfterBlocks`].
+/// True if an object has no block and yet must not come before any: see [`ListPhase::AfterBlocks`].
 fn waits_for_blocks(context: &Context, object: &Object) -> bool {
     may_need_block(context, &object.resource)
         && context.plugin_item_actions().any(|action| action.selects(object))
 }
 
-/// Whether objects of a resource may have to wait for their block.
+/// True if objects of a resource may have to wait for their block.
 fn may_need_block(context: &Context, resource: &Resource) -> bool {
     ["pods", "persistentvolumeclaims", "persistentvolumes"]
         .iter()
@@ -358,7 +355,7 @@ fn may_need_block(context: &Context, resource: &Resource) -> bool {
         || context.plugin_block_actions().any(|action| action.may_select(resource))
 }
 
-/// Whether an object has to wait for its block.
+/// True if an object has to wait for its block.
 fn is_of_block(context: &Context, object: &Object) -> bool {
     let resource = &object.resource;
     if resource.is_core("persistentvolumeclaims") || resource.is_core("persistentvolumes") {
@@ -381,12 +378,12 @@ pub(super) fn ordered_name(id: &ResourceIdentifier) -> String {
     }
 }
 
-/// Whether a pod has hooks, or some that cannot be read, which is told later.
+/// True if a pod has hooks, or hooks that cannot be parsed, which is reported later.
 fn has_hooks(context: &Context, pod: &Object) -> bool {
     context.hooks.plan(pod).map_or(true, |plan| !plan.is_empty())
 }
 
-/// Whether a pod uses a claim. One that cannot be read is treated as if it did, and told later.
+/// True if a pod uses a claim. A pod that cannot be parsed is treated as if it did, and reported later.
 fn has_claims(pod: &Object) -> bool {
     #[derive(Deserialize)]
     struct Pod {

@@ -1,8 +1,8 @@
-//! What the stages of a run share, and how it comes together.
+//! State that the stages of a run share, and its preparation.
 //!
-//! What is the same for all items is asked for once, before the first of them: what the cluster serves,
-//! what the filter and the hooks mean by that, and what each action selects. So a request that cannot be
-//! served fails while nothing has been begun.
+//! Everything that is the same for all items is determined once, before the first of them: the resources of the
+//! cluster, the filter and the hooks compiled for those, and the selectors of each action. A request that cannot be
+//! served therefore fails before anything has started.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,7 +35,7 @@ use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 
-/// Everything that the stages share.
+/// State that the stages share.
 pub(super) struct Context {
     pub(super) request: Request,
     pub(super) cluster: Arc<dyn Cluster>,
@@ -46,12 +46,12 @@ pub(super) struct Context {
     pub(super) hooks: Hooks,
     pub(super) hook_tally: Tally,
     pub(super) backup_item_actions: Vec<Action<dyn BackupItemAction>>,
-    /// How many of them are built in; they come first.
+    /// Number of built-in ones; they come first.
     pub(super) built_in_item_actions: usize,
     pub(super) item_block_actions: Vec<Action<dyn ItemBlockAction>>,
-    /// How many of them are built in; they come first.
+    /// Number of built-in ones; they come first.
     pub(super) built_in_block_actions: usize,
-    /// Whoever holds it shows an item to an action for the second time.
+    /// Held while an item is passed to an action for the second time.
     pub(super) retry_lock: tokio::sync::Mutex<()>,
     pub(super) visited: VisitedItems,
     pub(super) namespaces: Namespaces,
@@ -63,11 +63,11 @@ pub(super) struct Context {
     pub(super) operations: Mutex<Vec<Operation>>,
     pub(super) journal: Arc<dyn Journal>,
     pub(super) recovery: Recovery,
-    /// The number of the next block that is noted.
+    /// The number of the next block in the journal.
     pub(super) next_block_number: AtomicU64,
-    /// Whether something could not be noted.
+    /// True if an entry could not be written to the journal.
     pub(super) journal_unavailable: AtomicBool,
-    /// Whether a pod may be frozen still, though its block is over.
+    /// True if a pod may still be frozen although its block has ended.
     pub(super) may_leave_frozen: AtomicBool,
     pub(super) spool: Spool,
     pub(super) budget: Arc<Semaphore>,
@@ -81,17 +81,17 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Whether nothing new is to be begun.
+    /// True if nothing new may be started.
     pub(super) fn has_stopped(&self) -> bool {
         self.is_aborted() || self.stop.is_cancelled()
     }
 
-    /// Whether what is under way is to be broken off.
+    /// True if work in progress must be aborted.
     pub(super) fn is_aborted(&self) -> bool {
         self.archive_failed.load(Ordering::Relaxed) || self.cancel.is_cancelled()
     }
 
-    /// Waits for the answer of a plugin; not for long once the run was canceled.
+    /// Waits for the answer of a plugin, but only briefly once the run was canceled.
     pub(super) async fn unless_canceled<T>(
         &self,
         call: impl Future<Output = bowline_plugin::Result<T>>,
@@ -106,25 +106,24 @@ impl Context {
         }
     }
 
-    /// Whether an item is shown to an action that may begin an operation.
+    /// True if an item is passed to an action that may start an operation.
     pub(super) fn may_begin_operations(&self, object: &Object) -> bool {
         let actions = &self.backup_item_actions;
         actions.iter().any(|action| action.begins_operations && action.selects(object))
     }
 
-    /// Notes an operation.
     pub(super) fn record_operation(&self, operation: Operation) {
         self.progress.snapshots.record_operation(&operation);
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
-    /// Notes what an earlier process has made of a volume.
+    /// Records the outcome of a volume from an earlier process.
     pub(super) fn record_replayed_volume(&self, volume: &str, outcome: SnapshotOutcome) {
         self.snapshots.claim_volume(volume);
         self.volumes.record_snapshot(volume, outcome);
     }
 
-    /// What the request says about volumes.
+    /// Options of the request for volumes.
     pub(super) fn volume_options(&self) -> VolumeOptions<'_> {
         let claims = self.resources.core("persistentvolumeclaims");
         let includes =
@@ -138,18 +137,18 @@ impl Context {
         }
     }
 
-    /// The archive takes no more.
+    /// Records that the archive accepts no more items.
     pub(super) fn mark_archive_failed(&self) {
         self.archive_failed.store(true, Ordering::Relaxed);
     }
 
-    /// The resource that an identifier speaks of, and the identifier as we spell it.
+    /// The resource that an identifier refers to, and the identifier in canonical spelling.
     pub(super) fn resolve(
         &self,
         id: &ResourceIdentifier,
     ) -> Option<(Arc<Resource>, ResourceIdentifier)> {
         let exact = self.resources.find(&GroupResource::new(&id.group, &id.resource));
-        // Actions may spell it as users do.
+        // Actions may use any spelling that users may.
         let found = exact.or_else(|| match id.group.as_str() {
             "" => self.resources.resolve(&id.resource),
             group => self.resources.resolve(&format!("{}.{group}", id.resource)),
@@ -161,14 +160,14 @@ impl Context {
         Some((resource, id))
     }
 
-    /// The backup item actions of plugins.
+    /// The BackupItemActions of plugins.
     pub(super) fn plugin_item_actions(
         &self,
     ) -> impl Iterator<Item = &Action<dyn BackupItemAction>> {
         self.backup_item_actions.iter().skip(self.built_in_item_actions)
     }
 
-    /// The item block actions of plugins.
+    /// The ItemBlockActions of plugins.
     pub(super) fn plugin_block_actions(
         &self,
     ) -> impl Iterator<Item = &Action<dyn ItemBlockAction>> {
@@ -176,20 +175,20 @@ impl Context {
     }
 }
 
-/// Looks, asks and compiles whatever the stages need.
+/// Prepares everything that the stages need.
 pub(super) async fn prepare(
     run: Run,
     report: Arc<Report>,
     now: Timestamp,
 ) -> Result<Arc<Context>, Fatal> {
-    // An earlier process may have taken something, also one that has left in good order.
+    // An earlier process may have taken snapshots, even one that left in good order.
     let has_started = run.recovery.recovered.next_block > 0;
     let retry_window = if has_started { CHECK_RESUMED } else { CHECK_FRESH };
     match check_name(&run.store, &run.request.name, retry_window, &run.stop, &run.cancel).await {
         NameAvailability::Free => {}
         NameAvailability::Taken => return Err(Fatal::Exists),
         NameAvailability::Unknown(_) if run.stop.is_cancelled() => return Err(Fatal::Stopped),
-        // Also if it was cancelled: what lies there may be of another.
+        // Also if the run was canceled: the files in the bucket may belong to another backup.
         NameAvailability::Unknown(error) => return Err(Fatal::ReadBucket(error)),
     }
     assemble(run, report, now).await

@@ -1,4 +1,4 @@
-//! The server's own credentials that a run met and left out.
+//! The server's own credentials that a run excluded.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,14 +10,14 @@ use super::filter::{FilterVerdict, SkipReason};
 use crate::item::Object;
 use crate::report::ReportSubject;
 
-/// The Secrets with credentials that were left out, as `namespace/name`.
+/// The excluded Secrets with credentials, as `namespace/name`.
 #[derive(Debug, Default)]
 pub(super) struct ExcludedCredentials {
     secrets: Mutex<BTreeSet<String>>,
 }
 
-/// Whether an item belongs to the backup, by the filters or, if an action insists on it, in spite of them.
-/// Credentials that do not are noted.
+/// Verdict on an item, by the filters or, if an action insists on it, in spite of them. Excluded credentials are
+/// recorded.
 pub(super) fn verdict(context: &Context, object: &Object, must_include: bool) -> FilterVerdict {
     let Object { resource, namespace, name, labels, .. } = object;
     let verdict = if must_include {
@@ -33,7 +33,7 @@ pub(super) fn verdict(context: &Context, object: &Object, must_include: bool) ->
     verdict
 }
 
-/// Tells which credentials are not in the backup.
+/// Warns about the credentials that are not in the backup.
 pub(super) fn warn_excluded(context: &Context) {
     let secrets = context.credentials.secrets.lock().unwrap_or_else(PoisonError::into_inner);
     if secrets.is_empty() {

@@ -1,25 +1,25 @@
 //! Snapshots of volumes by their CSI drivers.
 //!
-//! The same two halves as in [`snapshot`](super::snapshot), for the sake of the application. `prepare` does
-//! what can be done before anybody is frozen: which claims, which class, what the VolumeSnapshots will be
-//! called, and the watches that tell of them. `create` makes all VolumeSnapshots of a block at once, and
-//! waits until each has its handle: then its point in time is fixed. After the thaw, `finish` writes down
-//! what a restore must know, and only then are the claims visited, which say which snapshot they have.
-//! That a snapshot can be used is an operation, which goes on behind the backup.
+//! The work has the same two halves as in [`snapshot`](super::snapshot), for the sake of the application. `prepare`
+//! does everything that can be done before a pod is frozen: select the claims, the class and the names of the
+//! VolumeSnapshots, and open the watches on them. `create` creates all VolumeSnapshots of a block at once, and waits
+//! until each has its handle: then its point in time is fixed. After the thaw, `finish` records what a restore must
+//! know, and only then are the claims visited, which name their snapshot. Waiting until a snapshot is ready to use is
+//! an operation, which continues after the backup's items.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `plan` | what is to be done for which claim |
-//! | `class` | which VolumeSnapshotClass |
+//! | `plan` | the plan for each claim |
+//! | `class` | choice of the VolumeSnapshotClass |
 //! | `object` | VolumeSnapshots and contents, written and read |
 //! | `group` | claims that are snapshotted together |
-//! | `create` | the window, and what follows it |
-//! | `record` | what came of a snapshot |
-//! | `cleanup` | snapshots that nobody waits for |
-//! | `watch` | what the cluster says of snapshots while they are taken |
+//! | `create` | the freeze window, and the steps after it |
+//! | `record` | the outcome of a snapshot |
+//! | `cleanup` | snapshots that no operation waits for |
+//! | `snapshot_watch` | state of snapshots in the cluster while they are taken |
 //! | `action` | the item actions, under the names of Velero's |
-//! | `readiness` | the operations: whether snapshots can be used |
-//! | `retention` | what becomes of snapshots at the end |
+//! | `readiness` | the operations: readiness of snapshots |
+//! | `retention` | keeping or deleting snapshots at the end |
 
 mod action;
 pub mod class;
@@ -68,20 +68,19 @@ pub use retention::{
 };
 use snapshot_watch::{SnapshotKey, SnapshotWatch};
 
-/// How many objects are read or written at a time.
+/// Number of objects read or written concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 const SNAPSHOT_API_MISSING: &str = "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot \
                       controller and its definitions if the driver can take snapshots";
 
-/// The snapshots that were taken in a run, for the actions.
+/// The snapshots taken in a run, for the actions.
 #[derive(Debug, Default)]
 pub(super) struct CompletedSnapshots {
     records: Mutex<HashMap<SnapshotKey, CsiSnapshotRecord>>,
 }
 
 impl CompletedSnapshots {
-    /// Notes one.
     pub(super) fn add(&self, record: CsiSnapshotRecord) {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
         records.insert((record.namespace.clone(), record.claim.clone()), record);
@@ -98,34 +97,33 @@ impl CompletedSnapshots {
     }
 }
 
-/// What a run knows of CSI.
+/// CSI state of a run.
 #[derive(Default)]
 pub(super) struct Csi {
     pub(super) completed: Arc<CompletedSnapshots>,
     claims: Mutex<Claims>,
-    /// What an earlier process left that was taken away, or was tried to.
+    /// Leftovers of an earlier process whose deletion was attempted.
     reclaimed: Mutex<HashSet<Target>>,
     classes: OnceCell<Result<Vec<(Class, Object)>, String>>,
     watch: OnceCell<SnapshotWatch>,
 }
 
-/// The claims of a run.
 #[derive(Default)]
 struct Claims {
-    /// Those that somebody has seen to.
+    /// Claims that a block has handled.
     handled: HashSet<SnapshotKey>,
-    /// Those whose block is taking their snapshots. They are stored when that is done, and not before.
+    /// Claims whose block is taking their snapshots. They are stored when that is done, and not before.
     in_flight: HashSet<SnapshotKey>,
 }
 
-/// Whose turn it is with a claim.
+/// Decision on the visit of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimVisit {
-    /// Somebody else has visited it, or will.
+    /// Another visitor has stored the claim, or will.
     Skip,
-    /// That of who asks.
+    /// The caller stores the claim.
     Proceed {
-        /// Whether nobody has seen to its snapshot.
+        /// True if no block has handled its snapshot.
         is_new: bool,
     },
 }
@@ -156,12 +154,12 @@ impl Csi {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a claim is seen to.
+    /// Marks a claim as handled.
     pub(super) fn mark_handled(&self, namespace: &str, name: &str) {
         self.claims().handled.insert((namespace.to_owned(), name.to_owned()));
     }
 
-    /// Whether a claim is left to the block that asks. It is in flight from then on.
+    /// True if the calling block may snapshot the claim, which is in flight from then on.
     fn begin_snapshot(&self, namespace: &str, name: &str) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
         let mut claims = self.claims();
@@ -172,13 +170,14 @@ impl Csi {
         is_first
     }
 
-    /// Notes that what is to be stored of a claim is known.
+    /// Ends the flight of a claim: what is to be stored of it is known now.
     pub(super) fn finish_snapshot(&self, namespace: &str, name: &str) {
         self.claims().in_flight.remove(&(namespace.to_owned(), name.to_owned()));
     }
 
-    /// Whose turn it is with a claim. One that another block has in flight is left to that; `mark_visited` notes
-    /// that it is visited, and says whether it was not. All of it at once, since blocks work side by side.
+    /// Decides on the visit of a claim. A claim that another block has in flight is left to that block;
+    /// `mark_visited` marks the claim, and returns false if it was marked before. All of this is atomic, since blocks
+    /// work concurrently.
     pub(super) fn claim_visit(
         &self,
         namespace: &str,
@@ -207,7 +206,7 @@ impl Csi {
                 .map_err(|error| format!("VolumeSnapshotClasses cannot be listed: {error}"))?;
             let mut classes = Vec::new();
             for object in listed {
-                // One that cannot be read is as if it were not there.
+                // A class that cannot be parsed is ignored.
                 if let Ok(class) = Class::read(object.item.json()) {
                     classes.push((class, object));
                 }
@@ -243,25 +242,25 @@ fn warn_leftover(report: &Report, id: &ResourceIdentifier, target: &Target, reas
     report.warn(id, format!("{target} that was made for it may be left over: {reason}"));
 }
 
-/// Takes away a snapshot that was asked for when the server ended, so that nobody knows what came of it.
+/// Deletes a snapshot that was requested when the server ended and whose outcome is unknown.
 pub(super) async fn reclaim(context: &Context, intent: &Intent) {
     let Some(csi_intent) = &intent.csi else { return };
     let Some(api) = snapshot_api(context) else { return };
     let target = Target::from(csi_intent);
-    // Each member of a group names it.
+    // Each member of a group names the group.
     let reclaimed = context.csi.reclaimed.lock();
     let is_first = reclaimed.unwrap_or_else(PoisonError::into_inner).insert(target.clone());
     if !is_first {
         return;
     }
     let id: ResourceIdentifier = intent.item.clone().into();
-    // One that is not there was never made.
+    // A VolumeSnapshot that does not exist was never created.
     for (target, reason) in retention::discard(&api, &[target]).await.undeleted {
         warn_leftover(&context.report, &id, &target, &reason);
     }
 }
 
-/// Takes away the snapshots of a block that is done again by the next process.
+/// Deletes the snapshots of a block that the next process repeats.
 pub(super) async fn discard_block_snapshots(context: &Context, records: &[CsiSnapshotRecord]) {
     if let Some(api) = snapshot_api(context) {
         let targets = targets_of(records);
@@ -272,7 +271,7 @@ pub(super) async fn discard_block_snapshots(context: &Context, records: &[CsiSna
     }
 }
 
-/// The VolumeSnapshots of records, and groups of them.
+/// The VolumeSnapshots and VolumeGroupSnapshots of records.
 pub fn targets_of(records: &[CsiSnapshotRecord]) -> Vec<Target> {
     records.iter().filter_map(CsiSnapshotRecord::target).collect()
 }
@@ -294,9 +293,9 @@ impl From<&CsiIntent> for Target {
 }
 
 impl super::request::Request {
-    /// How long a CSI snapshot may take until its point in time is fixed.
+    /// Time a CSI snapshot may take until its point in time is fixed.
     fn csi_snapshot_timeout(&self) -> Duration {
-        // A negative one was refused.
+        // Validation refuses negative values.
         self.backup.spec.csi_snapshot_timeout.to_std().unwrap_or_default()
     }
 }

@@ -1,4 +1,4 @@
-//! The definitions of custom resources.
+//! CustomResourceDefinitions.
 //!
 //! They come after everything else: which ones are needed is known when all other items are stored.
 
@@ -10,11 +10,10 @@ use super::item::{self, Sink, VisitContext};
 use crate::report::ReportSubject;
 use crate::resource::GroupResource;
 
-/// How many definitions of custom resources are asked for at a time.
+/// Number of CustomResourceDefinitions read concurrently.
 const CRDS_AT_ONCE: usize = 8;
 
-/// Stores the definitions of the custom resources that were stored, unless the request says what
-/// to do with definitions.
+/// Stores the definitions of the stored custom resources, unless the filters decide about definitions.
 pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
     if context.filter.crd_rule() != CrdRule::OfStored {
         return;
@@ -23,17 +22,17 @@ pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
     let Some(definitions) = context.resources.find(&id) else { return };
     let stored = context.inventory.resources();
     futures::stream::iter(stored)
-        // The core group has none.
+        // The core group has no definitions.
         .filter(|stored| std::future::ready(!stored.group.is_empty()))
         .for_each_concurrent(CRDS_AT_ONCE, async |stored| {
             let name = stored.to_string();
             match context.cluster.get(definitions, "", &name).await {
                 Ok(Some(definition)) => {
-                    // The filters have let definitions through. One that has the label for it stays out, as in
-                    // Velero (pkg/backup/backup.go, backupCRD).
+                    // The filters allow definitions here. One with the exclude label is left out, as in Velero
+                    // (pkg/backup/backup.go, backupCRD).
                     item::visit(context, definition, VisitContext::default(), sink).await;
                 }
-                // Kinds that are built into the API server have no definition.
+                // Kinds built into the API server have no definition.
                 Ok(None) => {}
                 Err(error) => context.report.error(
                     ReportSubject::Run,

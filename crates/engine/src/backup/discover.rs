@@ -1,16 +1,15 @@
-//! Which resources there are to back up.
+//! Resources that can be backed up.
 //!
-//! In: what the API server says it serves. Out: what can be listed and restored again, each once.
+//! Input: the resources that the API server serves. Output: those that can be listed and restored, each once.
 
 use crate::cluster::Discovery;
 use crate::report::{Report, ReportSubject};
 use crate::resource::{Resource, Resources};
 
-/// What a resource must allow, to be read now and written again later.
+/// Verbs that a resource must support, to be read now and written again later.
 const VERBS: [&str; 4] = ["list", "create", "get", "delete"];
 
-/// Resources whose objects are served by two groups. The first one met counts; `extensions` is
-/// always met last.
+/// Resources whose objects are served by two groups. The first one found counts; `extensions` always comes last.
 const COHABITING: [(&str, [&str; 2]); 5] = [
     ("deployments", ["extensions", "apps"]),
     ("daemonsets", ["extensions", "apps"]),
@@ -19,7 +18,7 @@ const COHABITING: [(&str, [&str; 2]); 5] = [
     ("events", ["", "events.k8s.io"]),
 ];
 
-/// What comes first in the core group.
+/// Resources of the core group that come first.
 const CORE_FIRST: [&str; 3] = ["pods", "persistentvolumeclaims", "persistentvolumes"];
 
 /// Groups whose objects are computed, so that there is never anything to back up.
@@ -47,7 +46,7 @@ pub(super) fn resources(discovery: &Discovery) -> Resources {
     Resources::new(resources.into_iter().cloned())
 }
 
-/// Whether two resources of different groups have the same objects.
+/// True if two resources of different groups serve the same objects.
 fn are_cohabiting(one: &Resource, other: &Resource) -> bool {
     let groups = COHABITING.iter().find(|(name, _)| *name == one.id.resource).map(|(_, g)| g);
     one.id.resource == other.id.resource
@@ -57,7 +56,7 @@ fn are_cohabiting(one: &Resource, other: &Resource) -> bool {
         })
 }
 
-/// Tells of groups that did not answer: what they hold is missing in the backup.
+/// Reports groups that did not answer: their objects are missing in the backup.
 pub(super) fn report_failed_groups(discovery: &Discovery, report: &Report) {
     for failed in &discovery.failed {
         let group = failed.split('/').next().unwrap_or_default();

@@ -1,15 +1,15 @@
-//! What belongs to a backup: which kinds, which namespaces, which objects.
+//! Filters of a backup: kinds, namespaces and objects to include.
 //!
-//! A [`Spec`] of lists enters, compiled once into a [`Filter`] that answers with a [`FilterVerdict`]. The
-//! rules are those of Velero's `includes_excludes.go` and of its page on resource filtering. Where
-//! the two disagree the page counts:
+//! A [`Spec`] of lists is compiled once into a [`Filter`], which answers with a [`FilterVerdict`]. The rules are
+//! those of Velero's `includes_excludes.go` and of its page on resource filtering. Where the two disagree, the page
+//! counts:
 //!
-//! - A backup without resource filters takes cluster-scoped kinds. Velero means to, and then adds
-//!   entries of its own to the lists, after which they are no longer empty.
-//! - Cluster-scoped kinds are left out when namespaces are *selected*. To exclude some, by the spec
-//!   or by a label on them, is no selection.
-//! - The Namespace objects of excluded namespaces are not taken.
-//! - A list of includes of which nothing is left includes nothing, not everything.
+//! - A backup without resource filters includes cluster-scoped kinds. Velero intends to, but then adds entries of its
+//!   own to the lists, after which they are no longer empty.
+//! - Cluster-scoped kinds are excluded when namespaces are *selected*. Excluding some, by the spec or by a label on
+//!   them, is not a selection.
+//! - The Namespace objects of excluded namespaces are not included.
+//! - An include list whose entries are all dropped includes nothing, not everything.
 
 mod compiled_lists;
 pub mod namespaces;
@@ -27,50 +27,50 @@ use crate::selector::Selector;
 pub use compiled_lists::{CompiledLists, Lists};
 pub use verdict::{FilterVerdict, SkipReason};
 
-/// Objects of the CSI snapshot API. Those in the cluster are nobody's data; those that a backup
-/// makes come as additional items that must be included.
+/// Objects of the CSI snapshot API. Those in the cluster are not user data; those that a backup creates come as
+/// additional items that must be included.
 const NEVER_COLLECTED: [&str; 2] =
     ["volumesnapshots.snapshot.storage.k8s.io", "volumesnapshotcontents.snapshot.storage.k8s.io"];
 
-/// Requests to the server, which are answered and forgotten within minutes. Restored, they would be answered
-/// again: a DeleteBackupRequest deletes. And a DownloadRequest has a link in it that opens the bucket.
+/// Requests to the server, which are answered and deleted within minutes. Restored, they would be answered again: a
+/// DeleteBackupRequest deletes. A DownloadRequest also contains a link that opens the bucket.
 const REQUESTS: [&str; 3] = [
     "deletebackuprequests.velero.io",
     "downloadrequests.velero.io",
     "serverstatusrequests.velero.io",
 ];
 
-/// Which namespaces.
+/// Namespaces to include.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// All, those that come up meanwhile included.
+    /// All, including those created meanwhile.
     #[default]
     All,
-    /// These. None means none.
+    /// These only. An empty list means none.
     Only(Vec<String>),
 }
 
-/// What a user asked for. The default is everything.
+/// The user's filters. The default is everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
-    /// Namespaces to take, without those that are excluded; see [`namespaces::expand`].
+    /// Namespaces to include, without the excluded ones; see [`namespaces::expand`].
     pub namespaces: Scope,
-    /// Whether those are all that there are, so that nothing was selected; see [`namespaces::expand`].
+    /// True if those are all namespaces of the cluster, so that nothing was selected; see [`namespaces::expand`].
     pub is_of_all_namespaces: bool,
-    /// Patterns of namespaces to leave out.
+    /// Patterns of namespaces to exclude.
     pub excluded_namespaces: Vec<Glob>,
-    /// Kinds to take and to leave out.
+    /// Kinds to include and to exclude.
     pub kinds: Kinds,
-    /// Secrets that are never taken.
+    /// Secrets that are never included.
     pub credentials: Credentials,
 }
 
-/// The server's own credentials, which are left out even where an action insists on them.
+/// The server's own credentials, which are excluded even where an action insists on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// The server's namespace.
     pub namespace: String,
-    /// The names of Secrets in it.
+    /// The names of Secrets in that namespace.
     pub secrets: BTreeSet<String>,
 }
 
@@ -80,27 +80,27 @@ impl Credentials {
     }
 }
 
-/// Which kinds, in one of two ways to say it.
+/// Filters on kinds, in one of Velero's two forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kinds {
-    /// Velero's old filters: one pair of lists, and a switch for what is cluster-scoped.
+    /// Velero's old filters: one pair of lists, and a switch for cluster-scoped resources.
     Old {
         /// `includedResources` and `excludedResources`
         lists: Lists,
         /// `includeClusterResources`
         cluster_resources: Option<bool>,
     },
-    /// Its new ones: a pair of lists for each scope.
+    /// Velero's new filters: a pair of lists for each scope.
     New {
-        /// Those of the backup.
+        /// Lists of the Backup.
         spec: ScopedLists,
-        /// Those of its resource policy, which count where the backup says nothing.
+        /// Lists of its resource policy, which apply where the Backup sets none.
         policy: ScopedLists,
     },
 }
 
-/// Names of kinds to take that the cluster does not know, most likely slips of the pen, or that are never
-/// stored: the backup must not be empty without a word.
+/// Names of kinds to include that the cluster does not know, most likely typos, or that are never stored: the backup
+/// must not be silently empty.
 fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
     let included: Vec<&Glob> = match kinds {
         Kinds::Old { lists, .. } => lists.included.iter().collect(),
@@ -121,7 +121,7 @@ fn kinds_without_items(kinds: &Kinds, resources: &Resources) -> Vec<String> {
     warnings.collect()
 }
 
-/// Nothing said is said in the new way.
+/// An empty spec counts as the new form.
 impl Default for Kinds {
     fn default() -> Self {
         Self::New { spec: ScopedLists::default(), policy: ScopedLists::default() }
@@ -131,20 +131,20 @@ impl Default for Kinds {
 /// A pair of lists for each scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScopedLists {
-    /// For what lives in no namespace.
+    /// Lists for cluster-scoped resources.
     pub cluster: Lists,
-    /// For what lives in namespaces.
+    /// Lists for namespaced resources.
     pub namespaced: Lists,
 }
 
-/// What happens to CustomResourceDefinitions.
+/// Treatment of CustomResourceDefinitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrdRule {
-    /// They are collected as any other kind.
+    /// They are collected like any other kind.
     Collected,
-    /// None is taken.
+    /// None is included.
     Excluded,
-    /// Those of which there is an object in the backup are taken.
+    /// Those with an object in the backup are included.
     OfStored,
 }
 
@@ -167,8 +167,8 @@ enum CompiledKinds {
 }
 
 impl Filter {
-    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; those that
-    /// are not known are kept as patterns.
+    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; unknown names are kept as
+    /// patterns.
     pub fn new(spec: &Spec, resources: &Resources) -> Self {
         let mut warnings = Vec::new();
         let kinds = match &spec.kinds {
@@ -205,19 +205,18 @@ impl Filter {
         }
     }
 
-    /// What a user should know about the lists: names that were ignored, with the reason.
+    /// Warnings about the lists: ignored names, with the reason.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Whether the objects of a kind are collected.
+    /// Verdict on collecting the objects of a kind.
     pub fn kind(&self, resource: &Resource) -> FilterVerdict {
         self.collects(&resource.id, resource.is_namespaced)
     }
 
-    /// Whether an object belongs to the backup, however it came: collected, or as the additional
-    /// item of another. Cluster-scoped ones are refused only if they are excluded, so that a volume
-    /// follows its claim into a backup of one namespace.
+    /// Verdict on an object, whether it was collected or is the additional item of another. Cluster-scoped objects
+    /// are refused only if they are excluded, so that a volume follows its claim into a backup of one namespace.
     pub fn item(
         &self,
         resource: &Resource,
@@ -243,7 +242,7 @@ impl Filter {
         }
     }
 
-    /// Whether an object belongs to the backup on which an action insists, whatever the lists say.
+    /// Verdict on an object that an action insists on, whatever the lists say.
     pub fn must_include_verdict(
         &self,
         resource: &Resource,
@@ -257,13 +256,13 @@ impl Filter {
         }
     }
 
-    /// Which namespaces to list objects of. With all of them, objects of excluded ones come along;
+    /// Namespaces whose objects to list. With all of them, objects of excluded namespaces are listed too;
     /// [`item`](Self::item) refuses them.
     pub fn namespaces(&self) -> Scope {
         self.namespaces.clone()
     }
 
-    /// Whether the objects in a namespace belong to the backup.
+    /// Verdict on the objects in a namespace.
     pub fn includes_namespace(&self, name: &str) -> FilterVerdict {
         if let skip @ FilterVerdict::Skip(_) = self.excludes_namespace(name) {
             return skip;
@@ -276,8 +275,8 @@ impl Filter {
         }
     }
 
-    /// Whether a Namespace object is taken for its own sake. One that is not is taken all the same
-    /// if an object in it is, unless it is excluded.
+    /// Verdict on a Namespace object for its own sake. Even if it is refused here, the object is stored if an object
+    /// in the namespace is, unless the namespace is excluded.
     pub fn keeps_namespace_object(
         &self,
         name: &str,
@@ -294,14 +293,14 @@ impl Filter {
         if selectors.iter().any(|selector| selector.matches(labels)) {
             return FilterVerdict::Include;
         }
-        // Who asks for labels everywhere does not ask for every namespace.
+        // A label selector without a namespace selection does not ask for every namespace.
         if !self.is_partial() && !selectors.is_empty() {
             return FilterVerdict::Skip(SkipReason::NotSelected);
         }
         self.includes_namespace(name)
     }
 
-    /// What happens to CustomResourceDefinitions.
+    /// Treatment of CustomResourceDefinitions.
     pub fn crd_rule(&self) -> CrdRule {
         let id = GroupResource::new("apiextensions.k8s.io", "customresourcedefinitions");
         if !self.excludes_cluster_scoped(&id).is_include() {
@@ -313,7 +312,7 @@ impl Filter {
         }
     }
 
-    /// Whether namespaces were selected, and the backup is so of a part of the cluster.
+    /// True if namespaces were selected, which makes the backup one of a part of the cluster.
     fn is_partial(&self) -> bool {
         self.included_namespaces.is_some() && !self.is_of_all_namespaces
     }
@@ -366,7 +365,7 @@ impl Filter {
         }
     }
 
-    /// Whether a cluster-scoped kind is refused even as an additional item.
+    /// Verdict on a cluster-scoped kind, even as an additional item.
     fn excludes_cluster_scoped(&self, id: &GroupResource) -> FilterVerdict {
         let name = id.to_string();
         if NEVER_COLLECTED.contains(&name.as_str()) {

@@ -1,7 +1,7 @@
 //! The end of a backup: the files beside the archive, and the status.
 //!
-//! All files are written before the commit record, so that a backup that can be seen is whole. The
-//! phase and the counts come from what was recorded and from nothing else.
+//! All files are written before the commit record, so that a visible backup is complete. The phase and the counts
+//! derive only from the recorded outcome.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ use crate::operation::record::{self, RunRef};
 use crate::operation::{Counts, Operation, State};
 use crate::phase::{self, Stage};
 
-/// How many freeze windows a status shows. All of them are in the bucket.
+/// Number of freeze windows in a status. All of them are in the bucket.
 const SHOWN_WINDOWS: usize = 100;
 
-/// Writes every file of a backup but its archive and its commit record.
+/// Writes every file of a backup except its archive and its commit record.
 pub async fn write(
     store: &BackupStore,
     backup: &BackupName,
@@ -40,7 +40,7 @@ pub async fn write(
     let operations = records(&outcome.operations, run);
     let own_file = own_file(&outcome.operations, outcome.freezes.clone());
     if outcome.archive.is_err() {
-        // What was begun and taken is to be seen all the same, and deleted with the record.
+        // Operations and snapshots must be visible nevertheless, and be deleted with the record.
         if !operations.is_empty() {
             store.put(backup, &operations).await?;
         }
@@ -68,20 +68,20 @@ pub async fn write(
     Ok(())
 }
 
-/// What Velero has no file for.
+/// The file for data that Velero has no file for.
 pub fn own_file(operations: &[Operation], freeze_windows: Vec<FreezeWindow>) -> BowlineBackupInfo {
     let volume_operations = operations.iter().filter_map(record::of_volume).collect();
     BowlineBackupInfo { freeze_windows, volume_operations, ..BowlineBackupInfo::default() }
 }
 
-/// Operations on items, as Velero keeps them.
+/// Operations on items, in Velero's format.
 pub fn records(operations: &[Operation], run: RunRef<'_>) -> Vec<BackupOperation> {
     let of_items = operations.iter().filter(|one| !one.kind.is_of_volume());
     of_items.map(|operation| record::of_backup(operation, run)).collect()
 }
 
-/// The counts of operations, for a status. Velero has no counts of operations on volumes: a snapshot
-/// counts as completed when all that was to be done with it is.
+/// The counts of operations, for a status. Velero has no counts of operations on volumes: a snapshot counts as
+/// completed when all its operations are.
 pub fn count_operations(status: &mut BackupStatus, operations: &[Operation]) {
     let (of_volumes, of_items): (Vec<_>, Vec<_>) =
         operations.iter().partition(|one| one.kind.is_of_volume());
@@ -103,7 +103,7 @@ pub fn count_operations(status: &mut BackupStatus, operations: &[Operation]) {
     status.csi_volume_snapshots_completed = count(of_items.iter().filter(is_complete).count());
 }
 
-/// What of the freeze windows fits into a status: the longest.
+/// The freeze windows that fit into a status: the longest.
 fn longest(freezes: &[FreezeWindow]) -> Vec<FreezeWindow> {
     let mut longest = freezes.to_vec();
     longest.sort_by_key(|window| std::cmp::Reverse(window.milliseconds));
@@ -151,7 +151,7 @@ pub fn status(backup: &Backup, outcome: &BackupOutcome) -> BackupStatus {
     status
 }
 
-/// The status of a backup that is over.
+/// The status of a backup that has ended.
 pub fn completed_status(status: &BackupStatus, now: Timestamp) -> BackupStatus {
     let phase = match status.phase.as_ref().and_then(phase::backup_stage) {
         Some(Stage::Finalizing) => phase::of_backup(Stage::Over, status.errors > 0),

@@ -1,19 +1,18 @@
 //! Commands that run in pods before and after they are backed up, to quiesce an application.
 //!
-//! In: the hooks of the Backup, compiled once by [`Hooks::new`], and a pod. Out: a [`Plan`] of what
-//! runs in it, which [`run_pre`] and [`Thaw`] carry out.
+//! Input: the hooks of the Backup, compiled once by [`Hooks::new`], and a pod. Output: a [`Plan`] of the hooks to run
+//! in it, which [`run_pre`] and [`Thaw`] carry out.
 //!
-//! A pod says with annotations which hook it wants; that one replaces the hooks of the Backup for
-//! this pod and phase. Pods that have ended have no hooks.
+//! A hook in the annotations of a pod replaces the hooks of the Backup for this pod and phase. Pods that have ended
+//! have no hooks.
 //!
 //! # Where we differ from Velero
-//! - A hook that does not say what its failure means is taken as `Fail`. Velero documents that, and
-//!   then goes on as if `Continue` had been said.
-//! - A command in an annotation that begins like a JSON list and is none is an error, and its pod is not
-//!   backed up. Velero runs it as the name of a program. Other annotations that cannot be read mean the
-//!   default, as to Velero, with a warning.
-//! - A negative timeout in the spec is an error, and in an annotation the default. To Velero it means to wait
-//!   for ever.
+//! - A hook without `onError` is treated as `Fail`. Velero documents that, but behaves as if `Continue` were set.
+//! - A command in an annotation that starts like a JSON list but is not one is an error, and its pod is not backed
+//!   up. Velero runs it as the name of a program. Other annotations that cannot be parsed mean the default, as in
+//!   Velero, with a warning.
+//! - A negative timeout in the spec is an error, and in an annotation the default. In Velero it means to wait for
+//!   ever.
 
 mod annotation;
 mod run;
@@ -45,7 +44,7 @@ pub struct Hooks {
     specs: Vec<Spec>,
 }
 
-/// Hooks, and which pods they are for.
+/// Hooks, and the pods that they apply to.
 #[derive(Clone, Debug)]
 struct Spec {
     pods: Pods,
@@ -53,34 +52,34 @@ struct Spec {
     post: Vec<Hook>,
 }
 
-/// What runs in a pod, in order.
+/// The hooks to run in a pod, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Before it is backed up.
+    /// Hooks before the pod is backed up.
     pub pre: Vec<Hook>,
-    /// Afterwards.
+    /// Hooks after the pod is backed up.
     pub post: Vec<Hook>,
 }
 
 /// A command to run in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Who asks for it.
+    /// Origin of the hook.
     pub source: Source,
-    /// In which container. In a plan it is never empty.
+    /// The container to run in. Never empty in a plan.
     pub container: String,
-    /// The program and its arguments. They may hold secrets and are never told.
+    /// The program and its arguments. They may hold secrets and are never logged or reported.
     pub command: Vec<String>,
-    /// What its failure means.
+    /// Consequence of a failure.
     pub on_error: OnError,
-    /// How long it is waited for.
+    /// Time the hook may take.
     pub timeout: Duration,
 }
 
-/// Who asks for a hook.
+/// Origin of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The pod, by annotations.
+    /// Annotations of the pod.
     Annotations,
     /// The Backup, under this name.
     Spec(String),
@@ -96,13 +95,13 @@ impl fmt::Display for Source {
 }
 
 impl Plan {
-    /// Whether there is nothing to run.
+    /// True if there is nothing to run.
     pub fn is_empty(&self) -> bool {
         self.pre.is_empty() && self.post.is_empty()
     }
 }
 
-/// What is read of a pod.
+/// Fields read of a pod.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Pod {
@@ -142,7 +141,7 @@ impl Pod {
 }
 
 impl Hooks {
-    /// Compiles the hooks of a Backup, or says all that is wrong with them.
+    /// Compiles the hooks of a Backup, or returns all errors in them.
     pub fn new(hooks: &BackupHooks, resources: &Resources) -> Result<Self, Vec<String>> {
         let (mut specs, mut errors) = (Vec::new(), Vec::new());
         for (place, hooks) in hooks.resources.iter().enumerate() {
@@ -156,12 +155,12 @@ impl Hooks {
         if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
     }
 
-    /// What runs in a pod.
+    /// The hooks to run in a pod.
     pub fn plan(&self, object: &Object) -> Result<Plan, Error> {
         self.plan_and_warn(object).map(|(plan, _)| plan)
     }
 
-    /// What runs in a pod, and what its user should know of annotations that cannot be used.
+    /// The hooks to run in a pod, and warnings about annotations that cannot be used.
     pub fn plan_and_warn(&self, object: &Object) -> Result<(Plan, Vec<String>), Error> {
         let pod: Pod = serde_json::from_slice(object.item.json())?;
         if pod.has_ended() {
@@ -199,8 +198,7 @@ impl Hooks {
     }
 }
 
-/// Compiles one entry; none if something is wrong with it, or if it is not for pods: only those
-/// have hooks.
+/// Compiles one entry; none if it is invalid, or does not apply to pods: only pods have hooks.
 fn compile(
     hooks: &BackupResourceHooks,
     resources: &Resources,
@@ -247,7 +245,7 @@ fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, String> {
     })
 }
 
-/// Whether pods are among resources, as users name them.
+/// True if pods are among resources, as users name them.
 fn names_pods(names: &[String], resources: &Resources) -> Result<bool, InvalidGlob> {
     let pods = GroupResource::new("", "pods");
     let mut found = false;

@@ -1,4 +1,4 @@
-//! The names of what is in the archive, for `-resource-list.json.gz`.
+//! Names of the archive's items, for `-resource-list.json.gz`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,8 @@ use serde::{Serialize, Serializer};
 use crate::item::Object;
 use crate::resource::GroupResource;
 
-/// The names of stored items, compactly: one text for all names of a kind in a namespace. It is
-/// written into its file as it is; a list of all names would be the largest thing in memory.
+/// Names of stored items, in compact form: one string for all names of a kind in a namespace. It is serialized
+/// directly; a list of all names would be the largest thing in memory.
 #[derive(Debug, Default)]
 pub struct Inventory {
     names: Mutex<BTreeMap<Group, Names>>,
@@ -27,11 +27,11 @@ struct Names {
     count: usize,
 }
 
-/// What no name contains.
+/// A character that no name contains.
 const SEPARATOR: char = '\n';
 
 impl Inventory {
-    /// Notes an item.
+    /// Records an item.
     pub(super) fn add(&self, object: &Object) {
         let kind = format!("{}/{}", object.resource.api_version(), object.resource.kind);
         let mut names = self.lock();
@@ -45,13 +45,13 @@ impl Inventory {
         group.count += 1;
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn count(&self) -> usize {
         let names = self.lock();
         names.values().map(|group| group.count).sum()
     }
 
-    /// The resources that there are items of.
+    /// The resources of the items.
     pub(super) fn resources(&self) -> Vec<GroupResource> {
         let names = self.lock();
         let resources: BTreeSet<&GroupResource> =
@@ -68,7 +68,7 @@ impl BackupContent for Inventory {
     const FILE: BackupFile = BackupFile::ResourceList;
 }
 
-/// As [`bowline_store::file::ResourceList`] is written, which is how it is read.
+/// The format of [`bowline_store::file::ResourceList`], which is the type that reads it.
 impl Serialize for Inventory {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let names = self.lock();

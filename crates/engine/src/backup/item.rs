@@ -1,11 +1,10 @@
-//! One item: looked at, shown to the actions, stored.
+//! One item: filtered, passed to the actions, stored.
 //!
-//! What actions add to an item is visited when the item is stored, and what they add to that when that is.
-//! Items may add one another in chains as long as the cluster is large, so that they wait in a list, by
-//! name, and neither on the stack nor as objects. A failure is an error on the item, which is then not
-//! stored; nothing else stops.
+//! Additional items of an item are visited when the item is stored, and theirs in turn when they are. Items may add
+//! one another in chains as long as the cluster is large, so they wait in a list, by name, and neither on the stack
+//! nor as objects. A failure is an error on the item, which is then not stored; nothing else stops.
 //!
-//! An item that is shown to an action that may begin an operation is [noted](super::note) before and
+//! An item for an action that may start an operation is [recorded in the journal](super::block_journal) before and
 //! after, unless it is in a block that is.
 
 mod actions;
@@ -29,33 +28,33 @@ use actions::{ActionOutcome, AdditionalItem, run_actions};
 use sink::Destination;
 pub(super) use sink::Sink;
 
-/// How many items that were kept back are visited at a time.
+/// Number of deferred items visited concurrently.
 const MAX_CONCURRENT_VISITS: usize = 8;
 
-/// How an item came in.
+/// Origin of an item.
 #[derive(Debug, Default)]
 pub(super) struct VisitContext {
-    /// Whether it is stored even where the filters leave it out.
+    /// True if the item is stored even where the filters exclude it.
     pub(super) must_include: bool,
-    /// Its part of what may be in flight.
+    /// Its share of the in-flight budget.
     pub(super) budget: Option<OwnedSemaphorePermit>,
-    /// Whether it was read for an action, so that it may be an item of another block.
+    /// True if it was read for an action, so that it may be an item of another block.
     pub(super) is_of_another_block: bool,
-    /// Whether it is a claim whose snapshot nobody has seen to yet.
+    /// True if it is a claim whose snapshot no block has handled yet.
     pub(super) is_new_claim: bool,
 }
 
-/// What is left to do of a visit.
+/// The rest of a visit.
 #[derive(Default)]
 struct Visit {
-    /// What actions have added so far. The last one is next.
+    /// Additional items so far. The last one is next.
     added: Vec<AdditionalItem>,
-    /// What actions have left out. It may come in by another way, but not by this one again: two items that
-    /// add one another and are both left out would never end.
+    /// Items that actions have excluded. They may come in by another way, but not by this one again: two items that
+    /// add one another and are both excluded would never end.
     excluded: Vec<ResourceIdentifier>,
 }
 
-/// Backs up an item and what its actions add to it.
+/// Backs up an item and its additional items.
 pub(super) fn visit<'a>(
     context: &'a Context,
     object: Object,
@@ -70,8 +69,8 @@ pub(super) fn visit<'a>(
     })
 }
 
-/// Backs up what actions have added, and what they add to that. If an action has broken off at an item, what was
-/// added to the item before is backed up all the same.
+/// Backs up additional items, and theirs in turn. If an action has failed at an item, the items that were added
+/// before are still backed up.
 async fn visit_added(
     context: &Context,
     mut visit: Visit,
@@ -79,7 +78,8 @@ async fn visit_added(
     sink: &Sink<'_>,
 ) {
     while let Some(next) = visit.added.pop() {
-        // What goes straight into the archive is lost when the run stops, so that nobody waits for it.
+        // Items that go straight into the archive are lost when the run stops, so there is no point in waiting for
+        // them.
         if context.is_aborted() || (context.has_stopped() && sink.is_archive()) {
             break;
         }
@@ -129,7 +129,7 @@ async fn visit_one(
             visit_as_own_block(context, object, visit_context, archive).await;
         }
         Destination::Block(block) if is_new_claim => {
-            // An action has brought a claim in that nobody expected in this block.
+            // An action has added a claim that was not expected in this block.
             let csi_planned = csi::prepare_one(context, &object).await;
             let is_journaled =
                 block_journal::append_intents(context, block, csi::intents(&csi_planned)).await;
@@ -139,7 +139,7 @@ async fn visit_one(
             back_up_item(context, object, visit_context, sink, visit).await;
         }
         Destination::Block(block) if may_be_snapshotted(context, &object) => {
-            // An action has brought a volume in that nobody expected in this block.
+            // An action has added a volume that was not expected in this block.
             let planned = snapshot::prepare(context, [&object]).await;
             let is_journaled =
                 block_journal::append_intents(context, block, snapshot::intents(&planned)).await;
@@ -151,8 +151,8 @@ async fn visit_one(
     }
 }
 
-/// Backs up an item that is a block of its own. Items that are added to it are of that block, so that this
-/// is never one within another.
+/// Backs up an item that is a block of its own. Its additional items belong to that block, so blocks are never
+/// nested.
 fn visit_as_own_block<'a>(
     context: &'a Context,
     object: Object,
@@ -162,13 +162,13 @@ fn visit_as_own_block<'a>(
     Box::pin(block_journal::back_up_single(context, object, visit_context, archive))
 }
 
-/// Whether a volume may have to be snapshotted that no block has seen to.
+/// True if an object is a volume that may have to be snapshotted and that no block has handled.
 fn may_be_snapshotted(context: &Context, object: &Object) -> bool {
     object.resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(&object.name)
 }
 
-/// Notes that an item is visited. None if somebody else does that, or has. Otherwise whether it is a claim
-/// that may have to be snapshotted, and that no block has seen to.
+/// Marks an item as visited. None if another visit does that, or has. Otherwise true if it is a claim that may have
+/// to be snapshotted, and that no block has handled.
 fn begin_visit(
     context: &Context,
     object: &Object,
@@ -187,18 +187,18 @@ fn begin_visit(
     }
 }
 
-/// Backs up the items that were kept back.
+/// Backs up the deferred items.
 pub(super) async fn visit_deferred(context: &Context, sink: &Sink<'_>) {
     let mut visits = Vec::new();
     for (object, visit_context) in sink.take_deferred() {
-        // What is to be stored of it is known now, so that anybody may.
+        // The content to store is known now, so any visitor may store the item.
         context.csi.finish_snapshot(&object.namespace, &object.name);
         visits.push(visit(context, object, visit_context, sink));
     }
     futures::stream::iter(visits).buffer_unordered(MAX_CONCURRENT_VISITS).collect::<()>().await;
 }
 
-/// Backs up an item that was claimed, and what its actions add to it.
+/// Backs up an item marked as visited, and its additional items.
 pub(super) async fn back_up_claimed(
     context: &Context,
     object: Object,
@@ -211,7 +211,7 @@ pub(super) async fn back_up_claimed(
     visit_added(context, visit, worked, sink).await;
 }
 
-/// Backs up an item that was claimed.
+/// Backs up an item marked as visited.
 async fn back_up_item(
     context: &Context,
     object: Object,
@@ -230,7 +230,7 @@ async fn back_up_item(
     context.progress.count_done();
 }
 
-/// Notes what is to be known of every item, whatever becomes of it.
+/// Records the facts needed about every item, stored or not.
 pub(super) fn record_found(context: &Context, object: &Object) {
     context.progress.count_found();
     if object.resource.is_namespaced {
@@ -239,7 +239,7 @@ pub(super) fn record_found(context: &Context, object: &Object) {
     context.volumes.record(object);
 }
 
-/// Why an item is not backed up, if it is not.
+/// Reason why an item is not backed up, if any.
 fn skip_reason(context: &Context, object: &Object, must_include: bool) -> Option<String> {
     if object.is_being_deleted {
         return Some("it is being deleted".to_owned());
@@ -276,7 +276,7 @@ async fn store(
     }
 }
 
-/// The namespaces that something was found in.
+/// The namespaces in which items were found.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces {
     touched: Mutex<BTreeSet<String>>,
@@ -295,7 +295,7 @@ impl Namespaces {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether something was found in a namespace.
+    /// True if an item was found in a namespace.
     pub(super) fn has(&self, namespace: &str) -> bool {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner).contains(namespace)
     }

@@ -1,7 +1,7 @@
-//! Whether the bucket holds a backup of the same name.
+//! Check for a backup of the same name in the bucket.
 //!
-//! A bucket that does not answer once must not cost a backup that may have taken hours, so it is asked again
-//! for a while.
+//! A bucket that fails to answer once must not cost a backup that may have taken hours, so the check is retried for a
+//! while.
 
 use std::time::Duration;
 
@@ -10,27 +10,26 @@ use bowline_store::{BackupName, BackupStore, Error};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// For how long it is asked again if nothing would be lost.
+/// Time to retry if nothing would be lost.
 pub(super) const CHECK_FRESH: Duration = Duration::from_secs(20);
-/// For how long it is asked again if something was taken.
+/// Time to retry if the run already has data.
 pub(super) const CHECK_RESUMED: Duration = Duration::from_mins(5);
 /// The first pause; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest one.
+/// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What is known of a name.
 #[derive(Debug)]
 pub(super) enum NameAvailability {
-    /// No backup has it.
+    /// No backup has the name.
     Free,
-    /// A backup has it.
+    /// A backup has the name.
     Taken,
-    /// The bucket does not say.
+    /// The bucket does not answer.
     Unknown(Error),
 }
 
-/// Asks whether a name is free; for a while again and again if that may help, and the run is not to end.
+/// Checks whether a name is free, with retries if those may help and the run is not about to end.
 pub(super) async fn check_name(
     store: &BackupStore,
     name: &BackupName,
@@ -71,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A bucket that fails so often, with this, and how often it was asked.
+    /// A bucket that fails this many times with this code, and a counter of its requests.
     fn failing(times: usize, code: Code) -> (BackupStore, Arc<AtomicUsize>) {
         let requests = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&requests);
@@ -120,7 +119,7 @@ mod tests {
         let (availability, ()) = tokio::join!(check(&store, &stop), stopping);
         assert!(matches!(availability, NameAvailability::Unknown(_)), "{availability:?}");
         assert_eq!(requests.load(Ordering::SeqCst), 1);
-        // Once is asked in any case: whoever is told to end must know what not to touch.
+        // The bucket is asked at least once: a run that must end has to know what not to touch.
         let (store, _) = failing(0, Code::Unavailable);
         let availability = check(&store, &stop).await;
         assert!(matches!(availability, NameAvailability::Free), "{availability:?}");

@@ -1,7 +1,7 @@
-//! The namespaces themselves, as objects.
+//! The Namespace objects.
 //!
-//! They are listed first, since how many there are decides how the rest is listed, and stored when the
-//! rest is: a namespace that nobody chose is in the backup as well if something in it is.
+//! They are listed first, since their number decides how the other objects are listed, and stored after those: a
+//! namespace that was not selected is in the backup as well if something in it is.
 
 use std::collections::HashSet;
 
@@ -26,7 +26,7 @@ pub(super) async fn list(context: &Context) -> Result<Vec<Object>, Fatal> {
     Ok(namespaces)
 }
 
-/// Stores the namespaces that were chosen, and those that something was found in.
+/// Stores the selected namespaces, and those in which items were found.
 pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sink<'_>) {
     #[derive(Deserialize)]
     struct Namespace {
@@ -68,7 +68,7 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
                 let visit_context = VisitContext { must_include: true, ..VisitContext::default() };
                 item::visit(context, namespace, visit_context, sink).await;
             }
-            // It went as it came.
+            // The namespace was deleted meanwhile.
             Ok(None) => {}
             Err(error) => context.report.error(
                 ReportSubject::Run,

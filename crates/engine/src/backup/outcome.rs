@@ -1,7 +1,7 @@
-//! What a run came to, however it ended.
+//! Outcome of a run, however it ended.
 //!
-//! Also a run that fails early, or is not taken up again, has begun things outside that others must know
-//! of: operations and snapshots that an earlier process noted. They are in its [`BackupOutcome`] all the same.
+//! Even a run that fails early, or is not resumed, has started work outside that must stay known: operations and
+//! snapshots in the journal of an earlier process. Its [`BackupOutcome`] contains them too.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -17,40 +17,40 @@ use crate::operation::Operation;
 use crate::operation::record::RunRef;
 use crate::report::{Message, Report};
 
-/// What a run came to.
+/// Outcome of a run.
 #[derive(Debug)]
 pub struct BackupOutcome {
-    /// The archive that is in the bucket now, or why there is none.
+    /// The archive in the bucket, or the reason why there is none.
     pub archive: Result<Sealed, Fatal>,
-    /// What went wrong.
+    /// Errors and warnings.
     pub report: Report,
-    /// What is in the archive.
+    /// Contents of the archive.
     pub resources: Inventory,
-    /// How many items were found, stored or not.
+    /// Number of items found, stored or not.
     pub found: u64,
-    /// What became of the data of volumes.
+    /// Outcome for the data of volumes.
     pub volumes: Vec<BackupVolumeInfo>,
-    /// The snapshots that plugins were asked for.
+    /// Snapshots requested from plugins.
     pub snapshots: Vec<Snapshot>,
-    /// The snapshots that CSI drivers were asked for.
+    /// Snapshots requested from CSI drivers.
     pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
-    /// VolumeSnapshots that an earlier process may have made, and that nobody has heard of since.
+    /// VolumeSnapshots that an earlier process may have created, with unknown outcome.
     pub csi_leftovers: Vec<csi::Target>,
     /// The VolumeSnapshotClasses of those.
     pub csi_classes: CsiVolumeSnapshotClasses,
-    /// Operations that plugins began, on items and on snapshots.
+    /// Operations that plugins started, on items and on snapshots.
     pub operations: Vec<Operation>,
-    /// How many hooks were run, and how many of them failed.
+    /// Number of hooks that ran, and number of those that failed.
     pub hooks: (u64, u64),
-    /// For how long pods were quiesced.
+    /// Freeze windows of pods.
     pub freezes: Vec<FreezeWindow>,
-    /// Whether pods may be frozen still, because they could not be reached. The journal says which, and
-    /// must stay until they are thawed.
+    /// True if pods may still be frozen because they could not be reached. The journal names them, and must be kept
+    /// until they are thawed.
     pub may_leave_frozen: bool,
 }
 
 impl BackupOutcome {
-    /// What is left of a run that is not taken up again: the operations that it has begun.
+    /// Outcome of a run that is not resumed: the operations that it has started.
     pub fn abandoned(
         reason: String,
         recovered: &Recovered,
@@ -67,7 +67,7 @@ impl BackupOutcome {
         Self { snapshots, csi_snapshots, csi_leftovers, operations, ..outcome }
     }
 
-    /// The VolumeSnapshots that there may be of it, and groups of them.
+    /// The VolumeSnapshots and VolumeGroupSnapshots of the run that may exist.
     pub fn csi_targets(&self) -> Vec<csi::Target> {
         let mut targets = csi::targets_of(&self.csi_snapshots);
         targets.extend(self.csi_leftovers.iter().cloned());
@@ -93,7 +93,7 @@ impl BackupOutcome {
     }
 }
 
-/// Draws the conclusions, and takes away the snapshots that nothing in the backup leads to.
+/// Builds the outcome, and deletes the snapshots that nothing in the backup refers to.
 pub(super) async fn finish(
     context: Arc<Context>,
     archive: Result<Sealed, Fatal>,
@@ -113,7 +113,7 @@ pub(super) async fn finish(
     outcome
 }
 
-/// Draws the conclusions from what the stages noted.
+/// Builds the outcome from the records of the stages.
 fn build_outcome(
     context: Context,
     archive: Result<Sealed, Fatal>,
@@ -151,7 +151,7 @@ fn build_outcome(
     }
 }
 
-/// The operations that an earlier process has begun.
+/// The operations that an earlier process started.
 pub(super) fn earlier_operations(
     recovered: &Recovered,
     timeout: Duration,
@@ -164,12 +164,12 @@ pub(super) fn earlier_operations(
         .collect()
 }
 
-/// The snapshots that an earlier process has taken.
+/// The snapshots that an earlier process took.
 pub(super) fn earlier_snapshots(recovered: &Recovered) -> Vec<Snapshot> {
     recovered.finished.iter().flat_map(|ended| ended.snapshots.clone()).collect()
 }
 
-/// The CSI snapshots that an earlier process has taken, and those that it may have.
+/// The CSI snapshots that an earlier process took, and those that it may have taken.
 pub(super) fn earlier_csi_snapshots(
     recovered: &Recovered,
 ) -> (Vec<csi::CsiSnapshotRecord>, Vec<csi::Target>) {
@@ -179,7 +179,7 @@ pub(super) fn earlier_csi_snapshots(
     (snapshots.collect(), unconfirmed.collect())
 }
 
-/// The report, whether or not somebody else still holds it.
+/// The report, even while other references to it exist: its messages are then moved out.
 pub(super) fn into_owned_report(report: Arc<Report>) -> Report {
     Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take_all())
 }

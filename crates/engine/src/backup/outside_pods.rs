@@ -1,10 +1,10 @@
-//! Pods that are not part of a run, and have a say in what becomes of volumes that are.
+//! Pods that are not part of a run but affect the treatment of volumes that are.
 
 use super::Context;
 use super::volume::Volumes;
 
-/// Notes the pods of the cluster that mount claims of a block and are not in it. They are known already where
-/// claims are grouped into blocks; else they are listed now.
+/// Records the pods of the cluster that mount claims of a block and are not in it. They are already known where
+/// claims are grouped into blocks; otherwise they are listed now.
 pub(super) async fn record_outside_pods(context: &Context, facts: &Volumes) {
     for (namespace, claim) in facts.claims() {
         match context.mounts.of_claim(&namespace, &claim).await {

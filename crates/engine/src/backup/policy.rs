@@ -1,8 +1,8 @@
-//! Resource policies: what happens to the data of which volume, and which kinds are taken.
+//! Resource policies: treatment of the data of volumes, and kinds to include.
 //!
-//! They are a YAML document in a ConfigMap, which several backups may share. It is read strictly: a
-//! field that is not known, or a rule that can never hold, is an error and not a rule less.
-//! The rules are those of Velero's `internal/resourcepolicies`.
+//! They are a YAML document in a ConfigMap, which several backups may share. It is parsed strictly: an unknown field,
+//! or a rule that can never match, is an error and not silently ignored. The rules are those of Velero's
+//! `internal/resourcepolicies`.
 
 mod condition;
 pub(crate) mod quantity;
@@ -24,7 +24,7 @@ pub use volume::{Csi, Nfs, VolumeFacts};
 /// The only version of the document.
 const VERSION: &str = "v1";
 
-/// What a document says.
+/// A parsed document.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Policies {
     rules: Vec<Rule>,
@@ -32,33 +32,33 @@ pub struct Policies {
     warnings: Vec<String>,
 }
 
-/// What to do with the data of a volume.
+/// Treatment of the data of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Action {
-    /// How it is saved.
+    /// Method of saving the data.
     pub method: Method,
-    /// What else is said about it, for the plugin that does it.
+    /// Further parameters, for the plugin that carries it out.
     pub parameters: BTreeMap<String, serde_json::Value>,
 }
 
-/// How the data of a volume is saved.
+/// Method of saving the data of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Not at all. The objects of the volume are taken all the same.
+    /// Not at all. The objects of the volume are still included.
     Skip,
-    /// File by file.
+    /// File system backup.
     FsBackup,
-    /// By a snapshot.
+    /// Snapshot.
     Snapshot,
-    /// By a plugin that knows; neither file by file nor by a snapshot.
+    /// By a plugin, with neither a file system backup nor a snapshot.
     Custom,
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 4] = [Self::Skip, Self::FsBackup, Self::Snapshot, Self::Custom];
 
-    /// Its name in a document.
+    /// Name in a document.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Skip => "skip",
@@ -75,51 +75,51 @@ impl fmt::Display for Method {
     }
 }
 
-/// Why a document cannot be used.
+/// Reason why a document is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidPolicies {
-    /// The ConfigMap must hold the document and nothing else.
+    /// The ConfigMap does not hold exactly one document.
     #[error("expected exactly one key in the data of the ConfigMap, found {0}")]
     Keys(usize),
-    /// It is no YAML, or not that of policies.
+    /// The document is not YAML, or does not match the schema of policies.
     #[error("cannot read the YAML: {0}")]
     Yaml(String),
-    /// A capacity is no range.
+    /// A capacity is not a range.
     #[error("wrong format of Capacity {0:?}: expected two quantities, as in 10Gi,100Gi")]
     Capacity(String),
-    /// A side of a capacity is no quantity.
+    /// A bound of a capacity is not a quantity.
     #[error("wrong format of Capacity {capacity:?}: {source}")]
     Quantity {
         /// The whole range.
         capacity: String,
-        /// What is wrong with a side.
+        /// The error in the bound.
         source: InvalidQuantity,
     },
-    /// The version is another one.
+    /// The version is not supported.
     #[error("incompatible version number {0} with supported version {VERSION}")]
     Version(String),
-    /// The action is none.
+    /// The action is unknown.
     #[error("invalid action type {0}: expected skip, fs-backup, snapshot or custom")]
     Action(String),
     /// A range of capacities is empty.
     #[error("illegal values for capacity {0}: the first is above the second")]
     EmptyRange(String),
-    /// Attributes are those of a driver.
+    /// Volume attributes are given without a driver.
     #[error("csi driver should not be empty when filtering by volume attributes")]
     NoDriver,
-    /// `*` in the lists of kinds.
+    /// `*` is in the lists of kinds.
     #[error("cannot use '*' in includes or excludes filters in the policy")]
     Everything,
-    /// A kind in both lists.
+    /// A kind is in both lists.
     #[error("excludes list cannot contain an item in the includes list: {0}")]
     Contradiction(String),
-    /// A pattern of kinds is none.
+    /// A pattern of kinds is invalid.
     #[error(transparent)]
     Glob(#[from] InvalidGlob),
 }
 
 impl InvalidPolicies {
-    /// Whether the document could be read, and only says what it must not.
+    /// True if the document could be parsed, and only its content is invalid.
     pub fn is_readable(&self) -> bool {
         match self {
             Self::Keys(_) | Self::Yaml(_) | Self::Capacity(_) | Self::Quantity { .. } => false,
@@ -135,7 +135,7 @@ impl InvalidPolicies {
 }
 
 impl Policies {
-    /// Reads the data of a ConfigMap.
+    /// Parses the data of a ConfigMap.
     pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, InvalidPolicies> {
         let mut texts = data.values();
         let (Some(text), None) = (texts.next(), texts.next()) else {
@@ -146,17 +146,17 @@ impl Policies {
         document.check()
     }
 
-    /// What to do with the data of a volume: what the first policy says that fits it.
+    /// Treatment of the data of a volume: the action of the first policy that matches it.
     pub fn action_for(&self, volume: &VolumeFacts) -> Option<&Action> {
         self.rules.iter().find(|rule| rule.conditions.fit(volume)).map(|rule| &rule.action)
     }
 
-    /// The kinds to take and to leave out, if it says anything about that.
+    /// The kinds to include and to exclude, if the document has any.
     pub fn kinds(&self) -> Option<&ScopedLists> {
         self.kinds.as_ref()
     }
 
-    /// What a user should know: conditions that nothing fits.
+    /// Warnings: conditions that match nothing.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

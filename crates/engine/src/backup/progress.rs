@@ -1,44 +1,44 @@
-//! How far a run is.
+//! Progress of a run.
 //!
-//! Items stream, so that how many there are is not known before the last list is through. But a list says with
-//! each page how many objects are still to come, and items that wait for their block are known to be there. So
-//! the total is what was found and what is expected, and means something as soon as each list has begun.
+//! Items are streamed, so their number is unknown before the last list is complete. But each page of a list carries
+//! the number of remaining objects, and items that wait for their block are already known. The total is therefore the
+//! items found plus the items expected, and is meaningful as soon as each list has started.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::SnapshotProgress;
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Debug, Default)]
 pub struct Progress {
     found: AtomicU64,
     done: AtomicU64,
-    /// Items that nobody has visited yet.
+    /// Items not visited yet.
     expected: AtomicU64,
-    /// Lists that have not begun.
+    /// Lists that have not started.
     lists_not_started: AtomicU64,
-    /// The snapshots that plugins were asked for.
+    /// The snapshots requested from plugins.
     pub snapshots: SnapshotProgress,
 }
 
 impl Progress {
-    /// How many items there are: those that have been found so far, and those that are expected.
+    /// Number of items: those found so far, and those expected.
     pub fn total(&self) -> u64 {
         self.found() + self.expected.load(Ordering::Relaxed)
     }
 
-    /// Whether the total is more than a beginning: every list has said how long it is, or is through.
+    /// True if the total is meaningful: every list has reported its length, or is complete.
     pub fn is_total_known(&self) -> bool {
         self.found() > 0 && self.lists_not_started.load(Ordering::Relaxed) == 0
     }
 
-    /// How many items have been found so far.
+    /// Number of items found so far.
     pub fn found(&self) -> u64 {
         self.found.load(Ordering::Relaxed)
     }
 
-    /// How many of them are through.
+    /// Number of items processed.
     pub fn backed_up(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -51,13 +51,13 @@ impl Progress {
         self.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many lists are going to be read.
+    /// Sets the number of lists that will be read.
     pub(super) fn plan_lists(&self, count: usize) {
         self.lists_not_started.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 
-/// An item that waits for its visit. It is expected until this is dropped.
+/// An item that waits for its visit. It counts as expected until this is dropped.
 #[derive(Debug)]
 pub(super) struct ExpectedItem(Arc<Progress>);
 
@@ -74,7 +74,7 @@ impl Drop for ExpectedItem {
     }
 }
 
-/// What is expected of one list, until it is through.
+/// The number of objects expected from one list, until the list is complete.
 #[derive(Debug)]
 pub(super) struct ExpectedList {
     progress: Arc<Progress>,
@@ -91,7 +91,7 @@ impl ExpectedList {
         }
     }
 
-    /// So many objects of the list are still to come.
+    /// Sets the number of objects that remain in the list.
     pub(super) fn set(&self, remaining: u64) {
         // Raised first, so that the sum is never less than its parts.
         self.progress.expected.fetch_add(remaining, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl ExpectedList {
         self.mark_started();
     }
 
-    /// One of them has come.
+    /// Counts an object that has arrived.
     pub(super) fn count_received(&self) {
         let less = |remaining: u64| remaining.checked_sub(1);
         if self.remaining.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
@@ -112,7 +112,7 @@ impl ExpectedList {
     fn mark_started(&self) {
         if !self.has_started.swap(true, Ordering::Relaxed) {
             let less = |lists_not_started: u64| lists_not_started.checked_sub(1);
-            // One that was not planned counts for nothing.
+            // A list that was not planned does not count.
             let _ = self.progress.lists_not_started.fetch_update(
                 Ordering::Relaxed,
                 Ordering::Relaxed,
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!((progress.total(), progress.is_total_known()), (701, true));
         drop(spooled);
         progress.count_found();
-        // It breaks off.
+        // The list is aborted.
         drop(long);
         drop(short);
         assert_eq!((progress.total(), progress.found()), (501, 501));

@@ -1,8 +1,8 @@
 //! Stores items again that operations have changed.
 //!
-//! Each is fetched afresh and shown to the actions once more. The archive is copied from the bucket
-//! into a file without a name, and from there back again, with these items in the place of their
-//! earlier forms. The copy in the bucket is replaced in one go, so a kill leaves one or the other.
+//! Each item is fetched and passed to the actions once more. The archive is copied from the bucket into an unnamed
+//! file, and from there back again, with these items in place of their earlier versions. The copy in the bucket is
+//! replaced atomically, so a kill leaves one or the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -24,19 +24,19 @@ use crate::journal::Recovered;
 use crate::operation::Operation;
 use crate::report::Report;
 
-/// The largest item that is copied.
+/// Size limit of a copied item.
 const MAX_ITEM_BYTES: u64 = 64 << 20;
 
-/// What came of storing items again.
+/// Outcome of storing items again.
 #[derive(Debug)]
 pub struct ReplaceOutcome {
-    /// What went wrong with items.
+    /// Errors and warnings of the items.
     pub report: Report,
-    /// How many items were stored again, or why the archive is as it was.
+    /// Number of items stored again, or the reason why the archive is unchanged.
     pub outcome: Result<usize, Fatal>,
 }
 
-/// Items that are stored again, on disk until then.
+/// Items to store again, on disk until then.
 pub(super) struct ReplacementItems {
     spool: Spool,
     places: Mutex<BTreeMap<String, SpoolRange>>,
@@ -64,20 +64,20 @@ impl ReplacementItems {
     }
 }
 
-/// The items that operations ask to be stored again, each once.
+/// The items that operations ask to store again, each once.
 pub fn items_of(operations: &[Operation]) -> BTreeSet<ResourceIdentifier> {
     operations.iter().flat_map(|operation| operation.post_operation_items.clone()).collect()
 }
 
-/// The items that a journal says are to be stored again.
+/// The items to store again according to a journal.
 pub fn journaled_items(recovered: &Recovered) -> BTreeSet<ResourceIdentifier> {
     let records = recovered.finished.iter().flat_map(|ended| &ended.backup_operations);
     records.flat_map(|one| one.spec.post_operation_items.iter().cloned()).map(Into::into).collect()
 }
 
-/// Stores items again in the archive of a backup. The operations file, which names them, lies in the
-/// bucket; who can write that must not get to see the whole cluster. So the filters of the backup hold,
-/// but for items that its own notes name (`journaled_items`): actions may want what users did not.
+/// Stores items again in the archive of a backup. The operations file, which names them, is in the bucket; a writer
+/// of that file must not be able to read the whole cluster. The filters of the backup therefore apply, except to
+/// items that its own journal names (`journaled_items`): actions may include items that users did not.
 pub async fn run(
     run: Run,
     items: &BTreeSet<ResourceIdentifier>,
@@ -133,7 +133,7 @@ async fn visit(context: &Context, id: &ResourceIdentifier, must_include: bool, s
             let visit_context = VisitContext { must_include, ..VisitContext::default() };
             item::visit(context, object, visit_context, sink).await;
         }
-        // Its earlier form stays.
+        // The earlier version stays.
         Ok(None) => tracing::info!(item = %id, "not stored again: it is gone"),
         Err(error) => {
             let text = format!("it cannot be read to be stored again: {error}");
@@ -142,7 +142,7 @@ async fn visit(context: &Context, id: &ResourceIdentifier, must_include: bool, s
     }
 }
 
-/// Copies the archive, with some files replaced and those added that it does not have.
+/// Copies the archive, replacing some files and adding those that it lacks.
 async fn rewrite(
     context: &Context,
     spool: Spool,
@@ -198,7 +198,7 @@ fn copy(
     tar.into_inner()?.finish()?.finish()
 }
 
-/// Adds items to the list of what the archive holds.
+/// Adds items to the list of the archive's contents.
 async fn list(context: &Context, names: Vec<(String, String)>) -> Result<(), Fatal> {
     let Context { store, request, .. } = context;
     let list = store.get::<ResourceList>(&request.name).await.map_err(Fatal::ReadBucket)?;

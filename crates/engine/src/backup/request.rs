@@ -1,9 +1,8 @@
-//! From a Backup resource to a [`Request`] that cannot be wrong.
+//! From a Backup resource to a validated [`Request`].
 //!
-//! Pure: what the server looked up enters as [`Facts`], what it is configured with as [`Defaults`].
-//! Out comes the Backup with every default filled in, and either the request or all that is wrong
-//! with it at once. Rules and words are those of Velero's `prepareBackupRequest`, so that scripts
-//! which look for the words find them.
+//! Pure: the objects that the server looked up enter as [`Facts`], its configuration as [`Defaults`]. The result is
+//! the Backup with every default filled in, and either the request or all validation errors at once. Rules and
+//! messages are those of Velero's `prepareBackupRequest`, so that scripts that search for the messages find them.
 
 mod credentials;
 mod facts;
@@ -33,72 +32,71 @@ use crate::selector::Selector;
 pub use facts::{ClusterVersion, Defaults, Facts, Lookup};
 pub use location::storage_location_name;
 
-/// Major version of the format of a backup.
+/// Major version of the backup format.
 const VERSION: i64 = 1;
 
-/// A Backup that was looked at.
+/// A validated Backup.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The Backup with its defaults filled in, to be written back: spec, labels, annotations, and
-    /// of the status what is known before the run. Its phase is not touched.
+    /// The Backup with its defaults filled in, to be written back: spec, labels, annotations, and the part of the
+    /// status that is known before the run. Its phase is unchanged.
     pub backup: Backup,
-    /// What to do, or all that is wrong with it.
+    /// The request, or all validation errors.
     pub outcome: Result<Request, Vec<String>>,
 }
 
-/// What to back up, and how. Everything in it has been checked.
+/// Validated request for a backup.
 #[derive(Debug)]
 pub struct Request {
     /// The name of the backup.
     pub name: BackupName,
-    /// What tells it from another of that name.
+    /// The uid, which distinguishes it from another backup of that name.
     pub uid: RunUid,
     /// The namespace of the Backup.
     pub namespace: String,
     /// The Backup, as plugins see it.
     pub backup: Encoded<Backup>,
-    /// Which kinds and namespaces.
+    /// Filters on kinds and namespaces.
     pub filter: filter::Spec,
-    /// Which labels. One of several is enough; none selects everything.
+    /// Label selectors. A match of one is enough; an empty list selects everything.
     pub selectors: Vec<Selector>,
-    /// What comes first: names, as `namespace/name` or `name`, by the plural of a resource.
+    /// Items to back up first: names, as `namespace/name` or `name`, by the plural of a resource.
     pub ordered: BTreeMap<String, Vec<String>>,
     /// Commands to run in pods.
     pub hooks: BackupHooks,
-    /// What to do with which volume.
+    /// Volume policies.
     pub policies: Option<Policies>,
-    /// Whether volumes are snapshotted unless something else is said.
+    /// True if volumes are snapshotted by default.
     pub snapshot_volumes: bool,
-    /// Whether volumes of pods are copied file by file unless something else is said.
+    /// True if volumes of pods are backed up with `fs-backup` by default.
     pub default_volumes_to_fs_backup: bool,
     /// The VolumeSnapshotLocations, one for each provider.
     pub snapshot_locations: Vec<String>,
-    /// Whether snapshots are uploaded, if the Backup says so.
+    /// Upload of snapshots, if the Backup sets it.
     pub own_snapshot_type: Option<SnapshotType>,
-    /// The same, where neither the Backup nor the location says so.
+    /// Upload of snapshots, where neither the Backup nor the location sets it.
     pub default_snapshot_type: SnapshotType,
     /// The label whose value groups volumes that must be snapshotted together.
     pub volume_group_label_key: String,
-    /// What is already known to be missing, to be reported when the run starts.
+    /// Errors known before the run, to be reported when it starts.
     pub errors: Vec<String>,
-    /// What a user should know, to be reported when the run starts.
+    /// Warnings known before the run, to be reported when it starts.
     pub warnings: Vec<String>,
 }
 
 impl Request {
-    /// How long its operations may take.
+    /// Time its operations may take.
     pub fn item_operation_timeout(&self) -> std::time::Duration {
-        // A negative one was refused.
+        // Validation refuses negative values.
         self.backup.spec.item_operation_timeout.to_std().unwrap_or_default()
     }
 
-    /// Whether the snapshots of a location are uploaded: what the Backup says counts most, then the
-    /// location, then the server.
+    /// Upload of the snapshots of a location: the Backup takes precedence, then the location, then the server.
     pub fn snapshot_type(&self, of_location: Option<SnapshotType>) -> SnapshotType {
         self.own_snapshot_type.or(of_location).unwrap_or(self.default_snapshot_type)
     }
 
-    /// The run, as its operations name it.
+    /// The run, as its operations refer to it.
     pub fn run_ref(&self) -> RunRef<'_> {
         RunRef { name: self.name.as_str(), uid: self.uid.as_str() }
     }
@@ -191,7 +189,7 @@ fn fill_in_defaults(spec: &mut BackupSpec, defaults: &Defaults) {
     if spec.volume_group_snapshot_label_key.is_empty() {
         spec.volume_group_snapshot_label_key.clone_from(&defaults.volume_group_label_key);
     }
-    // The old name of the field. Unless it says yes it says nothing.
+    // The old name of the field. Only `true` has an effect.
     if spec.default_volumes_to_restic == Some(true) {
         spec.default_volumes_to_fs_backup = Some(true);
     }
@@ -220,15 +218,15 @@ fn check_durations(spec: &BackupSpec, defaults: &Defaults, errors: &mut Vec<Stri
     }
 }
 
-/// Finds what is wrong with hooks whatever the cluster serves. They are compiled for good when that
-/// is known.
+/// Reports errors in hooks that do not depend on the cluster's resources. The hooks are compiled again when those are
+/// known.
 fn check_hooks(hooks: &BackupHooks, errors: &mut Vec<String>) {
     if let Err(hook_errors) = Hooks::new(hooks, &Resources::default()) {
         errors.extend(hook_errors.into_iter().map(|what| format!("invalid hooks: {what}")));
     }
 }
 
-/// Says where the backup is from, for those who restore it elsewhere.
+/// Annotates the backup with its source cluster, for restores elsewhere.
 fn annotate(backup: &mut Backup, defaults: &Defaults) {
     let ClusterVersion { git_version, major, minor } = &defaults.cluster_version;
     let annotations = backup.metadata.annotations.get_or_insert_default();
@@ -242,7 +240,7 @@ fn annotate(backup: &mut Backup, defaults: &Defaults) {
     }
 }
 
-/// Writes the namespaces that exclude themselves into the spec, where users can see them.
+/// Writes the namespaces that carry the exclude label into the spec, where users can see them.
 fn exclude_labelled(spec: &mut BackupSpec, live: &[namespaces::Namespace]) {
     for name in namespaces::excluded_by_label(live) {
         if !spec.excluded_namespaces.iter().any(|excluded| excluded == name) {
@@ -316,7 +314,7 @@ fn with_policy(kinds: Kinds, policies: Option<&Policies>, errors: &mut Vec<Strin
     }
 }
 
-/// A backup whose data stays behind is none, so it does not even begin.
+/// A backup that leaves its data behind is not a backup, so such a run does not even start.
 fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
     if spec.snapshot_move_data == Some(true) {
         errors.push(
@@ -327,7 +325,7 @@ fn check_data_mover(spec: &BackupSpec, errors: &mut Vec<String>) {
     }
 }
 
-/// Whether a Backup says that its snapshots are uploaded.
+/// Upload of snapshots, if the Backup sets it.
 fn snapshot_type(backup: &Backup, errors: &mut Vec<String>) -> Option<SnapshotType> {
     let key = annotation::SNAPSHOT_TYPE;
     let text = backup.metadata.annotations.as_ref().and_then(|all| all.get(key))?;

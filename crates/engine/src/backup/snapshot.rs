@@ -1,9 +1,9 @@
 //! Snapshots of volumes by the plugins of VolumeSnapshotLocations.
 //!
-//! In two halves, for the sake of the application. `prepare` does what can be done before it is
-//! frozen: which volumes, which plugin knows them, what are they. `create_snapshots` does the rest inside the
-//! window, for all volumes of a block side by side: it fixes the point in time and nothing else.
-//! Completing a snapshot and uploading it are operations that go on behind the backup.
+//! The work has two halves, for the sake of the application. `prepare` does everything that can be done before the
+//! freeze: select the volumes, find the plugin that supports each, read its properties. `create_snapshots` does the
+//! rest inside the freeze window, for all volumes of a block concurrently: it fixes the point in time and nothing
+//! else. Completing a snapshot and uploading it are operations that continue after the backup's items.
 
 mod leftover;
 mod progress;
@@ -40,16 +40,16 @@ pub use leftover::{ReclaimOutcome, discard, reclaim};
 pub(super) use leftover::{reclaim_in_flight, warn_all_leftovers};
 pub use progress::SnapshotProgress;
 
-/// How many volumes are made ready at a time.
+/// Number of volumes prepared concurrently.
 const MAX_CONCURRENT_VOLUMES: usize = 16;
-/// How long a snapshot that is being taken is waited for after a cancel.
+/// Time to wait after a cancel for a snapshot that is being taken.
 const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
-/// The snapshotters of a run, each opened when it is first needed.
+/// The snapshotters of a run, each opened on first use.
 pub(super) struct Locations {
     port: Arc<dyn Snapshotters>,
     snapshotters: Vec<(String, OnceCell<Result<Snapshotter, OpenError>>)>,
-    /// Volumes that somebody has seen to.
+    /// Volumes that a block has claimed.
     claimed: Mutex<HashSet<Box<str>>>,
 }
 
@@ -63,42 +63,42 @@ impl Locations {
         &*self.port
     }
 
-    /// Whether a volume is left to the caller.
+    /// Claims a volume; true if the caller now has it.
     pub(super) fn claim_volume(&self, volume: &str) -> bool {
         self.claimed.lock().unwrap_or_else(PoisonError::into_inner).insert(volume.into())
     }
 
-    /// Whether nobody has seen to a volume.
+    /// True if no block has claimed a volume.
     pub(super) fn is_unclaimed(&self, volume: &str) -> bool {
         let claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
         !self.snapshotters.is_empty() && !claimed.contains(volume)
     }
 }
 
-/// A volume that is to be snapshotted.
+/// A volume to snapshot.
 pub(super) struct PlannedPluginSnapshot {
     volume: String,
     plan: PluginPlan,
 }
 
 impl PlannedPluginSnapshot {
-    /// Whether it is this volume.
+    /// True for the plan of this volume.
     pub(super) fn is_of(&self, volume: &str) -> bool {
         self.volume == volume
     }
 
-    /// Whether a plugin knows the volume, or may.
+    /// True if a plugin supports the volume, or may.
     pub(super) fn is_matched(&self) -> bool {
         !matches!(self.plan, PluginPlan::Unmatched)
     }
 }
 
 enum PluginPlan {
-    /// By this plugin.
+    /// Snapshot by this plugin.
     Ready(Box<ReadyVolume>),
-    /// It cannot be, for a reason.
+    /// No snapshot is possible, for this reason.
     Failed(String),
-    /// No plugin knows the volume.
+    /// No plugin supports the volume.
     Unmatched,
 }
 
@@ -108,11 +108,11 @@ struct ReadyVolume {
     id: VolumeId,
     info: VolumeInfo,
     zone: String,
-    /// What tells this request from all others.
+    /// Unique ID of this request.
     request: String,
 }
 
-/// Makes the volumes of a block ready. Nobody is frozen yet.
+/// Prepares the volumes of a block. No pod is frozen yet.
 pub(super) async fn prepare<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
@@ -123,7 +123,7 @@ pub(super) async fn prepare<'a>(
     let (facts, mut found) = (Volumes::default(), BTreeMap::new());
     for object in objects {
         facts.record(object);
-        // Judged once, here: whoever meets the volume later knows less of its pods and claim.
+        // Decided once, here: later visitors of the volume know less about its pods and claim.
         if object.resource.is_core("persistentvolumes")
             && context.snapshots.claim_volume(&object.name)
         {
@@ -146,17 +146,17 @@ pub(super) async fn prepare<'a>(
     futures::stream::iter(planned).buffer_unordered(MAX_CONCURRENT_VOLUMES).collect().await
 }
 
-/// Finds the plugin that knows a volume: the first one of the locations, in their order.
+/// Finds the plugin that supports a volume: the first one of the locations, in their order.
 async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan, String> {
     let parsed: PersistentVolume = item.parse().map_err(|error| error.to_string())?;
     let zone = zone::zone_of(&parsed);
-    // Why the first one that could not be asked could not.
+    // Error of the first plugin that could not be asked.
     let mut first_error = None;
     for (name, snapshotter_cell) in &context.snapshots.snapshotters {
         let snapshotter = snapshotter_cell.get_or_init(|| context.snapshots.port.open(name)).await;
         let snapshotter = match snapshotter {
             Ok(snapshotter) => snapshotter,
-            // Another may know the volume.
+            // Another plugin may support the volume.
             Err(error) => {
                 first_error.get_or_insert_with(|| error.to_string());
                 continue;
@@ -166,7 +166,7 @@ async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan
         let id = match retry_if_plugin_died(|| snapshotter.calls.get_volume_id(item)).await {
             Ok(Some(id)) => id,
             Ok(None) => continue,
-            // As to Velero (pkg/backup/item_backupper.go, takePVSnapshot), another may know the volume.
+            // As in Velero (pkg/backup/item_backupper.go, takePVSnapshot), another plugin may support the volume.
             Err(error) => {
                 let text = format!("{plugin} cannot tell whether the volume is its own: {error}");
                 tracing::warn!(volume, "{text}");
@@ -189,7 +189,7 @@ async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan
     first_error.map_or(Ok(PluginPlan::Unmatched), Err)
 }
 
-/// A question that does no harm is asked again if the plugin has died meanwhile.
+/// Repeats a call without side effects if the plugin has died meanwhile.
 async fn retry_if_plugin_died<T, F>(call: impl Fn() -> F) -> Result<T, Error>
 where
     F: Future<Output = Result<T, Error>>,
@@ -200,16 +200,16 @@ where
     }
 }
 
-/// The same for a volume in the same attempt at a backup, and never again.
+/// Request ID: the same for a volume within one attempt at a backup, and never reused.
 pub(super) fn request_id(context: &Context, volume: &str) -> String {
-    // Whoever has asked before has noted a block.
+    // An earlier process that made requests has a block in the journal.
     let blocks = context.recovery.recovered.next_block;
     let attempt = context.started.as_nanosecond();
     let text = format!("{}/{blocks}/{attempt}/{volume}", context.request.uid);
     crate::journal::digest(text.as_bytes())[..32].to_owned()
 }
 
-/// What is noted before snapshots are taken.
+/// Intents to write to the journal before snapshots are taken.
 pub(super) fn intents(planned: &[PlannedPluginSnapshot]) -> Vec<Intent> {
     let intent = |one: &PlannedPluginSnapshot| match &one.plan {
         PluginPlan::Failed(_) | PluginPlan::Unmatched => None,
@@ -232,8 +232,8 @@ fn intent(volume: &str, ready: &ReadyVolume) -> Intent {
     }
 }
 
-/// What may be taken: nothing whose intent could not be noted, for a snapshot that nobody knows of could
-/// be left behind.
+/// Fails the snapshots whose intents could not be written to the journal: a snapshot without a record could be left
+/// behind.
 pub(super) fn fail_unless_journaled(
     planned: Vec<PlannedPluginSnapshot>,
     is_journaled: bool,
@@ -248,7 +248,7 @@ pub(super) fn fail_unless_journaled(
     planned.into_iter().map(checked).collect()
 }
 
-/// Takes the snapshots of all volumes of a block side by side, and notes what came of each.
+/// Takes the snapshots of all volumes of a block concurrently, and records each outcome.
 pub(super) async fn create_snapshots(
     context: &Context,
     planned: Vec<PlannedPluginSnapshot>,
@@ -292,7 +292,7 @@ async fn create_one(
             sink.report(context).error(id, text);
             if failure.may_exist {
                 leftover::warn_leftover(sink.report(context), id, plugin, &ready.request);
-                // One that can be asked for it is, when the backup is over.
+                // A plugin that can be asked for the snapshot again is asked when the backup has ended.
                 if ready.snapshotter.is_v2 {
                     sink.record_in_flight(intent(volume, &ready));
                 }
@@ -325,21 +325,21 @@ async fn create_one(
         context.progress.snapshots.record_operation(&operation);
         sink.record_operation(context, operation);
     };
-    // A plugin of version 1 may have been at it for hours within the call.
+    // A plugin of version 1 may have spent hours within the call.
     publish(started_operation(Kind::SnapshotCreation, called_at));
     if snapshot_type != SnapshotType::Local {
         publish(started_operation(Kind::SnapshotUpload, Timestamp::now()));
     }
 }
 
-/// Why a snapshot was not taken, and whether it may have been all the same.
+/// Failure to take a snapshot, and whether the snapshot may exist nevertheless.
 struct PluginCreateFailure {
     error: String,
     may_exist: bool,
 }
 
-/// Asks for a snapshot. A plugin that has died is asked once more if that cannot make two of it.
-/// While pods are frozen it is given up sooner: an application must not wait for a plugin that hangs.
+/// Requests a snapshot. A plugin that has died is asked once more if that cannot create a second snapshot. While pods
+/// are frozen the timeout is shorter: an application must not wait for a plugin that hangs.
 async fn create(
     context: &Context,
     volume: &str,
@@ -392,8 +392,8 @@ async fn create(
     }
 }
 
-/// What the records of volumes say once all operations on them have ended: a snapshot that was not
-/// completed, or not uploaded though it was to be, has failed.
+/// Updates the records of volumes when all operations on them have ended: a snapshot that was not completed, or not
+/// uploaded as requested, has failed.
 pub fn apply_operation_results(
     operations: &[Operation],
     snapshots: &mut [Snapshot],
@@ -416,8 +416,7 @@ pub fn apply_operation_results(
     }
 }
 
-/// Takes the ids of snapshots out of the records of volumes that have been deleted; `undeleted` are those that
-/// have not.
+/// Removes the IDs of deleted snapshots from the records of volumes; `undeleted` are the snapshots that still exist.
 pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo]) {
     for info in infos {
         let is_undeleted =
@@ -428,7 +427,7 @@ pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo
     }
 }
 
-/// What is to be told of operations on volumes besides their failures.
+/// Reports warnings about operations on volumes, besides their failures.
 pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
     for operation in operations.iter().filter(|one| one.kind == Kind::SnapshotUpload) {
         let snapshot_type = operation.volume.as_ref().map(|volume| volume.snapshot_type);
@@ -442,7 +441,7 @@ pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
     }
 }
 
-/// A snapshot, as Velero writes it.
+/// A snapshot, in Velero's format.
 fn record(
     context: &Context,
     volume: &str,

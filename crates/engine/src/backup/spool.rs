@@ -1,4 +1,4 @@
-//! Items that wait until what belongs to them is known, on disk instead of in memory.
+//! Items that wait until their related items are known, on disk instead of in memory.
 
 use std::fs::File;
 use std::io;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bowline_plugin::Item;
 
-/// A file without a name: it is gone with its last user, however that ends.
+/// An unnamed file, which disappears with its last user, even after a kill.
 #[derive(Clone, Debug)]
 pub(super) struct Spool {
     file: Arc<File>,
     end: Arc<AtomicU64>,
 }
 
-/// Where an item lies in the spool.
+/// Position of an item in the spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SpoolRange {
     offset: u64,
@@ -24,13 +24,13 @@ pub(super) struct SpoolRange {
 }
 
 impl Spool {
-    /// A spool in a folder for temporary files.
+    /// Creates a spool in a folder for temporary files.
     pub(super) fn create(scratch: &Path) -> io::Result<Self> {
         let file = Arc::new(tempfile::tempfile_in(scratch)?);
         Ok(Self { file, end: Arc::default() })
     }
 
-    /// Puts an item away.
+    /// Writes an item to the spool.
     pub(super) fn put(&self, item: &Item) -> io::Result<SpoolRange> {
         let length = item.json().len();
         let offset = self.end.fetch_add(length as u64, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Spool {
         Ok(SpoolRange { offset, length })
     }
 
-    /// Gets an item back.
+    /// Reads an item back.
     pub(super) fn get(&self, range: SpoolRange) -> io::Result<Item> {
         let mut json = vec![0; range.length];
         self.file.read_exact_at(&mut json, range.offset)?;

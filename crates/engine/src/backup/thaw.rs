@@ -1,13 +1,13 @@
-//! Thaws pods that may be frozen since a server ended, or that were not reached before.
+//! Thaws pods that may have been frozen since a server ended, or that could not be reached before.
 //!
-//! In: pods, as a journal names them. Out: those that may be frozen still. It needs the cluster and nothing
-//! else: an application must not stay frozen because a bucket is away. Hooks are derived anew from the pod
-//! and the Backup; a pod that is another by now is left alone.
+//! Input: pods, as named in a journal. Output: those that may still be frozen. Thawing needs only the cluster: an
+//! application must not stay frozen because a bucket is unavailable. Hooks are derived again from the pod and the
+//! Backup; a pod that was replaced by another of its name is left alone.
 //!
 //! # Guarantees
-//! - No pod waits for another, and none for the journal: one that cannot be written keeps nobody frozen.
-//! - A hook that has run is not run again by this process, whatever the journal says. Across processes that
-//!   holds as far as the journal could be written.
+//! - No pod waits for another, and none for the journal: a journal that cannot be written keeps no pod frozen.
+//! - A hook that has run is not run again by this process, whatever the journal says. Across processes that holds as
+//!   far as the journal could be written.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,76 +28,76 @@ use crate::item::Object;
 use crate::journal::{self, FrozenByBlock, Journal, JournalEntry, Pod, apply_thaw};
 use crate::report::Report;
 
-/// How many pods are looked at and thawed at a time.
+/// Number of pods read and thawed concurrently.
 const MAX_CONCURRENT_PODS: usize = 32;
 
-/// What pods are thawed with.
+/// Inputs for thawing pods.
 #[derive(Clone, Copy)]
 pub struct ThawContext<'a> {
-    /// Where the pods are.
+    /// The cluster of the pods.
     pub cluster: &'a dyn Cluster,
     /// The uid of the run that froze them.
     pub run: &'a str,
-    /// The hooks of its Backup, or why they are not known. Pods may say themselves how they are thawed.
+    /// The hooks of its Backup, or the reason why they are unknown. Annotations of pods may also define post-hooks.
     pub hooks: Result<&'a BackupHooks, &'a str>,
-    /// Where it is noted.
+    /// The journal of the run.
     pub journal: &'a dyn Journal,
-    /// What could not be noted.
+    /// Entries that could not be written to the journal.
     pub unwritten: &'a UnwrittenThaws,
-    /// Where failures are told.
+    /// Report of failures.
     pub report: &'a Report,
 }
 
-/// For how long pods are tried that are not reached.
+/// Retry of pods that are not reached.
 #[derive(Clone, Copy, Debug)]
 pub enum ThawRetry<'a> {
-    /// Once: somebody comes back later.
+    /// One attempt: the caller retries later.
     Never,
-    /// For as long as a running backup does, unless the server is asked to end or the run is canceled. Then it
-    /// is told.
+    /// Retry for as long as a running backup does, unless the server is asked to end or the run is canceled. Then the
+    /// failure is reported.
     DuringOutage(&'a CancellationToken),
 }
 
-/// What came of it.
+/// Outcome of thawing pods.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct ThawOutcome {
-    /// Pods that may be frozen still.
+    /// Pods that may still be frozen.
     pub frozen: FrozenByBlock,
-    /// Why, of the first of them.
+    /// Error of the first of them.
     pub error: Option<ThawError>,
-    /// Why the journal does not say all that was done.
+    /// Reason why the journal does not record everything that was done.
     pub unwritten: Option<journal::Error>,
 }
 
-/// Why pods may still be frozen.
+/// Reason why pods may still be frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum ThawError {
     /// The API server does not answer, or refuses.
     #[error("cannot thaw what may be frozen")]
     Cluster(#[source] cluster::Error),
-    /// The hooks are not known, or are not valid any more.
+    /// The hooks are unknown, or no longer valid.
     #[error("cannot thaw what may be frozen: hooks of the backup cannot be used: {}", .0.join("; "))]
     Hooks(Vec<String>),
-    /// There are no pods here.
+    /// The cluster does not serve pods.
     #[error("cannot thaw what may be frozen: the cluster serves no pods")]
     NoPods,
 }
 
-/// Records about thawed pods that could not be written, by run. They are as good as written for this
-/// process, so that no hook is run again, and are written when the journal takes them.
+/// Entries about thawed pods that could not be written, by run. This process treats them as written, so that no hook
+/// is run again, and writes them when the journal accepts them.
 #[derive(Debug, Default)]
 pub struct UnwrittenThaws(Mutex<BTreeMap<String, Vec<JournalEntry>>>);
 
 impl UnwrittenThaws {
-    /// Takes pods off a list that were thawed already.
+    /// Removes pods from a list that were thawed already.
     pub fn apply(&self, run: &str, frozen: &mut FrozenByBlock) {
         for record in self.lock().get(run).into_iter().flatten() {
             apply_thaw(frozen, record);
         }
     }
 
-    /// Tries to write what could not be written before.
+    /// Retries the entries that could not be written before.
     pub async fn write(&self, run: &str, journal: &dyn Journal) -> Result<(), journal::Error> {
         let records = self.lock().get(run).cloned().unwrap_or_default();
         for record in records {
@@ -107,12 +107,12 @@ impl UnwrittenThaws {
         Ok(())
     }
 
-    /// The journal of a run is gone, and nobody will ask.
+    /// Forgets a run whose journal is gone.
     pub fn discard_run(&self, run: &str) {
         self.lock().remove(run);
     }
 
-    /// Writes a record. It counts from now on, written or not.
+    /// Writes an entry. The entry counts from now on, written or not.
     async fn append(
         &self,
         run: &str,
@@ -146,14 +146,14 @@ struct ThawTarget {
     blocks: Vec<u64>,
 }
 
-/// A pod that is there, and what runs in it.
+/// A pod that exists, and its hooks.
 struct FoundPod {
     target: ThawTarget,
     object: Object,
     plan: Plan,
 }
 
-/// Thaws pods. Those that could not be are in the outcome.
+/// Thaws pods. The outcome holds those that could not be thawed.
 pub async fn thaw_leftover_pods(
     thaw_context: ThawContext<'_>,
     frozen: &FrozenByBlock,
@@ -173,11 +173,11 @@ pub async fn thaw_leftover_pods(
     outcome
 }
 
-/// For how long a canceled run still tries to reach pods that are frozen.
+/// Time during which a canceled run still tries to reach frozen pods.
 const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
-/// Gives up pods that are not reached a moment after their run is canceled. A canceled run must not wait for minutes for
-/// a node that is away; the server goes on trying to thaw the pods in its journal. Never returns.
+/// Gives up pods that are not reached shortly after their run is canceled. A canceled run must not wait minutes for a
+/// node that is unavailable; the server keeps retrying the pods in its journal. Never returns.
 pub async fn give_up_if_canceled<T>(cancel: &CancellationToken, given_up: &CancellationToken) -> T {
     cancel.cancelled().await;
     tokio::time::sleep(CANCEL_GRACE).await;
@@ -203,7 +203,7 @@ impl ThawPass<'_> {
         };
         let (hooks, unusable) = match hooks {
             Ok(hooks) => (hooks, None),
-            // Pods may say themselves how they are thawed.
+            // Annotations of pods may define post-hooks.
             Err(reasons) => (Hooks::default(), Some(reasons)),
         };
         let hooks = (&hooks, unusable.as_deref());
@@ -227,7 +227,7 @@ impl ThawPass<'_> {
         Ok(())
     }
 
-    /// Each pod once, however many blocks have frozen it: the last one says which hooks have run since.
+    /// Each pod once, however many blocks have frozen it: the last block records which hooks have run since.
     fn targets(&self) -> Vec<ThawTarget> {
         let mut targets: BTreeMap<(String, String, String), ThawTarget> = BTreeMap::new();
         for (&block, pods) in &self.lock().frozen {
@@ -241,7 +241,7 @@ impl ThawPass<'_> {
         targets.into_values().collect()
     }
 
-    /// Finds out what runs in a pod. None if that is settled, or cannot be found out.
+    /// Determines the hooks of a pod. None if the pod is settled, or if they cannot be determined.
     async fn plan_thaw(
         &self,
         target: ThawTarget,
@@ -250,7 +250,7 @@ impl ThawPass<'_> {
     ) -> Option<FoundPod> {
         let object = match found {
             Ok(Some(object)) if uid_of(&object) == target.pod.uid => object,
-            // It is gone, or another has its name.
+            // The pod is gone, or another has its name.
             Ok(_) => {
                 self.record_thawed(&target, &Report::default()).await;
                 return None;
@@ -279,7 +279,7 @@ impl ThawPass<'_> {
         None
     }
 
-    /// Runs the post-hooks of a pod, once. Returns what did not reach it.
+    /// Runs the post-hooks of a pod, once. Returns the hooks that did not reach it.
     async fn try_once<'b>(
         &self,
         found: &'b FoundPod,
@@ -296,7 +296,7 @@ impl ThawPass<'_> {
             return None;
         };
         if object.is_being_deleted {
-            // Nobody waits for a node that is away to let go of its last pods.
+            // Do not wait for an unavailable node to release its last pods.
             remaining.give_up(hook_context).await;
             self.record_thawed(target, &report).await;
             return None;
@@ -309,7 +309,7 @@ impl ThawPass<'_> {
         Some(UnreachedPod { found, thaw: remaining, report, tally })
     }
 
-    /// Tries a pod until it is reached, or the outage is too long.
+    /// Retries a pod until it is reached, or the outage is too long.
     async fn retry(&self, late: UnreachedPod<'_>, stop: &CancellationToken, permits: &Semaphore) {
         let UnreachedPod { found, thaw: left, report, tally } = late;
         let hook_context =
@@ -325,7 +325,7 @@ impl ThawPass<'_> {
         }
     }
 
-    /// Notes that a pod is thawed, for each block that has frozen it.
+    /// Records that a pod is thawed, for each block that has frozen it.
     async fn record_thawed(&self, target: &ThawTarget, report: &Report) {
         let (errors, warnings) = report.messages();
         let mut journaled: Vec<journal::JournaledMessage> =
@@ -344,7 +344,7 @@ impl ThawPass<'_> {
         self.context.report.append(errors, warnings);
     }
 
-    /// Notes which hooks of a pod have run, though it is not thawed.
+    /// Records which hooks of a pod have run, although the pod is not thawed.
     async fn record_ran_hooks(&self, target: &ThawTarget, ran: &[usize]) {
         if ran == target.pod.ran {
             return;
@@ -383,7 +383,7 @@ impl ThawPass<'_> {
     }
 }
 
-/// A pod that was not reached at once.
+/// A pod that was not reached at the first attempt.
 struct UnreachedPod<'a> {
     found: &'a FoundPod,
     thaw: Thaw<'a>,

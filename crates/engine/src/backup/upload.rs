@@ -1,7 +1,7 @@
-//! Brings the archive into the bucket while it is written.
+//! Uploads the archive while it is written.
 //!
-//! Stores that send again by themselves what did not arrive get the stream. Plugins cannot: for them
-//! the archive is put on disk first, and sent again as a whole.
+//! Stores that retry failed parts themselves receive the stream. Plugins cannot retry: for them the archive is put on
+//! disk first, and sent again as a whole.
 
 use std::io;
 use std::path::Path;
@@ -14,20 +14,20 @@ use futures::{StreamExt as _, stream};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _, AsyncWriteExt as _};
 
-/// How often a plugin is given the archive.
+/// Number of upload attempts with a plugin.
 const MAX_ATTEMPTS: u32 = 3;
-/// The pause before the second try; it doubles.
+/// The pause before the second attempt; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// How much is read from disk at a time.
+/// Number of bytes read from disk at a time.
 const CHUNK_SIZE: usize = 256 << 10;
 
-/// Why the archive is not in the bucket.
+/// Failure of the upload.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
-    /// The bucket did not take it.
+    /// The bucket refused the archive.
     #[error(transparent)]
     Store(#[from] Error),
-    /// It could not be kept on disk meanwhile.
+    /// The archive could not be kept on disk meanwhile.
     #[error("the archive cannot be kept in the scratch folder")]
     Scratch(#[source] io::Error),
 }
@@ -57,7 +57,7 @@ pub(super) async fn contents(
     Ok(store.put_contents(backup, stream).await?)
 }
 
-/// Writes a stream into a file without a name.
+/// Writes a stream into an unnamed file.
 pub(super) async fn spool_to_disk(mut archive: ByteStream, scratch: &Path) -> io::Result<File> {
     let mut file = File::from_std(tempfile::tempfile_in(scratch)?);
     while let Some(piece) = archive.next().await {

@@ -1,4 +1,4 @@
-//! Which items a run has met.
+//! Items that a run has visited.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -7,8 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 
-/// The items that a run has met, by a hash of 128 bits. Its keys are random, so nobody can make two
-/// names that meet.
+/// Items that a run has visited, by a hash of 128 bits. Its keys are random, so collisions cannot be constructed.
 #[derive(Debug, Default)]
 pub(super) struct VisitedItems {
     hashes: Mutex<HashSet<u128>>,
@@ -16,25 +15,23 @@ pub(super) struct VisitedItems {
 }
 
 impl VisitedItems {
-    /// Notes an item; false if it was there.
+    /// Marks an item as visited; false if it already was.
     pub(super) fn mark_visited(&self, id: &ResourceIdentifier) -> bool {
         let key = self.key(id);
         self.lock().insert(key)
     }
 
-    /// Forgets an item.
     pub(super) fn unmark(&self, id: &ResourceIdentifier) {
         let key = self.key(id);
         self.lock().remove(&key);
     }
 
-    /// Whether an item was met.
     pub(super) fn contains(&self, id: &ResourceIdentifier) -> bool {
         let key = self.key(id);
         self.lock().contains(&key)
     }
 
-    /// What stands for an item in little room.
+    /// Compact key of an item.
     pub(super) fn key(&self, id: &ResourceIdentifier) -> u128 {
         let [high, low] = [&self.keys.0, &self.keys.1].map(|key| u128::from(key.hash_one(id)));
         high << 64 | low

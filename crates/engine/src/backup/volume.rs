@@ -1,19 +1,19 @@
-//! What becomes of the data of volumes.
+//! Outcome for the data of volumes.
 //!
-//! The backup owes an answer for every volume: who wanted its data saved, by which method, and what
-//! came of it. Pods, claims and volumes are noted as they are visited, and so are snapshots that were
-//! taken; at the end [`Volumes::decide_all`] judges each volume by Velero's rules.
+//! The backup must account for every volume: the request for its data, the method, and the outcome. Pods, claims and
+//! volumes are recorded as they are visited, and so are snapshots; at the end [`Volumes::decide_all`] decides on each
+//! volume by Velero's rules.
 //!
-//! | a volume policy says | or else | then |
+//! | volume policy | without a policy | result |
 //! |---|---|---|
-//! | `skip`, `custom` | | it is left out: noted |
-//! | `fs-backup` | a pod opts in to `fs-backup`, or does not opt out of it | the method is lacking: an error |
-//! | `snapshot` | `snapshotVolumes` is not false | the CSI driver of the volume takes it, if it has one that can; else the plugin of the first snapshot location that knows the volume; where there is neither, it is an error for a CSI volume, and a warning for others |
-//! | | `snapshotVolumes` is false | it is left out: noted |
+//! | `skip`, `custom` | | the volume is skipped, which is recorded |
+//! | `fs-backup` | a pod opts in to `fs-backup`, or does not opt out of it | the method is not supported: an error |
+//! | `snapshot` | `snapshotVolumes` is not false | the volume's CSI driver takes the snapshot, if it can; else the plugin of the first snapshot location that supports the volume; without either, an error for a CSI volume, and a warning for others |
+//! | | `snapshotVolumes` is false | the volume is skipped, which is recorded |
 //!
 //! # Where we differ from Velero
-//! Velero is silent where no method fits a volume: one of a type that nothing can snapshot, or one
-//! that is to be copied file by file while no pod that runs has mounted it. We warn.
+//! Velero is silent where no method fits a volume: one of a type that nothing can snapshot, or one that is selected
+//! for `fs-backup` while no running pod mounts it. Bowline warns.
 
 mod decide;
 mod messages;
@@ -37,7 +37,7 @@ use decide::{Case, Mount, SnapshotFallback, UnsupportedMethod, VolumeDecision};
 pub(crate) use volume_facts::PodFacts;
 use volume_facts::{ClaimFacts, PersistentVolumeFacts, Source};
 
-/// What a run has seen of volumes, so far.
+/// The volumes that a run has seen so far.
 #[derive(Debug, Default)]
 pub struct Volumes {
     recorded: Mutex<RecordedFacts>,
@@ -46,36 +46,35 @@ pub struct Volumes {
 #[derive(Debug, Default)]
 struct RecordedFacts {
     pods: Vec<PodFacts>,
-    /// Pods that are not part of the run and mount claims that are, by namespace and name. Whether they
-    /// want the files of a volume copied counts as well, as to Velero
-    /// (internal/volumehelper/volume_policy_helper.go).
+    /// Pods that are not part of the run and mount claims that are, by namespace and name. Their opt-in to
+    /// `fs-backup` counts as well, as in Velero (internal/volumehelper/volume_policy_helper.go).
     outside: BTreeMap<(Box<str>, Box<str>), Arc<PodFacts>>,
     claims: BTreeMap<ClaimKey, ClaimFacts>,
     volumes: BTreeMap<Box<str>, PersistentVolumeFacts>,
-    /// What could not be read, so that nothing can be said about its volumes.
+    /// Objects that could not be parsed, so that nothing is known about their volumes.
     unreadable: Vec<(ResourceIdentifier, String)>,
-    /// The facts of volumes of which nothing but the type is known, each once.
+    /// The facts of volumes of which only the type is known, each once.
     shared_facts: HashMap<&'static str, Arc<VolumeFacts>>,
-    /// What came of the volumes that were to be snapshotted.
+    /// Outcomes of the volumes selected for a snapshot.
     snapshotted: BTreeMap<Box<str>, SnapshotOutcome>,
 }
 
-/// What came of a volume that was to be snapshotted by a plugin.
+/// Outcome of a volume selected for a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SnapshotOutcome {
-    /// A plugin was asked for a snapshot; the record says what came of that.
+    /// A snapshot was requested from a plugin; the record holds the outcome.
     PluginSnapshot(Box<Snapshot>),
-    /// No plugin could be asked, which was told.
+    /// No plugin could be asked, which was reported.
     NotAttempted,
-    /// No plugin knows the volume.
+    /// No plugin supports the volume.
     Unmatched,
-    /// Its CSI driver was asked for a snapshot; the record says what came of that.
+    /// A snapshot was requested from the CSI driver; the record holds the outcome.
     CsiSnapshot(Box<csi::CsiSnapshotRecord>),
-    /// Its CSI driver cannot be asked, for this reason, and no plugin knows the volume. That was told.
+    /// The CSI driver cannot be asked, for this reason, and no plugin supports the volume. That was reported.
     Unsupported(String),
 }
 
-/// A volume that its CSI driver is to snapshot.
+/// A volume for a snapshot by its CSI driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CsiCandidate {
     pub(super) volume: String,
@@ -88,40 +87,40 @@ pub(super) struct CsiCandidate {
 /// The namespace and the name of a claim.
 type ClaimKey = (Box<str>, Box<str>);
 
-/// What the request says about volumes.
+/// Options of the request for volumes.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a field of its own in the request")]
 pub struct VolumeOptions<'a> {
-    /// Whether volumes are to be snapshotted.
+    /// True if volumes are snapshotted.
     pub snapshot_volumes: bool,
-    /// Whether volumes of pods are to be copied file by file unless they opt out.
+    /// True if volumes of pods are backed up with `fs-backup` unless they opt out.
     pub default_volumes_to_fs_backup: bool,
-    /// What is to happen to which volume.
+    /// The volume policies.
     pub policies: Option<&'a Policies>,
-    /// Whether there is a plugin that might snapshot volumes.
+    /// True if there is a plugin that might snapshot volumes.
     pub has_snapshot_locations: bool,
-    /// Whether claims are backed up. If they are not, nor are the files in their volumes.
+    /// True if claims are backed up. If they are not, the files in their volumes are not either.
     pub includes_claims: bool,
 }
 
-/// What became of the data of all volumes.
+/// Outcome for the data of all volumes.
 #[derive(Debug, Default)]
 pub struct VolumeResults {
-    /// What is known of each PersistentVolume, in the order of their names, and of claims whose
-    /// volume is not in the backup.
+    /// Records of the PersistentVolumes, in the order of their names, and of claims whose volume is not in the
+    /// backup.
     pub infos: Vec<BackupVolumeInfo>,
     /// Data that was to be saved and was not.
     pub errors: Vec<(ResourceIdentifier, String)>,
     /// Data that no method fits.
     pub warnings: Vec<(ResourceIdentifier, String)>,
-    /// The snapshots that plugins were asked for.
+    /// Snapshots requested from plugins.
     pub snapshots: Vec<Snapshot>,
-    /// The snapshots that CSI drivers were asked for.
+    /// Snapshots requested from CSI drivers.
     pub csi_snapshots: Vec<csi::CsiSnapshotRecord>,
 }
 
 impl Volumes {
-    /// Notes an object that is visited, if it has to do with volumes.
+    /// Records a visited object, if it concerns volumes.
     pub fn record(&self, object: &Object) {
         if !object.resource.id.group.is_empty() {
             return;
@@ -134,12 +133,12 @@ impl Volumes {
         }
     }
 
-    /// Notes what came of a volume that was to be snapshotted.
+    /// Records the outcome of a volume selected for a snapshot.
     pub fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
         self.lock().snapshotted.insert(volume.into(), outcome);
     }
 
-    /// The volumes that a plugin is to snapshot, of those that were noted.
+    /// The recorded volumes that a plugin is to snapshot.
     pub fn volumes_to_snapshot(&self, options: &VolumeOptions<'_>) -> Vec<Box<str>> {
         let mut names = Vec::new();
         self.lock().for_each_volume(options, |name, _, _, decision| {
@@ -150,7 +149,7 @@ impl Volumes {
         names
     }
 
-    /// The volumes that CSI drivers are to snapshot if they can, of those that were noted.
+    /// The recorded volumes that CSI drivers are to snapshot if they can.
     pub(super) fn csi_candidates(&self, options: &VolumeOptions<'_>) -> Vec<CsiCandidate> {
         let mut candidates = Vec::new();
         self.lock().for_each_volume(options, |name, volume, _, decision| {
@@ -172,7 +171,7 @@ impl Volumes {
         candidates
     }
 
-    /// Notes a pod that is visited.
+    /// Records a visited pod.
     pub fn record_pod(&self, pod: &Object) {
         match volume_facts::read_pod(pod) {
             Ok(read) => self.lock().add_pod(pod, read),
@@ -180,19 +179,19 @@ impl Volumes {
         }
     }
 
-    /// Notes a pod that is not part of the run and mounts a claim that is.
+    /// Records a pod that is not part of the run and mounts a claim that is.
     pub(super) fn record_outside_pod(&self, pod: &Arc<PodFacts>) {
         let key = (pod.namespace.clone(), pod.name.clone());
         self.lock().outside.insert(key, Arc::clone(pod));
     }
 
-    /// Whether a pod was noted as one that is visited.
+    /// True if a pod was recorded as visited.
     pub(super) fn has_pod(&self, pod: &PodFacts) -> bool {
         let recorded = self.lock();
         recorded.pods.iter().any(|one| one.namespace == pod.namespace && one.name == pod.name)
     }
 
-    /// The claims that were noted, and those that volumes say they are bound to.
+    /// The recorded claims, and those that volumes are bound to.
     pub(super) fn claims(&self) -> BTreeSet<(String, String)> {
         let recorded = self.lock();
         let bound = recorded.volumes.values().filter_map(PersistentVolumeFacts::bound_to);
@@ -200,7 +199,7 @@ impl Volumes {
         keys.map(|(namespace, name)| (namespace.to_string(), name.to_string())).collect()
     }
 
-    /// Notes a claim that is visited.
+    /// Records a visited claim.
     pub fn record_claim(&self, claim: &Object) {
         match ClaimFacts::read(claim) {
             Ok(facts) => {
@@ -211,7 +210,7 @@ impl Volumes {
         }
     }
 
-    /// Notes a PersistentVolume that is visited.
+    /// Records a visited PersistentVolume.
     pub fn record_volume(&self, volume: &Object) {
         match PersistentVolumeFacts::read(volume) {
             Ok(facts) => {
@@ -221,7 +220,7 @@ impl Volumes {
         }
     }
 
-    /// Judges all volumes that were noted.
+    /// Decides on all recorded volumes.
     pub fn decide_all(&self, options: &VolumeOptions<'_>) -> VolumeResults {
         let recorded = self.lock();
         let mut results =
@@ -233,7 +232,7 @@ impl Volumes {
             results.add(&id, name, volume.claim.as_ref(), Some(volume), &decision, outcome);
             decided_claims.extend(volume.bound_to());
         });
-        // One that was taken counts, also where the run was broken off before it came to the volume.
+        // A snapshot that was taken counts, even where the run was aborted before it visited the volume.
         for (name, outcome) in &recorded.snapshotted {
             let is_known = || {
                 let mut claims = recorded.claims.values();
@@ -262,7 +261,7 @@ impl Volumes {
         decided_claims.sort_unstable();
         let is_decided = |key: &ClaimKey| decided_claims.binary_search(&key).is_ok();
         for (key, claim) in recorded.claims.iter().filter(|(key, _)| !is_decided(key)) {
-            // Nothing is in a claim that has no volume.
+            // A claim without a volume holds no data.
             let Some(volume) = &claim.volume else { continue };
             let case = Case {
                 facts: &claim.facts,
@@ -310,7 +309,7 @@ impl RecordedFacts {
         }
     }
 
-    /// Judges each PersistentVolume, which is told by its claim where that is in the backup.
+    /// Decides on each PersistentVolume, which is identified by its claim where that is in the backup.
     fn for_each_volume<'a>(
         &'a self,
         options: &VolumeOptions<'_>,
@@ -358,7 +357,7 @@ impl RecordedFacts {
 }
 
 impl VolumeResults {
-    /// Adds what became of a PersistentVolume, or of one that only its claim tells of.
+    /// Adds the outcome of a PersistentVolume, or of one that only its claim refers to.
     fn add(
         &mut self,
         id: &ResourceIdentifier,
@@ -381,7 +380,7 @@ impl VolumeResults {
             ..BackupVolumeInfo::default()
         };
         let decision = match (decision, outcome) {
-            // Whatever is wanted now: it was wanted when it was taken.
+            // The current options do not matter: the snapshot was wanted when it was taken.
             (_, Some(SnapshotOutcome::PluginSnapshot(snapshot))) => {
                 self.infos.push(snapshot_info(info, snapshot));
                 self.snapshots.push((**snapshot).clone());
@@ -406,7 +405,7 @@ impl VolumeResults {
         self.infos.push(BackupVolumeInfo { skipped: true, skipped_reason, ..info });
         match decision {
             VolumeDecision::Skipped(_) => {}
-            // That it could not be asked for was told when that was tried.
+            // The failed request was reported when it was made.
             VolumeDecision::Snapshot { .. } if outcome.is_some() => {}
             VolumeDecision::Snapshot { .. } => {
                 self.errors.push((id.clone(), messages::never_requested(name)));
@@ -420,8 +419,8 @@ impl VolumeResults {
         }
     }
 
-    /// Adds what became of the volumes of a pod that are not PersistentVolumes, or are, but neither
-    /// they nor their claims are in the backup.
+    /// Adds the outcome of a pod's volumes that are not PersistentVolumes, or whose PersistentVolumes and claims are
+    /// both not in the backup.
     fn add_pod(
         &mut self,
         pod: &PodFacts,
@@ -451,7 +450,7 @@ impl VolumeResults {
     }
 }
 
-/// What is known of a volume whose snapshot a plugin was asked for.
+/// Record of a volume whose snapshot was requested from a plugin.
 fn snapshot_info(info: BackupVolumeInfo, snapshot: &Snapshot) -> BackupVolumeInfo {
     let Snapshot { spec, status, .. } = snapshot;
     let is_taken = status.phase == Some(SnapshotPhase::Completed);

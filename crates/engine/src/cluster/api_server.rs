@@ -1,13 +1,13 @@
-//! The API server.
+//! Cluster behind a real API server.
 //!
-//! # What holds
+//! # Guarantees
 //! - Lists are read page by page and object by object, never more than one object ahead of their
 //!   reader.
-//! - What fails in a way that may pass is asked for again: a few times if the API server refuses, and
-//!   for about as long as its restart takes if it is not there. A page whose reader gets further with
-//!   every try is never given up. The reader sees some objects of such a page twice.
-//! - A list whose continue token has expired goes on with the one that the API server offers
-//!   instead, so it may be of two points in time; nothing that was there all the while is missed.
+//! - Transient failures are retried: a few times if the API server refuses, and for about the time
+//!   of its restart if it is unreachable. A page whose reader makes progress with every attempt is
+//!   never given up. The reader sees some objects of such a page twice.
+//! - A list whose continue token has expired continues with the one that the API server offers
+//!   instead, so it may mix two points in time; objects that existed all the time are never missed.
 
 mod discovery;
 mod exec_status;
@@ -45,19 +45,19 @@ use crate::resource::{GroupResource, Resource};
 use pages::ListSource;
 use retry::{FailedAttempt, MAX_OUTAGE, RetryBudget, RetryHint, retry_after};
 
-/// How long the API server may be silent, before its answer or in the middle of it.
+/// Maximum silence of the API server, before its answer or in the middle of it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long it may take to open the way to a container. An API server that cannot reach the node knows it
-/// by then.
+/// Timeout for the connection to a container. An API server that cannot reach the node knows by
+/// then.
 const EXEC_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Who owns the fields that are written.
+/// Field manager of all writes.
 const FIELD_MANAGER: &str = "bowline";
-/// How much of an error's answer is read.
+/// Number of bytes read of an error response.
 const MAX_ERROR_BYTES: usize = 64 << 10;
-/// How much is kept of what a command writes.
+/// Number of bytes kept of a command's output.
 const MAX_OUTPUT_BYTES: usize = 8 << 10;
 
-/// A real cluster.
+/// Real cluster.
 #[derive(Clone)]
 pub struct ApiServer {
     client: kube::Client,
@@ -67,25 +67,23 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A cluster behind a client. Lists have pages of `page_size` objects; 0 for no pages.
+    /// Cluster behind a client. Lists have pages of `page_size` objects; 0 for no pages.
     pub fn new(client: kube::Client, page_size: u32) -> Self {
         Self { client, page_size, is_dry_run: false, max_outage: MAX_OUTAGE }
     }
 
-    /// The same cluster, asked only what would happen: whatever is written is checked as if it were
-    /// meant, and not kept.
+    /// Turns all writes into dry runs: the API server validates them without storing anything.
     #[must_use]
     pub fn dry_run(self) -> Self {
         Self { is_dry_run: true, ..self }
     }
 
-    /// The same cluster, of which it is known at once that it is not there.
+    /// Disables retries of an unreachable API server, which is then an error at once.
     #[must_use]
     pub fn without_outage_retries(self) -> Self {
         Self { max_outage: Duration::ZERO, ..self }
     }
 
-    /// Asks once.
     async fn get_once(&self, path: &str) -> Result<Response<Body>, FailedAttempt> {
         let request = Request::get(path)
             .header(http::header::ACCEPT, "application/json")
@@ -105,7 +103,8 @@ impl ApiServer {
         })
     }
 
-    /// Writes once. Whether to write again is for the caller to say: it may have been done.
+    /// One attempt at a write. The caller decides about a retry: the write may have been carried
+    /// out.
     async fn write_once(
         &self,
         resource: &Arc<Resource>,
@@ -131,7 +130,7 @@ impl ApiServer {
         Ok(Object::from_json(resource, json)?)
     }
 
-    /// Deletes once. Its answer is the object, or something else: it does not matter.
+    /// One attempt at a deletion. The answer is the object or a status, and is ignored.
     async fn delete_once(&self, address: &str, uid: Option<&str>) -> Result<()> {
         let dry_run = if self.is_dry_run { "?dryRun=All" } else { "" };
         let mut options = serde_json::json!({"apiVersion": "v1", "kind": "DeleteOptions"});
@@ -147,7 +146,7 @@ impl ApiServer {
         if response.status().is_success() { Ok(()) } else { Err(error_response(response).await) }
     }
 
-    /// Tries until there is an answer other than "not now".
+    /// Retries until there is a final answer.
     async fn with_retries<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
     where
         F: Future<Output = Result<T, FailedAttempt>>,
@@ -161,7 +160,6 @@ impl ApiServer {
         }
     }
 
-    /// Reads an object once.
     async fn read_object(&self, path: &str) -> Result<Bytes, FailedAttempt> {
         Ok(read_body(self.get_once(path).await?.into_body(), OBJECT_MAX).await?)
     }
@@ -285,7 +283,6 @@ impl Cluster for ApiServer {
     }
 }
 
-/// Waits for an answer, but not for ever.
 async fn with_timeout<T>(answer: impl Future<Output = kube::Result<T>>) -> Result<T> {
     match timeout(RESPONSE_TIMEOUT, answer).await {
         Ok(answer) => answer.map_err(from_kube),
@@ -321,7 +318,7 @@ async fn read_body(mut body: Body, limit: usize) -> Result<Bytes> {
     Ok(whole.into())
 }
 
-/// What the API server says when it refuses.
+/// Error answer of the API server.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Status {
@@ -374,7 +371,7 @@ fn path_of(resource: &Resource, namespace: Option<&str>) -> String {
     }
 }
 
-/// Text as a part of an address.
+/// Escapes text for a segment of a URL path.
 fn segment(text: &str) -> String {
     text.bytes().fold(String::with_capacity(text.len()), |mut escaped, byte| {
         match byte {
@@ -390,7 +387,7 @@ fn segment(text: &str) -> String {
     })
 }
 
-/// Reads what a command writes to its end, and keeps the last of it.
+/// Reads the output of a command to its end, and keeps the last part.
 async fn tail(output: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut output) = output else { return String::new() };
     let mut last_output = VecDeque::new();

@@ -1,4 +1,4 @@
-//! Which CSI drivers are installed.
+//! Installed CSI drivers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::{Cluster, Error, Query, Result};
 use crate::resource::{GroupResource, Resource, Resources};
 
-/// The drivers that are installed: those that a node knows, and those that were announced by somebody
-/// else than a restore. A restore brings back what announces a driver, but not the driver.
+/// Installed drivers: those that a node knows, and those whose CSIDriver object was not created by
+/// a restore. A restore brings back the CSIDriver object, but not the driver.
 pub async fn installed(cluster: &dyn Cluster, resources: &Resources) -> Result<BTreeSet<String>> {
     let kind = |plural: &str| resources.find(&GroupResource::new("storage.k8s.io", plural));
     let mut names = BTreeSet::new();
@@ -29,7 +29,7 @@ pub async fn installed(cluster: &dyn Cluster, resources: &Resources) -> Result<B
     Ok(names)
 }
 
-/// All objects of a kind; none if it is not served. One that cannot be read is passed over.
+/// All objects of a kind; none if it is not served. Unreadable objects are skipped.
 async fn list_all(cluster: &dyn Cluster, resource: Option<&Arc<Resource>>) -> Result<Vec<Value>> {
     let Some(resource) = resource else { return Ok(Vec::new()) };
     let mut list = cluster.list(resource, Query::default());

@@ -1,4 +1,4 @@
-//! What the cluster complains of.
+//! Warning Events of the cluster.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{Cluster, Query};
 use crate::resource::Resource;
 
-/// The last warning about an object: `ProvisioningFailed: …`. Only one after a time counts, to the second
-/// and as the API server writes it, unless that is empty.
+/// Last warning about an object: `ProvisioningFailed: …`. Only warnings after a given time count,
+/// to the second and in the API server's format; all if it is empty.
 pub async fn last_warning(
     cluster: &dyn Cluster,
     events: &Arc<Resource>,
@@ -27,7 +27,7 @@ pub async fn last_warning(
     while let Some(Ok(event)) = warnings.next().await {
         let Ok(event) = event.item.parse::<Value>() else { continue };
         let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
-        // Times of one form are in the order of their letters.
+        // Times of the same format sort as text.
         let time = text("lastTimestamp").max(text("eventTime"));
         let is_later = last.as_ref().is_none_or(|(before, _)| before.as_str() <= time);
         if is_later && (since.is_empty() || time > since) {

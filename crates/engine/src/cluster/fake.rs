@@ -1,7 +1,7 @@
-//! A cluster in memory, for tests.
+//! In-memory cluster, for tests.
 //!
-//! It holds the objects that a test gives it, lists them in the order of a real API server, answers
-//! commands from a script, remembers what it was asked, and fails where it is told to.
+//! The fake holds the objects that a test adds, lists them in the order of a real API server,
+//! answers commands from a script, records all requests, and fails on demand.
 //!
 //! A mistake of the test itself, such as an object of a kind that is not served, panics.
 
@@ -25,17 +25,17 @@ use crate::item::{InvalidObject, Object};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selector::Selector;
 
-/// A cluster in memory.
+/// In-memory cluster.
 pub struct Fake {
     resources: Vec<Resource>,
     failed_groups: Vec<String>,
     script: Option<Box<Script>>,
     state: Mutex<State>,
-    /// Objects as they are after each change; null if they are gone.
+    /// Objects after each change; null if deleted.
     changes: broadcast::Sender<(Key, Value, bool)>,
 }
 
-/// How many changes somebody who follows them may be behind.
+/// Maximum number of changes that a watch may lag behind.
 const CHANGE_CAPACITY: usize = 1024;
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ struct State {
     objects: BTreeMap<Key, Value>,
     list_faults: HashMap<String, (usize, Fault)>,
     get_faults: HashMap<Key, Fault>,
-    /// With how many writes are still to fail.
+    /// Number of writes that are still to fail, and their error.
     write_faults: HashMap<String, (usize, Fault)>,
     creations: Vec<ResourceIdentifier>,
     deletions: Vec<ResourceIdentifier>,
@@ -53,7 +53,7 @@ struct State {
 }
 
 impl State {
-    /// Why something is not written to a resource, if it is not.
+    /// Error for the next write to a resource, if it is to fail.
     fn write_fault(&mut self, plural: &str) -> Option<Error> {
         let (count, fault) = self.write_faults.get_mut(plural)?;
         *count = count.checked_sub(1)?;
@@ -61,15 +61,15 @@ impl State {
     }
 }
 
-/// The resource as users write it, the namespace and the name.
+/// Resource as users write it, namespace and name.
 type Key = (String, String, String);
 
 type Script = dyn Fn(&Exec) -> Result<ExecOutcome> + Send + Sync;
 
-/// Errors cannot be cloned, so each failure makes its own.
+/// Errors cannot be cloned, so each failure creates its own.
 type Fault = Arc<dyn Fn() -> Error + Send + Sync>;
 
-/// What [`Fake::usual`] serves: group, version, kind, plural, short name, whether in namespaces.
+/// Resources of [`Fake::usual`]: group, version, kind, plural, short name, true if namespaced.
 const USUAL: [(&str, &str, &str, &str, &str, bool); 17] = [
     ("", "v1", "Pod", "pods", "po", true),
     ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "pvc", true),
@@ -101,7 +101,7 @@ const VERBS: [&str; 8] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 impl Fake {
-    /// A cluster that serves these resources and holds nothing.
+    /// Empty cluster that serves these resources.
     pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
         Self {
             resources: resources.into_iter().collect(),
@@ -112,27 +112,27 @@ impl Fake {
         }
     }
 
-    /// A cluster that serves the resources that most tests need and holds nothing.
+    /// Empty cluster that serves the resources that most tests need.
     pub fn usual() -> Self {
         Self::new(usual_resources())
     }
 
-    /// The same cluster with one object more.
+    /// Adds an object.
     #[must_use]
     pub fn with(self, object: Value) -> Self {
         self.put(object);
         self
     }
 
-    /// The same cluster with a group that does not answer: `metrics.k8s.io/v1beta1: …`.
+    /// Adds a group that does not answer: `metrics.k8s.io/v1beta1: …`.
     #[must_use]
     pub fn with_failed_group(mut self, failed: impl Into<String>) -> Self {
         self.failed_groups.push(failed.into());
         self
     }
 
-    /// The same cluster with a script that answers commands. Without one, every command ends well
-    /// in a pod that is there.
+    /// Sets the script that answers commands. Without one, every command in an existing pod
+    /// succeeds.
     #[must_use]
     pub fn with_exec_script(
         mut self,
@@ -142,7 +142,7 @@ impl Fake {
         self
     }
 
-    /// Puts an object into the cluster, in the place of one of the same name.
+    /// Adds an object, or replaces the one of the same name.
     #[expect(clippy::panic, reason = "the test is wrong, and should hear of it at once")]
     pub fn put(&self, object: Value) {
         let served = self.resources.iter().find(|resource| {
@@ -158,7 +158,7 @@ impl Fake {
         self.notify((key, object, true));
     }
 
-    /// Takes an object out of the cluster, if it is there.
+    /// Removes an object, if it exists.
     pub fn remove(&self, resource: &str, namespace: &str, name: &str) {
         let key = key(resource, namespace, name);
         let removed = self.state().objects.remove(&key);
@@ -167,17 +167,17 @@ impl Fake {
         }
     }
 
-    /// Tells those who follow objects, if there are any, of a change.
+    /// Sends a change to the watches, if there are any.
     fn notify(&self, change: (Key, Value, bool)) {
         let _ = self.changes.send(change);
     }
 
-    /// The objects that were deleted so far, in order.
+    /// Deleted objects so far, in order.
     pub fn deletions(&self) -> Vec<ResourceIdentifier> {
         self.state().deletions.clone()
     }
 
-    /// Lets every list of a resource (`pods`, `deployments.apps`) fail after so many objects. An
+    /// Makes every list of a resource (`pods`, `deployments.apps`) fail after this many objects. An
     /// [`Error::Object`] stands for one more object; every other error ends the list.
     pub fn fail_list(
         &self,
@@ -188,7 +188,7 @@ impl Fake {
         self.state().list_faults.insert(resource.to_owned(), (after, Arc::new(error)));
     }
 
-    /// Lets every reading of an object fail.
+    /// Makes every get of an object fail.
     pub fn fail_get(
         &self,
         resource: &str,
@@ -199,12 +199,12 @@ impl Fake {
         self.state().get_faults.insert(key(resource, namespace, name), Arc::new(error));
     }
 
-    /// Lets everything that is written to a resource fail.
+    /// Makes every write to a resource fail.
     pub fn fail_write(&self, resource: &str, error: impl Fn() -> Error + Send + Sync + 'static) {
         self.fail_some_writes(resource, usize::MAX, error);
     }
 
-    /// Lets so much of what is written to a resource fail from now on, and no more.
+    /// Makes this many writes to a resource fail from now on.
     pub fn fail_some_writes(
         &self,
         resource: &str,
@@ -214,32 +214,32 @@ impl Fake {
         self.state().write_faults.insert(resource.to_owned(), (count, Arc::new(error)));
     }
 
-    /// The objects that were created so far, in order.
+    /// Created objects so far, in order.
     pub fn creations(&self) -> Vec<ResourceIdentifier> {
         self.state().creations.clone()
     }
 
-    /// An object as it is now.
+    /// Current state of an object.
     pub fn object(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         self.state().objects.get(&key(resource, namespace, name)).cloned()
     }
 
-    /// What it serves.
+    /// Served resources.
     pub fn resources(&self) -> Resources {
         Resources::new(self.resources.iter().cloned())
     }
 
-    /// The lists that were asked for so far, in order.
+    /// Requested lists so far, in order.
     pub fn lists(&self) -> Vec<(String, Query)> {
         self.state().lists.clone()
     }
 
-    /// The objects that were asked for one by one so far, in order.
+    /// Objects requested by get so far, in order.
     pub fn gets(&self) -> Vec<ResourceIdentifier> {
         self.state().gets.clone()
     }
 
-    /// The commands that were run so far, in order.
+    /// Executed commands so far, in order.
     pub fn execs(&self) -> Vec<Exec> {
         self.state().execs.clone()
     }
@@ -254,7 +254,7 @@ impl Fake {
             .any(|served| served.id == resource.id && served.version == resource.version)
     }
 
-    /// The whole list at once, as results.
+    /// Whole list at once, as results.
     fn list_results(&self, resource: &Arc<Resource>, query: &Query) -> Result<Vec<Result<Object>>> {
         if !self.serves(resource) {
             return Err(refused(404, "NotFound", "the server could not find the resource"));
@@ -309,7 +309,7 @@ impl Cluster for Fake {
         let is_selected = !query.label_selector.is_empty() || !query.field_selector.is_empty();
         let count = self.list_results(resource, &query).map_or(0, |listed| listed.len());
         let listed = self.list(resource, query);
-        // As a real one, when the first object comes.
+        // Like a real API server, with the first object.
         let mut announce = Some(announce).filter(|_| !is_selected);
         let announced = listed.inspect(move |_| {
             if let Some(announce) = announce.take() {
@@ -455,7 +455,7 @@ impl Cluster for Fake {
         let (resource, plural) = (Arc::clone(resource), resource.id.to_string());
         let selector = Selector::parse(&query.label_selector).ok();
         let later = stream::unfold(changes, async |mut changes| {
-            // Somebody who is that far behind is a mistake of the test.
+            // A watch that lags this far behind is a mistake of the test.
             Some((changes.recv().await.ok()?, changes))
         });
         let later = later.filter_map(move |((of, namespace, _), object, is_there)| {
@@ -487,7 +487,7 @@ impl Cluster for Fake {
     }
 }
 
-/// The resources that [`Fake::usual`] serves.
+/// Resources that [`Fake::usual`] serves.
 pub fn usual_resources() -> Vec<Resource> {
     USUAL
         .iter()
@@ -507,14 +507,14 @@ pub fn usual_resources() -> Vec<Resource> {
         .collect()
 }
 
-/// An object in the version that is asked for.
+/// Object in the requested version.
 fn read(resource: &Arc<Resource>, object: &Value) -> Result<Object, InvalidObject> {
     let mut object = object.clone();
     object["apiVersion"] = resource.api_version().into();
     Object::new(resource, Item::from_object(&object)?)
 }
 
-/// Whether an object has the fields that a selector names, one by one and by their exact values.
+/// True if an object has the exact field values of a selector.
 fn has_fields(object: &Value, selector: &str) -> bool {
     selector.split(',').filter(|one| !one.is_empty()).all(|one| {
         let (path, value) = one.split_once('=').unwrap_or((one, ""));
@@ -523,7 +523,7 @@ fn has_fields(object: &Value, selector: &str) -> bool {
     })
 }
 
-/// Whether an object that is being deleted has nothing that keeps it.
+/// True if an object that is being deleted has no finalizers.
 fn is_released(object: &Value) -> bool {
     let finalizers = object["metadata"]["finalizers"].as_array();
     object["metadata"]["deletionTimestamp"].is_string() && finalizers.is_none_or(Vec::is_empty)

@@ -1,19 +1,19 @@
-//! Splits a list into its objects as its bytes arrive, so that a page of large objects is never
-//! held as a whole.
+//! Splits a list into its objects as its bytes arrive, so that a page of large objects is never in
+//! memory as a whole.
 //!
-//! Objects of a list do not say what they are, unless they are custom resources; what is missing is
-//! spliced in. Everything else stays as the API server wrote it.
+//! Objects of a list have no `apiVersion` and `kind`, unless they are custom resources; missing
+//! ones are spliced in. Everything else stays as the API server wrote it.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use memchr::memchr2;
 use serde::Deserialize;
 
-/// How much there may be beside the objects.
+/// Maximum size of a list without its objects.
 const FRAME_MAX: usize = 1 << 20;
-/// How long an object may be. The API server itself refuses what is longer than a few megabytes.
+/// Maximum size of an object. The API server itself refuses objects of more than a few megabytes.
 pub(super) const OBJECT_MAX: usize = 64 << 20;
 
-/// Why the bytes are no list of objects.
+/// Reason why the bytes are no list of objects.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum NotAList {
     #[error("it ends in the middle")]
@@ -28,7 +28,7 @@ pub(super) enum NotAList {
     LongFrame,
 }
 
-/// What a list says beside its objects.
+/// Metadata of a list.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Frame {
@@ -38,21 +38,21 @@ pub(super) struct Frame {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct ListMetadata {
-    /// Where the next page starts; empty on the last one.
+    /// Continue token of the next page; empty on the last one.
     #[serde(rename = "continue")]
     pub(super) continue_token: String,
-    /// How many objects there are after this page, if the API server says so.
+    /// Number of objects after this page, if the API server reports it.
     #[serde(rename = "remainingItemCount")]
     remaining_item_count: Option<i64>,
 }
 
-/// Takes the bytes of one list and gives its objects.
+/// Splits the bytes of one list into objects.
 #[expect(clippy::struct_excessive_bools, reason = "it is a scanner, and these are what it knows")]
 pub(super) struct Splitter {
     api_version: String,
     kind: String,
     buffer: BytesMut,
-    /// Up to where the buffer has been looked at.
+    /// End of the scanned part of the buffer.
     scanned: usize,
     state: SplitterState,
     /// Everything but the objects.
@@ -60,9 +60,9 @@ pub(super) struct Splitter {
     depth: usize,
     is_in_string: bool,
     string_start: usize,
-    /// Whether the next string at this depth is the name of a field.
+    /// True if the next string at this depth is a field name.
     is_key: bool,
-    /// The last field of the list was `items`.
+    /// True if the last field of the list was `items`.
     is_items: bool,
     object_start: usize,
     has_api_version: bool,
@@ -79,13 +79,13 @@ enum SplitterState {
     Object,
 }
 
-/// How deep the fields of the list are, and those of an object.
+/// Depth of the fields of the list, and of the fields of an object.
 const FIELD_OF_LIST: usize = 1;
 const IN_ITEMS: usize = 2;
 const FIELD_OF_OBJECT: usize = 3;
 
 impl Splitter {
-    /// For a list of objects of a kind.
+    /// Splitter for a list of objects of a kind.
     pub(super) fn new(api_version: &str, kind: &str) -> Self {
         Self {
             api_version: api_version.to_owned(),
@@ -105,12 +105,12 @@ impl Splitter {
         }
     }
 
-    /// Takes the next bytes. Take all objects out before giving more.
+    /// Adds the next bytes. All objects must be taken out before more bytes are added.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next object, if all of it is there.
+    /// Next object, if it is complete.
     pub(super) fn next_object(&mut self) -> Result<Option<Bytes>, NotAList> {
         while let Some(&byte) = self.buffer.get(self.scanned) {
             if self.is_in_string {
@@ -158,7 +158,7 @@ impl Splitter {
         }
     }
 
-    /// How many objects there are after this page, if the list has said so before its first object.
+    /// Number of objects after this page, if it stands before the first object of the list.
     pub(super) fn remaining(&self) -> Option<u64> {
         if self.state == SplitterState::Frame {
             return None;
@@ -168,7 +168,7 @@ impl Splitter {
         metadata.remaining_item_count.and_then(|count| u64::try_from(count).ok())
     }
 
-    /// What the list said beside its objects, once all bytes have been given.
+    /// Metadata of the list, once all bytes have been added.
     pub(super) fn finish(mut self) -> Result<Frame, NotAList> {
         if self.state != SplitterState::Frame || self.is_in_string || self.depth > 0 {
             return Err(NotAList::Cut);
@@ -177,13 +177,13 @@ impl Splitter {
         serde_json::from_slice(&self.frame).map_err(|error| NotAList::Json(error.to_string()))
     }
 
-    /// Goes on to the end of a string. False if that has not arrived yet.
+    /// Scans to the end of a string. Returns false if the end has not arrived yet.
     fn skip_string(&mut self) -> bool {
         while let Some(found) = memchr2(b'"', b'\\', &self.buffer[self.scanned..]) {
             let at = self.scanned + found;
             if self.buffer[at] == b'\\' {
                 if at + 1 == self.buffer.len() {
-                    // What is escaped has not arrived yet.
+                    // The escaped character has not arrived yet.
                     self.scanned = at;
                     return false;
                 }
@@ -199,7 +199,7 @@ impl Splitter {
         false
     }
 
-    /// Remembers the names of fields that matter.
+    /// Records the names of fields that matter.
     fn record_key(&mut self, end: usize) {
         if !self.is_key {
             return;
@@ -235,8 +235,8 @@ impl Splitter {
         Ok(())
     }
 
-    /// Cuts the object out that ends here, and adds what it does not say of itself. A copy, so that
-    /// it keeps nothing of its neighbours in memory.
+    /// Cuts out the object that ends here, and adds its missing fields. A copy, so that it does not
+    /// keep its neighbours in memory.
     fn take_object(&mut self) -> Bytes {
         let object = &self.buffer[self.object_start..self.scanned];
         let mut whole =

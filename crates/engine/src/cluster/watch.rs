@@ -1,4 +1,4 @@
-//! Waiting for objects by a watch, with a limit.
+//! Waiting for objects by a watch, with a timeout.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use tokio::time::{Instant, timeout_at};
 use super::{Cluster, Error, Query, Result, WatchEvent};
 use crate::resource::Resource;
 
-/// Objects as they are, by namespace and name.
+/// Current objects, by namespace and name.
 #[derive(Debug, Default)]
 pub struct WatchedObjects(HashMap<(String, String), Value>);
 
 impl WatchedObjects {
-    /// One of them, if it is there.
+    /// Object, if it exists.
     pub fn get(&self, namespace: &str, name: &str) -> Option<&Value> {
         self.0.get(&(namespace.to_owned(), name.to_owned()))
     }
 
-    /// All of them.
+    /// All objects.
     pub fn iter(&self) -> impl Iterator<Item = &Value> {
         self.0.values()
     }
 
-    /// Takes a change in. Says whether something may be different now.
+    /// Applies an event. Returns true if objects may have changed.
     pub fn apply(&mut self, change: WatchEvent) -> bool {
         match change {
-            // What is there is told again, and what is not may be gone.
+            // Existing objects are reported again, and missing ones may be deleted.
             WatchEvent::Started => self.0.clear(),
             WatchEvent::Applied(object) => {
                 let Ok(value) = object.item.parse::<Value>() else { return false };
@@ -43,17 +43,17 @@ impl WatchedObjects {
     }
 }
 
-/// How waiting ended.
+/// Outcome of waiting.
 #[derive(Debug)]
 pub enum WaitOutcome<T> {
-    /// With what was waited for.
+    /// The expected value.
     Found(T),
-    /// The limit came first.
+    /// The timeout has passed.
     TimedOut,
 }
 
-/// Follows objects until `find` finds what it looks for. It is asked after each change. It cannot find
-/// out that something is not there: what it has not seen may come next.
+/// Watches objects until `find` returns a value. `find` is called after each change. It cannot
+/// conclude that an object does not exist: an object not seen so far may come next.
 pub async fn wait_until<T>(
     cluster: &dyn Cluster,
     resource: &Arc<Resource>,

@@ -1,8 +1,8 @@
-//! Shows the items of a backup to the actions that clean up behind them.
+//! Runs the DeleteItemActions on the items of a backup.
 //!
-//! One item after the other and one action after the other, as in Velero: whoever writes such an action
-//! was never called twice at once. What Velero only logs is an error here: an action that fails has left
-//! something, and the archive that it needs to try again must stay.
+//! Items and actions are processed sequentially, as in Velero: authors of such actions have never seen concurrent
+//! calls. A failure that Velero only logs is an error here: an action that fails has left something behind, and the
+//! archive that a retry needs must stay.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::restore::download::{self, DownloadError};
 use crate::restore::unpack::Contents;
 use crate::selection::{self, Action};
 
-/// Shows all items to the actions that select them.
+/// Runs the actions on all items that they select.
 pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
     if job.actions.is_empty() {
         return Ok(());
@@ -100,7 +100,7 @@ pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Resul
     Ok(())
 }
 
-/// A resource as far as an archive knows it. The API server need not serve it any more.
+/// A resource as known from the archive. The API server need not serve it any more.
 fn stored_resource(id: &GroupResource, is_namespaced: bool) -> Resource {
     Resource {
         id: id.clone(),

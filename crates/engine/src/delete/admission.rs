@@ -1,7 +1,7 @@
-//! Whether a backup may be deleted, before anybody has looked into its bucket.
+//! Decides whether a backup may be deleted, before its bucket is read.
 //!
-//! The words of refusals are Velero's where it has any. It refuses to delete a backup that runs; ours
-//! is asked to stop, and deleted when it has.
+//! Messages are Velero's where it has any. Velero refuses to delete a running backup; Bowline stops the backup first,
+//! and deletes it when it has stopped.
 
 use std::time::Duration;
 
@@ -11,83 +11,83 @@ use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 
 use crate::backup::request::Lookup;
 
-/// How long a backup may take to stop.
+/// Maximum time for a backup to stop.
 const STOP_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// What is known when somebody wants a backup to be deleted.
+/// Known facts about a requested deletion.
 #[derive(Clone, Copy, Debug)]
 pub struct DeletionFacts<'a> {
     /// The name in the request.
     pub name: &'a str,
-    /// The uid of the backup that the request was made for, if it says so.
+    /// The uid of the backup that the request was made for, if specified.
     pub uid: Option<&'a str>,
     /// The backup of that name.
     pub backup: Option<&'a Backup>,
-    /// Whether this process has not ended its work on it yet, whatever it says of itself.
+    /// True if this process is still working on the backup, whatever its phase says.
     pub is_running: bool,
     /// The location that the backup names.
     pub location: &'a Lookup<BackupStorageLocation>,
-    /// How long ago the backup was asked to stop because of the request; none if it was not.
+    /// Time since the backup was asked to stop because of the request; `None` if it was not.
     pub stopping: Option<Duration>,
 }
 
-/// What is to be done about it.
+/// Decision about a requested deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeletionVerdict {
-    /// Delete it, unless what it holds speaks against that.
+    /// Delete the backup, unless its inventory gives rise to objections.
     Delete(Scope),
-    /// Ask it to stop, and look again later.
+    /// Ask the backup to stop, and check again later.
     Wait,
-    /// Nothing, for this reason.
+    /// Do nothing, for this reason.
     Refuse(Refusal),
 }
 
-/// What there can be to delete.
+/// Extent of the deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Data, files and the Backup.
     Everything,
-    /// The Backup alone: it was refused before it began, and has put nothing anywhere.
+    /// The Backup alone: it failed validation and has not written anything.
     Object,
 }
 
 /// Why a backup is not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The request names none.
+    /// The request names no backup.
     #[error("spec.backupName is required")]
     NoName,
-    /// There is none.
+    /// The backup does not exist.
     #[error("backup not found")]
     NotFound,
-    /// Another has its name.
+    /// Another backup has the name.
     #[error("the request was made for another backup of this name, with uid {0}")]
     Other(String),
-    /// It does not stop.
+    /// The backup does not stop.
     #[error("backup is still in progress, though it was asked to stop")]
     InProgress,
-    /// Nobody knows whether it runs.
+    /// The phase is unknown, so the backup may be running.
     #[error("backup has the phase {0:?}, which this version does not know")]
     UnknownPhase(String),
-    /// Its location is gone.
+    /// The storage location does not exist.
     #[error("backup storage location {0} not found")]
     NoLocation(String),
-    /// Its location cannot be read.
+    /// The storage location cannot be read.
     #[error("error getting backup storage location: {0}")]
     UnknownLocation(String),
-    /// Nothing may be written there.
+    /// The storage location is read-only.
     #[error(
         "cannot delete backup because backup storage location {0} is currently in read-only mode"
     )]
     ReadOnly(String),
-    /// It cannot be reached.
+    /// The storage location is unavailable.
     #[error(
         "cannot delete backup because backup storage location {0} is currently in Unavailable state"
     )]
     Unavailable(String),
 }
 
-/// Whether a backup may be deleted.
+/// Decides whether a backup may be deleted.
 pub fn check_deletion(facts: &DeletionFacts<'_>) -> DeletionVerdict {
     match decide(facts) {
         Ok(verdict) => verdict,
@@ -113,18 +113,18 @@ fn decide(facts: &DeletionFacts<'_>) -> Result<DeletionVerdict, Refusal> {
         return Err(Refusal::UnknownPhase(text.clone()));
     }
     let has_ended = phase.is_some_and(BackupPhase::is_terminal) && !facts.is_running;
-    // Who has no location yet has nothing in it.
+    // A backup without a location has no data in one.
     let has_location = !backup.spec.storage_location.is_empty();
     if has_ended && (phase == Some(&BackupPhase::FailedValidation) || !has_location) {
         return Ok(DeletionVerdict::Delete(Scope::Object));
     }
     if has_location {
-        // Also for one that runs: it is not to be stopped for nothing.
+        // Applies to a running backup too: it must not be stopped in vain.
         check_location(backup, facts.location)?;
     }
     match has_ended {
         true => Ok(DeletionVerdict::Delete(Scope::Everything)),
-        // Not since the request was made: it may have waited for its turn.
+        // Not since the request was made: the request may have been queued.
         false if facts.stopping.is_none_or(|since| since < STOP_TIMEOUT) => {
             Ok(DeletionVerdict::Wait)
         }
@@ -233,7 +233,7 @@ mod tests {
             DeletionVerdict::Wait
         );
         assert_eq!(verdict_after(Some(STOP_TIMEOUT)), DeletionVerdict::Refuse(Refusal::InProgress));
-        // One that was never asked to stop is asked first, however old the request is.
+        // A backup that was never asked to stop is asked first, however old the request is.
         assert_eq!(verdict_after(None), DeletionVerdict::Wait);
     }
 
@@ -258,7 +258,7 @@ mod tests {
             (location("", ""), format!("{cannot} Unavailable state")),
         ] {
             assert_eq!(refused(facts(&whole, &location)), expected);
-            // One that runs is not stopped for nothing.
+            // A running backup is not stopped in vain.
             assert_eq!(refused(facts(&backup("InProgress", "l"), &location)), expected);
         }
     }

@@ -1,24 +1,23 @@
-//! Snapshots of CSI drivers.
+//! Deletion of CSI snapshots.
 //!
-//! Only the controllers of a driver can delete its snapshots, and they do so for a
-//! VolumeSnapshotContent that goes. The one from the backup is seldom in the cluster any more, so that
-//! one is made for the purpose. The members of a group go together, through a
-//! VolumeGroupSnapshotContent: drivers refuse to delete one alone.
+//! Only the controllers of a driver can delete its snapshots, and they do so when a VolumeSnapshotContent is deleted.
+//! The content from the backup is rarely still in the cluster, so a new one is created for the purpose. The members
+//! of a group are deleted together, through a VolumeGroupSnapshotContent: drivers refuse to delete a single member.
 //!
-//! 1. What is left of the content and the VolumeSnapshot from the backup goes, and keeps the snapshot; that
-//!    of a group before its members, which the controller does not let go earlier.
-//! 2. A static content with the handle of the snapshot is created. Its name follows from the handle, so
-//!    that a server that goes on finds it. It has the finalizer of the controllers from the start, so
-//!    that it cannot go before they have done their work.
-//! 3. Its status must name the snapshot: without that they would let it go and keep the snapshot. They
-//!    write that themselves, from what the driver answers; where that is an error, we do.
-//! 4. It is deleted with the policy `Delete`, and waited for until it is really gone. The snapshotter
-//!    takes the name out of the status when the driver has deleted the snapshot. A content that went
-//!    otherwise proves nothing, and all of it is done again, a few times.
+//! 1. Leftovers of the content and the VolumeSnapshot from the backup are deleted, and the snapshot is retained; those
+//!    of a group before its members, which the controller does not release earlier.
+//! 2. A static content with the handle of the snapshot is created. Its name is derived from the handle, so that a
+//!    server that resumes the deletion finds it. The content has the finalizer of the controllers from the start, so
+//!    that it cannot be removed before they have done their work.
+//! 3. Its status must contain the handle: otherwise the controllers would release the content and retain the snapshot.
+//!    They write the status themselves, from the driver's answer; if that is an error, Bowline does.
+//! 4. The content is deleted with the policy `Delete`, and the server waits until it is really gone. The snapshotter
+//!    removes the handle from the status when the driver has deleted the snapshot. A content that disappeared in any
+//!    other way proves nothing, and the whole procedure is repeated, up to a few times.
 //!
-//! Velero makes one under a random name, waits two seconds, and takes it for done.
+//! Velero creates a content under a random name, waits two seconds, and assumes success.
 //!
-//! What a restore has made of the same snapshot stays, as in Velero: it is not this backup's to delete.
+//! Objects that a restore created from the same snapshot stay, as in Velero: they do not belong to this backup.
 
 mod content_watch;
 mod deletion;
@@ -50,12 +49,12 @@ pub(super) use plan::{
 };
 use secrets::SecretClasses;
 
-/// How many snapshots are deleted at a time.
+/// Maximum number of concurrent deletions.
 const MAX_CONCURRENT_DELETIONS: usize = 16;
-/// How many snapshots are named that would be left.
+/// Maximum number of remaining snapshots named in a message.
 const MAX_NAMED: usize = 5;
 
-/// What the cluster must serve.
+/// Resources that the cluster must serve.
 struct CsiResources {
     contents: Arc<Resource>,
     group_contents: Option<Arc<Resource>>,
@@ -88,8 +87,8 @@ impl CsiResources {
     }
 }
 
-/// Whether somebody can delete CSI snapshots, or all that would be left, and why. Writes into each with which Secret
-/// of this cluster it is deleted.
+/// Checks that the cluster can delete CSI snapshots, or returns all that would remain, and why. Sets in each snapshot
+/// the Secret of this cluster that its deletion uses.
 pub async fn check_csi_ready(
     cluster: &dyn Cluster,
     snapshots: &mut [DeletableCsiSnapshot],
@@ -147,7 +146,7 @@ pub async fn check_csi_ready(
     if reasons.is_empty() { Ok(()) } else { Err(reasons) }
 }
 
-/// The first few of many snapshots, and how many more there are.
+/// The first few snapshots, and the number of the others.
 fn first_handles(contents: &[&DeletableCsiSnapshot]) -> String {
     let first: Vec<&str> = contents.iter().take(MAX_NAMED).map(|one| one.handle.as_str()).collect();
     let first = first.join(", ");
@@ -157,8 +156,8 @@ fn first_handles(contents: &[&DeletableCsiSnapshot]) -> String {
     }
 }
 
-/// Deletes the CSI snapshots of a backup, several at a time. What fails is told, and does not keep the
-/// others.
+/// Deletes the CSI snapshots of a backup concurrently. A failure is reported and does not prevent the other
+/// deletions.
 pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
     if job.plan.csi.is_empty() {
         return Ok(());
@@ -179,7 +178,7 @@ pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(),
     };
     let units = units(&job.plan.csi);
     let deletions = units.iter().map(|unit| delete_one(job, &kinds, unit, report).boxed());
-    // Collected, since a closure over borrowed values must not live across a wait.
+    // Collected, since a closure over borrowed values must not live across an await point.
     let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
     let ended: Vec<_> =
         stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
@@ -200,7 +199,7 @@ async fn delete_one(
     let deletion = Deletion { job, kinds, unit };
     let deleted = tokio::select! {
         deleted = deletion.run() => deleted,
-        // The controllers go on. The next server finds how far they are.
+        // The controllers continue. The next server finds their progress.
         () = job.stop.cancelled() => return Err(Stopped),
     };
     if let Err(reason) = deleted {

@@ -1,4 +1,4 @@
-//! What a backup holds, as far as its files say.
+//! Inventory of a backup, from its files.
 
 use std::path::Path;
 
@@ -14,33 +14,33 @@ use super::csi;
 use crate::csi::{CONTENTS, SNAPSHOTS, resource as kind};
 use crate::restore::download::{self, DownloadError};
 
-/// What a backup holds, as far as its files and the cluster say.
+/// Inventory of a backup, from its files and the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct BackupInventory {
-    /// The commit record; none if there is none that can be read.
+    /// The commit record; `None` if there is no readable one.
     pub record: Option<Backup>,
-    /// Whether there is one that says that it is of something else.
+    /// True if the record says that it belongs to something else.
     pub belongs_to_another: bool,
-    /// The snapshots that plugins took.
+    /// Snapshots taken by plugins.
     pub snapshots: Vec<Snapshot>,
-    /// What plugins do with snapshots, or did.
+    /// Current and past operations of plugins on snapshots.
     pub operations: Vec<VolumeOperation>,
-    /// How each volume was saved; none if there is no such file.
+    /// Backup method of each volume; `None` if the file is missing.
     pub volumes: Option<Vec<BackupVolumeInfo>>,
-    /// Copies of files, of the bucket and of the cluster.
+    /// File system backups, from the bucket and the cluster.
     pub pod_volume_backups: Vec<PodVolumeBackup>,
-    /// What plugins report of their snapshots, of the bucket and of the cluster.
+    /// Progress of plugin snapshots, from the bucket and the cluster.
     pub volume_plugin_backups: Vec<VolumePluginBackup>,
-    /// Copies of snapshots; those of the cluster.
+    /// Data uploads, from the cluster.
     pub data_uploads: Vec<DataUpload>,
-    /// The VolumeSnapshotContents of CSI snapshots that the backup took: those of an old backup, and
+    /// VolumeSnapshotContents of CSI snapshots that the backup took: those of an old backup, and
     /// [those of its archive](read_csi_inventory).
     pub csi_contents: Vec<Value>,
-    /// Those of an old backup that it may have taken, or users.
+    /// Contents of an old backup that either the backup or a user took.
     pub csi_undecided: Vec<Value>,
 }
 
-/// Why it is not known what a backup holds.
+/// Why the inventory of a backup is unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("error getting backup's {what}")]
 pub struct InventoryError {
@@ -48,7 +48,7 @@ pub struct InventoryError {
     pub(super) source: bowline_store::Error,
 }
 
-/// Looks into the bucket. Files that are not there say nothing; one that cannot be read may say
+/// Reads the inventory from the bucket. Missing files count as empty; a file that cannot be read may name
 /// anything.
 pub async fn read_inventory(
     store: &BackupStore,
@@ -57,11 +57,11 @@ pub async fn read_inventory(
     let failed = |what| move |source| InventoryError { what, source };
     let (record, belongs_to_another) = match store.backup(name).await {
         Ok(record) => (record, false),
-        // Whatever it is, it is not this backup's.
+        // The record does not belong to this backup.
         Err(bowline_store::Error::Unreadable { source: decode::Error::Other { .. }, .. }) => {
             (None, true)
         }
-        // Nobody takes it for a backup. The other files count.
+        // Without a readable record this is not a valid backup. The other files count.
         Err(error @ bowline_store::Error::Unreadable { .. }) if !error.is_retryable() => {
             (None, false)
         }
@@ -94,8 +94,8 @@ pub async fn read_inventory(
     })
 }
 
-/// Sorts the contents that an old backup names by whether it took them: those that it did, and those of which
-/// that cannot be said. Those of users are neither.
+/// Sorts the contents that an old backup names: those that it took, and those where that is unknown. Those of users
+/// are in neither list.
 fn partition_contents(
     name: &BackupName,
     contents: Vec<Value>,
@@ -114,7 +114,7 @@ fn partition_contents(
     (created, undecided)
 }
 
-/// Looks into the archive for CSI snapshots, if something says that there may be any.
+/// Searches the archive for CSI snapshots, if there is any sign of them.
 pub async fn read_csi_inventory(
     store: &BackupStore,
     name: &BackupName,
@@ -127,7 +127,7 @@ pub async fn read_csi_inventory(
     }
     let contents = match download::fetch_contents(store, name, scratch).await {
         Ok(contents) => contents,
-        // What else there is says which.
+        // The remaining files say which snapshots there are.
         Err(DownloadError::Missing(_)) => return Ok(()),
         Err(error) => return Err(error),
     };

@@ -1,4 +1,4 @@
-//! What is to be deleted, or what must not lose its record.
+//! Plan of a deletion, or the objections to it: data that would remain without a record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,43 +13,43 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::BackupInventory;
 use super::csi::{self, DeletableCsiSnapshot};
 
-/// How many of the things that would be left are named.
+/// Maximum number of remaining objects named in a message.
 const MAX_NAMED: usize = 5;
 
-/// What is to be deleted.
+/// Plan of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletionPlan {
-    /// Whether the files in the bucket are those of this backup.
+    /// Ownership of the files in the bucket.
     pub files: FileOwnership,
-    /// The snapshots of plugins to delete, each once.
+    /// Plugin snapshots to delete, without duplicates.
     pub snapshots: Vec<DeletableSnapshot>,
-    /// The snapshots of CSI drivers to delete, each once.
+    /// CSI snapshots to delete, without duplicates.
     pub csi: Vec<DeletableCsiSnapshot>,
 }
 
-/// Whose files are in the bucket.
+/// Ownership of the files in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileOwnership {
-    /// Those of this backup.
+    /// The files belong to this backup.
     Own,
-    /// Those of another one with its name, which stay.
+    /// The files belong to another backup of the same name, and stay.
     OfAnother,
 }
 
-/// A snapshot that is to be deleted.
+/// A plugin snapshot to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletableSnapshot {
-    /// The VolumeSnapshotLocation that it was taken at.
+    /// The VolumeSnapshotLocation where it was taken.
     pub location: String,
-    /// What its plugin calls it.
+    /// The plugin's id of the snapshot.
     pub id: SnapshotId,
-    /// The PersistentVolume that it is of.
+    /// The PersistentVolume that it was taken of.
     pub volume: String,
-    /// Whether nobody has said that the work on it is over.
+    /// True if there is no record that the work on it has ended.
     pub is_in_progress: bool,
 }
 
-/// What is to be deleted of a backup, or all that would be left without a record.
+/// Plans the deletion of a backup, or returns everything that would remain without a record.
 pub fn plan_deletion(
     backup: &Backup,
     inventory: &BackupInventory,
@@ -78,11 +78,11 @@ pub fn plan_deletion(
     }
 }
 
-/// Whose files those of a record are.
+/// Ownership of the files of a record.
 ///
-/// A Backup that was taken in from the bucket has another uid than its record, and an annotation says which one
-/// that has. If Velero took it in, or an older server, there is none; then everything must agree that a run
-/// writes but once. When it began does not suffice: the same Schedule in two clusters begins in the same second.
+/// A Backup that was synced from the bucket has a different uid from its record, and an annotation contains the uid of
+/// the record. If Velero or an older server synced it, there is none; then everything that a run writes only once must
+/// match. The start time is not sufficient: the same Schedule in two clusters starts in the same second.
 fn file_ownership(backup: &Backup, record: &Backup) -> FileOwnership {
     let uid = record.metadata.uid.as_deref().unwrap_or_default();
     let record_uid = backup.metadata.annotations.as_ref();
@@ -95,7 +95,7 @@ fn file_ownership(backup: &Backup, record: &Backup) -> FileOwnership {
     if is_own { FileOwnership::Own } else { FileOwnership::OfAnother }
 }
 
-/// Whether two say the same of their run. Times are compared to the second, since Velero cuts them.
+/// True if both describe the same run. Times are compared to the second, since Velero truncates them.
 fn is_same_run(backup: &Backup, record: &Backup) -> bool {
     let status = |backup: &Backup| backup.status.clone().unwrap_or_default();
     let (backup_status, record_status) = (status(backup), status(record));
@@ -104,7 +104,7 @@ fn is_same_run(backup: &Backup, record: &Backup) -> bool {
         let ended = status.completion_timestamp.as_ref().map(second);
         Some((status.start_timestamp.as_ref().map(second)?, ended))
     };
-    // A deletion that was broken off may have written it to one of them.
+    // An interrupted deletion may have written it to one of them.
     let is_deleting =
         [&backup_status, &record_status].iter().any(|one| one.phase == Some(BackupPhase::Deleting));
     times(&backup_status).is_some()
@@ -112,7 +112,7 @@ fn is_same_run(backup: &Backup, record: &Backup) -> bool {
         && (is_deleting || backup_status.phase == record_status.phase)
 }
 
-/// Whether a deletion has begun before. Then files that name data may be gone, and their data is.
+/// True if a deletion has started before. Then files that name data may be gone, and their data is.
 fn is_being_deleted(backup: &Backup, inventory: &BackupInventory) -> bool {
     let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
     let all = [Some(backup), inventory.record.as_ref()];
@@ -125,7 +125,7 @@ fn deletable_snapshots(
 ) -> Vec<DeletableSnapshot> {
     let mut found: BTreeMap<(&str, &str), DeletableSnapshot> = BTreeMap::new();
     let mut add = |location, id, volume: &str, is_in_progress| {
-        // One without an id was never taken.
+        // A snapshot without an id was never taken.
         let Some(snapshot_id) = SnapshotId::new(id) else { return };
         if str::is_empty(location) {
             reasons.push(format!("the snapshot {id} names no location, so nobody can delete it"));
@@ -164,7 +164,7 @@ fn deletable_snapshots(
     deletable
 }
 
-/// Things of one kind that would be left, by what they are known by.
+/// Remaining objects of one kind, by handle.
 struct Undeletable {
     description: &'static str,
     names: BTreeMap<String, String>,
@@ -175,7 +175,7 @@ impl Undeletable {
         Self { description, names: BTreeMap::new() }
     }
 
-    /// Adds one, under what it is known by if it is known by anything.
+    /// Adds an object, under its handle if it has one.
     fn add(&mut self, handle: &str, name: String) {
         let key = if handle.is_empty() { name.clone() } else { handle.to_owned() };
         self.names.entry(key).or_insert(name);
@@ -203,7 +203,7 @@ fn volumes(inventory: &BackupInventory) -> impl Iterator<Item = &BackupVolumeInf
     inventory.volumes.iter().flatten().filter(|volume| !volume.skipped)
 }
 
-/// What users call a volume.
+/// Display name of a volume.
 fn name(volume: &BackupVolumeInfo) -> String {
     let BackupVolumeInfo { pvc_namespace, pvc_name, pv_name, .. } = volume;
     match pvc_name.as_str() {
@@ -212,7 +212,7 @@ fn name(volume: &BackupVolumeInfo) -> String {
     }
 }
 
-/// Whether there is something behind a volume's handle.
+/// True if a volume's handle refers to data.
 pub(super) fn has_data(volume: &BackupVolumeInfo, handle: &str) -> bool {
     !handle.is_empty() || volume.result == Some(Outcome::Succeeded)
 }
@@ -253,14 +253,14 @@ fn undeletable_moved_data(backup: &Backup, inventory: &BackupInventory) -> Undel
     let status = backup.status.clone().unwrap_or_default();
     let has_moved =
         backup.spec.snapshot_move_data == Some(true) && status.backup_item_operations_completed > 0;
-    // Older than the file that would say so.
+    // The backup is older than the file that would contain this information.
     if inventory.volumes.is_none() && has_moved && !is_being_deleted(backup, inventory) {
         undeletable.add("", "it does not say which".to_owned());
     }
     undeletable
 }
 
-/// The CSI snapshots to delete. Those that are known too little of speak against it.
+/// CSI snapshots to delete. Those with insufficient information are objections to the deletion.
 fn csi_snapshots(
     backup: &Backup,
     inventory: &BackupInventory,
@@ -274,7 +274,7 @@ fn csi_snapshots(
     }
     let mut undecided =
         Undeletable::new("CSI snapshots of which it is not said whether it took them");
-    // Where a deletion was broken off, what would say so may be gone, and the snapshots before it.
+    // After an interrupted deletion the files with this information may be gone, and the snapshots were deleted first.
     if !is_being_deleted(backup, inventory) {
         for content in csi::undecided_contents(inventory, &found) {
             undecided.add("", content);
@@ -285,7 +285,7 @@ fn csi_snapshots(
     let is_moved = backup.spec.snapshot_move_data == Some(true);
     let counted = usize::try_from(status.csi_volume_snapshots_completed).unwrap_or_default();
     let missing = counted.saturating_sub(found.len());
-    // Older than the file that would name them.
+    // The backup is older than the file that would name them.
     let is_old = inventory.volumes.is_none() && !is_moved && !is_being_deleted(backup, inventory);
     if is_old && missing > 0 {
         undeletable.add("", format!("{missing} of them"));
@@ -304,7 +304,7 @@ fn unknown_methods(inventory: &BackupInventory) -> Undeletable {
     undeletable
 }
 
-/// Snapshots of plugins that no file says how to delete.
+/// Plugin snapshots for which no file contains the information needed to delete them.
 fn lost_snapshots(inventory: &BackupInventory, known: &[DeletableSnapshot]) -> Undeletable {
     let mut undeletable =
         Undeletable::new("snapshots of which it is not said where they were taken");

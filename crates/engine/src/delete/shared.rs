@@ -1,9 +1,9 @@
-//! What more than one backup names.
+//! Snapshots that more than one backup references.
 //!
-//! A bucket can be copied, and whoever can write into one can plant a backup that names the snapshots of others. Deleted,
-//! or expired, it would take them along, and the records of those that depend on them would go on to say `Completed`.
-//! So what another backup names stays, and goes with the last of them. A file of another backup that cannot be read may
-//! name anything: whoever spoils it must not free what it names.
+//! A bucket can be copied, and anyone with write access to it can plant a backup that references the snapshots of
+//! others. Its deletion or expiry would delete them, while the records of the backups that depend on them would still
+//! say `Completed`. So a snapshot that another backup references stays until the last of these backups is deleted. An
+//! unreadable file of another backup may reference anything: corrupting it must not release its snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,59 +17,59 @@ use serde::de::DeserializeOwned;
 use super::csi::{self, DeletableCsiSnapshot};
 use super::{DeletableSnapshot, DeletionPlan, InventoryError};
 
-/// Something outside of the bucket that a backup names. Data in repositories is to join.
+/// Data outside the bucket that a backup references. Data in repositories is to be added.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SnapshotRef {
-    /// A snapshot of a plugin, by its id. Not by its location: the same provider may be known by two.
+    /// A plugin snapshot, by id. Not by location: two locations may refer to the same provider.
     Snapshot(String),
-    /// A snapshot of a CSI driver.
+    /// A CSI snapshot.
     CsiSnapshot {
         /// The driver.
         driver: String,
-        /// What it calls the snapshot.
+        /// The driver's handle of the snapshot.
         handle: String,
     },
-    /// A group of snapshots of a CSI driver, which goes as a whole.
+    /// A group of CSI snapshots, which is deleted as a whole.
     CsiGroup {
         /// The driver.
         driver: String,
-        /// What it calls the group.
+        /// The driver's handle of the group.
         handle: String,
     },
 }
 
-/// Something that stays, though a backup that names it goes.
+/// A snapshot that stays although a backup that references it is deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSnapshot {
-    /// What users call it.
+    /// Display name of the snapshot.
     pub snapshot: String,
-    /// The other backup that names it.
+    /// The other backup that references it.
     pub other_backup: String,
 }
 
-/// What a backup names.
+/// Snapshots that a backup references.
 #[derive(Debug, Default)]
 pub struct BackupPossessions {
-    /// What those of its files name that can be read.
+    /// References in its readable files.
     pub named: BTreeSet<SnapshotRef>,
-    /// The files that are there and are not what they should be. They may name anything.
+    /// Files that exist but are invalid. They may reference anything.
     pub unreadable: Vec<InventoryError>,
 }
 
-/// What all backups but one name.
+/// Snapshots that all other backups reference.
 #[derive(Clone, Debug, Default)]
 pub struct OtherBackups {
-    /// What they name, each with one that does.
+    /// References, each with one of the backups that has it.
     pub named: BTreeMap<SnapshotRef, String>,
-    /// Those that may name more, each with the reason why that is not known.
+    /// Backups that may have further references, each with the reason why these are unknown.
     pub unreadable: BTreeMap<String, String>,
 }
 
-/// How many backups that cannot be read are named.
+/// Maximum number of unreadable backups named in a message.
 const UNREADABLE_NAMED: usize = 5;
 
 impl OtherBackups {
-    /// Adds what a backup names.
+    /// Adds the references of a backup.
     pub fn add(&mut self, backup: &str, possessions: &BackupPossessions) {
         let named = possessions.named.iter().cloned();
         self.named.extend(named.map(|reference| (reference, backup.to_owned())));
@@ -79,8 +79,8 @@ impl OtherBackups {
     }
 }
 
-/// What a backup names, as far as its files say. Each is judged by itself: one that is spoiled does not take back what
-/// another one says. What may be otherwise the next time, as an answer that was cut off, is an error.
+/// Snapshots that a backup references, according to its files. Each file is judged separately: an invalid one does not
+/// invalidate the references of another. A failure that may be temporary, such as a truncated answer, is an error.
 pub async fn referenced_snapshots(
     store: &BackupStore,
     name: &BackupName,
@@ -109,7 +109,7 @@ pub async fn referenced_snapshots(
     for content in contents.0.iter().map(csi::parse_content) {
         found.extend(content_refs(&content));
     }
-    // What has no name is nothing.
+    // An empty id or handle refers to nothing.
     found.retain(|possession| match possession {
         SnapshotRef::Snapshot(handle)
         | SnapshotRef::CsiSnapshot { handle, .. }
@@ -118,7 +118,7 @@ pub async fn referenced_snapshots(
     Ok(BackupPossessions { named: found, unreadable })
 }
 
-/// What a file holds; nothing if it is not there, or is not what it should be, which is then in the list.
+/// Contents of a file; empty if it is missing, or if it is invalid, which is then recorded in the list.
 async fn read<T: BackupContent + DeserializeOwned + Default + Send + 'static>(
     store: &BackupStore,
     name: &BackupName,
@@ -141,9 +141,9 @@ fn content_refs(content: &DeletableCsiSnapshot) -> [SnapshotRef; 2] {
     [SnapshotRef::CsiSnapshot { driver: driver.clone(), handle: handle.clone() }, group]
 }
 
-/// Takes out of a plan what other backups name, each with the name of one that does. The members of a group go
-/// together, so they stay together. If something is left in the plan, and a backup that cannot be read may name it, these
-/// are the reasons against the plan.
+/// Removes the snapshots that other backups reference from a plan, and returns each with the name of such a backup. The
+/// members of a group are deleted together, so they stay together. If snapshots remain in the plan, and an unreadable
+/// backup may reference them, returns the objections to the plan.
 pub fn exclude_shared(
     plan: &mut DeletionPlan,
     others: &OtherBackups,
@@ -180,7 +180,7 @@ pub fn exclude_shared(
     Err(reasons.map(|(backup, reason)| against_unreadable(backup, reason)).collect())
 }
 
-/// What speaks against a deletion while the files of another backup cannot be read, and the way out.
+/// Objection to a deletion while the files of another backup are unreadable, with the remedy.
 pub fn against_unreadable(backup: &str, reason: &str) -> String {
     format!(
         "backup {backup} may name the same snapshots, and its files cannot be read: {reason}; hint: delete backup \
@@ -286,7 +286,7 @@ mod tests {
         serde_json::from_value(ids.iter().map(one).collect()).unwrap()
     }
 
-    /// As when the connection breaks while the file is read.
+    /// As when the connection breaks while the file is being read.
     #[tokio::test]
     async fn a_file_that_was_cut_off_does_not_say_that_a_backup_names_nothing() {
         let (store, victim) = (store(), BackupName::new("victim").unwrap());
@@ -312,7 +312,7 @@ mod tests {
         for part in ["backup victim may name the same", "volume info", "delete victim --forget"] {
             assert!(reasons[0].contains(part), "{part}: {reasons:?}");
         }
-        // What is known to be shared stays, and then there is nothing to be in doubt about.
+        // Known shared snapshots stay, and then no doubt remains.
         let shared = plan().snapshots.into_iter().take(1).collect();
         let mut shared = DeletionPlan { snapshots: shared, csi: Vec::new(), ..plan() };
         assert_eq!(exclude_shared(&mut shared, &others).unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Snapshots of plugins.
+//! Deletion of plugin snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use super::{Deadlines, DeletableSnapshot, DeletionJob, Stopped, report_error};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotter, Snapshotters};
 
-/// How many snapshots are deleted at a time.
+/// Maximum number of concurrent deletions.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
-/// How many snapshots are named that would be left.
+/// Maximum number of remaining snapshots named in a message.
 const MAX_NAMED: usize = 5;
 
 /// The snapshotters that a plan needs, by location.
 #[derive(Debug, Default)]
 pub struct OpenSnapshotters(BTreeMap<String, Snapshotter>);
 
-/// Opens the snapshotters of all snapshots, or says which of these would be left and why.
+/// Opens the snapshotters of all snapshots, or returns which snapshots would remain and why.
 pub async fn open_snapshotters(
     snapshotters: &dyn Snapshotters,
     snapshots: &[DeletableSnapshot],
@@ -50,7 +50,7 @@ pub async fn open_snapshotters(
     if reasons.is_empty() { Ok(OpenSnapshotters(opened)) } else { Err(reasons) }
 }
 
-/// The first few of many ids, and how many more there are.
+/// The first few ids, and the number of the others.
 fn first_ids(ids: &[&SnapshotId]) -> String {
     let first: Vec<&str> = ids.iter().take(MAX_NAMED).map(|id| id.as_str()).collect();
     let first = first.join(", ");
@@ -60,12 +60,12 @@ fn first_ids(ids: &[&SnapshotId]) -> String {
     }
 }
 
-/// Deletes the snapshots of a backup, several at a time. What fails is told, and does not keep the
-/// others.
+/// Deletes the snapshots of a backup concurrently. A failure is reported and does not prevent the other
+/// deletions.
 pub(super) async fn delete(job: &DeletionJob<'_>, report: &Report) -> Result<(), Stopped> {
     let deletions =
         job.plan.snapshots.iter().map(|snapshot| delete_one(job, snapshot, report).boxed());
-    // Collected, since a closure over borrowed values must not live across a wait.
+    // Collected, since a closure over borrowed values must not live across an await point.
     let deletions: Vec<BoxFuture<'_, Result<(), Stopped>>> = deletions.collect();
     let ended: Vec<_> =
         stream::iter(deletions).buffer_unordered(MAX_CONCURRENT_DELETIONS).collect().await;
@@ -94,7 +94,7 @@ async fn delete_one(
     tracing::info!(snapshot = %id, volume, location, "deleting a snapshot");
     let deleted = tokio::select! {
         deleted = snapshotter::delete(snapshotter, id, job.deadlines.delete) => deleted,
-        // It may go on at the plugin's. The next server asks again.
+        // The plugin may continue. The next server repeats the call.
         () = job.stop.cancelled() => return Err(Stopped),
     };
     if let Err(error) = deleted {
@@ -103,7 +103,7 @@ async fn delete_one(
     Ok(())
 }
 
-/// Asks the work on a snapshot to stop. It is deleted all the same if it does not.
+/// Cancels the work on a snapshot. The snapshot is deleted even if that fails.
 async fn cancel(snapshotter: &Snapshotter, id: &SnapshotId, deadlines: &Deadlines) {
     let reason = match timeout(deadlines.cancel, snapshotter.calls.cancel(id)).await {
         Ok(Ok(())) => return,

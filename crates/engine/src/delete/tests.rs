@@ -34,7 +34,7 @@ fn backup() -> Backup {
     .unwrap()
 }
 
-/// A number of effects after which everything fails, as if the process had been killed.
+/// Number of effects after which everything fails, as if the process had been killed.
 #[derive(Clone)]
 struct EffectBudget(Arc<AtomicUsize>);
 
@@ -51,7 +51,7 @@ impl EffectBudget {
     }
 }
 
-/// What a plugin keeps, and what it was asked.
+/// Snapshots of a plugin, and the calls that it received.
 #[derive(Clone)]
 struct FakeSnapshotter {
     snapshots: Arc<Mutex<BTreeSet<String>>>,
@@ -163,7 +163,7 @@ impl Snapshotters for FakeSnapshotter {
     }
 }
 
-/// An action that notes what it sees.
+/// An action that records its items.
 struct RecordingAction(FakeSnapshotter);
 
 #[async_trait]
@@ -185,7 +185,7 @@ impl DeleteItemAction for RecordingAction {
     }
 }
 
-/// An archive with pods, something that nobody serves any more, and something that nobody asks for.
+/// An archive with pods, a resource that the cluster does not serve any more, and one that no action selects.
 fn archive(pods: &[&str]) -> Vec<u8> {
     let mut tar = tar::Builder::new(encode::gzip(Vec::new()));
     let mut add = |path: String, kind: &str, name: &str, namespace: Option<&str>| {
@@ -251,17 +251,17 @@ impl World {
         store(self.memory.clone())
     }
 
-    /// What is in the bucket.
+    /// Files in the bucket.
     async fn files(&self) -> Vec<String> {
         self.memory.list_objects(BUCKET, "").await.unwrap()
     }
 
-    /// What the record says; none if there is none.
+    /// Phase in the record; `None` if there is no record.
     async fn recorded(&self) -> Option<BackupPhase> {
         self.store().backup(&name()).await.unwrap()?.status?.phase
     }
 
-    /// All of it, as the server does it.
+    /// The whole deletion, as the server does it.
     async fn delete(&self, store: &BackupStore, plugin: &FakeSnapshotter) -> DeletionResult {
         let inventory = match read_inventory(store, &name()).await {
             Ok(inventory) => inventory,
@@ -314,7 +314,7 @@ async fn backup_is_deleted_with_its_data() {
     assert_eq!(world.delete(&world.store(), &plugin).await, DeletionResult::Done);
     assert_eq!(plugin.snapshot_count(), 1);
     assert_eq!(world.files().await, [""; 0]);
-    // Actions first, and only what they select; what is under way is stopped before it goes.
+    // Actions first, and only on selected items; snapshots in progress are canceled before they are deleted.
     let calls = plugin.calls();
     assert_eq!(calls[..3], ["show p1", "show p2", "show old"]);
     let mut rest = calls[3..].to_vec();
@@ -357,7 +357,7 @@ async fn kill_at_any_effect_keeps_the_record_and_a_retry_finishes() {
         assert_eq!(next, DeletionResult::Done, "after {effects}");
         assert_eq!((world.files().await.len(), plugin.snapshot_count()), (0, 0), "after {effects}");
     }
-    // The mark, three snapshots, four files.
+    // The deletion mark, three snapshots, four files.
     assert_eq!(kills, 8);
 }
 

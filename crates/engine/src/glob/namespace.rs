@@ -1,9 +1,9 @@
-//! What is allowed in a pattern for namespaces: less than in others.
+//! Patterns for namespaces, which permit less than others.
 
-/// Why a text is no pattern for namespaces, in Velero's words.
+/// Reason why a text is no pattern for namespaces, with Velero's texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidNamespacePattern {
-    /// A character that means something in other patterns.
+    /// Special character of other patterns.
     #[error("wildcard pattern contains unsupported characters: |, (, ), !, {{, }}, ,")]
     Characters,
     /// `**`
@@ -20,9 +20,9 @@ pub enum InvalidNamespacePattern {
     Unopened,
 }
 
-/// Checks that a pattern has nothing in it that Velero refuses for namespaces.
+/// Checks that a pattern contains nothing that Velero refuses for namespaces.
 ///
-/// What passes can still be no pattern at all, as `[c-a]`; [`Glob::new`](super::Glob::new) knows.
+/// The pattern may still be invalid, such as `[c-a]`; [`Glob::new`](super::Glob::new) checks that.
 pub fn check_namespace(pattern: &str) -> Result<(), InvalidNamespacePattern> {
     if pattern.contains(['|', '(', ')', '!', '{', '}', ',']) {
         return Err(InvalidNamespacePattern::Characters);

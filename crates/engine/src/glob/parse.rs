@@ -2,13 +2,13 @@
 
 use super::{Class, Op};
 
-/// The longest pattern. Names in Kubernetes have at most 253 characters.
+/// Maximum length of a pattern. Names in Kubernetes have at most 253 characters.
 const MAX_PATTERN_LENGTH: usize = 1024;
 
-/// Why a text is no pattern.
+/// Reason why a text is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidGlob {
-    /// It is longer than any name could need.
+    /// Longer than any name could need.
     #[error("a pattern of {0} characters is too long: at most {MAX_PATTERN_LENGTH} are allowed")]
     TooLong(usize),
     /// `[` without `]`.
@@ -26,12 +26,12 @@ pub enum InvalidGlob {
     /// `{` without `}`.
     #[error("pattern {0:?} has a `{{` without its `}}`")]
     OpenAlternatives(String),
-    /// It ends with `\`.
+    /// `\` at the end.
     #[error("pattern {0:?} ends with a `\\`, which must stand before a character")]
     OpenEscape(String),
 }
 
-/// Translates a pattern.
+/// Compiles a pattern.
 pub(super) fn program(pattern: &str) -> Result<Vec<Op>, InvalidGlob> {
     let length = pattern.chars().count();
     if length > MAX_PATTERN_LENGTH {
@@ -47,7 +47,7 @@ struct Parser<'a> {
     pattern: &'a str,
     rest: Vec<char>,
     at: usize,
-    /// How many `{` are open.
+    /// Number of open `{`.
     depth: usize,
     program: Vec<Op>,
 }
@@ -67,7 +67,7 @@ impl Parser<'_> {
         error(self.pattern.to_owned())
     }
 
-    /// Reads up to the end, or to what ends one of several alternatives.
+    /// Parses up to the end of the pattern or of an alternative.
     fn sequence(&mut self) -> Result<(), InvalidGlob> {
         while let Some(character) = self.peek() {
             if self.depth > 0 && matches!(character, ',' | '}') {
@@ -98,7 +98,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads what follows a `{`. Nesting is bounded by the length of a pattern.
+    /// Parses the text after a `{`. Nesting is bounded by the length of a pattern.
     fn alternatives(&mut self) -> Result<(), InvalidGlob> {
         self.depth += 1;
         let mut ends = Vec::new();
@@ -123,7 +123,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads what follows a `[`: one range, or a list in which `-` is a character as any other.
+    /// Parses the text after a `[`: one range, or a list in which `-` is an ordinary character.
     fn class(&mut self) -> Result<Op, InvalidGlob> {
         let negated = self.peek() == Some('!');
         self.at += usize::from(negated);

@@ -17,7 +17,7 @@ fn patterns_match_as_those_of_velero() {
         ("ns[a-c]", &["nsa", "nsc"], &["nsd", "ns-", "ns"]),
         ("ns[!a-c]", &["nsd", "ns-"], &["nsa", "ns"]),
         ("ns[!ab]", &["nsc"], &["nsa", "nsb", "ns"]),
-        // In a list `-` is a character as any other, also between two.
+        // In a list `-` is an ordinary character, also between two others.
         ("[ab-c]", &["a", "-", "c"], &["d"]),
         ("[!!a]", &["b"], &["!", "a"]),
         (r"[\]a]", &["]", "a"], &["\\"]),
@@ -61,7 +61,7 @@ fn invalid_patterns_are_refused_with_a_reason() {
 
 #[test]
 fn no_pattern_is_slow() {
-    // A matcher that tries one way after the other would not end before the sun does.
+    // A backtracking matcher would practically never end.
     let pattern = format!("{}b", "*a".repeat(200));
     let nested = format!("{}{}b", "{a,".repeat(100), "a}".repeat(100));
     let text = "a".repeat(2000);
@@ -115,7 +115,7 @@ fn patterns_for_namespaces_may_have_less_in_them() {
     }
 }
 
-/// A piece of a pattern, for a matcher that simply tries everything.
+/// Part of a pattern, for a reference matcher that tries everything.
 #[derive(Clone, Debug)]
 enum Piece {
     Char(char),
@@ -143,7 +143,7 @@ fn write(pieces: &[Piece]) -> String {
     pieces.iter().map(piece).collect()
 }
 
-/// What can be left of a text after the pieces.
+/// Possible rests of a text after the pieces.
 fn rests<'a>(pieces: &[Piece], text: &'a [char]) -> Vec<&'a [char]> {
     let Some((piece, others)) = pieces.split_first() else { return vec![text] };
     let one = |fits: &dyn Fn(char) -> bool| match text.split_first() {

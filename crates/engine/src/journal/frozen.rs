@@ -1,7 +1,7 @@
-//! Which pods may be frozen, as the records of a journal say.
+//! Pods that may be frozen, as recorded in a journal.
 //!
-//! In: the records, in order, also one at a time while the run goes on. Out: pods by the block that froze
-//! them. Only a post-hook that has reached a pod, or the end of the pod, takes it off the list.
+//! Input: the entries, in order, also one at a time while the run is in progress. Output: pods by the block that
+//! froze them. Only a post-hook that has reached a pod, or the end of the pod, removes it from the list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use super::{JournalEntry, Pod};
 /// Pods that may be frozen, by block.
 pub type FrozenByBlock = BTreeMap<u64, Vec<Pod>>;
 
-/// Pods that may be frozen, and which blocks a process works on.
+/// Pods that may be frozen, and the blocks that a process is working on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FrozenPods {
     pods: FrozenByBlock,
-    /// Blocks that were begun by whoever writes the journal now, and that have not ended.
+    /// Blocks that the current writer of the journal has started and that have not ended.
     open: BTreeSet<u64>,
 }
 
 impl FrozenPods {
-    /// What records say that nobody works on any more.
+    /// State from the entries of a run that no process is working on.
     pub fn recover<'a>(records: impl IntoIterator<Item = &'a JournalEntry>) -> Self {
         let mut frozen = Self::default();
         for record in records {
@@ -29,7 +29,7 @@ impl FrozenPods {
         frozen
     }
 
-    /// Takes note of a record.
+    /// Applies a journal entry.
     pub fn apply(&mut self, record: &JournalEntry) {
         match record {
             JournalEntry::Begun(started) if !started.pods.is_empty() => {
@@ -39,7 +39,7 @@ impl FrozenPods {
             JournalEntry::Ended(ended) => {
                 self.open.remove(&ended.block);
                 let frozen_at_start = self.pods.remove(&ended.block).unwrap_or_default();
-                // A block that has thawed a pod has thawed it for those that froze it before, too.
+                // A block that has thawed a pod has thawed it for the blocks that froze it before, too.
                 for pod in frozen_at_start {
                     if ended.frozen.iter().all(|still_frozen| still_frozen.uid != pod.uid) {
                         self.drop_pod(&pod.uid);
@@ -57,12 +57,12 @@ impl FrozenPods {
         }
     }
 
-    /// All of them: for when no process works on the run.
+    /// All such pods: for a run that no process is working on.
     pub fn all(&self) -> FrozenByBlock {
         self.pods.clone()
     }
 
-    /// Those that nobody is about to thaw, in a run that this process works on.
+    /// Pods that no block is about to thaw, in a run that this process is working on.
     pub fn unattended(&self) -> FrozenByBlock {
         let is_open = |block: &u64| self.open.contains(block);
         let open_uids: BTreeSet<&str> = self
@@ -90,7 +90,7 @@ impl FrozenPods {
     }
 }
 
-/// Takes pods off a list as a record says that post-hooks have been run. Other records change nothing.
+/// Removes pods from a list if an entry says that their post-hooks have run. Other entries change nothing.
 pub fn apply_thaw(frozen: &mut FrozenByBlock, record: &JournalEntry) {
     match record {
         JournalEntry::Thawed { block, .. } => {

@@ -1,20 +1,20 @@
-//! Snapshots that plugins were asked for and that nobody has heard of since, as the records of a journal say.
+//! Snapshots requested from plugins without a known answer, as recorded in a journal.
 
 use std::collections::BTreeMap;
 
 use super::{Intent, JournalEntry};
 
-/// Requests for snapshots whose answers are not known.
+/// Requests for snapshots whose answers are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InFlight {
     /// Of blocks that have not ended.
     requested: BTreeMap<u64, Vec<Intent>>,
-    /// Of blocks that have ended, or were broken off, and said so.
+    /// Of blocks that have ended or were aborted, and said so.
     abandoned: BTreeMap<u64, Vec<Intent>>,
 }
 
 impl InFlight {
-    /// Takes note of a record.
+    /// Applies a journal entry.
     pub fn apply(&mut self, record: &JournalEntry) {
         let of_snapshots = |intents: &'_ [Intent]| -> Vec<Intent> {
             intents.iter().filter(|intent| intent.snapshot.is_some()).cloned().collect()
@@ -48,12 +48,12 @@ impl InFlight {
         }
     }
 
-    /// All of them.
+    /// All such requests.
     pub fn all(&self) -> Vec<Intent> {
         self.requested.values().chain(self.abandoned.values()).flatten().cloned().collect()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.requested.values().chain(self.abandoned.values()).all(Vec::is_empty)
     }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(requests(&records), ["a", "b", "c"]);
         records.push(ended);
         assert_eq!(requests(&records), ["b", "c"]);
-        // A block that was broken off says which may yet come.
+        // A block that was aborted names the snapshots that may still appear.
         records.push(JournalEntry::InFlight { block: 1, intents: vec![intent("c")] });
         assert_eq!(requests(&records), ["c"]);
         records.push(JournalEntry::Reclaimed { request: "c".into() });

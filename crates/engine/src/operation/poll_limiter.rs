@@ -1,4 +1,4 @@
-//! How often one plugin is asked.
+//! Limit on how often one plugin is polled.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,25 +7,25 @@ use std::time::Duration;
 use bowline_plugin::Name;
 use tokio::time::{Instant, sleep_until};
 
-/// The shortest time between two polls of one plugin: 50 in a second.
+/// Minimum time between two polls of one plugin: 50 per second.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How many plugins are remembered; there are a few.
+/// Maximum number of plugins to remember; there are only a few.
 const MAX_REMEMBERED_PLUGINS: usize = 256;
 
-/// Keeps many operations from asking one plugin all at once. Shared by all runs.
+/// Prevents many operations from polling one plugin at once. Shared by all runs.
 #[derive(Debug, Default)]
 pub struct PollRateLimiter {
     next: Mutex<HashMap<Name, Instant>>,
 }
 
 impl PollRateLimiter {
-    /// Waits for a turn to ask a plugin.
+    /// Waits until a plugin may be polled.
     pub async fn wait(&self, plugin: &Name) {
         let at = self.reserve(plugin, Instant::now());
         sleep_until(at).await;
     }
 
-    /// The next free time.
+    /// Reserves the next free time.
     fn reserve(&self, plugin: &Name, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if next.len() >= MAX_REMEMBERED_PLUGINS {

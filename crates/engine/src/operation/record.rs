@@ -1,7 +1,7 @@
-//! Operations as Velero keeps them in the bucket.
+//! Operations in the format that Velero stores in the bucket.
 //!
-//! Its file says nothing of cancels and failed polls. What is not in it follows from the run: a
-//! cancelled one says so itself, and the deadline from when the operation was created.
+//! Velero's file has no stop requests and failed polls. The missing data follows from the run: a
+//! canceled run has its own mark, and the deadline follows from the creation time of the operation.
 
 use std::time::Duration;
 
@@ -16,38 +16,38 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{Kind, Operation, State, VolumeDetails, saturating_add};
 use crate::snapshotter::volume_id;
 
-/// A record that says nothing that we could go on with.
+/// Record that cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidRecord {
-    /// It does not name its plugin.
+    /// Invalid name of the plugin.
     #[error("an operation in the operations file is of no plugin: {0}")]
     Plugin(#[from] InvalidName),
-    /// It is of a kind that this version does not know.
+    /// Kind that this version does not know.
     #[error("an operation of {plugin} on a volume is of the unknown kind {kind:?}")]
     Kind {
-        /// The plugin.
+        /// Name of the plugin.
         plugin: String,
-        /// The kind.
+        /// Unknown kind.
         kind: String,
     },
-    /// It has no id.
+    /// Missing id.
     #[error("an operation of {plugin} in the operations file has no id")]
     NoId {
-        /// The plugin.
+        /// Name of the plugin.
         plugin: String,
     },
 }
 
-/// A run, as its operations name it.
+/// Run, as its operations refer to it.
 #[derive(Clone, Copy, Debug)]
 pub struct RunRef<'a> {
-    /// Its name.
+    /// Name of the run.
     pub name: &'a str,
-    /// Its uid.
+    /// Uid of the run.
     pub uid: &'a str,
 }
 
-/// An operation of a backup, for the file.
+/// Record of an operation of a backup.
 pub fn of_backup(operation: &Operation, run: RunRef<'_>) -> BackupOperation {
     BackupOperation {
         spec: BackupOperationSpec {
@@ -69,7 +69,7 @@ pub fn of_backup(operation: &Operation, run: RunRef<'_>) -> BackupOperation {
     }
 }
 
-/// An operation of a restore, for the file.
+/// Record of an operation of a restore.
 pub fn of_restore(operation: &Operation, run: RunRef<'_>) -> RestoreOperation {
     RestoreOperation {
         spec: RestoreOperationSpec {
@@ -85,7 +85,8 @@ pub fn of_restore(operation: &Operation, run: RunRef<'_>) -> RestoreOperation {
     }
 }
 
-/// An operation on the snapshot of a volume, for our own file. None if it is about an item.
+/// Record of an operation on a volume snapshot, for Bowline's own file. `None` for an operation on
+/// an item.
 pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
     let VolumeDetails { location, snapshot_type } = operation.volume.as_ref()?;
     let kind = match operation.kind {
@@ -105,7 +106,8 @@ pub fn of_volume(operation: &Operation) -> Option<VolumeOperation> {
     })
 }
 
-/// Reads an operation on the snapshot of a volume. One without a time of its own began at `default_created`.
+/// Parses the record of an operation on a volume snapshot. `default_created` is the start of one
+/// without a time.
 pub fn from_volume(
     record: VolumeOperation,
     timeout: Duration,
@@ -123,7 +125,8 @@ pub fn from_volume(
     Ok(Operation { volume: Some(VolumeDetails { location, snapshot_type }), ..operation })
 }
 
-/// Reads an operation of a backup. One without a time of its own began at `default_created`.
+/// Parses the record of an operation of a backup. `default_created` is the start of one without a
+/// time.
 pub fn from_backup(
     record: BackupOperation,
     timeout: Duration,
@@ -139,7 +142,8 @@ pub fn from_backup(
     Ok(operation)
 }
 
-/// Reads an operation of a restore. One without a time of its own began at `default_created`.
+/// Parses the record of an operation of a restore. `default_created` is the start of one without a
+/// time.
 pub fn from_restore(
     record: RestoreOperation,
     timeout: Duration,
@@ -166,7 +170,7 @@ fn read(
     let created = status.created.map_or(default_created, |created| created.0);
     let state = match status.phase {
         None | Some(OperationPhase::New) => State::New,
-        // A phase of a newer version is not one of those that end it.
+        // A phase of a newer version is not a terminal one.
         Some(OperationPhase::InProgress | OperationPhase::Other(_)) => State::InProgress,
         Some(OperationPhase::Completed) => State::Completed,
         Some(OperationPhase::Failed) => State::Failed(status.error),

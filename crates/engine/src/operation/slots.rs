@@ -1,15 +1,15 @@
-//! How many uploads run at a time, over all runs of a server.
+//! Limit on concurrent uploads, over all runs of a server.
 //!
-//! One limit for all would let a location whose storage hangs hold every slot for hours, and the uploads of
-//! healthy locations would time out unbegun. So a location that uploads nothing may always begin one upload,
-//! whatever the others hold. See `docs/decisions/045`.
+//! A single limit would let a location whose storage hangs hold every slot for hours, and the
+//! uploads of healthy locations would time out before they start. So a location without a running
+//! upload may always start one, whatever the others hold. See `docs/decisions/045`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The slots for uploads.
+/// Slots for uploads.
 #[derive(Debug)]
 pub struct UploadSlots {
     limit: usize,
@@ -18,16 +18,16 @@ pub struct UploadSlots {
 }
 
 impl UploadSlots {
-    /// So many for all locations together, but at least one for each.
+    /// Number of slots for all locations together, but at least one for each.
     pub fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), queue: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Waits for a slot, which is free again when what this returns is dropped.
+    /// Waits for a slot, which is free again when the returned value is dropped.
     pub(super) async fn acquire<'a>(&'a self, location: &'a str) -> UploadSlot<'a> {
         let position = QueuePosition { slots: self, number: self.lock().enqueue(location) };
         loop {
-            // Before the look, so that what is freed in between is not missed.
+            // Before the check, so that a slot freed in between is not missed.
             let changed = self.changed.notified();
             if self.lock().start(position.number, self.limit) {
                 drop(position);
@@ -42,7 +42,7 @@ impl UploadSlots {
     }
 }
 
-/// A slot that an upload of a location holds.
+/// Slot held by an upload of a location.
 #[derive(Debug)]
 pub(super) struct UploadSlot<'a> {
     slots: &'a UploadSlots,
@@ -56,7 +56,7 @@ impl Drop for UploadSlot<'_> {
     }
 }
 
-/// A place in the queue, given up when it is not needed any more.
+/// Position in the queue, given up on drop.
 struct QueuePosition<'a> {
     slots: &'a UploadSlots,
     number: u64,
@@ -65,17 +65,17 @@ struct QueuePosition<'a> {
 impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         self.slots.lock().remove(self.number);
-        // Whoever came behind may be next.
+        // The next in the queue may start.
         self.slots.changed.notify_waiters();
     }
 }
 
-/// Who runs and who waits. Pure.
+/// Running and waiting uploads. Pure.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Uploads that run, by location.
+    /// Number of running uploads, by location.
     running: BTreeMap<String, usize>,
-    /// Uploads that wait, in the order in which they came.
+    /// Waiting uploads, in the order of arrival.
     waiting: VecDeque<(u64, String)>,
     next_number: u64,
 }
@@ -92,7 +92,8 @@ impl Queue {
         self.waiting.retain(|(waiting, _)| *waiting != number);
     }
 
-    /// The first that waits and may begin: there is room for all, or its location uploads nothing.
+    /// First waiting upload that may start: there is a free slot, or its location has no running
+    /// upload.
     fn next(&self, limit: usize) -> Option<u64> {
         let has_room = self.running.values().sum::<usize>() < limit;
         let may_begin = |(_, location): &&(u64, String)| {
@@ -101,7 +102,7 @@ impl Queue {
         self.waiting.iter().find(may_begin).map(|(number, _)| *number)
     }
 
-    /// Lets an upload begin if it is next.
+    /// Starts an upload if it is next.
     fn start(&mut self, number: u64, limit: usize) -> bool {
         if self.next(limit) != Some(number) {
             return false;
@@ -128,7 +129,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// Lets uploads come in an order and begin as far as they may; returns which have begun.
+    /// Queues uploads in order and starts those that may start; returns these.
     fn start_all(queue: &mut Queue, limit: usize, locations: &[&str]) -> Vec<u64> {
         for location in locations {
             queue.enqueue(location);

@@ -1,9 +1,9 @@
-//! The machine: what an operation is after something was observed, and what to do next.
+//! State machine: the state of an operation after an observation, and the effects to carry out.
 //!
 //! # Guarantees
-//! - An operation that has ended stays as it is, whatever is observed.
-//! - Every operation ends: at its deadline at the latest, and what the policy grants for stopping.
-//! - It is asked to stop once.
+//! - An operation that has ended never changes, whatever is observed.
+//! - Every operation ends: at the latest at its deadline plus the stop timeout of the policy.
+//! - A stop is requested once.
 
 use std::time::Duration;
 
@@ -12,56 +12,56 @@ use jiff::Timestamp;
 
 use super::{Kind, Operation, PollFailures, State, StopRequest, duration_between, saturating_add};
 
-/// How often an operation is asked about at first.
+/// Pause between polls at first.
 const FIRST_POLL_PAUSE: Duration = Duration::from_secs(1);
-/// For how long; the pauses grow from then on.
+/// Duration of this first period; the pauses grow afterwards.
 const FAST_POLL_PERIOD: Duration = Duration::from_secs(10);
-/// The pause after a failed poll, which doubles up to the longest.
+/// Pause after a failed poll, which doubles up to the maximum.
 const FIRST_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 
-/// What was observed.
+/// Observation of an operation.
 #[derive(Clone, Debug)]
 pub enum Observation {
-    /// The plugin, or a resource of its, told how it goes.
+    /// The plugin, or one of its resources, reported progress.
     Progressed(Progress),
-    /// The plugin could not be asked, or answered an error.
+    /// The plugin could not be polled, or returned an error.
     PollFailed(Error),
-    /// Somebody wants it to stop.
+    /// A stop was requested.
     StopRequested(StopCause),
-    /// The plugin was asked to stop it, and this came of it.
+    /// The plugin answered the stop request.
     StopAnswered(Result<(), String>),
-    /// The call that does it has begun: it is an upload.
+    /// The call of an upload has started.
     UploadStarted,
-    /// That call has returned.
+    /// The call of an upload has returned.
     UploadReturned(Result<(), Error>),
-    /// Nothing; time has passed.
+    /// Only time has passed.
     TimePassed,
 }
 
-/// Why an operation is to stop.
+/// Reason to stop an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopCause {
-    /// Its run was cancelled, for this reason.
+    /// The run was canceled, for this reason.
     Canceled(String),
-    /// Its time is over.
+    /// The deadline has passed.
     Deadline,
 }
 
-/// What to do about an operation.
+/// Effects to carry out for an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// When to ask the plugin next; none when it has ended.
+    /// Time of the next poll; `None` if the operation has ended.
     pub poll_at: Option<Timestamp>,
-    /// Whether to ask the plugin to stop it, now. Also of one that has ended because nobody could hear
-    /// of it any more.
+    /// True to request a stop from the plugin now. Also set for an operation that ended because it
+    /// could no longer be observed.
     pub cancel: bool,
-    /// Whether something changed that is worth keeping.
+    /// True if a change is worth saving.
     pub changed: bool,
-    /// Whether it has ended with this.
+    /// True if this step has ended the operation.
     pub ended: bool,
 }
 
-/// What an operation is after something was observed. `longest` is the longest pause between polls.
+/// Applies an observation to an operation. `longest` is the maximum pause between polls.
 pub fn step(
     operation: &Operation,
     observation: Observation,
@@ -75,14 +75,14 @@ pub fn step(
     let mut effects = Effects::default();
     match observation {
         Observation::Progressed(progress) => apply_progress(&mut next, progress, now),
-        // Whether an upload has ended is not learnt from polls.
+        // Polls do not show the end of an upload.
         Observation::PollFailed(_) if operation.kind == Kind::SnapshotUpload => {}
         Observation::PollFailed(error) if is_synchronous(operation, &error) => {
             next.state = State::Completed;
             SYNCHRONOUS.clone_into(&mut next.progress.description);
         }
-        // It is told of in a resource of the plugin's, which cannot be seen at the moment. That it is not to be seen
-        // is no verdict on the snapshot; its deadline is one.
+        // The plugin publishes progress in a resource, which is not visible at the moment. That
+        // says nothing about the snapshot; its deadline decides.
         Observation::PollFailed(error) if is_unobservable(operation, &error) => {}
         Observation::PollFailed(error) => apply_poll_failure(&mut next, &error, &mut effects, now),
         Observation::UploadStarted => next.state = State::InProgress,
@@ -107,29 +107,28 @@ pub fn step(
     (next, effects)
 }
 
-/// What the reason begins with for which an operation has failed whose run was cancelled.
+/// Prefix of the failure reason of an operation whose run was canceled.
 pub(super) const CANCELED: &str = "canceled";
-/// What is said of a snapshot that a plugin takes in one go.
+/// Description of a snapshot that the plugin takes synchronously.
 const SYNCHRONOUS: &str = "accepted by the plugin, completion not reported";
-/// What is said of a snapshot whose plugin has no second stage.
+/// Description of a snapshot whose plugin has no upload stage.
 pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
 
-/// Whether an error means that a snapshot was complete as soon as it was created.
+/// True if an error means that a snapshot was complete as soon as it was created.
 fn is_synchronous(operation: &Operation, error: &Error) -> bool {
     operation.kind == Kind::SnapshotCreation
         && operation.state == State::New
         && error.class() == Class::Unimplemented
 }
 
-/// Whether an error means that nothing is heard of a snapshot whose creation was under way: its plugin does not
-/// answer for it, and shows it in a resource instead.
+/// True if an error means that a snapshot in creation cannot be observed: its plugin does not
+/// report progress by calls, but in a resource.
 fn is_unobservable(operation: &Operation, error: &Error) -> bool {
     operation.kind == Kind::SnapshotCreation
         && operation.state == State::InProgress
         && error.class() == Class::Unimplemented
 }
 
-/// The call that uploads a snapshot has returned.
 fn apply_upload_return(
     operation: &mut Operation,
     answer: Result<(), Error>,
@@ -145,7 +144,7 @@ fn apply_upload_return(
             operation.state = State::Completed;
             NOTHING_TO_UPLOAD.clone_into(&mut operation.progress.description);
         }
-        // It was told to stop, and has.
+        // Stopped as requested.
         Err(error) if operation.stop_request.is_some() => fail(operation, &error.to_string()),
         Err(error) => apply_poll_failure(operation, &error, effects, now),
     }
@@ -170,8 +169,8 @@ fn apply_progress(operation: &mut Operation, progress: Progress, now: Timestamp)
     operation.progress = progress;
 }
 
-/// An upload gets on, so that whoever was away is there again. Failures that may pass or not still count:
-/// one that comes from its beginning to the same place each time would never end.
+/// Progress of an upload clears transient failures: the plugin is available again. Unclear failures
+/// still count: an upload that restarts and fails at the same place each time would never end.
 fn record_upload_progress(operation: &mut Operation, now: Timestamp) {
     match &mut operation.poll_failures {
         Some(failures) if failures.unclear > 0 => failures.since = now,
@@ -179,7 +178,7 @@ fn record_upload_progress(operation: &mut Operation, now: Timestamp) {
     }
 }
 
-/// Ends an operation that has failed, as the plugin says.
+/// Ends an operation that has failed, with the plugin's reason.
 fn fail(operation: &mut Operation, reason: &str) {
     let reason = match reason.trim() {
         "" => "the plugin gave no reason",
@@ -192,7 +191,7 @@ fn fail(operation: &mut Operation, reason: &str) {
     });
 }
 
-/// A poll has failed, or an upload.
+/// Applies the failure of a poll, or of an upload.
 fn apply_poll_failure(
     operation: &mut Operation,
     error: &Error,
@@ -233,7 +232,8 @@ fn apply_poll_failure(
         }),
     };
     if let Some(reason) = failure_reason {
-        // It may go on, for all we know, unless it was the call itself that has returned.
+        // The operation may still be running, except when the failure is the return of the upload
+        // call itself.
         effects.cancel = operation.stop_request.is_none() && !is_upload;
         operation.state = State::Failed(match &operation.stop_request {
             Some(stopping) => stop_message(operation, stopping, &reason),
@@ -258,16 +258,16 @@ fn request_stop(
 fn apply_stop_answer(operation: &mut Operation, answer: Result<(), String>) {
     let Some(stopping) = &mut operation.stop_request else { return };
     stopping.answer = Some(answer);
-    // One whose time is over is not waited for any longer.
+    // After its deadline an operation is not awaited any longer.
     if stopping.cause == StopCause::Deadline {
         let stopping = stopping.clone();
-        // What was told last is why, as far as anybody knows.
+        // The last description is the best known reason.
         let last = operation.progress.description.clone();
         operation.state = State::Failed(stop_message(operation, &stopping, &last));
     }
 }
 
-/// Ends an operation that does not stop.
+/// Ends an operation that does not stop in time.
 fn fail_if_not_stopped(operation: &mut Operation, now: Timestamp) {
     let Some(stopping) = operation.stop_request.clone() else { return };
     if duration_between(stopping.since, now) >= operation.kind.policy().stop_timeout {
@@ -275,7 +275,7 @@ fn fail_if_not_stopped(operation: &mut Operation, now: Timestamp) {
     }
 }
 
-/// Why an operation has ended that was asked to stop, and whether it has stopped.
+/// Reason for the end of an operation with a stop request, including if it has stopped.
 fn stop_message(operation: &Operation, stopping: &StopRequest, more: &str) -> String {
     let cause = match &stopping.cause {
         StopCause::Canceled(reason) => format!("{CANCELED}: {reason}"),
@@ -293,13 +293,13 @@ fn stop_message(operation: &Operation, stopping: &StopRequest, more: &str) -> St
     format!("{cause}; {answer}{dash}{more}")
 }
 
-/// When to ask next: often at first, then less and less often.
+/// Time of the next poll: frequent at first, then less and less.
 fn poll_at(operation: &Operation, longest: Duration, now: Timestamp) -> Timestamp {
     let pause = match (&operation.poll_failures, &operation.stop_request) {
         (Some(failures), _) => {
             FIRST_FAILURE_PAUSE.saturating_mul(1 << failures.count.saturating_sub(1).min(16))
         }
-        // It should end at any moment.
+        // The end is expected at any moment.
         (None, Some(_)) => FIRST_POLL_PAUSE,
         (None, None) => {
             let age = duration_between(operation.created, now);

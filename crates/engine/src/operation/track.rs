@@ -1,6 +1,6 @@
-//! The loop around the machine: asks about all operations of a run side by side, until each has ended.
+//! Loop around the state machine: polls all operations of a run concurrently, until each has ended.
 //!
-//! A poll that hangs keeps nobody but its own operation waiting, and not longer than its deadline.
+//! A poll that hangs delays only its own operation, and not beyond its deadline.
 
 mod upload;
 
@@ -23,29 +23,29 @@ use super::slots::UploadSlots;
 use super::step::{Effects, Observation, StopCause, step};
 use super::{Kind, Operation, State, duration_between};
 
-/// Asks plugins about operations.
+/// Calls to plugins about their operations.
 #[async_trait]
 pub trait OperationClient: Send + Sync {
-    /// How an operation goes.
+    /// Polls the progress of an operation.
     async fn progress(&self, operation: &Operation) -> Result<Progress>;
 
-    /// Asks for an operation to be stopped.
+    /// Requests an operation to stop.
     async fn cancel(&self, operation: &Operation) -> Result<()>;
 
-    /// Does an upload, and returns when it is done.
+    /// Carries out an upload, and returns when it has ended.
     async fn upload(&self, operation: &Operation) -> Result<()> {
         Err(Error::new(Code::Internal, format!("nobody uploads {}", operation.id)))
     }
 }
 
-/// How long plugins may take to answer, and how long they are left alone.
+/// Timeouts of plugin calls, and the pause between polls.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// One poll.
+    /// Timeout of one poll.
     pub poll: Duration,
-    /// One request to stop.
+    /// Timeout of one stop request.
     pub cancel: Duration,
-    /// The longest pause between two polls.
+    /// Maximum pause between two polls.
     pub longest_pause: Duration,
 }
 
@@ -59,23 +59,23 @@ impl Default for Deadlines {
     }
 }
 
-/// The operations of a run, for all who want to know how they go.
+/// Operations of a run, shared with all observers.
 #[derive(Debug)]
 pub struct OperationTable {
     operations: Mutex<Vec<Operation>>,
     changes: watch::Sender<u64>,
-    /// Which of them have ended and are safe from a kill.
+    /// Flags of the operations that have ended and whose end survives a kill.
     saved: watch::Sender<Vec<bool>>,
 }
 
-/// How many operations there are of each outcome.
+/// Number of operations by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All.
+    /// All operations.
     pub attempted: usize,
-    /// Those that have succeeded.
+    /// Completed operations.
     pub completed: usize,
-    /// Those that have not.
+    /// Failed operations.
     pub failed: usize,
 }
 
@@ -96,43 +96,43 @@ impl Counts {
 }
 
 impl OperationTable {
-    /// Shows operations, which are kept as they are.
+    /// Table of these operations, in their given states.
     pub fn new(operations: Vec<Operation>) -> Self {
         let saved = watch::Sender::new(terminal_flags(&operations));
         Self { operations: Mutex::new(operations), changes: watch::Sender::new(0), saved }
     }
 
-    /// Notes that operations were written to where another process finds them.
+    /// Records that operations were saved where another process finds them.
     pub fn mark_saved(&self, operations: &[Operation]) {
         self.saved.send_replace(terminal_flags(operations));
     }
 
-    /// All of them, as they are now.
+    /// Current state of all operations.
     pub fn operations(&self) -> Vec<Operation> {
         self.lock().clone()
     }
 
-    /// How many there are of each outcome.
+    /// Number of operations by outcome.
     pub fn counts(&self) -> Counts {
         Counts::of(self.lock().iter())
     }
 
-    /// Changes each time one of them does.
+    /// Receiver that changes whenever an operation does.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// The first operation that is meant: its place, and its state.
+    /// Index and state of the first matching operation.
     fn find(&self, is_meant: impl Fn(&Operation) -> bool) -> Option<(usize, State)> {
         let operations = self.lock();
         let index = operations.iter().position(is_meant)?;
         Some((index, operations[index].state.clone()))
     }
 
-    /// Waits until the end of an operation is safe from a kill.
+    /// Waits until the end of an operation survives a kill.
     async fn wait_until_saved(&self, index: usize) {
         let mut saved = self.saved.subscribe();
-        // The sender is ours.
+        // The sender is ours, so it cannot be dropped.
         let _ = saved.wait_for(|kept| kept.get(index).copied().unwrap_or_default()).await;
     }
 
@@ -152,28 +152,29 @@ impl OperationTable {
     }
 }
 
-/// Which operations have ended.
+/// Flags of the operations that have ended.
 fn terminal_flags(operations: &[Operation]) -> Vec<bool> {
     operations.iter().map(|operation| operation.state.is_terminal()).collect()
 }
 
-/// Follows the operations of a run to their ends.
+/// Tracks the operations of a run until they end.
 pub struct Tracker<'a> {
-    /// The operations.
+    /// Tracked operations.
     pub table: Arc<OperationTable>,
-    /// Who asks the plugins.
+    /// Client for the calls to plugins.
     pub client: &'a dyn OperationClient,
-    /// How often one plugin is asked.
+    /// Limit on how often one plugin is polled.
     pub poll_limiter: &'a PollRateLimiter,
-    /// How long plugins may take.
+    /// Timeouts of plugin calls.
     pub deadlines: Deadlines,
     /// Slots for uploads, shared by all runs.
     pub uploads: &'a UploadSlots,
 }
 
 impl Tracker<'_> {
-    /// Returns when all operations have ended, or `stop` is cancelled: then they are left as they are,
-    /// for another to follow. When `cancel` is cancelled they are asked to stop, for a reason.
+    /// Returns when all operations have ended, or when `stop` is cancelled: then they stay as they
+    /// are, for another process to track. When `cancel` is cancelled, all operations are requested
+    /// to stop, with `reason`.
     pub async fn run(&self, cancel: &CancellationToken, reason: &str, stop: &CancellationToken) {
         let indexes = 0..self.table.operations().len();
         let all: FuturesUnordered<_> = indexes
@@ -190,13 +191,13 @@ impl Tracker<'_> {
         }
     }
 
-    /// Follows one operation to its end.
+    /// Tracks one operation until it ends.
     async fn track(&self, index: usize, cancel: &CancellationToken, reason: &str) {
         if self.has_ended(index) {
             return;
         }
-        // It may have ended long ago, in the life of another process, or while the items of a large run were
-        // collected. So it is asked about once before its deadline can decide.
+        // The operation may have ended long ago, during the life of another process or while the
+        // items of a large run were collected. So it is polled once before its deadline can decide.
         let mut is_first = true;
         let mut effects = Effects { poll_at: Some(Timestamp::now()), ..Effects::default() };
         loop {
@@ -237,7 +238,8 @@ impl Tracker<'_> {
         self.table.get(index).is_some_and(|operation| operation.stop_request.is_some())
     }
 
-    /// Waits until it is time, and asks. What is asked too late is not waited for, unless it is the first time.
+    /// Waits until the given time, and polls. A poll after the deadline is not awaited, unless it
+    /// is the first.
     async fn poll(&self, index: usize, at: Timestamp, is_first: bool) -> Observation {
         tokio::time::sleep(duration_between(Timestamp::now(), at)).await;
         let Some(operation) = self.table.get(index) else { return Observation::TimePassed };
@@ -245,7 +247,7 @@ impl Tracker<'_> {
         if is_late && !is_first {
             return Observation::TimePassed;
         }
-        // What is to stop has little time to say that it has.
+        // An operation that is to stop has little time to confirm it.
         if operation.stop_request.is_none() {
             self.poll_limiter.wait(&operation.plugin).await;
         }
@@ -273,7 +275,7 @@ impl Tracker<'_> {
         self.observe(index, Observation::StopAnswered(answer))
     }
 
-    /// Lets the machine make a step.
+    /// Applies an observation.
     fn observe(&self, index: usize, observation: Observation) -> Effects {
         let Some(operation) = self.table.get(index) else { return Effects::default() };
         let longest = self.deadlines.longest_pause;
@@ -286,7 +288,7 @@ impl Tracker<'_> {
     }
 }
 
-/// The latest time at which an operation can still be heard of.
+/// Latest time at which a poll is still useful.
 fn poll_deadline(operation: &Operation) -> Timestamp {
     match &operation.stop_request {
         Some(stopping) => {
@@ -296,7 +298,6 @@ fn poll_deadline(operation: &Operation) -> Timestamp {
     }
 }
 
-/// Says in the log what has changed.
 fn log_change(before: &Operation, now: &Operation) {
     let (operation, item, plugin) = (&now.id, &now.item, &now.plugin);
     match &now.state {

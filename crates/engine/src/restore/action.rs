@@ -1,32 +1,32 @@
-//! The actions on restored items that are built in.
+//! Built-in RestoreItemActions.
 //!
-//! They are the ones that Velero has built in, under the same names and in the same order, and
-//! implement the same trait as plugins do. Those for volumes that are copied file by file and for the
-//! data mover are not among them; those for CSI are in `csi`.
+//! These are Velero's built-in actions, under the same names and in the same order. They implement the same trait
+//! as plugins do. The actions for file system backups and for the data mover are missing; those for CSI are in
+//! `csi`.
 //!
-//! | name | sees | does |
+//! | name | resources | effect |
 //! |---|---|---|
 //! | `velero.io/add-pvc-from-pod` | pods | adds their claims |
-//! | `velero.io/admission-webhook-configuration` | webhook configurations | mends `sideEffects` that `v1` refuses |
-//! | `velero.io/apiservice` | APIServices that the API server made | skips them |
-//! | `velero.io/change-image-name` | whatever runs containers | renames images, as a ConfigMap says |
-//! | `velero.io/change-storage-class` | claims, volumes, StatefulSets | changes their class, as a ConfigMap says |
+//! | `velero.io/admission-webhook-configuration` | webhook configurations | fixes `sideEffects` that `v1` refuses |
+//! | `velero.io/apiservice` | APIServices that the API server created | skips them |
+//! | `velero.io/change-image-name` | kinds with containers | renames images, according to a ConfigMap |
+//! | `velero.io/change-storage-class` | claims, volumes, StatefulSets | changes their class, according to a ConfigMap |
 //! | `velero.io/cluster-role-bindings`, `velero.io/role-bindings` | bindings | maps the namespaces of their subjects |
-//! | `velero.io/crd-preserve-fields` | definitions | says in the schema that unknown fields are kept |
+//! | `velero.io/crd-preserve-fields` | CustomResourceDefinitions | makes the schema preserve unknown fields |
 //! | `velero.io/init-restore-hook` | pods | adds the init containers of hooks |
 //! | `velero.io/job` | Jobs | removes the labels of the old controller |
 //! | `velero.io/pod` | pods | removes node, priority and token volumes; adds the PriorityClass |
-//! | `velero.io/pvc` | claims | removes what binding left behind; adds the volume |
+//! | `velero.io/pvc` | claims | removes the traces of binding; adds the volume |
 //! | `velero.io/secret` | Secrets | skips or empties tokens of ServiceAccounts |
-//! | `velero.io/service` | Services | removes addresses and ports that nobody chose |
+//! | `velero.io/service` | Services | removes addresses and ports that were allocated automatically |
 //! | `velero.io/service-account` | ServiceAccounts | removes references to generated tokens |
 //!
-//! # What holds
-//! - **Each decides in a pure function** on the JSON of an item, and an item that it leaves alone
-//!   keeps its bytes. Velero reads items into Go types, and loses fields that those do not have.
-//! - **Nothing in an item breaks them.** A field of a wrong type is left to the API server.
-//! - **What they look up, they look up once in a restore**, when it is first needed; Velero asks the
-//!   API server anew for every item. Most look nothing up: see [`is_pure`].
+//! # Guarantees
+//! - **Each action decides in a pure function** on the JSON of an item, and an item that it does not change keeps
+//!   its bytes. Velero decodes items into Go types and loses the fields that those types lack.
+//! - **No item breaks an action.** A field of a wrong type is left to the API server.
+//! - **Lookups happen once per restore**, when they are first needed; Velero queries the API server again for
+//!   every item. Most actions look nothing up: see [`is_pure`].
 
 mod add_pvc_from_pod;
 mod admission_webhook_configuration;
@@ -63,8 +63,8 @@ use crate::resource::Resources;
 pub use csi::CSI_PVC_ACTION;
 use lookup::Lookup;
 
-/// The actions for one restore, in Velero's order. `namespace` is the server's, where the
-/// ConfigMaps for actions are.
+/// The actions for one restore, in Velero's order. `namespace` is the server's, which holds the ConfigMaps of
+/// actions.
 pub fn restore_item_actions(
     cluster: &Arc<dyn Cluster>,
     resources: &Arc<Resources>,
@@ -83,7 +83,7 @@ pub fn restore_item_actions(
     actions
 }
 
-/// Those of them that need no cluster, for a dry run.
+/// The actions that need no cluster, for a dry run.
 pub fn pure_restore_item_actions(restore: &Restore) -> Vec<NamedAction<dyn RestoreItemAction>> {
     let init_restore_hook = init_restore_hook::InitRestoreHook::new(&restore.spec.hooks);
     let actions: [(&str, Arc<dyn RestoreItemAction>); 12] = [
@@ -106,7 +106,7 @@ pub fn pure_restore_item_actions(restore: &Restore) -> Vec<NamedAction<dyn Resto
     actions.into_iter().filter_map(named).collect()
 }
 
-/// Whether an action is a built-in that needs no cluster.
+/// True if an action is built in and needs no cluster.
 pub fn is_pure(name: &Name) -> bool {
     let actions = pure_restore_item_actions(&Restore::default());
     actions.iter().any(|action| action.name == *name)
@@ -116,14 +116,14 @@ const CHANGE_IMAGE_NAME: &str = "velero.io/change-image-name";
 const CHANGE_STORAGE_CLASS: &str = "velero.io/change-storage-class";
 const SECRET: &str = "velero.io/secret";
 
-/// None is lost: that these names are valid is tested.
+/// Drops no action: a test verifies that these names are valid.
 fn named(
     (name, plugin): (&str, Arc<dyn RestoreItemAction>),
 ) -> Option<NamedAction<dyn RestoreItemAction>> {
     name.parse().ok().map(|name| NamedAction::new(name, plugin))
 }
 
-/// Shows an item to `change`, which says whether it changed something, and writes it back only then.
+/// Passes an item to `change`, which returns true if it changed something, and writes it back only then.
 fn edit(item: &Item, change: impl FnOnce(&mut Value) -> Result<bool>) -> Result<RestoreOutput> {
     let mut object: Value = read(item)?;
     let mut output = RestoreOutput::unchanged(item);
@@ -141,7 +141,7 @@ fn write(object: &Value) -> Result<Item> {
     Item::from_object(object).map_err(|error| Error::new(Code::Internal, error.to_string()))
 }
 
-/// Where the objects of a namespace of the backup go.
+/// Target namespace for the objects of a namespace of the backup.
 fn target_namespace<'a>(restore: &'a RestoreSpec, namespace: &'a str) -> &'a str {
     restore.namespace_mapping.get(namespace).map_or(namespace, String::as_str)
 }

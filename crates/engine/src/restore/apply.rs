@@ -1,7 +1,7 @@
-//! Writes an object: one create, and only where that is refused a look at what is there.
+//! Writes an object: one create request, and a lookup of the existing object only if the create is refused.
 //!
-//! The API server asks quotas, policies and webhooks before it finds out that a name is taken. So whatever the
-//! reason of a refusal is, the object may be there, and then it is the policy for existing objects that counts.
+//! The API server consults quotas, policies and webhooks before it detects that a name is taken. So the object may
+//! exist whatever the reason of a refusal is, and then the policy for existing objects applies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::cluster::{Error, Subresource};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// How often a definition is looked at until it is served.
+/// Interval between checks whether a definition is served.
 const DEFINITION_PAUSE: Duration = Duration::from_millis(200);
 
-/// An object that was written, or left as it is.
+/// An object that was written or left unchanged.
 pub(super) struct AppliedObject {
-    /// What was done.
+    /// The action taken.
     pub(super) action: AppliedAction,
-    /// The object as the API server has it, if this restore has created it. By its uid it is told
-    /// from another that takes its place.
+    /// The object as returned by the API server, if this restore created it. Its uid distinguishes it from an
+    /// object that replaces it later.
     pub(super) created: Option<Object>,
 }
 
-/// Creates an object, or does with the one that is there what the policy says.
+/// Creates an object, or applies the policy for existing objects.
 pub(super) async fn apply(
     context: &Context,
     resource: &Arc<Resource>,
@@ -54,20 +54,20 @@ pub(super) async fn apply(
                     existing.resolve(object, found).await?
                 }
                 Err(unknown) if error.is_already_exists() => return Err(unknown.to_string()),
-                // It was refused for another reason, or it went away in between.
+                // The refusal had another reason, or the object was deleted in between.
                 Ok(None) | Err(_) => return Err(refused()),
             }
         }
         Err(error) => return Err(format!("it cannot be created: {error}")),
     };
-    // One that was there before is served, or its owner knows why not.
+    // A definition that existed before is served, or its owner knows why not.
     if is_definition(resource) && applied.created.is_some() {
         wait_until_served(context, resource, name).await?;
     }
     Ok(applied)
 }
 
-/// Writes back who owned which fields of an object that this restore has created.
+/// Writes back the field ownership of an object that this restore created.
 pub(super) async fn write_managed_fields(
     context: &Context,
     created: &Object,
@@ -75,13 +75,13 @@ pub(super) async fn write_managed_fields(
 ) -> Result<(), Error> {
     let Object { resource, namespace, name, .. } = created;
     let mut change = json!({"metadata": {"managedFields": fields}});
-    // Not of another one that has taken its place.
+    // The uid guards against an object that has replaced the created one.
     if let Some(uid) = uid(created) {
         change["metadata"]["uid"] = uid.into();
     }
     let patch = || context.cluster.patch(resource, namespace, name, Subresource::None, &change);
     match context.rate_limiter.send(patch).await {
-        // It went away, and so did its fields.
+        // The object is gone, and so are its fields.
         Err(error) if error.is_not_found() => Ok(()),
         patched => patched.map(drop),
     }
@@ -92,8 +92,7 @@ fn uid(object: &Object) -> Option<String> {
     Some(value.pointer("/metadata/uid")?.as_str()?.to_owned())
 }
 
-/// Gives an object that this restore has created the status that it had, instead of what it has by
-/// now.
+/// Writes the backed-up status to an object that this restore created, in place of its current status.
 pub(super) async fn write_status(
     context: &Context,
     created: &Object,
@@ -108,7 +107,7 @@ pub(super) async fn write_status(
         context.cluster.patch(resource, namespace, name, subresource, &change).await
     };
     match context.rate_limiter.send(|| patch(Subresource::Status)).await {
-        // A kind without that door has its status among its other fields.
+        // A kind without the status subresource keeps its status among its other fields.
         Err(error) if error.is_not_found() => {
             context.rate_limiter.send(|| patch(Subresource::None)).await.map(drop)
         }
@@ -116,7 +115,7 @@ pub(super) async fn write_status(
     }
 }
 
-/// Makes a merge patch of a status take away the fields that an object has now and that are not in it.
+/// Extends a merge patch of a status so that it removes the current fields that the status lacks.
 fn clear_missing_fields(current: &Value, status: &mut Value) {
     let (Some(current), Some(status)) = (current.as_object(), status.as_object_mut()) else {
         return;
@@ -134,14 +133,14 @@ fn is_definition(resource: &Resource) -> bool {
         && resource.id.resource == "customresourcedefinitions"
 }
 
-/// Whether an object that was not created may be there all the same: whoever refused it may not have looked. A
-/// Service whose ports are in use may be the one that uses them, too. What is not there is neither if the API
-/// server does not know who asks, where to, or has not read it.
+/// True if an object may exist although its creation was refused: the refusal may precede the name check. A
+/// Service whose ports are in use may also be their user itself. False if the API server does not know the caller or
+/// the path, or has not read the request.
 pub(super) fn may_exist(error: &Error) -> bool {
     matches!(error, Error::Refused { code, .. } if !matches!(code, 401 | 404 | 405 | 413 | 415 | 429))
 }
 
-/// An object that was there before.
+/// An object that existed before.
 struct ExistingObject<'a> {
     context: &'a Context,
     resource: &'a Arc<Resource>,
@@ -150,33 +149,33 @@ struct ExistingObject<'a> {
     id: &'a ResourceIdentifier,
 }
 
-/// What is to be done about an object that was there before.
+/// Treatment of an object that existed before.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Nothing: this very restore has created it from the same item, before a restart or in an attempt
-    /// whose answer was lost.
+    /// No action: this restore created the object from the same item, before a restart or in an attempt whose
+    /// answer was lost.
     CreatedByThisRestore,
-    /// It is as it should be. It may have to be marked as restored.
+    /// The object matches the backup. It may still need the restore labels.
     Same {
-        /// The patch that does so.
+        /// The patch that adds the labels.
         labels: Option<Value>,
     },
-    /// It differs in these fields and stays as it is.
+    /// The object differs in these fields and stays unchanged.
     Keep(Vec<String>),
-    /// A service account that lacks something. What it has stays: tokens are mounted by these names.
+    /// A service account that lacks entries. Its own entries stay: pods mount tokens by these names.
     Add(Value),
-    /// It differs in these fields and is changed.
+    /// The object differs and is updated.
     Change {
-        /// The fields.
+        /// The fields that differ.
         fields: Vec<String>,
-        /// The patch that does so.
+        /// The patch that updates them.
         patch: Value,
-        /// The patch that only marks it as restored.
+        /// The patch that only adds the restore labels.
         labels: Option<Value>,
     },
 }
 
-/// Decides what is to be done about an object that was there before.
+/// Decides on the treatment of an object that existed before.
 pub(super) fn decide(
     request: &Request,
     started_at: Timestamp,
@@ -208,7 +207,7 @@ pub(super) fn decide(
     }
 }
 
-/// Whether this very restore has created an object.
+/// True if this restore created an object.
 pub(super) fn is_of_this_restore(request: &Request, started_at: Timestamp, found: &Value) -> bool {
     let restore = label::value(request.name.as_str());
     let labelled = found
@@ -216,12 +215,12 @@ pub(super) fn is_of_this_restore(request: &Request, started_at: Timestamp, found
         .and_then(|labels| labels.get(label::RESTORE_NAME).and_then(Value::as_str));
     let created = found.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
     let created = created.and_then(|text| text.parse::<Timestamp>().ok());
-    // The API server counts whole seconds.
+    // Creation timestamps have a resolution of one second.
     labelled == Some(&restore)
         && created.is_some_and(|created| created.as_second() >= started_at.as_second())
 }
 
-/// The other item of this very restore that an object was created from, if it was.
+/// The other item of this restore that an object was created from, if any.
 fn conflicting_item<'a>(
     request: &Request,
     started_at: Timestamp,
@@ -281,7 +280,7 @@ impl ExistingObject<'_> {
                     fields.join(", ")
                 );
                 report.warn(*id, text);
-                // As in Velero: whatever is there but is not what was stored has not been restored.
+                // As in Velero: an existing object that differs from the backup has not been restored.
                 Ok(AppliedAction::Failed)
             }
             Decision::Add(patch) => match self.patch(&patch).await {
@@ -308,7 +307,7 @@ impl ExistingObject<'_> {
         }
     }
 
-    /// Marks it as restored, and changes nothing else.
+    /// Adds the restore labels, and changes nothing else.
     async fn patch_labels(&self, patch: Option<Value>) -> Result<(), String> {
         let Some(patch) = patch else { return Ok(()) };
         let patched = self.patch(&patch).await;
@@ -322,7 +321,7 @@ impl ExistingObject<'_> {
     }
 }
 
-/// Why a claim is not restored whose place another claim of the same restore has taken.
+/// Message for a claim whose target another claim of the same restore occupies.
 pub(super) fn claim_collision_message(conflicting_item: &str) -> String {
     format!(
         "its data was not restored: its place is taken by {conflicting_item}, which this restore has put there; \
@@ -330,7 +329,7 @@ pub(super) fn claim_collision_message(conflicting_item: &str) -> String {
     )
 }
 
-/// Waits until the API server serves what a definition defines.
+/// Waits until the API server serves the kind of a definition.
 async fn wait_until_served(
     context: &Context,
     resource: &Arc<Resource>,

@@ -1,27 +1,26 @@
-//! Which item of the backup an object comes from, where its place does not tell.
+//! Records the item of the backup that an object comes from, where its name is ambiguous.
 //!
-//! Items of two namespaces that are mapped into one may have the same name, and an action or a modifier
-//! may give an item the name of another. Only one of them finds its place free. So that the others are
-//! not taken for it, in the same run or after a restart, such an object notes which item it was. All
-//! others note nothing.
+//! Items of two namespaces that are mapped to one may have the same name, and an action or a modifier may give an
+//! item the name of another. Only one of them can be created. An annotation on such an object records its item, so
+//! that it is not mistaken for the others, in the same run or after a restart. Other objects have no such annotation.
 
 use std::collections::BTreeMap;
 
 use bowline_plugin::ResourceIdentifier;
 use serde_json::{Map, Value};
 
-/// The annotation that notes the item.
+/// The annotation that records the item.
 const RESTORED_FROM: &str = "bowline.io/restored-from";
 
-/// Namespaces that more than one namespace of the backup is restored into.
+/// Target namespaces that more than one namespace of the backup is mapped to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct NamespaceCollisions {
-    /// Those of the backup, by the one that they share.
+    /// Namespaces of the backup, by their common target.
     sources: BTreeMap<String, Vec<String>>,
 }
 
 impl NamespaceCollisions {
-    /// Finds them among the namespaces of a backup.
+    /// Finds the collisions among the namespaces of a backup.
     pub(super) fn new(mapping: &BTreeMap<String, String>, names: &[&str]) -> Self {
         let mut sources: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for name in names {
@@ -32,12 +31,12 @@ impl NamespaceCollisions {
         Self { sources }
     }
 
-    /// The namespaces of the backup that are restored into one, if they are several.
+    /// The namespaces of the backup that are mapped to a target, if there are several.
     pub(super) fn sources(&self, target: &str) -> impl Iterator<Item = &str> {
         self.sources.get(target).into_iter().flatten().map(String::as_str)
     }
 
-    /// Whether an item of another namespace goes to the same place, if such a one is restored.
+    /// True if an item of another namespace has the same target, provided that it is restored.
     pub(super) fn has_conflicting_item(
         &self,
         id: &ResourceIdentifier,
@@ -52,7 +51,7 @@ impl NamespaceCollisions {
     }
 }
 
-/// Notes on an object which item it was, or takes away what another restore has noted.
+/// Records the item of an object, or removes the annotation of another restore.
 pub(super) fn set_origin(object: &mut Value, item: Option<&ResourceIdentifier>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match (item, metadata.get_mut("annotations").and_then(Value::as_object_mut)) {
@@ -70,12 +69,12 @@ pub(super) fn set_origin(object: &mut Value, item: Option<&ResourceIdentifier>) 
     }
 }
 
-/// Which item an object says that it was.
+/// The item that an object was created from, according to its annotation.
 pub(super) fn origin_item(object: &Value) -> Option<&str> {
     object.pointer("/metadata/annotations")?.get(RESTORED_FROM)?.as_str()
 }
 
-/// Lets a merge patch make an object note the same item as another.
+/// Extends a merge patch so that it copies the recorded item of another object.
 pub(super) fn copy_origin_to_patch(patch: &mut Value, from: &Value) {
     patch["metadata"]["annotations"][RESTORED_FROM] = origin_item(from).into();
 }

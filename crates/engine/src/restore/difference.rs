@@ -1,35 +1,35 @@
-//! Whether an object in the cluster is the one in the backup, and how to make it so.
+//! Compares an object in the cluster with the one in the backup, and builds the patch that makes them equal.
 //!
-//! Velero compares whole objects, in which everything that a server or controller ever wrote is a
-//! difference, so that nearly every object "is different than the backed-up version". Here a
-//! difference is one that somebody made.
+//! Velero compares whole objects, so that everything that a server or controller ever wrote is a difference, and
+//! nearly every object "is different than the backed-up version". Here only changes made by users count as
+//! differences.
 //!
-//! # What is compared
-//! Everything but `apiVersion`, `kind`, `status`, and of the metadata all but labels and
-//! annotations. Numbers are compared by their value; `null` is the same as nothing.
+//! # Scope of the comparison
+//! Everything except `apiVersion`, `kind`, `status` and the metadata other than labels and annotations. Numbers are
+//! compared by value; `null` equals a missing field.
 //!
-//! A field that only one side has is no difference if its value says nothing:
+//! A field that only one side has is no difference if its value is insignificant:
 //!
-//! | where | says nothing |
+//! | where | insignificant |
 //! |---|---|
 //! | anywhere | `null` |
-//! | Kubernetes' own kinds | what the API server fills in if a field is not set: `[]`, some `{}`, and the values listed in `known_fields.rs`, also as an object of nothing else |
-//! | the same, only in the cluster | fields that servers and controllers fill in, whatever is in them: the IP of a service, the volume of a claim |
-//! | labels and annotations | those that servers and controllers write, and those of restores; they do not count if both sides have them either |
-//! | keys that users choose (`data`, `nodeSelector`, …), custom resources | nothing but `null` |
+//! | Kubernetes' own kinds | defaults of the API server: `[]`, some `{}`, and the values listed in `known_fields.rs`, also as an object of nothing else |
+//! | the same, only in the cluster | fields that servers and controllers fill in, whatever their value: the IP of a service, the volume of a claim |
+//! | labels and annotations | those that servers and controllers write, and those of restores; they are ignored even if both sides have them |
+//! | user-defined keys (`data`, `nodeSelector`, …), custom resources | only `null` |
 //!
-//! What goes with a choice that the backup has made otherwise always counts: an update strategy other than
-//! `RollingUpdate` does not have its settings, also if these are the usual ones.
+//! Fields that depend on a choice which the backup made differently always count: an update strategy other than
+//! `RollingUpdate` does not have its settings, even if these are the defaults.
 //!
-//! The order of a list counts, unless the list is a set, as tolerations and the rules of roles are.
-//! What the API server puts into the lists of every pod does not count.
+//! The order of a list counts, unless the list is a set, such as tolerations and the rules of roles. Elements that
+//! the API server adds to the lists of every pod are ignored.
 //!
-//! Some objects are the cluster's own, such as the CA in every namespace and the default roles: a
-//! restore neither changes them nor calls them different.
+//! Some objects belong to the cluster, such as the CA in every namespace and the default roles: a restore neither
+//! changes them nor reports them as different.
 //!
-//! # What holds
-//! With [`merge_patch`] applied to the cluster's object, [`differs`] finds nothing. A patch never
-//! takes away what [`differs`] does not count.
+//! # Guarantees
+//! After [`merge_patch`] has been applied to the cluster's object, [`differs`] finds nothing. A patch never removes
+//! anything that [`differs`] ignores.
 
 mod known_fields;
 mod patch;
@@ -43,14 +43,13 @@ use serde_json::{Map, Value};
 
 pub use patch::{label_patch, merge_patch, service_account_patch};
 
-/// How many differences are told.
+/// Maximum number of differences reported.
 const MAX_REPORTED: usize = 20;
-/// How many comparisons of values two objects are worth. Sets in sets could take for ever; what is
-/// not compared by then is told as different.
+/// Maximum number of value comparisons per pair of objects. Nested sets could take forever; everything that is not
+/// compared by then is reported as different.
 const COMPARISONS: usize = 2_000_000;
 
-/// Which fields of an object in the cluster differ from the object to be restored. None if it is
-/// the same.
+/// Fields in which an object in the cluster differs from the object to be restored. `None` if they are equal.
 pub fn differs(desired: &Value, cluster: &Value) -> Option<Vec<String>> {
     let comparison = Comparison::new(desired, cluster)?;
     let mut found = Differences { paths: Vec::new(), limit: MAX_REPORTED };
@@ -58,7 +57,7 @@ pub fn differs(desired: &Value, cluster: &Value) -> Option<Vec<String>> {
     (!found.paths.is_empty()).then_some(found.paths)
 }
 
-/// Differences, so far.
+/// Differences found so far.
 struct Differences {
     paths: Vec<String>,
     limit: usize,
@@ -76,32 +75,32 @@ impl Differences {
     }
 }
 
-/// What rules hold for a part of an object.
+/// Comparison rules for a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldRules {
-    /// Fields that Kubernetes knows.
+    /// Fields of Kubernetes' API.
     Known,
-    /// Keys and values that only users know.
+    /// Keys and values that users define.
     UserDefined,
     Labels,
     Annotations,
 }
 
-/// Which of two sides has a field that the other one lacks.
+/// The side that has a field which the other one lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Backup,
     Cluster,
 }
 
-/// Two objects of one kind that can be compared.
+/// Comparison of two objects of one kind.
 struct Comparison<'a> {
     kind: &'a str,
-    /// Whether Kubernetes itself defines the kind.
+    /// True if Kubernetes itself defines the kind.
     is_known: bool,
     /// Fields of the object that are not compared.
     ignored: Vec<&'static str>,
-    /// How many comparisons are left.
+    /// Number of comparisons left.
     remaining_comparisons: Cell<usize>,
 }
 
@@ -113,7 +112,7 @@ struct ObjectParts {
 }
 
 impl<'a> Comparison<'a> {
-    /// None if there is nothing to compare, since the object is the cluster's own.
+    /// `None` if there is nothing to compare because the object belongs to the cluster.
     fn new(desired: &'a Value, cluster: &Value) -> Option<Self> {
         if known_fields::is_managed_by_cluster(cluster) {
             return None;
@@ -135,7 +134,7 @@ impl<'a> Comparison<'a> {
         if self.is_known { FieldRules::Known } else { FieldRules::UserDefined }
     }
 
-    /// The rules for a field's value.
+    /// Rules for the value of a field.
     fn rules_within(&self, rules: FieldRules, field: &str) -> FieldRules {
         match (rules, field) {
             (FieldRules::Known, "labels" | "matchLabels") => FieldRules::Labels,
@@ -147,7 +146,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether a field holds labels or annotations.
+    /// True if a field contains labels or annotations.
     fn is_labels(&self, rules: FieldRules, field: &str) -> bool {
         matches!(self.rules_within(rules, field), FieldRules::Labels | FieldRules::Annotations)
     }
@@ -201,7 +200,7 @@ impl<'a> Comparison<'a> {
                 (Some(desired), Some(cluster)) => {
                     self.compare_values(rules, field, &path(), desired, cluster, found);
                 }
-                // Of labels each one counts or does not, also if the other side has none.
+                // Each label is judged separately, even if the other side has none.
                 (Some(Value::Object(desired)), None) if self.is_labels(rules, field) => {
                     self.compare_fields(
                         self.rules_within(rules, field),
@@ -300,7 +299,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Which elements of a set have no counterpart in the cluster's, which is as large.
+    /// Elements of a set without a counterpart in the cluster's set, which has the same size.
     fn unmatched(
         &self,
         rules: FieldRules,
@@ -320,14 +319,14 @@ impl<'a> Comparison<'a> {
         unmatched
     }
 
-    /// Whether two values are the same by all rules.
+    /// True if two values are equal under all rules.
     fn is_same(&self, rules: FieldRules, field: &str, desired: &Value, cluster: &Value) -> bool {
         let mut found = Differences { paths: Vec::new(), limit: 1 };
         self.compare_values(rules, field, "", desired, cluster, &mut found);
         found.paths.is_empty()
     }
 
-    /// The elements of a list that count.
+    /// Elements of a list that are compared.
     fn compared_elements<'v>(
         &self,
         rules: FieldRules,
@@ -343,7 +342,7 @@ impl<'a> Comparison<'a> {
             && known_fields::is_injected(field, element)
     }
 
-    /// Whether a value that only one side has says anything.
+    /// True if a value that only one side has is significant.
     fn is_significant(&self, rules: FieldRules, field: &str, value: &Value, side: Side) -> bool {
         let is_insignificant = rules == FieldRules::Known
             && (known_fields::is_default(self.kind, field, value)
@@ -352,7 +351,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// Whether a label or annotation is not compared at all.
+/// True if a label or annotation is not compared at all.
 fn is_ignored(rules: FieldRules, key: &str) -> bool {
     match rules {
         FieldRules::Labels => known_fields::is_system_label(key),
@@ -361,7 +360,7 @@ fn is_ignored(rules: FieldRules, key: &str) -> bool {
     }
 }
 
-/// Whether a field of the cluster's object goes with a choice that ours has made otherwise.
+/// True if a field of the cluster's object depends on a choice that the backup made differently.
 fn belongs_to_another_choice(
     rules: FieldRules,
     field: &str,
@@ -373,7 +372,7 @@ fn belongs_to_another_choice(
     chosen.is_some_and(|(desired, cluster)| desired != cluster)
 }
 
-/// The names of the fields of both sides, each once.
+/// Field names of both sides, without duplicates.
 fn names<'a>(
     desired: &'a Map<String, Value>,
     cluster: &'a Map<String, Value>,
@@ -381,12 +380,12 @@ fn names<'a>(
     desired.keys().chain(cluster.keys()).map(String::as_str).collect()
 }
 
-/// The value of a field. `null` is none.
+/// The value of a field; `None` for `null`.
 fn value<'a>(fields: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
     fields.get(field).filter(|value| !value.is_null())
 }
 
-/// Whether two values that are not both objects or both lists are the same.
+/// True if two values that are not both objects or both lists are equal.
 fn is_equal(desired: &Value, cluster: &Value) -> bool {
     match (desired, cluster) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() || b.is_f64() => {

@@ -1,4 +1,4 @@
-//! Brings the archive from the bucket, and what the backup says of volumes.
+//! Downloads the archive and the volume information of a backup.
 
 use std::io;
 use std::path::Path;
@@ -10,38 +10,38 @@ use tokio_util::io::{StreamReader, SyncIoBridge};
 
 use super::unpack::{self, Contents, UnpackError, UnpackLimits};
 
-/// Why the archive cannot be had.
+/// Why the archive is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
-    /// The bucket does not give it.
+    /// The object store returned an error.
     #[error("cannot read the backup from the bucket")]
     Store(#[from] bowline_store::Error),
-    /// It is not there.
+    /// The archive does not exist.
     #[error("the bucket has no archive of the backup `{0}`")]
     Missing(BackupName),
-    /// It cannot be unpacked.
+    /// The archive cannot be unpacked.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
-    /// Nothing of it can be read.
+    /// No part of the archive can be read.
     #[error("nothing can be read of it: {0}")]
     Unreadable(String),
-    /// The thread that unpacks has died.
+    /// The unpacking thread has died.
     #[error("unpacking the archive broke off")]
     TaskFailed,
 }
 
-/// What the backup says of volumes.
+/// Volume information of a backup.
 #[derive(Debug, Default)]
 pub struct BackupVolumes {
-    /// How each was saved.
+    /// Backup method of each volume.
     pub infos: Vec<BackupVolumeInfo>,
-    /// The snapshots that plugins took.
+    /// Snapshots taken by plugins.
     pub snapshots: Vec<Snapshot>,
-    /// The copies of files.
+    /// File system backups.
     pub pod_volume_backups: Vec<PodVolumeBackup>,
 }
 
-/// Downloads and unpacks an archive. Of a broken one there must be something to restore.
+/// Downloads and unpacks an archive. A broken archive must contain at least something to restore.
 pub async fn fetch_contents(
     store: &BackupStore,
     backup: &BackupName,
@@ -68,7 +68,7 @@ pub async fn fetch_contents(
     }
 }
 
-/// Reads what the backup says of volumes. Files that are not there say nothing.
+/// Reads the volume information of a backup. Missing files count as empty.
 pub(super) async fn read_volumes(
     store: &BackupStore,
     backup: &BackupName,

@@ -1,18 +1,17 @@
-//! What of a backup is restored: which kinds, which namespaces, which items.
+//! Filters of a restore: kinds, namespaces and items.
 //!
-//! A [`Spec`] enters, compiled once into a [`Filter`] that answers with a [`RestoreVerdict`]. Namespaces
-//! are those of the backup, not those that they are mapped to. The rules are those of Velero's
-//! `pkg/restore/restore.go`:
+//! A [`Spec`] is compiled once into a [`Filter`] that returns a [`RestoreVerdict`]. Namespaces are those of the
+//! backup, not those that they are mapped to. The rules are those of Velero's `pkg/restore/restore.go`:
 //!
-//! - Excludes win over includes; nothing included means everything.
-//! - What is cluster-scoped is restored unless `includeClusterResources` is false. If it is not set
-//!   and any namespace is selected or excluded, only as what other items need.
-//! - A kind that the cluster does not know is judged by its name: an action may still change it.
-//! - The [`ALWAYS_INCLUDED`] kinds are looked at whatever the lists say, as they carry what volumes need.
-//! - Pods and jobs that have ended, and the shadows of static pods, are left alone.
+//! - Excludes win over includes; an empty include list means everything.
+//! - Cluster-scoped items are restored unless `includeClusterResources` is false. If it is not set and any
+//!   namespace is included or excluded, they are restored only as additional items.
+//! - A kind that the cluster does not serve is judged by its name: an action may still change it.
+//! - The [`ALWAYS_INCLUDED`] kinds are processed regardless of the lists, since volumes depend on them.
+//! - Completed pods and jobs, and mirror pods, are skipped.
 //!
-//! One rule is ours: the Namespace object of a namespace that is not restored is not restored
-//! either. With `includeClusterResources: true`, Velero makes empty namespaces of them.
+//! One rule is Bowline's own: the Namespace object of a namespace that is not restored is not restored either.
+//! With `includeClusterResources: true`, Velero creates empty namespaces from these objects.
 
 #[cfg(test)]
 mod tests;
@@ -28,31 +27,30 @@ use crate::glob::{Glob, Globs};
 use crate::resource::{GroupResource, Resources};
 use crate::selector::Selector;
 
-/// Kinds that lists and labels do not keep out.
+/// Kinds that lists and labels do not exclude.
 ///
-/// In Velero, datauploads as well: an action takes what it needs from them, and they are not created. Here
-/// nothing needs them.
+/// In Velero, datauploads as well: an action reads them, and they are not created. Nothing needs them here.
 pub const ALWAYS_INCLUDED: [&str; 1] = ["volumesnapshotcontents.snapshot.storage.k8s.io"];
 
-/// On the shadow of a pod that a node runs by itself.
+/// Annotation of a mirror pod, which represents a static pod of a node.
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
-/// Whether something is restored.
+/// Decision about a kind, namespace or item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestoreVerdict {
-    /// It is.
+    /// Restored.
     Restore,
-    /// It is not.
+    /// Not restored.
     Skip(Reason),
 }
 
 impl RestoreVerdict {
-    /// Whether it is restored.
+    /// True for [`RestoreVerdict::Restore`].
     pub fn is_restore(self) -> bool {
         self == Self::Restore
     }
 
-    /// The first one that skips, else the other.
+    /// This verdict if it skips, otherwise the other one.
     fn and_then(self, other: impl FnOnce() -> Self) -> Self {
         if self.is_restore() { other() } else { self }
     }
@@ -61,23 +59,23 @@ impl RestoreVerdict {
 /// Why something is not restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// Its kind is excluded.
+    /// The kind is excluded.
     KindExcluded,
-    /// Its kind is not among those that were selected.
+    /// The kind is not included.
     KindNotIncluded,
-    /// Its namespace is excluded.
+    /// The namespace is excluded.
     NamespaceExcluded,
-    /// Its namespace is not among those that were selected.
+    /// The namespace is not included.
     NamespaceNotIncluded,
-    /// It is cluster-scoped, and nothing that is shall be restored.
+    /// The item is cluster-scoped, and `includeClusterResources` is false.
     NoClusterResources,
-    /// It is cluster-scoped, and the restore is of some namespaces only.
+    /// The item is cluster-scoped, and the restore is limited to some namespaces.
     SomeNamespaces,
-    /// Its labels were not asked for.
+    /// The labels match no selector.
     NotSelected,
-    /// It had done its work when the backup was taken.
+    /// The pod or job had completed when the backup was taken.
     Completed,
-    /// It is the shadow of a pod that a node runs by itself.
+    /// The pod is a mirror pod of a static pod.
     MirrorPod,
 }
 
@@ -101,18 +99,18 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What a user asked for. The default is everything.
+/// User-defined filters. The default is everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
-    /// Patterns of namespaces.
+    /// Namespace patterns.
     pub namespaces: Lists,
-    /// Kinds, as users spell them.
+    /// Kinds, in the user's spelling.
     pub kinds: Lists,
     /// `includeClusterResources`
     pub cluster_resources: Option<bool>,
-    /// Labels. One of several is enough; none selects everything.
+    /// Label selectors, combined with OR; an empty list selects everything.
     pub selectors: Vec<Selector>,
-    /// Kinds whose status is restored. None means none.
+    /// Kinds whose status is restored; `None` means none.
     pub status: Option<Lists>,
 }
 
@@ -127,8 +125,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; those that
-    /// are not known are kept as patterns. To be done again when the cluster has learnt new kinds.
+    /// Compiles a spec. Names of kinds are resolved, so that a user may write `deploy`; unknown names are kept
+    /// as patterns. Must be repeated when the cluster serves new kinds.
     pub fn new(spec: &Spec, resources: &Resources) -> Self {
         let resolved = |glob: &Glob| match resources.resolve(glob.as_str()) {
             Some(resource) => Glob::literal(resource.id.to_string()),
@@ -143,7 +141,7 @@ impl Filter {
         }
     }
 
-    /// Whether any item of a kind can be restored by its turn.
+    /// Verdict on the scheduled restore of a kind: skips if none of its items can be restored.
     pub fn kind(&self, kind: &GroupResource) -> RestoreVerdict {
         let name = kind.to_string();
         match self.kinds.check(&name) {
@@ -154,12 +152,12 @@ impl Filter {
         }
     }
 
-    /// Whether a kind was asked for by its name.
+    /// True if the include list names a kind explicitly.
     pub fn includes_by_name(&self, kind: &GroupResource) -> bool {
         self.kinds.includes_by_name(&kind.to_string())
     }
 
-    /// Whether items in a namespace of the backup are restored.
+    /// Verdict on the items in a namespace of the backup.
     pub fn namespace(&self, name: &str) -> RestoreVerdict {
         match self.namespaces.check(name) {
             ListMatch::Excluded => RestoreVerdict::Skip(Reason::NamespaceExcluded),
@@ -168,7 +166,7 @@ impl Filter {
         }
     }
 
-    /// Whether an item can be restored by its turn, as far as its kind and place tell.
+    /// Verdict on the scheduled restore of an item, judged by kind, namespace and name.
     pub fn location(&self, kind: &GroupResource, namespace: &str, name: &str) -> RestoreVerdict {
         self.kind(kind).and_then(|| match self.cluster_resources {
             _ if !namespace.is_empty() => self.in_namespace(kind, namespace),
@@ -180,7 +178,7 @@ impl Filter {
         })
     }
 
-    /// Whether the labels of an item were asked for.
+    /// Verdict on the labels of an item.
     pub fn labels(
         &self,
         kind: &GroupResource,
@@ -196,8 +194,8 @@ impl Filter {
         }
     }
 
-    /// Whether an item that another one needs is restored. Labels do not count, nor does it matter
-    /// that the restore is of some namespaces only. What must be included always is.
+    /// Verdict on an additional item. Labels do not count, nor does the limitation to some namespaces. An item that
+    /// must be included always is.
     pub fn additional(
         &self,
         kind: &GroupResource,
@@ -215,8 +213,7 @@ impl Filter {
         })
     }
 
-    /// Whether the status of an item is restored. What the item itself says counts more than the
-    /// lists.
+    /// True if the status of an item is restored. The annotation of the item takes precedence over the lists.
     pub fn restores_status(
         &self,
         kind: &GroupResource,
@@ -245,7 +242,7 @@ impl Filter {
     }
 }
 
-/// Whether an item is one that must not be brought back, whatever was asked for.
+/// Skips items that must never be restored, regardless of the filters.
 pub fn check_content(kind: &GroupResource, object: &Value) -> RestoreVerdict {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match (kind.group.as_str(), kind.resource.as_str()) {
@@ -271,10 +268,10 @@ fn is_always_included(kind: &GroupResource) -> bool {
     ALWAYS_INCLUDED.contains(&kind.to_string().as_str())
 }
 
-/// Compiled [`Lists`]. Not that of backups, for which two kinds are never a user's choice.
+/// Compiled [`Lists`]. The type for backups does not fit, since two kinds are never a user's choice there.
 #[derive(Debug)]
 struct CompiledLists {
-    /// None if nothing was said.
+    /// `None` if the list is empty.
     included: Option<Globs>,
     excluded: Globs,
 }
@@ -303,7 +300,7 @@ impl CompiledLists {
         }
     }
 
-    /// Whether a name is included, and not only because everything is.
+    /// True if a name is included explicitly, and not only because everything is.
     fn includes_by_name(&self, name: &str) -> bool {
         let included = self.included.as_ref().filter(|included| !included.is_everything());
         included.is_some_and(|included| included.matches(name)) && !self.excluded.matches(name)

@@ -1,5 +1,4 @@
-//! The end of a restore: its files, and the status. What volumes get once they are there is in
-//! [`volumes`].
+//! The end of a restore: its files and its status. Updates of the new volumes are in [`volumes`].
 
 pub mod volumes;
 
@@ -38,12 +37,12 @@ pub async fn write(
     Ok(())
 }
 
-/// Operations, as they are kept.
+/// Operations in their stored form.
 pub fn records(operations: &[Operation], run: RunRef<'_>) -> Vec<RestoreOperation> {
     operations.iter().map(|operation| record::of_restore(operation, run)).collect()
 }
 
-/// The status of a restore whose items are through.
+/// The status of a restore whose items have been processed.
 pub fn status(restore: &Restore, outcome: &RestoreOutcome) -> RestoreStatus {
     let large = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let fatal = outcome.fatal.as_ref();
@@ -75,14 +74,14 @@ pub fn status(restore: &Restore, outcome: &RestoreOutcome) -> RestoreStatus {
     status
 }
 
-/// The counts of operations, for a status.
+/// Sets the operation counts of a status.
 pub fn set_operation_counts(status: &mut RestoreStatus, counts: Counts) {
     status.restore_item_operations_attempted = count(counts.attempted);
     status.restore_item_operations_completed = count(counts.completed);
     status.restore_item_operations_failed = count(counts.failed);
 }
 
-/// The status of a restore that is over.
+/// The status of a restore that has ended.
 pub fn conclude(status: &RestoreStatus, now: Timestamp) -> RestoreStatus {
     let phase = match status.phase.as_ref().and_then(phase::restore_stage) {
         Some(Stage::Finalizing) => phase::of_restore(Stage::Over, status.errors > 0),

@@ -1,28 +1,25 @@
-//! Commands that run in pods after they are restored.
+//! Commands that run in restored pods (exec hooks).
 //!
-//! In: the hooks of the Restore, compiled once by [`Hooks::new`], and a pod as it was created. Out: a
-//! [`HookPlan`] of what runs in it, which a [`HookRunner`] carries out while the restore goes on: it waits
-//! until containers run, and tells what fails as an error on the pod.
+//! [`Hooks::new`] compiles the hooks of the Restore once. For each created pod they yield a [`HookPlan`], which a
+//! [`HookRunner`] executes while the restore continues: the runner waits until containers run, and reports
+//! failures as errors of the pod.
 //!
-//! A pod says with annotations which hook it wants; that one replaces the hooks of the Restore.
-//! Namespaces are compared with the one that the pod is restored to. Entries are for pods, whatever
-//! resources they name: so it is in Velero. Init containers are not our business; the action
-//! `velero.io/init-restore-hook` adds them.
+//! Annotations of a pod can define a hook; that hook replaces the hooks of the Restore. Namespace filters apply to
+//! the target namespace of the pod. Hook specs always apply to pods, whatever resources they name, as in
+//! Velero. Init containers are not handled here; the action `velero.io/init-restore-hook` adds them.
 //!
-//! No two hooks of a pod run at a time. All hooks of a container run before those of the next, and
-//! the container that is up first goes first. If one hook waits until its container is ready, all
-//! hooks in that container do. Every hook of a plan is counted as attempted; one that could not be
-//! run has failed.
+//! The hooks of a pod never run concurrently. All hooks of a container run before those of the next, and the
+//! container that is up first comes first. If one hook waits until its container is ready, all hooks of that
+//! container do. Every hook of a plan counts as attempted; one that could not run counts as failed.
 //!
-//! # Where we differ from Velero
-//! - Every wait ends. A hook that does not say how long it waits for its container waits for the
-//!   resource timeout of the server; in Velero for ever.
-//! - Only the time without a running hook counts as waiting, so that a long hook does not use up
-//!   the time of the next. What has waited too long is not run, whatever its failure means.
-//! - `Fail` stops the hooks that follow in the same pod. In Velero it stops those of all pods.
-//! - A hook for a container that the pod does not have has failed, at once. Velero drops it, and
-//!   then waits for it.
-//! - A command in an annotation that begins with `[` and is no list of texts is an error. Velero runs it as
+//! # Differences from Velero
+//! - Every wait ends. A hook without a wait timeout waits for the resource timeout of the server; in Velero it
+//!   waits forever.
+//! - Only the time without a running hook counts as waiting, so that a long hook does not use up the time of the
+//!   next. A hook that has waited too long does not run, whatever its `onError` says.
+//! - `Fail` stops the remaining hooks of the same pod. In Velero it stops those of all pods.
+//! - A hook for a container that the pod does not have fails at once. Velero drops the hook, and then waits for it.
+//! - A command in an annotation that begins with `[` and is not a list of strings is an error. Velero runs it as
 //!   the name of a program.
 
 mod annotation;
@@ -43,57 +40,57 @@ use pod_state::Pod;
 pub use crate::hook::{Error, OnError};
 pub use watch::{HookLimits, HookRunner};
 
-/// What the failure of a hook means that does not say.
+/// `onError` of a hook that does not specify it.
 const DEFAULT_ON_ERROR: OnError = OnError::Continue;
 
-/// The hooks of a Restore.
+/// Compiled hooks of a Restore.
 #[derive(Clone, Debug, Default)]
 pub struct Hooks {
     specs: Vec<Spec>,
 }
 
-/// Hooks, and which pods they are for.
+/// Hooks with their pod selection.
 #[derive(Clone, Debug)]
 struct Spec {
     pods: Pods,
     hooks: Vec<Hook>,
 }
 
-/// What runs in a pod, in order. The hooks of a container stand together.
+/// Hooks to run in a pod, in order. The hooks of a container are adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HookPlan {
     /// The hooks.
     pub hooks: Vec<Hook>,
-    /// What a user should know of them: annotations that cannot be read.
+    /// Warnings for the user: annotations that cannot be parsed.
     pub warnings: Vec<String>,
 }
 
 /// A command to run in a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
-    /// Who asks for it.
+    /// Origin of the hook.
     pub source: HookSource,
-    /// In which container. In a plan it is never empty.
+    /// Name of the container. Never empty in a plan.
     pub container: String,
-    /// The program and its arguments. They may hold secrets and are never told.
+    /// The program and its arguments. They may contain secrets and are never logged or reported.
     pub command: Vec<String>,
-    /// What its failure means.
+    /// Effect of a failure.
     pub on_error: OnError,
-    /// How long its end is waited for.
+    /// Maximum run time of the command.
     pub exec_timeout: Duration,
-    /// How long its container is waited for; none for the server's limit.
+    /// Maximum wait for the container; `None` for the server's limit.
     pub wait_timeout: Option<Duration>,
-    /// Whether its container must be ready, and not just running. In a plan it is the same for all
-    /// hooks of a container.
+    /// True if the container must be ready, and not just running. In a plan the value is the same for all hooks of
+    /// a container.
     pub wait_for_ready: bool,
 }
 
-/// Who asks for a hook.
+/// Origin of a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookSource {
-    /// The pod, by annotations.
+    /// Annotations of the pod.
     Annotations,
-    /// The Restore, under this name.
+    /// The hook of this name in the Restore.
     Spec(String),
 }
 
@@ -106,7 +103,7 @@ impl fmt::Display for HookSource {
     }
 }
 
-/// As in messages, without the command.
+/// For messages, without the command.
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the hook {} in the container {:?}", self.source, self.container)
@@ -114,12 +111,12 @@ impl fmt::Display for Hook {
 }
 
 impl HookPlan {
-    /// Whether there is nothing to run.
+    /// True if there are no hooks to run.
     pub fn is_empty(&self) -> bool {
         self.hooks.is_empty()
     }
 
-    /// Puts the hooks of each container together. The container that is named first comes first.
+    /// Groups the hooks by container, in the order in which the containers are first named.
     fn new(hooks: Vec<Hook>) -> Self {
         let mut grouped: Vec<Hook> = Vec::with_capacity(hooks.len());
         for hook in hooks {
@@ -138,7 +135,7 @@ impl HookPlan {
 }
 
 impl Hooks {
-    /// Compiles the hooks of a Restore, or says all that is wrong with them.
+    /// Compiles the hooks of a Restore, or returns all their errors.
     pub fn new(hooks: &RestoreHooks) -> Result<Self, Vec<String>> {
         let (mut specs, mut errors) = (Vec::new(), Vec::new());
         for (index, hooks) in hooks.resources.iter().enumerate() {
@@ -150,7 +147,7 @@ impl Hooks {
         if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
     }
 
-    /// What runs in an object that was created. Only pods have hooks.
+    /// Hooks to run in a created object. Only pods have hooks.
     pub fn plan(&self, object: &Object) -> Result<HookPlan, Error> {
         if !object.resource.is_core("pods") {
             return Ok(HookPlan::default());
@@ -175,7 +172,7 @@ impl Hooks {
     }
 }
 
-/// Compiles one entry; none if something is wrong with its selection.
+/// Compiles one entry; `None` if its selection is invalid.
 fn compile(hooks: &RestoreResourceHooks, errors: &mut Vec<String>) -> Option<Spec> {
     let pods = Pods::new(
         &hooks.included_namespaces,

@@ -1,8 +1,8 @@
-//! One item: read, shown to the actions, changed where it must be, written.
+//! Restores one item: reads it, runs the actions, changes it where necessary, writes it.
 //!
-//! What an action wants is restored first. An item that several want is restored once, and those
-//! that need it wait for it ([`ClaimedItems`](super::once::Once)) without holding a place at the API server.
-//! What it becomes is found out in [`prepare`], which a dry run uses as well.
+//! Additional items of an action are restored first. An item that several others need is restored once, and those
+//! others wait for it ([`ClaimedItems`](super::item_claims::ClaimedItems)) without occupying a slot of the rate
+//! limiter. [`prepare`] computes the resulting object; a dry run uses it as well.
 
 pub(super) mod prepare;
 #[cfg(test)]
@@ -34,19 +34,19 @@ use prepare::{ArchiveItem, PreparedItem, ReadyObject};
 /// Why an item is restored.
 #[derive(Clone, Copy)]
 pub(super) enum VisitReason<'a> {
-    /// It is its turn.
+    /// The order of the restore.
     Scheduled,
     /// Another item needs it.
     NeededBy {
-        /// That one.
+        /// The item that needs it.
         parent: &'a ResourceIdentifier,
-        /// Whether it is restored even where the filters leave it out.
+        /// True if the item is restored even where the filters exclude it.
         must_be_included: bool,
     },
 }
 
 impl<'a> VisitReason<'a> {
-    /// The item that needs it, if one does.
+    /// The item that needs this one, if any.
     pub(super) fn parent(self) -> Option<&'a ResourceIdentifier> {
         match self {
             Self::Scheduled => None,
@@ -55,9 +55,9 @@ impl<'a> VisitReason<'a> {
     }
 }
 
-/// What is done with each item: it is restored, or only looked at.
+/// Handles each item: restores it, or only plans it.
 pub(super) trait Visitor: Send + Sync {
-    /// Does it, unless somebody else does or did. What the actions of the item add is visited first.
+    /// Handles an item, unless another task does or did. Additional items of its actions are visited first.
     fn visit<'a>(
         &'a self,
         context: &'a Arc<Context>,
@@ -67,7 +67,7 @@ pub(super) trait Visitor: Send + Sync {
     ) -> BoxFuture<'a, ()>;
 }
 
-/// Visits an item, with as much stack as its nested values take.
+/// Visits an item, with as much stack as its nested values need.
 pub(super) async fn visit(
     context: &Arc<Context>,
     served_api: &Arc<ServedApi>,
@@ -78,8 +78,8 @@ pub(super) async fn visit(
     stack::with_stack_for(levels, context.visitor.visit(context, served_api, id, reason)).await;
 }
 
-/// Visits an item that another one needs, in a task of its own. So a chain of items that add one another
-/// takes no more stack than one of them, however long it is. It ends, because each item is visited once.
+/// Visits an additional item in a task of its own, so that a chain of items that add one another uses no more stack
+/// than one of them, however long it is. The chain ends because each item is visited once.
 pub(super) async fn visit_additional_item(
     context: &Arc<Context>,
     served_api: &Arc<ServedApi>,
@@ -89,7 +89,7 @@ pub(super) async fn visit_additional_item(
 ) {
     let (shared, served_api, parent) =
         (Arc::clone(context), Arc::clone(served_api), parent.clone());
-    // A set of one: the task ends with whoever waits for it.
+    // A set of one: dropping the waiting caller aborts the task.
     let mut task = JoinSet::new();
     let visiting = async move {
         let reason = VisitReason::NeededBy { parent: &parent, must_be_included };
@@ -101,7 +101,7 @@ pub(super) async fn visit_additional_item(
     }
 }
 
-/// Restores items.
+/// Visitor that restores items.
 pub(super) struct Restorer;
 
 impl Visitor for Restorer {
@@ -151,8 +151,8 @@ impl Visitor for Restorer {
     }
 }
 
-/// Waits until there is memory for an item whose turn it is. One that another needs does not wait:
-/// the other holds what it would wait for.
+/// Waits until there is memory for a scheduled item. An additional item does not wait: the item that needs it holds
+/// the memory that it would wait for.
 pub(super) async fn reserve_memory<'a>(
     context: &'a Context,
     id: &ResourceIdentifier,
@@ -166,33 +166,33 @@ pub(super) async fn reserve_memory<'a>(
     }
 }
 
-/// How the work on an item ended.
+/// Outcome of an item.
 enum ItemOutcome {
-    /// It is in the cluster; this was done for it.
+    /// The object is in the cluster; the action says how it got there.
     InCluster(AppliedAction),
-    /// It is not to be brought back, and why.
+    /// The item is not restored, with the reason.
     Skipped(String),
-    /// It had done its work when it was backed up, and is in no list, as in Velero.
+    /// The pod or job had completed when it was backed up. Not listed, as in Velero.
     Completed(String),
-    /// It is not part of the restore.
+    /// The filters exclude the item.
     Excluded(String),
 }
 
-/// An item that is being worked on.
+/// An item that is being restored.
 pub(super) struct ItemRestore<'a> {
     pub(super) context: &'a Arc<Context>,
     pub(super) served_api: &'a Arc<ServedApi>,
     pub(super) id: &'a ResourceIdentifier,
-    /// What it becomes: resource, namespace, name.
+    /// Resulting object: resource, namespace, name.
     pub(super) target: Option<(Arc<Resource>, String, String)>,
-    /// What the actions have told of it, and begun, until that is noted.
+    /// Messages and operations of the actions, until they are merged into the run.
     report: Report,
     operations: Mutex<Vec<Operation>>,
-    /// What they want restored with it whatever the filters say, so that nobody else brings it.
+    /// Additional items that must be included whatever the filters say, since no other item brings them.
     additional: Mutex<Vec<ResourceIdentifier>>,
-    /// That the cluster does not serve its kind, if so. An action or a modifier may change it.
+    /// Set if the cluster does not serve the kind. An action or a modifier may change it.
     pub(super) not_served: Option<NotServed>,
-    /// The volume that it gets from a snapshot, until it is in the cluster.
+    /// The volume created from a snapshot, until the PersistentVolume is in the cluster.
     pub(super) restored_volume: Option<Box<RestoredVolume>>,
 }
 
@@ -217,27 +217,23 @@ impl<'a> ItemRestore<'a> {
         }
     }
 
-    /// An action has begun an operation.
     fn begin_operation(&self, operation: Operation) {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).push(operation);
     }
 
-    /// An action wants another item restored.
     fn add_additional(&self, id: ResourceIdentifier) {
         self.additional.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
-    /// The items that were added.
     fn additional(&self) -> Vec<ResourceIdentifier> {
         self.additional.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The operations that were begun.
     fn operations(&self) -> Vec<Operation> {
         self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Hands on what the actions have told and begun.
+    /// Merges the messages and operations of the actions into the run.
     fn merge_into_run(&self) {
         let (errors, warnings) = self.report.messages();
         self.context.report.append(errors, warnings);
@@ -279,14 +275,14 @@ impl ItemRestore<'_> {
                 format!("the owners of its fields (managedFields) could not be restored: {error}");
             context.report.warn(id, text);
         }
-        // One that was there already does not point to what was made for it.
+        // An object that existed before does not refer to the volume that was created for it.
         if matches!(applied, AppliedAction::Created | AppliedAction::Updated)
             && let Some(restored_volume) = self.restored_volume.take()
             && let Some((_, _, name)) = &self.target
         {
             context.volume_outcomes.record_restored(name, *restored_volume);
         }
-        // As in Velero, of what was there before only the rest is updated.
+        // As in Velero, an object that existed before keeps its status; only its other fields are updated.
         if let (Some(status), Some(created)) = (status, &created) {
             self.restore_status(&kind, &value, created, status).await;
         }
@@ -324,14 +320,14 @@ impl ItemRestore<'_> {
         }
     }
 
-    /// Lets the hooks of a pod run when it does.
+    /// Schedules the hooks of a pod, to run once its containers do.
     fn start_hooks(&self, pod: &Object) {
         let context = self.context;
         let limits = hook::HookLimits { default_wait: context.options.resource_timeout };
         context.hooks.start(&context.cluster, &context.report, pod, limits, &context.stop);
     }
 
-    /// Tells of a volume that a plugin made for it and that nothing points to.
+    /// Warns about a volume that a plugin created for the item and that nothing refers to.
     fn warn_unused_volume(&self) {
         if let Some(volume) = self.restored_volume.as_ref().filter(|brought| brought.is_new) {
             let text = format!("{} is left over: nothing points to it", volume.description);

@@ -1,10 +1,10 @@
-//! Each item once, whoever wants it.
+//! Ensures that each item is restored only once, even if several others need it.
 //!
-//! An item may be wanted by its turn and by items that need it. Who comes first does the work; an
-//! item that needs it waits. Items that need each other in a circle do not wait for ever: the one
-//! whose waiting would close the circle goes on as if the other were done.
+//! An item may be scheduled and also be needed by others. The first task does the work; an item that needs it waits.
+//! Items that need each other in a cycle do not deadlock: the one whose wait would close the cycle continues as if the
+//! other were done.
 //!
-//! An item that must be shown to an action a second time is so alone ([`ClaimedItems::exclusive_retry`]).
+//! An item that must be passed to an action a second time is retried exclusively ([`ClaimedItems::exclusive_retry`]).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,18 +12,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bowline_plugin::ResourceIdentifier;
 use tokio::sync::watch;
 
-/// Which items are being worked on, or done.
+/// Items that are in progress or done.
 #[derive(Debug, Default)]
 pub(super) struct ClaimedItems {
     inner: Mutex<Inner>,
-    /// Held by who does something again.
+    /// Held during an exclusive retry.
     retry_lock: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     states: HashMap<ResourceIdentifier, State>,
-    /// Who waits for what.
+    /// Waiting item, and the item that it waits for.
     waits: HashMap<ResourceIdentifier, ResourceIdentifier>,
 }
 
@@ -31,24 +31,24 @@ struct Inner {
 enum State {
     InProgress(watch::Receiver<()>),
     Done {
-        /// Whether it is in the cluster now.
+        /// True if the item is in the cluster now.
         exists: bool,
     },
 }
 
-/// Whose turn it is.
+/// Result of a claim.
 pub(super) enum ItemClaim<'a> {
-    /// Ours.
+    /// The caller owns the item.
     Acquired(ItemClaimGuard<'a>),
-    /// Somebody else's, who is done, or need not be waited for.
+    /// Another task owns the item and is done, or need not be waited for.
     Done,
 }
 
-/// An item that is being worked on. It is done when this is dropped.
+/// An item in progress. Done when dropped.
 pub(super) struct ItemClaimGuard<'a> {
     claimed_items: &'a ClaimedItems,
     id: ResourceIdentifier,
-    /// Who waits until it is done, because it is done for that one.
+    /// The item that this one is restored for, and that waits for it.
     needed_by: Option<Box<ResourceIdentifier>>,
     is_released: bool,
     exists: bool,
@@ -56,8 +56,8 @@ pub(super) struct ItemClaimGuard<'a> {
 }
 
 impl ClaimedItems {
-    /// Takes an item, or waits until whoever has it is done with it. Without somebody who needs it
-    /// there is no reason to wait.
+    /// Claims an item, or waits until its owner is done. A caller without an item that needs it has no reason to
+    /// wait.
     pub(super) async fn claim(
         &self,
         id: &ResourceIdentifier,
@@ -68,7 +68,7 @@ impl ClaimedItems {
                 ClaimAttempt::Settled(claim) => return claim,
                 ClaimAttempt::Wait(done) => done,
             };
-            // An error means that the sender is gone, which is the end that is waited for.
+            // An error means that the sender is gone, which is the end of the wait.
             let _ = done.changed().await;
             if let Some(needed_by) = needed_by {
                 self.lock().waits.remove(needed_by);
@@ -76,12 +76,12 @@ impl ClaimedItems {
         }
     }
 
-    /// Whether an item is done and in the cluster.
+    /// True if an item is done and in the cluster.
     pub(super) fn is_in_cluster(&self, id: &ResourceIdentifier) -> bool {
         matches!(self.lock().states.get(id), Some(State::Done { exists: true }))
     }
 
-    /// Waits until nobody else does something again, and keeps it so.
+    /// Waits until no other exclusive retry runs, and holds the lock.
     pub(super) async fn exclusive_retry(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.retry_lock.lock().await
     }
@@ -96,7 +96,7 @@ impl ClaimedItems {
             None => {
                 let (sender, receiver) = watch::channel(());
                 inner.states.insert(id.clone(), State::InProgress(receiver));
-                // Who has an item done for itself waits for it as well, and must not be waited for.
+                // An item that has another one restored for itself also waits for it, and must not be waited for.
                 if let Some(needed_by) = needed_by {
                     inner.waits.insert(needed_by.clone(), id.clone());
                 }
@@ -133,8 +133,8 @@ enum ClaimAttempt<'a> {
 }
 
 impl Inner {
-    /// Whether an item waits, maybe through others, for another. No item waits for two, and no
-    /// circle is ever closed, so that this ends.
+    /// True if an item waits for another, possibly through others. No item waits for two, and no cycle is ever
+    /// closed, so the loop ends.
     fn waits_for(&self, from: &ResourceIdentifier, to: &ResourceIdentifier) -> bool {
         let mut next = Some(from);
         while let Some(id) = next {
@@ -148,12 +148,11 @@ impl Inner {
 }
 
 impl ItemClaimGuard<'_> {
-    /// Notes that the item is in the cluster.
     pub(super) fn mark_in_cluster(&mut self) {
         self.exists = true;
     }
 
-    /// Leaves the item as if it had never been taken: what has no turn of its own may still be needed.
+    /// Releases the item as if it had never been claimed: an item that is not scheduled may still be needed.
     pub(super) fn release(mut self) {
         self.is_released = true;
     }
@@ -243,7 +242,7 @@ mod tests {
             assert!(matches!(claim, Some(ItemClaim::Done)), "{needed} waits for this one itself");
         }
         drop((third, second));
-        // Once it is done, the others may be waited for again.
+        // Once the item is done, the others may be waited for again.
         let other = id("d");
         assert!(claimed_items.claim(&a, Some(&other)).now_or_never().is_none());
         drop(first);
@@ -259,7 +258,7 @@ mod tests {
             tokio::task::yield_now().await;
             claimed_items.claim(&id(needs), Some(&id(own))).await;
         };
-        // Three in a circle, side by side, and one that needs itself.
+        // Three items in a cycle, concurrently, and one that needs itself.
         join(join(work("a", "b"), work("b", "c")), join(work("c", "a"), work("d", "d"))).await;
     }
 }

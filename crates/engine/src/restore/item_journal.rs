@@ -1,12 +1,11 @@
-//! Notes what must not be forgotten of a restore: the operations that actions begin, and the volumes
-//! that plugins make.
+//! Journal of a restore: the operations that actions start, and the volumes that plugins create.
 //!
-//! As in backups: a note before an item is shown to an action that may begin an operation, and one
-//! when all actions have seen it, with what they made of it kept in the bucket. A later process takes
-//! that over, and shows the item to nobody again.
+//! As in backups, an intent is journaled before an item is passed to an action that may start an operation, and an
+//! entry when all actions have seen it, with their result stored in the bucket. A later process uses that result
+//! and runs no action on the item again.
 //!
-//! In the same way a note before a plugin is asked for a volume, and one with its answer. A later
-//! process uses the volume that is known, and tells of one that may be left over.
+//! Likewise, an entry is written before a plugin is asked for a volume, and another with its answer. A later process
+//! uses the known volume, and reports one that may be a leftover.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,36 +27,36 @@ use crate::journal::{
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
 
-/// How large one item may be.
+/// Maximum size of one item.
 const MAX_ITEM_BYTES: u64 = 64 << 20;
 
-/// Where a restore notes what must not be forgotten.
+/// Journal of a restore.
 pub(super) struct ItemJournal {
     journal: Arc<dyn Journal>,
     store: BackupStore,
     run: RunUid,
     next: AtomicU64,
-    /// What an earlier process has finished.
+    /// Items that an earlier process finished.
     finished_items: HashMap<ResourceIdentifier, BlockEnded>,
-    /// Volumes that earlier processes have asked for.
+    /// Volumes that earlier processes requested.
     volumes: Vec<VolumeRequest>,
 }
 
-/// What earlier processes did for a volume.
+/// Work of earlier processes on a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct EarlierVolume {
-    /// What its PersistentVolume is called in the cluster.
+    /// Name of the PersistentVolume in the cluster.
     pub(super) name: String,
-    /// What a plugin has made for it, in its words.
+    /// The volume that a plugin created, by the plugin's id.
     pub(super) volume: Option<VolumeId>,
 }
 
-/// What the actions made of an item.
+/// Result of the actions on an item.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ActionsOutcome {
-    /// It is to be restored as this.
+    /// Restore the item as this.
     Changed(Value),
-    /// It is not to be restored, and why.
+    /// Skip the item, for this reason.
     Skipped(String),
 }
 
@@ -67,11 +66,11 @@ pub(super) struct ActionsRecord<'a> {
     pub(super) outcome: &'a Result<ActionsOutcome, String>,
     pub(super) operations: &'a [Operation],
     pub(super) report: &'a Report,
-    /// What they want restored with it whatever the filters say.
+    /// Additional items that must be included whatever the filters say.
     pub(super) additional: Vec<ResourceIdentifier>,
 }
 
-/// Why an item was not restored by an earlier process.
+/// Why an earlier process did not restore an item.
 const SKIPPED_BEFORE_RESTART: &str = "an action said so before the server was started again";
 
 impl ItemJournal {
@@ -95,7 +94,7 @@ impl ItemJournal {
         }
     }
 
-    /// Notes that a plugin is about to be asked for a volume. Returns the number of the note.
+    /// Journals that a plugin is about to be asked for a volume. Returns the number of the entry.
     pub(super) async fn journal_volume_start(
         &self,
         mut started: VolumeRequested,
@@ -110,7 +109,7 @@ impl ItemJournal {
         Ok(block)
     }
 
-    /// Notes the answer: a volume, or that there is none.
+    /// Journals the answer: a volume, or none.
     pub(super) async fn journal_volume_end(&self, block: u64, volume: Option<&VolumeId>) {
         let ended = VolumeAnswered { block, volume: volume.map(ToString::to_string) };
         if failpoint::should_skip(Point::JournalBlockEnd) == FailpointAction::Continue
@@ -121,19 +120,19 @@ impl ItemJournal {
         failpoint::hit(Point::BlockEndJournaled);
     }
 
-    /// What earlier processes did for the volume of a PersistentVolume.
+    /// Work of earlier processes on the volume of a PersistentVolume.
     pub(super) fn earlier_volume(&self, id: &ResourceIdentifier) -> Option<EarlierVolume> {
         let requests = self
             .volumes
             .iter()
             .filter(|one| ResourceIdentifier::from(one.started.item.clone()) == *id);
-        // One that was made counts more than what was tried after or before it.
+        // A created volume takes precedence over attempts before or after it.
         let last = requests.max_by_key(|one| (created_volume(one).is_some(), one.started.block))?;
         let volume = created_volume(last).and_then(VolumeId::new);
         Some(EarlierVolume { name: last.started.name.clone(), volume })
     }
 
-    /// Notes that an item is about to be shown to actions. Returns the number of the note.
+    /// Journals that actions are about to run on an item. Returns the number of the entry.
     pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, String> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
@@ -146,7 +145,7 @@ impl ItemJournal {
         Ok(block)
     }
 
-    /// Notes what came of it.
+    /// Journals the result.
     pub(super) async fn journal_end(
         &self,
         block: u64,
@@ -157,7 +156,7 @@ impl ItemJournal {
         let stored_item = match outcome {
             Ok(ActionsOutcome::Changed(value)) => match self.store_item(block, value).await {
                 Some(stored_item) => Some(stored_item),
-                // Without it the note would be worth nothing.
+                // Without the stored result the entry would be useless.
                 None => return,
             },
             _ => None,
@@ -200,7 +199,7 @@ impl ItemJournal {
         }
     }
 
-    /// What the actions of an item wanted restored with it in an earlier process.
+    /// Additional items that the actions of an item required in an earlier process.
     pub(super) fn earlier_additional_items(
         &self,
         id: &ResourceIdentifier,
@@ -212,7 +211,7 @@ impl ItemJournal {
             .collect()
     }
 
-    /// What the actions made of an item in an earlier process, if they saw it there.
+    /// Result of the actions on an item in an earlier process, if they ran there.
     pub(super) async fn earlier_outcome(
         &self,
         id: &ResourceIdentifier,
@@ -241,12 +240,12 @@ impl ItemJournal {
     }
 }
 
-/// The volume that a plugin has made, as far as that is known.
+/// The volume that a plugin created, if known.
 fn created_volume(requested: &VolumeRequest) -> Option<&str> {
     requested.ended.as_ref()?.volume.as_deref()
 }
 
-/// What is to be said of a volume that a plugin was asked for, if nobody goes on with it.
+/// Warning about a requested volume, in case no process resumes the restore.
 fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, String)> {
     let VolumeRequest { started: VolumeRequested { plugin, snapshot, item, .. }, ended } =
         requested;
@@ -264,13 +263,13 @@ fn leftover_message(requested: &VolumeRequest) -> Option<(ResourceIdentifier, St
     Some((item.clone().into(), text))
 }
 
-/// Volumes that earlier processes asked plugins for, and that may be left over if nobody goes on with
-/// the restore.
+/// Volumes that earlier processes requested from plugins, and that may be leftovers if no process resumes the
+/// restore.
 pub fn leftover_volumes(recovered: &Recovered) -> Vec<(ResourceIdentifier, String)> {
     recovered.volumes.iter().filter_map(leftover_message).collect()
 }
 
-/// Tells of volumes that earlier processes had made, and that this one did not come to.
+/// Warns about volumes that earlier processes had created and that this one did not reach.
 pub(super) fn warn_leftover_volumes(context: &Context) {
     let volumes = context.item_journal.iter().flat_map(|journal| &journal.volumes);
     let unused = volumes.filter(|one| created_volume(one).is_some());
@@ -280,7 +279,7 @@ pub(super) fn warn_leftover_volumes(context: &Context) {
     }
 }
 
-/// Takes over what an earlier process has noted.
+/// Restores the state that an earlier process journaled.
 pub(super) fn replay(context: &Context, recovered: &Recovered) {
     let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
     for ended in &recovered.finished {

@@ -1,11 +1,11 @@
-//! Resource modifiers: changes that a user wants made to objects before they are restored.
+//! Resource modifiers: user-defined changes to objects before they are restored.
 //!
-//! They are a YAML document in a ConfigMap: rules, each with conditions and with patches of one of
-//! three sorts, as in Velero's `internal/resourcemodifiers`. All rules are matched against the object
-//! as it was before the first one; what they change adds up.
+//! Modifiers are a YAML document in a ConfigMap: rules, each with conditions and with patches of one of three
+//! types, as in Velero's `internal/resourcemodifiers`. All rules are matched against the object as it was before the
+//! first one; their changes accumulate.
 //!
-//! What can be known before the restore begins is refused before it begins. Velero finds a broken
-//! pattern, a broken patch or a rule without patches only at the first object that it meets.
+//! Errors that can be detected before the restore begins are refused before it begins. Velero detects an invalid
+//! pattern, an invalid patch or a rule without patches only at the first matching object.
 
 mod condition;
 mod json;
@@ -29,91 +29,91 @@ use json::Operation;
 pub use json::PatchError;
 pub use strategic::StrategicError;
 
-/// The only version of the document.
+/// The only supported version of the document.
 const VERSION: &str = "v1";
 
-/// What a document says, compiled.
+/// A compiled document.
 #[derive(Clone, Debug)]
 pub struct Modifiers {
     rules: Vec<Rule>,
 }
 
-/// Why a document cannot be used.
+/// Why a document is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidModifiers {
-    /// The ConfigMap must hold the document and nothing else.
+    /// The ConfigMap does not have exactly one key.
     #[error("expected exactly one key in the data of the ConfigMap, found {0}")]
     Keys(usize),
-    /// It is no YAML, or not that of modifiers.
+    /// The document is not YAML, or does not have the structure of modifiers.
     #[error("failed to decode yaml data into resource modifiers, err: {0}")]
     Yaml(String),
-    /// The version is another one.
+    /// The version is not supported.
     #[error("unsupported resource modifier version {0}")]
     Version(String),
-    /// There is nothing to do.
+    /// The document has no rules.
     #[error("resource modifier rules cannot be empty")]
     NoRules,
-    /// A rule is for no kind.
+    /// A rule has no group and resource.
     #[error("groupResource cannot be empty")]
     NoGroupResource,
-    /// A rule has patches of several sorts.
+    /// A rule has patches of several types.
     #[error("only one of patches, mergePatches, strategicPatches can be specified")]
     MixedPatchTypes,
     /// A rule has no patches.
     #[error("no patch data found for {0}: expected patches, mergePatches or strategicPatches")]
     NoPatches(String),
-    /// A patch does not say what to do.
+    /// A patch has no operation.
     #[error("operation cannot be empty")]
     NoOperation,
-    /// A patch wants something that is not possible.
+    /// A patch has an unknown operation.
     #[error("unsupported operation {0}")]
     Operation(String),
-    /// A patch, or a condition, does not say where.
+    /// A patch or a condition has no path.
     #[error("path cannot be empty")]
     NoPath,
-    /// A path is none.
+    /// A path is invalid.
     #[error("{0:?} is no JSON pointer: expected one as in /metadata/labels/app")]
     Path(String),
-    /// The value of a patch or condition looks like JSON and is none.
+    /// The value of a patch or condition looks like JSON but is invalid.
     #[error("the value for {path} is not valid JSON: {reason}")]
     Value {
-        /// What the value is for.
+        /// Path of the patch or condition.
         path: String,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
-    /// A merge patch cannot be read.
+    /// A merge patch cannot be parsed.
     #[error("the patchData of a rule for {resource} cannot be read: {reason}")]
     PatchData {
-        /// What the rule is for.
+        /// Resource of the rule.
         resource: String,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
-    /// A pattern of kinds or namespaces is none.
+    /// A pattern of kinds or namespaces is invalid.
     #[error(transparent)]
     Glob(#[from] InvalidGlob),
-    /// A pattern of names is none.
+    /// A pattern of names is invalid.
     #[error("invalid resourceNameRegex {pattern:?}: {reason}")]
     Regex {
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The parse error.
         reason: String,
     },
-    /// A label selector is none.
+    /// A label selector is invalid.
     #[error("error in creating label selector {0}")]
     Selector(#[from] InvalidSelector),
 }
 
 impl InvalidModifiers {
-    /// Whether the document could be read, and only says what it must not.
+    /// True if the document could be decoded, and only its content is invalid.
     pub fn is_decoded(&self) -> bool {
         !matches!(self, Self::Keys(_) | Self::Yaml(_))
     }
 }
 
-/// Why an object was not changed by a rule that is for it.
+/// Why a matching rule did not change an object.
 #[derive(Debug, thiserror::Error)]
 pub enum ModifyError {
     /// A JSON patch does not apply.
@@ -122,13 +122,13 @@ pub enum ModifyError {
     /// A strategic merge patch does not apply.
     #[error("error in applying Strategic Patch: {0}")]
     Strategic(#[from] StrategicError),
-    /// What it would become is no object of Kubernetes.
+    /// The result would not be a valid Kubernetes object.
     #[error("the patch leaves the object without {0}")]
     Broken(&'static str),
 }
 
 impl Modifiers {
-    /// Reads the data of a ConfigMap.
+    /// Parses the data of a ConfigMap.
     pub fn parse(data: &BTreeMap<String, String>) -> Result<Self, InvalidModifiers> {
         let mut texts = data.values();
         let (Some(text), None) = (texts.next(), texts.next()) else {
@@ -139,13 +139,13 @@ impl Modifiers {
         document.compile()
     }
 
-    /// Whether a rule may be for objects of a kind.
+    /// True if a rule may match objects of a kind.
     pub fn may_apply_to(&self, kind: &GroupResource) -> bool {
         self.rules.iter().any(|rule| rule.conditions.may_apply_to(kind))
     }
 
-    /// Changes an object by all rules that are for it, in order. A rule that fails changes nothing,
-    /// and the others are applied all the same.
+    /// Applies all matching rules to an object, in order. A rule that fails changes nothing, and the others are
+    /// still applied.
     pub fn apply(&self, kind: &GroupResource, object: &mut Value) -> Vec<ModifyError> {
         let before = object.clone();
         let matching = self.rules.iter().filter(|rule| rule.conditions.match_object(kind, &before));
@@ -160,7 +160,7 @@ struct Rule {
     patches: Patches,
 }
 
-/// The patches of a rule, all of one sort.
+/// The patches of a rule, all of one type.
 #[derive(Clone, Debug)]
 enum Patches {
     Json(Vec<Operation>),
@@ -190,7 +190,7 @@ impl Patches {
     }
 }
 
-/// Whether something is still an object of Kubernetes.
+/// Checks that a value is still a Kubernetes object.
 fn check(object: &Value) -> Result<(), ModifyError> {
     for (pointer, name) in [
         ("/apiVersion", "an `apiVersion`"),
@@ -205,7 +205,7 @@ fn check(object: &Value) -> Result<(), ModifyError> {
     Ok(())
 }
 
-/// The document as it is written.
+/// The document as users write it.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Document {

@@ -1,4 +1,4 @@
-//! Namespaces: looked at once, waited for while they go, created where they are missing.
+//! Namespaces: checked once, waited for while they terminate, created if missing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,20 +13,20 @@ use super::outcome::AppliedAction;
 use super::{Context, difference};
 use crate::cluster;
 
-/// How often a namespace that is going is looked at.
+/// Interval between checks of a terminating namespace.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which namespaces are known to be there.
+/// Namespaces that are known to exist.
 #[derive(Debug, Default)]
 pub(super) struct NamespaceCache {
     known: Mutex<HashMap<String, Arc<OnceCell<NamespaceResult>>>>,
 }
 
-/// Whether a namespace can be used, and whether we made it.
+/// Error if a namespace cannot be used; otherwise how it came to exist.
 pub(super) type NamespaceResult = Result<AppliedAction, String>;
 
-/// Restores a Namespace of the backup. If it shares its place with others and is not the one that the place
-/// is made from, what it has and that one does not is told: it is lost.
+/// Restores a Namespace of the backup. If several are mapped to the same target and this is not the one that the
+/// target is created from, reports the labels and annotations that the other one lacks: they are lost.
 pub(super) async fn restore(
     context: &Context,
     id: &ResourceIdentifier,
@@ -51,8 +51,8 @@ pub(super) async fn restore(
     Ok(action)
 }
 
-/// The namespace of the backup that another is made from. Of several that are restored into it, the one that
-/// has its name already, else the first.
+/// The namespace of the backup from which a target namespace is created. If several are mapped to it, the one with
+/// the same name, otherwise the first.
 pub(super) fn base_namespace<'a>(
     context: &'a Context,
     original: &'a str,
@@ -75,8 +75,7 @@ fn namespace_id(name: &str) -> ResourceIdentifier {
     }
 }
 
-/// Makes sure that a namespace is there, under the name that `original` is restored to. Whoever
-/// comes first does it; the others wait for it.
+/// Ensures that the target namespace of `original` exists. The first caller does the work; the others wait for it.
 pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> NamespaceResult {
     let cell = {
         let mut known = context.namespaces.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +108,7 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Namespac
             }
             Some(_) => {
                 termination_wait.get_or_insert_with(|| TerminationWait::start(context, target));
-                // What has been stopped is found out by the next look.
+                // The next check notices a stop.
                 let pause = tokio::time::sleep(POLL_INTERVAL);
                 context.stop.run_until_cancelled(pause).await;
                 continue;
@@ -119,14 +118,14 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Namespac
         let create = || context.cluster.create(&resource, "", &item);
         return match context.rate_limiter.send(create).await {
             Ok(_) => Ok(AppliedAction::Created),
-            // Somebody was faster. It may be on its way out again already.
+            // Another client created the namespace in between. It may already be terminating again.
             Err(error) if error.is_already_exists() && Instant::now() < deadline => continue,
             Err(error) => Err(not_ready_message(&error)),
         };
     }
 }
 
-/// Tells that a namespace is waited for, until it is not any more.
+/// Publishes that the restore waits for a namespace, until dropped.
 struct TerminationWait<'a> {
     context: &'a Context,
     target: &'a str,
@@ -159,18 +158,18 @@ fn not_ready_message(error: &cluster::Error) -> String {
     format!("its namespace cannot be made ready: {error}")
 }
 
-/// The namespace as the backup has it, under the name that it gets; a bare one where it has none.
+/// The namespace from the backup under its target name; a bare one if the backup has none.
 pub(super) fn namespace_item(
     context: &Context,
     original: &str,
     target: &str,
 ) -> Result<Item, String> {
     let resource = context.served_api().resources.core("namespaces").cloned();
-    // One that cannot be read is told where it is restored itself.
+    // A Namespace that cannot be read is reported when it is restored itself.
     let stored = resource.and_then(|kind| context.contents.object(&kind, None, "", original).ok());
     let stored = stored.and_then(|object| object.item.parse::<Value>().ok());
-    // Labels and annotations, and nothing else, as Velero does it: a finalizer would wait for a controller that
-    // may not be there, and the namespace could never be deleted.
+    // Only labels and annotations, as in Velero: a finalizer would wait for a controller that may not exist, and
+    // the namespace could never be deleted.
     let mut metadata = json!({"name": target});
     for field in ["labels", "annotations"] {
         let stored_map = stored.as_ref().and_then(|stored| stored.pointer("/metadata")?.get(field));

@@ -1,12 +1,11 @@
-//! In which order kinds are restored.
+//! Restore order of kinds.
 //!
-//! Kinds enter, [`Step`]s leave. What is in one step may be restored side by side; a step begins
-//! when the one before it has ended. Velero restores everything in one row; here all that nobody
-//! gave a priority is one step.
+//! Kinds are sorted into [`Step`]s. The kinds of one step may be restored concurrently; a step begins when the
+//! previous one has ended. Velero restores everything sequentially; here all kinds without a priority form one step.
 //!
-//! Two ends are fixed, unless the priorities name these kinds. Definitions and namespaces come
-//! first, since nothing else can be without them. What stands between the API server and every
-//! write comes last: a webhook whose pods are not running yet would refuse all that follows.
+//! Both ends are fixed, unless the priorities name these kinds. CustomResourceDefinitions and namespaces come
+//! first, since everything else depends on them. Kinds that intercept writes to the API server come last: a
+//! webhook whose pods are not running yet would refuse everything that follows.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,8 +16,8 @@ use crate::resource::{GroupResource, Resources};
 const DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 const NAMESPACES: &str = "namespaces";
 
-/// Kinds that come after all others, step by step. APIServices before webhooks, which may watch
-/// over them too.
+/// Kinds that come after all others, step by step. APIServices come before webhooks, since webhooks may
+/// intercept them too.
 const LAST_KINDS: [&[&str]; 2] = [
     &["apiservices.apiregistration.k8s.io"],
     &[
@@ -27,10 +26,10 @@ const LAST_KINDS: [&[&str]; 2] = [
     ],
 ];
 
-/// What separates the two lists in a text.
+/// Separates the two lists in the flag.
 const SEPARATOR: &str = "-";
 
-/// Kinds that come first and kinds that come last, as users spell them. The default is Velero's.
+/// Kinds to restore first and last, in the user's spelling. The default is Velero's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Priorities {
     /// First, in this order.
@@ -79,7 +78,7 @@ impl Default for Priorities {
     }
 }
 
-/// A text that is no list of priorities.
+/// A text that is not a valid list of priorities.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPriorities {
     /// More than one `-`.
@@ -87,12 +86,12 @@ pub enum InvalidPriorities {
         "{0:?} has more than one {SEPARATOR:?}: what comes first, one {SEPARATOR:?}, what comes last"
     )]
     Separators(String),
-    /// Nothing between two commas.
+    /// An empty name between two commas.
     #[error("{0:?} has an empty name between its commas")]
     Empty(String),
 }
 
-/// Reads `a,b,-,c`: a and b first, c last, all others in between. An empty text is the default.
+/// Parses `a,b,-,c`: a and b first, c last, all others in between. An empty text is the default.
 impl FromStr for Priorities {
     type Err = InvalidPriorities;
 
@@ -126,33 +125,33 @@ impl fmt::Display for Priorities {
     }
 }
 
-/// Kinds that may be restored side by side.
+/// Kinds that may be restored concurrently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Where in the restore it is.
+    /// Position in the restore.
     pub stage: Stage,
-    /// The kinds, in the order of their names.
+    /// The kinds, sorted by name.
     pub kinds: Vec<GroupResource>,
 }
 
-/// Where in a restore a step is.
+/// Position of a step in the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Definitions of custom resources. After it the cluster may know more kinds.
+    /// CustomResourceDefinitions. After this stage the cluster may serve more kinds.
     Definitions,
     /// Namespaces.
     Namespaces,
-    /// A kind that comes early.
+    /// A kind with high priority.
     High,
-    /// All that nobody gave a priority.
+    /// All kinds without a priority.
     Rest,
-    /// A kind that comes late.
+    /// A kind with low priority.
     Low,
-    /// What may refuse everything that comes after it.
+    /// Kinds that may block every later write.
     Last,
 }
 
-/// Puts kinds into an order. Each of them is in exactly one step.
+/// Sorts kinds into steps. Each kind is in exactly one step.
 pub fn steps<'a>(
     kinds: impl IntoIterator<Item = &'a GroupResource>,
     priorities: &Priorities,
@@ -183,7 +182,7 @@ pub fn steps<'a>(
     steps
 }
 
-/// Takes the kinds that some names stand for.
+/// Removes and returns the kinds that some names refer to.
 fn take_kinds<'a>(
     remaining: &mut BTreeSet<&'a GroupResource>,
     names: &[&str],
@@ -203,8 +202,7 @@ fn take_kinds<'a>(
     matched
 }
 
-/// Whether a name stands for a kind that the cluster does not know: its plural, with its group or
-/// without.
+/// True if a name refers to a kind that the cluster does not serve: its plural, with or without its group.
 fn is_named(kind: &GroupResource, name: &str) -> bool {
     let (resource, group) = name.split_once('.').unwrap_or((name, ""));
     kind.resource == resource && kind.group.starts_with(group)

@@ -1,25 +1,25 @@
-//! What became of each item, for `-resource-list.json.gz`.
+//! Result of each item, for `-resource-list.json.gz`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_store::file::ResourceList;
 
-/// What was done with an item.
+/// Action taken for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AppliedAction {
-    /// It was created.
+    /// The object was created.
     Created,
-    /// It was there and was changed.
+    /// The object existed and was changed.
     Updated,
-    /// It could not be restored.
+    /// The item could not be restored.
     Failed,
-    /// It was there, or was not to be restored.
+    /// The object existed, or the item was not to be restored.
     Skipped,
 }
 
 impl AppliedAction {
-    /// As Velero writes it.
+    /// Velero's spelling.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -30,10 +30,10 @@ impl AppliedAction {
     }
 }
 
-/// What was done with all items.
+/// Results of all items.
 #[derive(Debug, Default)]
 pub(super) struct ItemOutcomes {
-    /// By kind, namespace and name, under the names that they have now.
+    /// By kind, namespace and name in the cluster.
     all: Mutex<ByKind>,
 }
 
@@ -52,12 +52,12 @@ impl ItemOutcomes {
         self.lock().entry(format!("{api_version}/{kind}")).or_default().insert(key, action);
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub(super) fn count(&self) -> usize {
         self.lock().values().map(BTreeMap::len).sum()
     }
 
-    /// Whether an item of a kind was created or changed.
+    /// True if an object of a kind was created or changed.
     pub(super) fn has_written(&self, kind: &str) -> bool {
         let written = |action: &AppliedAction| {
             matches!(action, AppliedAction::Created | AppliedAction::Updated)
@@ -65,7 +65,7 @@ impl ItemOutcomes {
         self.lock().iter().any(|(name, items)| name.ends_with(kind) && items.values().any(written))
     }
 
-    /// The file.
+    /// Contents of the resource list file.
     pub(super) fn list(&self) -> ResourceList {
         let format_item =
             |((namespace, name), action): (&(String, String), &AppliedAction)| match namespace

@@ -1,20 +1,19 @@
-//! What a restore would do, found out without doing it.
+//! Dry run of a restore: the expected outcome of each item, without changes to the cluster.
 //!
-//! Items go through the same stages as in a restore, up to the object that would be written. Then the
-//! API server is asked with a dry-run request: what it says is what it would say, with its defaults,
-//! its validation and its admission. Out comes an [`PlanEntry`] for each item, with a [`PlanVerdict`] and the
-//! reason.
+//! Items go through the same stages as in a restore, up to the object that would be written. This object is sent to
+//! the API server in a dry-run request, so that the answer is the real one, with defaults, validation and
+//! admission. The result is a [`PlanEntry`] for each item, with a [`PlanVerdict`] and the reason.
 //!
-//! # What is not validated
-//! An object that the API server cannot judge before others are there: in a namespace that does not
-//! exist yet, of a kind whose definition is restored with it, a pod whose service account is. The
-//! same goes for what the user may not do, or a webhook that does not take part in dry runs.
+//! # Items that are not validated
+//! The API server cannot judge an object that depends on others which do not exist yet: an object in a namespace
+//! that is restored with it, of a kind whose definition is, or a pod whose service account is. The same applies to
+//! requests that the user is not permitted to make, and to webhooks that do not support dry runs.
 //!
-//! # What a plan cannot know
-//! - What plugins make of snapshots: that a volume would be made from one is told, and nobody is asked.
-//! - What actions of plugins do, and the built-in ones that look something up ([`RestorePlan::not_run`]).
-//! - What many objects come to together, such as a quota that the last one of them exceeds.
-//! - What happens in the cluster meanwhile.
+//! # Limits of a plan
+//! - Volumes from snapshots: the plan names the snapshot, but does not ask the plugin.
+//! - Actions of plugins, and built-in actions that look something up, do not run ([`RestorePlan::not_run`]).
+//! - Combined effects of many objects, such as a quota that the last of them exceeds, do not show.
+//! - Changes to the cluster between plan and restore are unknown.
 
 mod namespace_state;
 mod refusal;
@@ -53,94 +52,94 @@ use crate::selection::{self, Action};
 use namespace_state::{NamespaceState, NamespaceStates};
 use refusal::PlannedDependencies;
 
-/// What a plan is made from.
+/// Inputs of a plan.
 pub struct Run {
-    /// What is to be restored.
+    /// The validated request.
     pub request: Request,
-    /// Into what. It must keep nothing of what is written:
+    /// The target cluster. It must not persist any write:
     /// [`ApiServer::dry_run`](crate::cluster::ApiServer::dry_run).
     pub cluster: Arc<dyn Cluster>,
     /// The archive of the backup.
     pub contents: Contents,
-    /// What the backup says of volumes.
+    /// Volume information of the backup.
     pub volumes: BackupVolumes,
-    /// How much at a time.
+    /// Concurrency limits and timeouts.
     pub options: Options,
 }
 
-/// What a restore would do.
+/// Expected outcome of a restore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RestorePlan {
-    /// What would become of each item, in the order of the restore.
+    /// Expected outcome of each item, in restore order.
     pub entries: Vec<PlanEntry>,
-    /// What the restore would tell beyond that.
+    /// Further warnings and errors that the restore would report.
     pub results: Results,
-    /// The built-in actions that select some of the items and were not run.
+    /// Built-in actions that select some of the items and did not run.
     pub not_run: Vec<String>,
 }
 
 impl RestorePlan {
-    /// How many items have a verdict.
+    /// Number of items with a verdict.
     pub fn count(&self, verdict: PlanVerdict) -> usize {
         self.entries.iter().filter(|entry| entry.verdict == verdict).count()
     }
 
-    /// Whether something would go wrong.
+    /// True if the restore would report errors.
     pub fn would_fail(&self) -> bool {
         self.count(PlanVerdict::Refuse) > 0 || self.results.errors.count() > 0
     }
 }
 
-/// What would become of an item.
+/// Expected outcome of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanEntry {
-    /// What it is in the backup.
+    /// Identity in the backup.
     pub id: ResourceIdentifier,
-    /// What it becomes, as far as that is known.
+    /// Resulting object, as far as known.
     pub target: Option<PlanTarget>,
-    /// What would happen to it.
+    /// Expected outcome.
     pub verdict: PlanVerdict,
-    /// Why. Empty where there is nothing to say.
+    /// Reason for the verdict; may be empty.
     pub reason: String,
 }
 
-/// What an item becomes.
+/// Object that an item becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanTarget {
-    /// The version of its API.
+    /// API version.
     pub api_version: String,
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its namespace; empty for what lives in none.
+    /// Namespace; empty for cluster-scoped objects.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
-/// What would happen to an item.
+/// Expected outcome of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PlanVerdict {
-    /// It would be created.
+    /// The object would be created.
     Create,
-    /// It is there and would be changed.
+    /// The object exists and would be changed.
     Update,
-    /// It would be left as it is, or left out.
+    /// The object would stay unchanged, or would not be restored.
     Skip,
-    /// It cannot be restored.
+    /// The item cannot be restored.
     Refuse,
-    /// Nobody can say yet.
+    /// The API server cannot validate the object yet.
     NotValidated,
 }
 
 impl PlanVerdict {
-    /// All of them.
+    /// All verdicts.
     pub const ALL: [Self; 5] =
         [Self::Create, Self::Update, Self::Skip, Self::Refuse, Self::NotValidated];
 }
 
-/// Finds out what a restore would do.
+/// Plans a restore.
 pub async fn run(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
-    // Boxed, since everything that a restore needs goes through it.
+    // Boxed, because the future holds the whole state of a restore.
     Box::pin(plan_restore(run, now)).await
 }
 
@@ -192,7 +191,7 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
     Ok(RestorePlan { entries, results: report.results(), not_run: not_run.into_iter().collect() })
 }
 
-/// Puts entries in the order of the restore; within a step by their names.
+/// Sorts entries in restore order; within a step by name.
 fn sort(entries: &mut [PlanEntry], priorities: &Priorities, resources: &Resources) {
     let kind = |entry: &PlanEntry| GroupResource::new(&entry.id.group, &entry.id.resource);
     let kinds: BTreeSet<GroupResource> = entries.iter().map(kind).collect();
@@ -205,7 +204,7 @@ fn sort(entries: &mut [PlanEntry], priorities: &Priorities, resources: &Resource
     });
 }
 
-/// What was found out about an item.
+/// Verdict on an item, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     verdict: PlanVerdict,
@@ -218,25 +217,25 @@ impl Finding {
     }
 }
 
-/// Looks at items instead of restoring them.
+/// Visitor that plans items instead of restoring them.
 struct Planner {
-    /// Actions that are not run.
+    /// Actions that do not run.
     skipped_actions: Vec<Action<dyn RestoreItemAction>>,
     namespaces: NamespaceStates,
     findings: Mutex<PlanFindings>,
 }
 
-/// What was found out so far.
+/// Findings so far.
 #[derive(Default)]
 struct PlanFindings {
     entries: Vec<PlanEntry>,
     not_run: BTreeSet<String>,
     planned: PlannedDependencies,
-    /// The places of items that others may come to as well.
+    /// Targets of items that may collide with those of other items.
     occupied: HashMap<(GroupResource, String, String), ResourceIdentifier>,
 }
 
-/// What would become of an item whose place another item of the same restore takes.
+/// Finding for an item whose target another item of the same restore occupies.
 fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifier) -> Finding {
     let ItemRestore { context, id, .. } = item;
     let is_claim = id.group.is_empty() && id.resource == "persistentvolumeclaims";
@@ -297,7 +296,7 @@ impl Visitor for Planner {
 }
 
 impl Planner {
-    /// Why an item cannot be read. One of a kind that comes with the restore can be, later.
+    /// Finding for an item that cannot be read. An item of a kind that the restore defines can be read later.
     fn not_found(&self, item: &ItemRestore<'_>, error: String) -> Finding {
         let ItemRestore { context, served_api, id, .. } = item;
         let kind = GroupResource::new(&id.group, &id.resource);
@@ -311,7 +310,7 @@ impl Planner {
         Finding::new(PlanVerdict::Refuse, error)
     }
 
-    /// What is to be said of an item of a kind that the cluster does not serve yet, if it will.
+    /// Finding for an item of a kind that the cluster does not serve yet but will.
     fn not_served(&self, item: &ItemRestore<'_>) -> Option<Finding> {
         let error = item.not_served.as_ref()?;
         let finding = self.not_found(item, error.to_string());
@@ -350,13 +349,13 @@ impl Planner {
         }
     }
 
-    /// Takes the place of an item. Returns the item that has it, if another does.
+    /// Claims the target of an item. Returns the other item that occupies it, if any.
     fn claim_place(
         &self,
         id: &ResourceIdentifier,
         ready: &ReadyObject,
     ) -> Option<ResourceIdentifier> {
-        // What notes nothing is the only one that comes to its place.
+        // Only objects with a recorded origin can collide with others.
         collision::origin_item(&ready.value)?;
         let name = ready.value.pointer("/metadata/name").and_then(Value::as_str);
         let key = (
@@ -369,7 +368,7 @@ impl Planner {
         (holder != id).then(|| holder.clone())
     }
 
-    /// None if what is to be said of it is said already.
+    /// `None` if the namespace has been reported already.
     async fn check_namespace(&self, item: &ItemRestore<'_>) -> Option<Finding> {
         let (_, _, target) = item.target.as_ref()?;
         match self.namespace_state(item.context, &item.id.name, target).await {
@@ -382,7 +381,7 @@ impl Planner {
         }
     }
 
-    /// Asks the API server what it would do with an object.
+    /// Sends an object to the API server as a dry-run create.
     async fn dry_run_create(&self, context: &Context, ready: &ReadyObject) -> Finding {
         let ReadyObject { resource, namespace, value, .. } = ready;
         let item = match Item::from_object(value) {
@@ -399,7 +398,7 @@ impl Planner {
         }
     }
 
-    /// Compares an object with the one that seems to be there.
+    /// Compares an object with the one that seems to exist.
     async fn compare_existing(
         &self,
         context: &Context,
@@ -480,7 +479,7 @@ impl Planner {
         findings.entries.push(PlanEntry { id: id.clone(), target, verdict, reason });
     }
 
-    /// Notes the actions that a restore would show an object to.
+    /// Records the actions that a restore would run on an object.
     fn record_skipped_actions(&self, object: &Object) {
         for action in self.skipped_actions.iter().filter(|action| action.selects(object)) {
             self.findings().not_run.insert(action.name.to_string());

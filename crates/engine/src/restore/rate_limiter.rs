@@ -1,11 +1,10 @@
-//! How many requests the API server gets at a time, and how many bytes of items are in memory.
+//! Limits the concurrent requests to the API server, and the bytes of items in memory.
 //!
-//! The number of requests starts at a limit and is halved whenever the API server says that it has too
-//! much to do; with each round of requests that went well it grows again by one. Whoever waits for
-//! another item holds no place here.
+//! The number of requests starts at a limit and is halved whenever the API server reports that it is overloaded; each
+//! round of successful requests increases it by one. A task that waits for another item occupies no slot here.
 //!
-//! Most items are small, and many of them are worked on side by side. Of large ones there is only
-//! [room](Pace::room) for a few.
+//! Most items are small, and many of them are processed concurrently. Large items are limited to a few by
+//! [`RateLimiter::reserve_memory`].
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,18 +13,18 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cluster::{Error, Result};
 
-/// How often a request is made that the API server is too busy for, or that did not reach it.
+/// Maximum number of attempts if the API server is too busy or cannot be reached.
 const MAX_ATTEMPTS: u32 = 12;
-/// The pause before the second try; it doubles.
+/// Backoff before the second attempt; it doubles.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// The longest pause.
+/// Maximum backoff.
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// How large the items in work may be together, in KiB. Each is in memory several times over: as it
-/// was stored, as JSON before and after the actions, as a request and as its answer.
+/// Maximum total size of the items in progress, in KiB. Each is in memory several times: as stored, as JSON before and
+/// after the actions, as a request and as its answer.
 const MEMORY_KIB: u32 = 8 << 10;
 
-/// A limit that learns.
+/// An adaptive limit.
 #[derive(Debug)]
 pub(super) struct RateLimiter {
     memory: Semaphore,
@@ -33,18 +32,18 @@ pub(super) struct RateLimiter {
     state: Mutex<State>,
 }
 
-/// How many places there are, and should be.
+/// Actual and intended number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     limit: usize,
     highest: usize,
-    /// Requests that went well since the last change.
+    /// Successful requests since the last change.
     good: usize,
-    /// Places that should go but are taken.
+    /// Slots to remove that are still in use.
     permits_to_remove: usize,
 }
 
-/// What follows for the places.
+/// Change of the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimitChange {
     Same,
@@ -82,17 +81,17 @@ impl RateLimiter {
         }
     }
 
-    /// Waits for room for an item of so many bytes, which is free again when this is dropped. One that
-    /// is larger than all the room has it for itself.
+    /// Waits for memory for an item of this size, which is released on drop. An item that is larger than the total gets
+    /// all of it.
     ///
-    /// It must be asked for before anything that another item may wait for.
+    /// Must be called before acquiring anything that another item may wait for.
     pub(super) async fn reserve_memory(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let kib = u32::try_from(bytes.div_ceil(1 << 10)).unwrap_or(MEMORY_KIB).clamp(1, MEMORY_KIB);
         self.memory.acquire_many(kib).await.ok()
     }
 
-    /// Makes a request, again where the API server is too busy or did not answer. So it must be one
-    /// that may be made twice.
+    /// Sends a request, and retries if the API server is too busy or does not answer. The request must be
+    /// idempotent.
     pub(super) async fn send<T, F>(&self, mut request: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -130,8 +129,8 @@ impl RateLimiter {
         outcome
     }
 
-    /// Gives a place back, unless there should be fewer: one that is given back goes to who waits for
-    /// it, and cannot be taken away any more.
+    /// Releases a slot, unless the number of slots is to shrink: a released slot passes to the next waiter at once and
+    /// cannot be removed any more.
     fn release(&self, permit: SemaphorePermit<'_>, change: LimitChange) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match change {
@@ -147,7 +146,7 @@ impl RateLimiter {
     }
 }
 
-/// Whether a request may be made again with hope.
+/// True if a retry may succeed.
 fn is_retryable(error: &Error) -> bool {
     match error {
         Error::Refused { code, .. } => matches!(code, 429 | 502 | 503 | 504),
@@ -203,7 +202,7 @@ mod tests {
             let at_once = now.fetch_add(1, Ordering::Relaxed) + 1;
             tokio::time::sleep(Duration::from_millis(10)).await;
             now.fetch_sub(1, Ordering::Relaxed);
-            // The first sixteen find it busy.
+            // The first sixteen requests find the server busy.
             if calls.fetch_add(1, Ordering::Relaxed) < 16 {
                 return Err(Error::Refused {
                     code: 429,

@@ -1,16 +1,15 @@
-//! From a Restore resource to a [`Request`] that cannot be wrong.
+//! Converts a Restore into a validated [`Request`].
 //!
-//! Pure: what the server looked up enters as [`Facts`], what it is configured with as [`Defaults`].
-//! Out comes the Restore with every default filled in, and either the request or what is wrong with
-//! it. Rules, their order and their words are those of Velero's `validateAndComplete`, so that
-//! scripts which look for the words find them.
+//! Pure: the server's lookups come in as [`Facts`], its configuration as [`Defaults`]. The result is the Restore
+//! with all defaults filled in, and either the request or the list of errors. Rules, their order and their
+//! messages are those of Velero's `validateAndComplete`, so that scripts which match the messages keep working.
 //!
-//! Beyond Velero's, what would only fail later, or be ignored without a word, is refused here:
-//! selectors and patterns that are none, targets that are no namespaces, backups that have no archive yet
-//! or are being deleted, modifiers that are in no ConfigMap, and resource policies, which this version
-//! does not know for restores.
+//! Beyond Velero's rules, validation refuses everything that would only fail later or be ignored silently:
+//! invalid selectors and patterns, targets that are not valid namespaces, backups that have no archive yet or are
+//! being deleted, modifiers without a ConfigMap, and resource policies, which this version does not support for
+//! restores.
 //!
-//! A restore that has begun can be prepared again, for a server that takes it up after a restart.
+//! A restore that has started can be prepared again, for a server that resumes it after a restart.
 
 mod lists;
 mod source;
@@ -40,30 +39,30 @@ use crate::operation::record::RunRef;
 use crate::selector::Selector;
 pub use source::source_backup;
 
-/// `"true"` on a Restore that may create claims whose data it cannot bring back.
+/// `"true"` on a Restore that may create claims whose data it cannot restore.
 pub const ALLOW_EMPTY_VOLUMES: &str = "bowline.io/allow-empty-volumes";
 
-/// `"true"` on a Restore that may restore what can be read of an archive that is damaged.
+/// `"true"` on a Restore that may restore the readable part of a damaged archive.
 pub const ALLOW_DAMAGED_ARCHIVE: &str = "bowline.io/allow-damaged-archive";
 
-/// What the server looked up for a Restore.
+/// The server's lookups for a Restore.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The backup that the Restore names, if it is there; or all backups of the schedule that it
-    /// names. Or why they could not be looked up.
+    /// The backup that the Restore names, if it exists, or all backups of the schedule that it names. Otherwise
+    /// the lookup error.
     pub backups: Result<Vec<Backup>, String>,
-    /// The storage location of the backup that [`source_backup()`] finds among them.
+    /// The storage location of the backup that [`source_backup()`] selects among them.
     pub location: Lookup<BackupStorageLocation>,
-    /// The data of the ConfigMap that `spec.resourceModifier` names. Not looked at without it.
+    /// The data of the ConfigMap that `spec.resourceModifier` names. Ignored if the field is not set.
     pub modifiers: Lookup<BTreeMap<String, String>>,
 }
 
-/// What the server is configured with. The defaults are Velero's.
+/// Configuration of the server. The defaults are Velero's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    /// How long an operation of a plugin may take.
+    /// Timeout of a plugin's operation.
     pub item_operation_timeout: Duration,
-    /// How long anything else may take that is waited for.
+    /// Timeout of all other waits.
     pub resource_timeout: Duration,
 }
 
@@ -76,92 +75,92 @@ impl Default for Defaults {
     }
 }
 
-/// A Restore that was looked at.
+/// A Restore after validation.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The Restore with its defaults filled in, to be written back: its spec, and of the status
-    /// what is known before the run. Its phase is not touched.
+    /// The Restore with its defaults filled in, to be written back: its spec, and the part of the status that is
+    /// known before the run. The phase is unchanged.
     pub restore: Restore,
-    /// What to do, or what is wrong with it.
+    /// The request, or the validation errors.
     pub outcome: Result<Request, Vec<String>>,
 }
 
-/// What to restore, and how. Everything in it has been checked.
+/// Validated parameters of a restore.
 #[derive(Debug)]
 pub struct Request {
     /// The name of the restore.
     pub name: RestoreName,
-    /// What tells it from another of that name.
+    /// Distinguishes the restore from others of the same name.
     pub uid: RunUid,
     /// The namespace of the Restore.
     pub namespace: String,
-    /// The Restore, as plugins see it.
+    /// The Restore, as passed to plugins.
     pub restore: Encoded<Restore>,
     /// The name of the backup.
     pub backup_name: BackupName,
     /// The backup.
     pub backup: Backup,
-    /// Which kinds, namespaces and labels.
+    /// Filters by kind, namespace and label.
     pub filter: filter::Spec,
-    /// Namespaces to restore into, by namespace of the backup.
+    /// Target namespaces, by namespace of the backup.
     pub namespace_mapping: BTreeMap<String, String>,
-    /// Whether services keep their node ports.
+    /// True if Services keep their node ports.
     pub preserve_node_ports: bool,
-    /// What happens to volumes.
+    /// Treatment of volumes.
     pub volumes: VolumeOptions,
-    /// Whether what can be read of a damaged archive is restored. Else nothing is.
+    /// True if the readable part of a damaged archive is restored. Otherwise nothing is.
     pub allow_damaged: bool,
-    /// What happens to objects that are there already.
+    /// Treatment of objects that already exist.
     pub existing: ExistingObjectPolicy,
-    /// Changes to make to objects.
+    /// Resource modifiers.
     pub modifiers: Option<Modifiers>,
-    /// Commands and init containers to run in pods.
+    /// Exec and init hooks for pods.
     pub hooks: RestoreHooks,
-    /// How long things may take.
+    /// Timeouts.
     pub timeouts: Timeouts,
 }
 
-/// What happens to an object that is in the cluster already, and differs.
+/// Treatment of an object that already exists in the cluster and differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExistingObjectPolicy {
-    /// Nobody said. It stays, with a warning.
+    /// Not specified. The object stays, with a warning.
     Unset,
-    /// It stays, with a warning.
+    /// The object stays, with a warning.
     Keep,
-    /// It is made like the one in the backup.
+    /// The object is updated to match the backup.
     Update,
 }
 
-/// How long things may take.
+/// Timeouts of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// An operation of a plugin.
+    /// Operation of a plugin.
     pub item_operation: time::Duration,
-    /// Anything else that is waited for.
+    /// All other waits.
     pub resource: time::Duration,
 }
 
-/// The namespaces of a backup that are restored.
+/// Namespaces of a backup that are restored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SelectedNamespaces {
     /// Their names in the backup, in order.
     pub names: Vec<String>,
-    /// What a user should know: namespaces that were asked for and are not there.
+    /// Warnings for the user: requested namespaces that the backup does not contain.
     pub warnings: Vec<String>,
 }
 
 impl Request {
-    /// The run, as its operations name it.
+    /// Identity of the run, as recorded in its operations.
     pub fn run_identity(&self) -> RunRef<'_> {
         RunRef { name: self.name.as_str(), uid: self.uid.as_str() }
     }
 
-    /// The namespace that something is restored into.
+    /// Target namespace of a namespace of the backup.
     pub fn target<'a>(&'a self, namespace: &'a str) -> &'a str {
         self.namespace_mapping.get(namespace).map_or(namespace, String::as_str)
     }
 
-    /// Looks up what the patterns of a user stand for in a backup.
+    /// Resolves the user's namespace patterns against a backup.
     pub fn namespaces(&self, contents: &Contents) -> SelectedNamespaces {
         let names = contents.namespaces();
         let mut selected = select_namespaces(&self.filter.namespaces, &names);
@@ -173,7 +172,7 @@ impl Request {
     }
 }
 
-/// Fills in the defaults of a Restore and checks it.
+/// Fills in the defaults of a Restore and validates it.
 pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Timestamp) -> Prepared {
     let mut restore = restore.clone();
     if restore.spec.item_operation_timeout.is_zero() {
@@ -193,7 +192,7 @@ pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Times
     Prepared { restore, outcome }
 }
 
-/// All of a [`Request`] but the Restore, which is not finished yet.
+/// A [`Request`] without the Restore, which is not complete yet.
 struct CheckedRequest {
     name: RestoreName,
     uid: RunUid,
@@ -205,7 +204,7 @@ struct CheckedRequest {
     timeouts: Timeouts,
 }
 
-/// Checks rule by rule. None if a rule was broken after which nothing can be checked.
+/// Checks rule by rule. `None` if a broken rule prevents all further checks.
 fn request(
     restore: &mut Restore,
     facts: &Facts,
@@ -217,7 +216,7 @@ fn request(
     let timeouts = timeouts(spec, defaults, errors);
     lists::check_mapping(&spec.namespace_mapping, errors);
     let identity = identity(restore, errors);
-    // One that has begun has both: the schedule, and the backup that was chosen.
+    // A restore that has started has both: the schedule, and the backup that was chosen.
     if !has_started(restore) && spec.backup_name.is_empty() == spec.schedule_name.is_empty() {
         errors.push(
             "Either a backup or schedule must be specified as a source for the restore, but not \
@@ -230,7 +229,7 @@ fn request(
     let existing = existing(spec, errors);
     let backup = source::resolve_backup(restore, facts, errors)?;
     collect_error(source::check_location(&backup, &facts.location), errors)?;
-    // One that has begun may need its archive no more; if it does, it finds out.
+    // A restore that has started may not need its archive any more; if it does, the download reports the problem.
     if !has_started(restore) {
         collect_error(source::check_phase(&backup), errors)?;
     }
@@ -362,7 +361,7 @@ fn check_hooks(hooks: &RestoreHooks, errors: &mut Vec<String>) {
     }
 }
 
-/// Whether something has what an init container needs.
+/// True if a value has the fields that an init container needs.
 fn is_container(container: &Value) -> bool {
     let has_text = |field: &str| {
         container.get(field).and_then(Value::as_str).is_some_and(|text| !text.is_empty())
@@ -385,7 +384,7 @@ fn existing(spec: &RestoreSpec, errors: &mut Vec<String>) -> ExistingObjectPolic
     }
 }
 
-/// A policy that is not followed would restore more than was asked for.
+/// Refuses resource policies: ignoring a policy would restore more than the user asked for.
 fn check_resource_policy(spec: &RestoreSpec) -> Result<(), String> {
     match &spec.resource_policy {
         None => Ok(()),
@@ -423,18 +422,18 @@ fn modifiers(
     }
 }
 
-/// What a check that ends all others came to.
+/// Result of a check that ends all others if it fails.
 fn collect_error<T>(outcome: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
     outcome.map_err(|error| errors.push(error)).ok()
 }
 
-/// The namespaces of a backup that lists select.
+/// Namespaces of a backup that the lists select.
 fn select_namespaces(lists: &filter::Lists, names: &[&str]) -> SelectedNamespaces {
     let included: Globs = lists.included.iter().cloned().collect();
     let excluded: Globs = lists.excluded.iter().cloned().collect();
     let is_selected =
         |name: &&&str| (included.is_empty() || included.matches(name)) && !excluded.matches(name);
-    // An empty name is one that Velero lets pass: it stands for no namespace.
+    // Velero accepts an empty name: it matches no namespace.
     let missing = lists.included.iter().filter(|glob| {
         !glob.as_str().is_empty()
             && !glob.is_everything()

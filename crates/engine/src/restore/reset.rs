@@ -1,9 +1,9 @@
-//! From an object of a backup to one that can be created.
+//! Turns an object of a backup into one that can be created.
 //!
-//! Pure functions on the JSON of an object. They take away what belonged to the object's former
-//! life, as Velero's `resetMetadataAndStatus` does. `managedFields` stay until the actions have seen the
-//! object: by them the action for Services knows which ports somebody chose, and plugins may ask them as
-//! well. Then [`remove_managed_fields`] takes them away, and says whether they are to be written back.
+//! Pure functions on the JSON of an object. They remove the fields that belong to the object's former existence, as
+//! Velero's `resetMetadataAndStatus` does. `managedFields` stay until the actions have seen the object: the action for
+//! Services uses them to recognise the ports that a user chose, and plugins may use them as well. Then
+//! [`remove_managed_fields`] removes them, and returns them if they are to be written back.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 pub use volume_policy::{SavedData, VolumeDecision, VolumeOptions, decide_volume};
 
-/// What of an object's metadata is not brought back. Labels, annotations and finalizers are.
+/// Metadata fields that are not restored. Labels, annotations and finalizers are.
 const RESET_METADATA_FIELDS: [&str; 9] = [
     "generateName",
     "selfLink",
@@ -29,17 +29,17 @@ const RESET_METADATA_FIELDS: [&str; 9] = [
     "ownerReferences",
 ];
 
-/// What the volume controller notes on claims and volumes that it has bound. Without it, it binds
-/// them again.
+/// Annotations that the volume controller sets on bound claims and volumes. Once they are removed, it binds them
+/// again.
 const BINDING_ANNOTATIONS: [&str; 2] =
     ["pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"];
 
-/// An object that lacks what every object has.
+/// An object without metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the object has no `metadata`")]
 pub struct NoMetadata;
 
-/// Takes away an object's former life. Returns its status, which may be wanted later.
+/// Removes server-side metadata and the status. Returns the status, which may be needed later.
 pub fn reset_metadata_and_status(object: &mut Value) -> Result<Option<Value>, NoMetadata> {
     let metadata = metadata(object)?;
     for field in RESET_METADATA_FIELDS {
@@ -48,17 +48,17 @@ pub fn reset_metadata_and_status(object: &mut Value) -> Result<Option<Value>, No
     Ok(object.as_object_mut().and_then(|fields| fields.remove("status")))
 }
 
-/// Takes away the mark by which an action says that what it adds is restored whatever the filters say. It
-/// counts only if the action has set it: what the archive says is not believed. Returns whether it was set.
+/// Removes the annotation by which an action requires that its additional items are included. Only an annotation that
+/// the action itself has set counts: the one in the archive is not trusted. Returns true if it was set.
 pub(super) fn remove_must_include(object: &mut Value) -> bool {
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
     let mark = annotations.and_then(|all| all.remove(annotation::MUST_INCLUDE_ON_RESTORE));
     mark.is_some_and(|value| value == "true")
 }
 
-/// Takes `managedFields` away from an object, which the API server makes anew. Returns them if they are to
-/// be written back: if somebody has applied the object on the server's side, who else would no longer own
-/// what they have set, and could no longer remove it.
+/// Removes `managedFields`, which the API server generates anew. Returns them if they are to be written back, that
+/// is if the object was written by server-side apply: otherwise its appliers would no longer own the fields that
+/// they set, and could no longer remove them.
 pub fn remove_managed_fields(object: &mut Value) -> Option<Value> {
     let entries = metadata(object).ok()?.remove("managedFields")?;
     let is_applied = |entry: &Value| {
@@ -68,7 +68,7 @@ pub fn remove_managed_fields(object: &mut Value) -> Option<Value> {
     entries.as_array()?.iter().any(is_applied).then_some(entries)
 }
 
-/// Puts an object into the namespace that it is restored to. One that lives in none stays so.
+/// Moves an object into its target namespace. A cluster-scoped object stays cluster-scoped.
 pub fn set_namespace(object: &mut Value, target: &str) -> Result<(), NoMetadata> {
     let metadata = metadata(object)?;
     if !target.is_empty() {
@@ -77,7 +77,7 @@ pub fn set_namespace(object: &mut Value, target: &str) -> Result<(), NoMetadata>
     Ok(())
 }
 
-/// The labels that tell from where an object came, ready to be set.
+/// The labels that name the origin of an object, as valid label values.
 pub fn restore_labels(backup: &str, restore: &str) -> [(&'static str, String); 2] {
     [
         (label::BACKUP_NAME, label::value(backup).into_owned()),
@@ -85,7 +85,7 @@ pub fn restore_labels(backup: &str, restore: &str) -> [(&'static str, String); 2
     ]
 }
 
-/// Labels an object with the backup and the restore that it comes from.
+/// Labels an object with its backup and restore.
 pub fn set_restore_labels(
     object: &mut Value,
     backup: &str,
@@ -102,18 +102,18 @@ pub fn set_restore_labels(
     Ok(())
 }
 
-/// What a claim is bound to after the restore.
+/// Volume that a claim is bound to after the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimBinding<'a> {
-    /// The volume that it was bound to.
+    /// The same volume as before.
     Same,
-    /// A new one, which its storage class makes.
+    /// A new volume, provisioned by the storage class.
     Provisioned,
-    /// The one that it was bound to, under another name.
+    /// The same volume as before, under another name.
     Renamed(&'a str),
 }
 
-/// Frees a claim that was bound, so that it can be bound again. Others stay as they are.
+/// Resets a bound claim, so that it can be bound again. Unbound claims stay unchanged.
 pub fn rebind_claim(claim: &mut Value, volume: ClaimBinding<'_>) {
     let is_bound = claim_volume(claim).is_some();
     if !is_bound {
@@ -138,8 +138,7 @@ pub fn claim_volume(claim: &Value) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }
 
-/// Frees a volume, so that the claim it belonged to can take it again, in the namespace where that
-/// claim is now.
+/// Resets a volume, so that its former claim can bind it again, in the target namespace of that claim.
 pub fn unbind_volume(volume: &mut Value, mapping: &BTreeMap<String, String>) {
     if let Some(namespace) = volume.pointer_mut("/spec/claimRef/namespace") {
         let target = namespace.as_str().and_then(|namespace| mapping.get(namespace));
@@ -150,7 +149,7 @@ pub fn unbind_volume(volume: &mut Value, mapping: &BTreeMap<String, String>) {
     unbind(volume);
 }
 
-/// Gives a volume another name, and notes the one that it had.
+/// Renames a volume, and records its former name.
 pub fn rename_volume(volume: &mut Value, name: &str) -> Result<(), NoMetadata> {
     let metadata = metadata(volume)?;
     let old = metadata.insert("name".to_owned(), name.into());
@@ -162,7 +161,7 @@ pub fn rename_volume(volume: &mut Value, name: &str) -> Result<(), NoMetadata> {
     Ok(())
 }
 
-/// Takes away what says that claim and volume are bound to each other.
+/// Removes the traces of the binding of claim and volume.
 fn unbind(object: &mut Value) {
     if let Some(claim) = object.pointer_mut("/spec/claimRef").and_then(Value::as_object_mut) {
         claim.remove("uid");

@@ -1,9 +1,9 @@
-//! A larger stack for objects whose values are nested deeply.
+//! A larger stack for objects with deeply nested values.
 //!
-//! Whoever walks through such an object, and be it to drop it, does so by recursion: `serde_json`, the
-//! actions, the comparison with what is in the cluster. The API server takes objects of some thousand
-//! levels, and the stack of a thread is small. So everything that is done with such an item happens on a
-//! stack that fits it. Of most items nothing is deep, and nothing is done for them.
+//! All code that traverses such an object, even to drop it, is recursive: `serde_json`, the actions, the comparison
+//! with the object in the cluster. The API server accepts objects of several thousand levels, and the stack of a
+//! thread is small. So all work on such an item happens on a stack of sufficient size. Most items are not nested
+//! deeply and do not need it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 use bowline_plugin::nesting;
 use futures::future::BoxFuture;
 
-/// What the work on an item takes beside its levels.
+/// Stack for the work on an item, apart from its nesting.
 const BASE_STACK_BYTES: usize = 4 << 20;
 
-/// Lets the work on an item whose values have so many levels go on with enough stack.
+/// Continues the work on an item of this nesting depth with enough stack.
 pub(super) async fn with_stack_for(levels: usize, work: BoxFuture<'_, ()>) {
     if levels <= nesting::SERDE_MAX_LEVELS {
         return work.await;
@@ -23,7 +23,7 @@ pub(super) async fn with_stack_for(levels: usize, work: BoxFuture<'_, ()>) {
     GrownStack { work: Some(work), size }.await;
 }
 
-/// Work that is polled, and dropped, on a stack of its own.
+/// Work that is polled and dropped on a stack of its own.
 struct GrownStack<'a> {
     work: Option<BoxFuture<'a, ()>>,
     size: usize,

@@ -1,4 +1,4 @@
-//! Whole restores, on a cluster in memory.
+//! Whole restores, against an in-memory cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -36,10 +36,10 @@ use crate::journal::{InMemory, Recovered};
 use crate::resource::{GroupResource, Resource};
 use crate::snapshotter::NoSnapshotters;
 
-/// An entry of an archive: its path, and what is in it.
+/// An archive entry: path and content.
 type Entry = (String, Vec<u8>);
 
-/// An object where it belongs.
+/// An object at its path in the archive.
 fn entry(kind: &str, object: &Value) -> Entry {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let folder = match text("namespace") {
@@ -54,7 +54,7 @@ fn packed(entries: &[Entry]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, content) in entries {
         let mut header = tar::Header::new_ustar();
-        // Whatever it is: its writer is not to check it.
+        // Written directly, since the tar writer would validate the path.
         header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
@@ -66,7 +66,6 @@ fn packed(entries: &[Entry]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// A restore to be tried.
 struct RestoreFixture {
     cluster: Arc<Fake>,
     archive: Vec<u8>,
@@ -78,7 +77,7 @@ struct RestoreFixture {
     items: usize,
     cancel: CancellationToken,
     progress: Arc<Progress>,
-    /// How many items the backup counted.
+    /// Item count in the status of the backup.
     counted: i64,
 }
 
@@ -171,7 +170,7 @@ impl RestoreFixture {
         Box::pin(run(restore_run, Timestamp::now())).await
     }
 
-    /// Restores, and wants no error and no warning.
+    /// Runs a restore that must end without errors and warnings.
     async fn run_well(&self) -> RestoreOutcome {
         let restored = self.run().await;
         let results = restored.report.results();
@@ -185,7 +184,7 @@ impl RestoreFixture {
     }
 }
 
-/// What a restore told, errors first.
+/// Messages of a restore, errors first.
 fn messages(outcome: &RestoreOutcome) -> (Vec<String>, Vec<String>) {
     let results = outcome.report.results();
     let all = |part: bowline_store::file::Messages| {
@@ -195,7 +194,7 @@ fn messages(outcome: &RestoreOutcome) -> (Vec<String>, Vec<String>) {
     (all(results.errors), all(results.warnings))
 }
 
-/// An action that does what a test says.
+/// An action with a test-defined function.
 struct FnAction<F> {
     kinds: &'static [&'static str],
     execute: F,
@@ -295,7 +294,7 @@ mod additional {
         const COUNT: usize = 3000;
         let mut fixture = RestoreFixture::new(&chain(COUNT));
         fixture.actions = vec![chained(COUNT)];
-        // One at a time, so that the first of them brings all others.
+        // One at a time, so that the first item brings all others.
         fixture.items = 1;
         let restored = fixture.run_well().await;
         assert_eq!((restored.items, restored.total), (COUNT, COUNT));
@@ -340,8 +339,8 @@ mod additional {
         })
     }
 
-    /// A restore of one namespace, whose ConfigMap says of itself that what it adds must be included, and a
-    /// Secret that is added to it.
+    /// A restore of one namespace, whose ConfigMap itself carries the annotation that its additional items must be
+    /// included, and a Secret that is added to it.
     fn marked(namespace: &str) -> RestoreFixture {
         let mut map = map("shop", "a");
         map["metadata"]["annotations"] = json!({annotation::MUST_INCLUDE_ON_RESTORE: "true"});
@@ -363,7 +362,7 @@ mod additional {
         let restored = fixture.object("configmaps", "shop", "a").unwrap();
         assert_eq!(restored["metadata"]["annotations"], json!({}), "the mark is not restored");
 
-        // An action may want it.
+        // An action may set the annotation.
         let mut fixture = marked("other");
         fixture.actions = vec![action(&["configmaps"], move |object, output| {
             assert!(
@@ -375,7 +374,7 @@ mod additional {
         fixture.run_well().await;
         assert!(fixture.object("secrets", "other", "token").is_some());
 
-        // But not for another action, which comes after it.
+        // But it does not apply to an action that runs later.
         let mut fixture = marked("other");
         let mark = |object: &mut Value, _: &mut RestoreOutput| {
             object["metadata"]["annotations"][annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
@@ -403,7 +402,7 @@ mod additional {
             assert_eq!(fixture.object("secrets", namespace, "token"), None);
             assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
             assert!(warnings[0].contains("was not asked for"), "{warnings:?}");
-            // Whoever names it wants it.
+            // A namespace that the user names explicitly is allowed.
             let fixture = adding(&["shop", namespace]);
             fixture.run_well().await;
             assert!(fixture.object("secrets", namespace, "token").is_some());
@@ -418,7 +417,7 @@ mod archives {
         maps("shop", &["a", "b", "c", "d", "e", "f", "g", "h"])
     }
 
-    /// Archives that are damaged, and what is said of them.
+    /// Damaged archives, and the expected messages.
     fn damaged() -> Vec<(&'static str, Vec<u8>)> {
         let archive = packed(&whole());
         let mut wrong_sum = archive.clone();
@@ -506,7 +505,7 @@ mod archives {
             let restored = fixture.object("widgets.example.io", "shop", "deep").unwrap();
             assert_eq!(restored["spec"], nested(levels), "{levels}");
             assert_eq!(restored["metadata"]["labels"]["seen"], "yes");
-            // What is there is compared, too.
+            // Existing objects are compared, too.
             fixture.run_well().await;
         }
     }
@@ -581,7 +580,7 @@ mod objects {
             let restored = fixture.object("services", "shop", "web").unwrap();
             assert_eq!(restored["metadata"]["managedFields"], expected, "{operation}");
         }
-        // That a controller applies the status is no reason.
+        // Server-side apply of the status alone is no reason.
         let mut status = owner("Apply");
         status[0]["subresource"] = "status".into();
         let fixture = RestoreFixture::new(&[entry("services", &service(&status))]);
@@ -595,7 +594,7 @@ mod objects {
         for (code, reason) in
             [(403, "Forbidden"), (422, "Invalid"), (500, "InternalError"), (400, "BadRequest")]
         {
-            // The first write is the one that creates it.
+            // The first write creates the object.
             let mut fixture = RestoreFixture::of(
                 Fake::usual()
                     .with(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}))
@@ -615,7 +614,7 @@ mod objects {
             let updated = fixture.object("configmaps", "shop", "a").unwrap();
             assert_eq!(updated["data"]["key"], "value", "{code}");
 
-            // What does not exist is refused with the reason.
+            // An object that does not exist is refused with the reason.
             let fixture = RestoreFixture::new(&maps("shop", &["b"]));
             fixture.cluster.fail_some_writes("configmaps", 1, move || refused(code, reason));
             let (errors, _) = messages(&fixture.run().await);
@@ -651,7 +650,7 @@ mod objects {
         fixture.run_well().await;
         let restored = fixture.object("widgets.example.io", "shop", "w").unwrap();
         assert_eq!(restored["status"], json!({"ready": true}));
-        // One that was there before keeps its own, even if it is updated.
+        // An object that existed before keeps its own status, even if it is updated.
         let mut existing = widget(json!({"ready": false}));
         existing["spec"]["a"] = 2.into();
         fixture.cluster.put(existing);
@@ -674,7 +673,7 @@ mod objects {
         let started_at = tokio::time::Instant::now();
         fixture.run_well().await;
         assert!(started_at.elapsed() < Duration::from_secs(1), "{:?}", started_at.elapsed());
-        // It never becomes ready here.
+        // The definition never becomes ready here.
         let (errors, _) = messages(&RestoreFixture::new(&entries).run().await);
         assert!(errors.len() == 1 && errors[0].contains("is not served after 60 s"), "{errors:?}");
     }
@@ -708,7 +707,7 @@ mod objects {
         fixture.run_well().await;
         assert!(fixture.object("deployments.apps", "shop", "web").is_some());
 
-        // What nobody converts is told as before, and makes no namespace.
+        // A kind that no action converts is reported as before, and creates no namespace.
         let fixture = RestoreFixture::new(&entries);
         let (errors, _) = messages(&fixture.run().await);
         let words = "the cluster does not serve deploymentconfigs.apps.openshift.io";
@@ -767,7 +766,7 @@ mod objects {
         assert_eq!(created, BTreeSet::from(["configmaps".to_owned(), "namespaces".to_owned()]));
     }
 
-    /// A cluster that serves widgets once their definition was created.
+    /// A cluster that serves widgets once their definition has been created.
     struct GrowingCluster(Arc<Fake>);
 
     #[async_trait]
@@ -858,7 +857,7 @@ mod objects {
         let mut entries = maps("shop", &["a"]);
         entries.push(entry("customresourcedefinitions.apiextensions.k8s.io", &crd));
         entries.push(entry("widgets.example.io", &widget));
-        // The singular in the priorities, and the short name among what is included.
+        // The singular in the priorities, and the short name in the include list.
         let mut fixture = RestoreFixture::of(with_widgets(&["v1"]), &entries);
         fixture.priorities = "widget.example.io,configmaps".parse().unwrap();
         fixture.spec = json!({"includedResources": ["crd", "wd", "cm"]});
@@ -983,7 +982,7 @@ mod volumes {
             (json!({"excludedResources": ["persistentvolumes"]}), json!("pv")),
             (json!({"includedResources": ["persistentvolumeclaims"]}), json!("pv")),
             (json!({"includeClusterResources": false}), json!("pv")),
-            // With the volume, whose data is not in the backup, it gets a new one.
+            // If the volume is restored too, and its data is not in the backup, the claim gets a new one.
             (json!({}), Value::Null),
         ] {
             let mut fixture = RestoreFixture::new(&entries(&volume("nfs", "Delete")));
@@ -1011,7 +1010,7 @@ mod volumes {
                 errors.len() == 1 && errors[0].contains("--include-cluster-resources"),
                 "{errors:?}"
             );
-            // Whoever asks for volumes gets them; and others are no danger.
+            // Explicitly requested volumes are restored; other types are harmless.
             for (source, spec) in [
                 (source, json!({})),
                 (source, json!({"includedNamespaces": ["shop"], "includeClusterResources": true})),

@@ -1,17 +1,15 @@
-//! Reads an archive once, into a file without a name and an index of what is in it.
+//! Reads an archive once, into an unnamed temporary file and an index of its items.
 //!
-//! Nothing is ever written to a path that the archive names. A path becomes a typed key, or the
-//! entry is refused with a reason; the rest is read all the same.
+//! Nothing is ever written to a path that the archive names. A path becomes a typed key, or the entry is refused
+//! with a reason; the remaining entries are still read.
 //!
-//! An archive is read to its very end: one that was cut is told from one that is whole, even where
-//! nothing but the checksum of the last piece is missing. And each item in it is looked at: that it is JSON,
-//! and the object that its path names. What is wrong with it is its [`damage`](Contents::damage), which is
-//! known before the first object is created.
+//! An archive is read to its very end, so that a truncated one is detected even if only the checksum of the last
+//! part is missing. Each item is checked: it must be JSON, and the object that its path names. Defects are recorded
+//! as [`damage`](Contents::damage), which is known before the first object is created.
 //!
 //! # Limits
-//! On the size of an entry, on the length of names, on the number of entries and the memory that the index of
-//! them takes, on the size of the whole and on how far it may expand: a small file must not fill the disk, nor
-//! the memory.
+//! Limits apply to the size of an entry, the length of names, the number of entries and the memory for their
+//! index, the total size and the expansion ratio: a small file must not fill the disk or the memory.
 
 mod check;
 mod meter;
@@ -33,43 +31,43 @@ use crate::resource::{GroupResource, Resource};
 use meter::{Meter, PackedReader, UnpackedReader};
 use path::{ArchiveEntry, BadPath, ItemPath, VersionFolder};
 
-/// The longest path that an entry may have.
+/// Maximum length of an entry's path.
 const MAX_PATH_LENGTH: usize = 4096;
-/// How much of a path is told.
+/// Number of bytes of a path shown in messages.
 const MAX_PATH_SHOWN: usize = 300;
 
-/// How much an archive may hold.
+/// Limits on the contents of an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct UnpackLimits {
-    /// The bytes of one entry.
+    /// Bytes per entry.
     pub entry: u64,
-    /// The bytes of all entries.
+    /// Bytes of all entries.
     pub total: u64,
-    /// The bytes that are kept on disk.
+    /// Bytes kept on disk.
     pub spool: u64,
-    /// How many entries.
+    /// Number of entries.
     pub entries: u64,
-    /// The bytes that the index of all entries takes in memory, about.
+    /// Approximate memory for the index of all entries, in bytes.
     pub index: u64,
-    /// How many times larger it may be than what it is made from.
+    /// Maximum ratio of expanded to compressed size.
     pub ratio: u64,
-    /// How far it may expand in any case.
+    /// Expanded size that is allowed regardless of the ratio.
     pub free_expansion: u64,
-    /// How many refusals are told one by one.
+    /// Number of refusals reported one by one.
     pub refusals: usize,
 }
 
 impl Default for UnpackLimits {
     fn default() -> Self {
         Self {
-            // The API server takes 3 MiB at most.
+            // The API server accepts 3 MiB at most.
             entry: 8 << 20,
             total: 16 << 30,
             spool: 8 << 30,
             entries: 20_000_000,
-            // Some million items, and less than half of what the server's pod has.
+            // A few million items, and less than half of the memory of the server's pod.
             index: 192 << 20,
-            // The API server's JSON compresses some twenty times, and every item is there twice.
+            // JSON from the API server compresses about twentyfold, and every item is stored twice.
             ratio: 500,
             free_expansion: 64 << 20,
             refusals: 1_000,
@@ -77,32 +75,31 @@ impl Default for UnpackLimits {
     }
 }
 
-/// What an archive holds.
+/// Contents of an archive.
 #[derive(Debug)]
 pub struct Contents {
     spool: File,
-    /// The version of its format; empty if it does not say.
+    /// Version of the archive format; empty if not specified.
     pub format_version: String,
     kinds: BTreeMap<GroupResource, Kind>,
-    /// The levels of those items that are nested deeply.
+    /// Nesting depth of deeply nested items.
     deep_items: HashMap<ResourceIdentifier, usize>,
-    /// Entries that were refused, and why; and what is wrong with the archive as a whole.
+    /// Refused entries with reasons, and defects of the archive as a whole.
     pub refusals: Vec<String>,
-    /// What is wrong with the archive, in part or as a whole. Empty if it is whole, and every item in it is
-    /// what a backup writes. It holds the refusals, but for those of entries that are no items; and what is
-    /// wrong with items that are in the index all the same, since whoever reads them finds it out again.
+    /// Defects of the archive, of parts or of the whole. Empty if it is complete and every item is what a backup
+    /// writes. Includes the refusals, except those of entries that are not items, and the defects of items that are
+    /// still in the index, since reading them detects the defect again.
     pub damage: Vec<String>,
-    /// How many items are not there, or cannot be read, as far as that is known.
+    /// Number of items that are missing or unreadable, as far as known.
     pub lost: usize,
-    /// Why nothing more could be read, if the archive did not end as it should. It is the last of
-    /// the refusals.
+    /// The reason why reading stopped, if the archive did not end properly. Also the last of the refusals.
     pub broken: Option<String>,
 }
 
 /// The items of one resource.
 #[derive(Debug, Default)]
 pub struct Kind {
-    /// The version that the API server preferred when the backup was taken, if it is known.
+    /// The version that the API server preferred when the backup was taken, if known.
     pub preferred: Option<String>,
     items: BTreeMap<(String, String), Extent>,
     /// Items in other versions than the preferred one.
@@ -116,29 +113,29 @@ struct Extent {
 }
 
 impl Kind {
-    /// Namespaces and names, in order.
+    /// Namespaces and names, sorted.
     pub fn items(&self) -> impl Iterator<Item = (&str, &str)> {
         self.items.keys().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
     }
 
-    /// All versions that there are items in.
+    /// All versions in which items are stored.
     pub fn versions(&self) -> impl Iterator<Item = &str> {
         self.preferred.iter().chain(self.others.keys()).map(String::as_str)
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 }
 
 impl Contents {
-    /// The resources that there are items of, in the order of their names.
+    /// The resources that have items, sorted by name.
     pub fn kinds(&self) -> impl Iterator<Item = (&GroupResource, &Kind)> {
         self.kinds.iter()
     }
@@ -148,14 +145,14 @@ impl Contents {
         self.kinds.get(resource)
     }
 
-    /// Whether an item is there.
+    /// True if the archive contains an item.
     pub fn has(&self, id: &ResourceIdentifier) -> bool {
         let resource = GroupResource::new(&id.group, &id.resource);
         let key = (id.namespace.clone(), id.name.clone());
         self.kinds.get(&resource).is_some_and(|kind| kind.items.contains_key(&key))
     }
 
-    /// How many bytes an item has; none if it is not there.
+    /// Size of an item in bytes; 0 if it is missing.
     pub fn size(&self, id: &ResourceIdentifier) -> usize {
         let resource = GroupResource::new(&id.group, &id.resource);
         let key = (id.namespace.clone(), id.name.clone());
@@ -163,22 +160,22 @@ impl Contents {
         extent.map_or(0, |extent| extent.length)
     }
 
-    /// How many levels the values of an item are nested; 0 if that is nothing out of the ordinary.
+    /// Nesting depth of an item's values; 0 if it is not unusual.
     pub fn levels(&self, id: &ResourceIdentifier) -> usize {
         self.deep_items.get(id).copied().unwrap_or(0)
     }
 
-    /// How many items there are.
+    /// Number of items.
     pub fn len(&self) -> usize {
         self.kinds.values().map(Kind::len).sum()
     }
 
-    /// Whether there is none.
+    /// True if there are no items.
     pub fn is_empty(&self) -> bool {
         self.kinds.is_empty()
     }
 
-    /// The namespaces that something is in.
+    /// Namespaces that contain items.
     pub fn namespaces(&self) -> Vec<&str> {
         let all = self.kinds.values().flat_map(Kind::items).map(|(namespace, _)| namespace);
         let mut namespaces: Vec<&str> = all.filter(|namespace| !namespace.is_empty()).collect();
@@ -187,7 +184,7 @@ impl Contents {
         namespaces
     }
 
-    /// Reads an item, in one of the versions that there are; without one, in the preferred.
+    /// Reads an item in one of its stored versions; without `version`, in the preferred one.
     pub fn read(
         &self,
         resource: &GroupResource,
@@ -208,7 +205,7 @@ impl Contents {
         Ok(Item::from_json(json).map_err(InvalidObject::Item)?)
     }
 
-    /// What stands for a resource of the archive that nobody serves, as one of its items tells it.
+    /// Stand-in for a resource that the cluster does not serve, derived from one of its items.
     pub fn resource(&self, id: &GroupResource, namespace: &str, name: &str) -> Option<Resource> {
         let item = self.read(id, None, namespace, name).ok()?;
         let Type { kind, api_version } = Type::of(&item).ok()?;
@@ -224,7 +221,7 @@ impl Contents {
         })
     }
 
-    /// Reads an item and checks that it is the one that its path names.
+    /// Reads an item and verifies that it is the one that its path names.
     pub fn object(
         &self,
         resource: &std::sync::Arc<Resource>,
@@ -238,7 +235,7 @@ impl Contents {
             let actual = format!("{}/{}", object.namespace, object.name);
             return Err(ReadError::Mismatch(actual));
         }
-        // Filters go by the folder, and what is written by what the object says.
+        // Filters use the directory, writes use the object's own type, so both must agree.
         match Type::of(&object.item)? {
             Type { kind, api_version }
                 if kind == resource.kind && group_of(&api_version) == resource.id.group =>
@@ -252,7 +249,7 @@ impl Contents {
     }
 }
 
-/// What an object says that it is.
+/// Type that an object declares.
 #[derive(Default, serde::Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Type {
@@ -273,16 +270,16 @@ fn group_of(api_version: &str) -> &str {
 /// Why an item of an archive cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is not in the archive.
+    /// The archive does not contain the item.
     #[error("it is not in the backup")]
     Missing,
-    /// It could not be read back.
+    /// The temporary file could not be read.
     #[error("it cannot be read back from the scratch folder: {0}")]
     Scratch(#[from] io::Error),
-    /// It is no object.
+    /// The item is not a valid object.
     #[error("what the backup has of it is no object: {0}")]
     Object(#[from] InvalidObject),
-    /// It says of itself that it is another one.
+    /// The object declares a different identity.
     #[error("what the backup has under its name says that it is {0}")]
     Mismatch(String),
 }
@@ -290,18 +287,18 @@ pub enum ReadError {
 /// Why an archive cannot be unpacked at all.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// There is no room.
+    /// The temporary file could not be written.
     #[error("cannot use the scratch folder: {0}")]
     Scratch(io::Error),
-    /// It is larger than allowed.
+    /// The archive exceeds a limit.
     #[error("the archive is refused: {0}")]
     TooLarge(String),
-    /// It did not come.
+    /// The download failed.
     #[error("the archive does not come from the bucket: {0}")]
     Source(io::Error),
 }
 
-/// Unpacks an archive. It blocks, so it has a thread of its own.
+/// Unpacks an archive. Blocks, so call it on a thread of its own.
 pub fn unpack(
     archive: impl Read,
     scratch: &Path,
@@ -332,7 +329,7 @@ pub fn unpack(
     if outcome.is_ok() {
         outcome = unpacker.drain(tar.into_inner(), &meter);
     }
-    // What looks like a broken archive may be none.
+    // An exceeded limit or a failed download can look like a broken archive.
     meter.failure()?;
     Ok(unpacker.finish(outcome.err()))
 }
@@ -341,19 +338,18 @@ struct Unpacker {
     contents: Contents,
     limits: UnpackLimits,
     end: u64,
-    /// What the index takes in memory so far, about.
+    /// Approximate memory used by the index so far.
     index: u64,
     unreported_refusals: usize,
 }
 
-/// What an entry of the index takes beside its names, about.
+/// Approximate memory per index entry, without its names.
 const INDEX_ENTRY_BYTES: usize = 128;
 
-/// Why an archive cannot be read any further.
+/// Why the rest of an archive cannot be read.
 type BreakReason = String;
 
 impl Unpacker {
-    /// Takes all entries in.
     fn read_entries(
         &mut self,
         tar: &mut tar::Archive<impl Read>,
@@ -385,7 +381,7 @@ impl Unpacker {
         Ok(Ok(()))
     }
 
-    /// Reads what comes after the entries: nothing but empty blocks, and the checksum.
+    /// Reads the part after the entries, which must consist of empty blocks and the checksum.
     fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), BreakReason> {
         meter.allow(u64::MAX);
         let mut buffer = vec![0; 1 << 15];
@@ -404,7 +400,6 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Takes one entry in.
     fn read_entry(
         &mut self,
         mut entry: tar::Entry<'_, impl Read>,
@@ -476,7 +471,7 @@ impl Unpacker {
                     self.refuse_item(text);
                     return Ok(());
                 }
-                // The same bytes lie, or will lie, in the folder without a version.
+                // The directory without a version holds, or will hold, the same bytes.
                 return Ok(());
             }
             VersionFolder::Other(version) => kind.others.entry(version).or_default(),
@@ -542,14 +537,14 @@ impl Unpacker {
             self.contents.refusals.push(text);
         }
         self.contents.refusals.extend(broken.clone());
-        // The worst comes first.
+        // The most serious defect comes first.
         self.contents.damage.splice(0..0, broken.clone());
         self.contents.broken = broken;
         self.contents
     }
 }
 
-/// What an entry takes in the archive. A sparse file is larger than that.
+/// Size of an entry in the archive. A sparse file expands to more than that.
 fn packed_size(entry: &tar::Entry<'_, impl Read>) -> u64 {
     let header = entry.header();
     if header.entry_type().is_gnu_sparse() {
@@ -558,7 +553,7 @@ fn packed_size(entry: &tar::Entry<'_, impl Read>) -> u64 {
     entry.size()
 }
 
-/// A path as it is told.
+/// A path for messages.
 fn display_path(path: &[u8]) -> String {
     let text = String::from_utf8_lossy(&path[..path.len().min(MAX_PATH_SHOWN)]);
     let rest = if path.len() > MAX_PATH_SHOWN { "…" } else { "" };

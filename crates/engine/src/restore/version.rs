@@ -1,10 +1,10 @@
-//! In which version an item is restored.
+//! Choice of the API version in which an item is restored.
 //!
-//! What a backup has and what the cluster serves enter; the resource to write to leaves, or why
-//! there is none. An archive holds every item in the version that its cluster preferred, and some
-//! hold further ones. The stored preferred version is taken wherever the cluster serves it, as
-//! Velero does. Where it does not, Velero tries all the same and fails item by item; here another
-//! version that both sides have is taken, the one that the cluster likes best.
+//! From the versions in the backup and the versions that the cluster serves follows the resource to write to, or the
+//! reason why there is none. An archive stores every item in the version that its cluster preferred, and some archives
+//! store further ones. As in Velero, the stored preferred version is used wherever the cluster serves it. Otherwise
+//! Velero tries that version anyway and fails item by item; here another common version is used, the one that the
+//! cluster prefers most.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use std::sync::Arc;
 use super::unpack::Kind;
 use crate::resource::{GroupResource, Resource};
 
-/// What the API server serves, in all versions.
+/// Resources that the API server serves, in all versions.
 #[derive(Clone, Debug, Default)]
 pub struct Versions {
     by_id: HashMap<GroupResource, Vec<Arc<Resource>>>,
-    /// By the version of the API, and the kind.
+    /// By API version and kind.
     by_kind: HashMap<String, HashMap<String, Arc<Resource>>>,
 }
 
-/// In which version the items of a kind are restored.
+/// The version in which the items of a kind are restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChosenVersion {
-    /// What to write to.
+    /// The resource to write to.
     pub resource: Arc<Resource>,
-    /// Which of the versions in the archive to read, as
-    /// [`Contents::read`](super::unpack::Contents::read) wants it. None is the preferred one.
+    /// The stored version to read, as an argument of
+    /// [`Contents::read`](super::unpack::Contents::read). `None` is the preferred one.
     pub stored: Option<String>,
 }
 
-/// The cluster does not serve what is needed.
+/// The cluster does not serve a required resource.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
-    /// Not in any version.
+    /// The resource is not served in any version.
     #[error("the cluster does not serve {0}: is its definition missing?")]
     Resource(GroupResource),
-    /// Not in the versions that there are.
+    /// The resource is not served in any of the stored versions.
     #[error(
         "the cluster does not serve {resource} in {}, in which the backup has it, but only in {}",
         stored.join(", "),
@@ -45,15 +45,15 @@ pub enum NotServed {
     Version {
         /// The resource.
         resource: GroupResource,
-        /// The versions that the backup has.
+        /// Versions in the backup.
         stored: Vec<String>,
-        /// The versions that the cluster serves.
+        /// Versions that the cluster serves.
         served: Vec<String>,
     },
     /// No resource has this kind.
     #[error("the cluster does not serve the kind {kind} of {api_version}")]
     Kind {
-        /// The version of the API.
+        /// The API version.
         api_version: String,
         /// The kind.
         kind: String,
@@ -61,21 +61,21 @@ pub enum NotServed {
 }
 
 impl Versions {
-    /// Takes resources in all their versions, those first that the API server prefers.
+    /// Takes resources in all their versions, preferred versions first.
     pub fn new(resources: impl IntoIterator<Item = Resource>) -> Self {
         let mut versions = Self::default();
         for resource in resources {
             let resource = Arc::new(resource);
             let kinds = versions.by_kind.entry(resource.api_version()).or_default();
-            // Of several resources with one kind the first counts.
+            // If several resources share a kind, the first one counts.
             kinds.entry(resource.kind.clone()).or_insert_with(|| Arc::clone(&resource));
             versions.by_id.entry(resource.id.clone()).or_default().push(resource);
         }
         versions
     }
 
-    /// Chooses the version for the items of a kind. One of an old archive, which does not tell in
-    /// which version its items are, is looked at item by item with [`find_exact`](Self::find_exact).
+    /// Chooses the version for the items of a kind. An old archive does not record the version of its items; there
+    /// use [`find_exact`](Self::find_exact) for each item.
     pub fn choose(&self, id: &GroupResource, kind: &Kind) -> Result<ChosenVersion, NotServed> {
         let served = self.served(id)?;
         let Some(preferred) = &kind.preferred else {
@@ -95,7 +95,7 @@ impl Versions {
         }
     }
 
-    /// The resource in the version that an item has.
+    /// The resource in the version of an item.
     pub fn find_exact(
         &self,
         id: &GroupResource,
@@ -108,7 +108,7 @@ impl Versions {
         }
     }
 
-    /// The resource that an item belongs to which an action has changed.
+    /// The resource of an item that an action has changed.
     pub fn of_kind(&self, api_version: &str, kind: &str) -> Result<Arc<Resource>, NotServed> {
         let found = self.by_kind.get(api_version).and_then(|kinds| kinds.get(kind));
         found.cloned().ok_or_else(|| NotServed::Kind {
@@ -151,7 +151,7 @@ mod tests {
         }))
     }
 
-    /// An archive with one item in these folders; an empty one is that without a version.
+    /// An archive with one item in these folders; an empty name is the folder without a version.
     fn archive(folders: &[&str]) -> Contents {
         let mut builder = tar::Builder::new(Vec::new());
         for folder in folders {
@@ -177,7 +177,7 @@ mod tests {
             (plain, &["v1"][..], Ok(("v1", None))),
             (plain, &["v2", "v1"], Ok(("v1", None))),
             (several, &["v3", "v2", "v1"], Ok(("v2", None))),
-            // Not served: the cluster's favourite among the others.
+            // Not served: the cluster's preference among the others.
             (several, &["v1", "v1beta1"], Ok(("v1", Some("v1")))),
             (several, &["v3", "v1beta1", "v1"], Ok(("v1beta1", Some("v1beta1")))),
             (old, &["v2", "v1"], Ok(("v2", None))),

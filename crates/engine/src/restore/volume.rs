@@ -1,13 +1,12 @@
-//! Volumes and claims: which are created as they were, which anew, which from a snapshot, and which not
-//! at all.
+//! PersistentVolumes and claims: created unchanged, provisioned anew, created from a snapshot, or skipped.
 //!
-//! | file | what it does |
+//! | file | purpose |
 //! |---|---|
-//! | `name_state` | finds out whether a volume can have its name, and waits for one that is on its way out |
-//! | `csi` | sees that a claim from a CSI snapshot has that snapshot, and follows the claim |
-//! | `claim_tracker` | knows from a watch which claims have their volumes |
-//! | `creation` | has a plugin make a volume from a snapshot, so that none is forgotten |
-//! | `volume_progress` | the port to whoever shows how that goes |
+//! | `pv_name_state` | determines whether a volume can keep its name, and waits for a terminating one |
+//! | `csi` | ensures that a claim from a CSI snapshot has that snapshot, and tracks the claim |
+//! | `claim_tracker` | watches which claims have their volumes |
+//! | `creation` | has a plugin create a volume from a snapshot, without losing track of any |
+//! | `volume_progress` | port through which the progress is published |
 
 mod claim_tracker;
 mod creation;
@@ -36,17 +35,17 @@ pub use volume_progress::{
     VolumeProgressReporter,
 };
 
-/// What became of the volumes that are restored from snapshots.
+/// Outcomes of the volumes that are restored from snapshots.
 #[derive(Debug, Default)]
 pub(super) struct VolumeOutcomes {
-    /// By the name of the PersistentVolume in the backup: what it is called now, or why it is not there.
+    /// By PersistentVolume name in the backup: the current name, or why the volume is missing.
     names: Mutex<HashMap<String, Result<String, String>>>,
-    /// Those that are in the cluster, by their names there, or by their claims.
+    /// Volumes in the cluster, by their names there or by their claims.
     infos: Mutex<BTreeMap<String, RestoreVolumeInfo>>,
 }
 
 impl VolumeOutcomes {
-    /// Notes what a PersistentVolume is called now, or why it is not there.
+    /// Records the current name of a PersistentVolume, or why it is missing.
     fn record(&self, name: &str, outcome: Result<String, String>) {
         lock(&self.names).insert(name.to_owned(), outcome);
     }
@@ -55,24 +54,24 @@ impl VolumeOutcomes {
         lock(&self.names).get(name).cloned()
     }
 
-    /// Whether it is known what became of a volume.
+    /// True if the outcome of a volume is known.
     pub(super) fn is_known(&self, name: &str) -> bool {
         lock(&self.names).contains_key(name)
     }
 
-    /// Notes that a volume is in the cluster, under this name.
+    /// Records that a volume is in the cluster under this name.
     pub(super) fn record_restored(&self, name: &str, volume: RestoredVolume) {
         let info = RestoreVolumeInfo { pv_name: name.to_owned(), ..volume.info };
         lock(&self.infos).insert(name.to_owned(), info);
     }
 
-    /// Notes that a claim is in the cluster that gets its volume from a CSI snapshot.
+    /// Records that a claim whose volume comes from a CSI snapshot is in the cluster.
     fn record_claim(&self, info: RestoreVolumeInfo) {
         let key = format!("{}/{}", info.pvc_namespace, info.pvc_name);
         lock(&self.infos).insert(key, info);
     }
 
-    /// What the restore says of volumes.
+    /// Volume information of the restore.
     pub(super) fn infos(self) -> Vec<RestoreVolumeInfo> {
         let infos = self.infos.into_inner().unwrap_or_else(PoisonError::into_inner);
         infos.into_values().collect()
@@ -83,29 +82,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is to be done with a PersistentVolume.
+/// Treatment of a PersistentVolume.
 pub(super) enum PreparedVolume {
-    /// It is to be created like this.
+    /// Create this object.
     Create(Value),
-    /// The same, with its data from a snapshot.
+    /// Create this object, with its data from a snapshot.
     FromSnapshot(Value, Box<RestoredVolume>),
-    /// It is not, and why.
+    /// Skip the volume, for this reason.
     Skip(String),
-    /// Another must go first, and what is waited for. Only in a dry run, which does not wait.
+    /// Another volume must be deleted first. Only in a dry run, which does not wait.
     Wait(String),
 }
 
-/// A volume that comes from a snapshot.
+/// A volume that is restored from a snapshot.
 #[derive(Debug)]
 pub(super) struct RestoredVolume {
-    /// From what, in a sentence: what was made for it, or what would be.
+    /// The source in a sentence: the volume that was created, or would be.
     pub(super) description: String,
-    /// Whether nothing points to it yet, so that it is left over if nothing ever does.
+    /// True if nothing refers to the volume yet, so that it becomes a leftover if nothing ever does.
     pub(super) is_new: bool,
     info: RestoreVolumeInfo,
 }
 
-/// Finds out what is to be done with a PersistentVolume, and has its data brought back.
+/// Decides on the treatment of a PersistentVolume, and restores its data.
 pub(super) async fn prepare_volume(
     context: &Context,
     id: &ResourceIdentifier,
@@ -144,7 +143,7 @@ pub(super) async fn prepare_volume(
                 Ok(PreparedVolume::Create(value) | PreparedVolume::FromSnapshot(value, _)) => {
                     Ok(name_of(value).to_owned())
                 }
-                // A dry run goes on as if it were gone.
+                // A dry run continues as if the volume were gone.
                 Ok(PreparedVolume::Skip(_) | PreparedVolume::Wait(_)) => Ok(id.name.clone()),
                 Err(reason) => Err(reason.clone()),
             };
@@ -154,7 +153,7 @@ pub(super) async fn prepare_volume(
     }
 }
 
-/// Brings a volume back from its snapshot, unless it is there.
+/// Restores a volume from its snapshot, unless it exists.
 async fn restore_from_snapshot(
     context: &Context,
     id: &ResourceIdentifier,
@@ -211,7 +210,7 @@ async fn restore_from_snapshot(
     }
 }
 
-/// What a dry run says of a volume.
+/// The plan for a volume in a dry run.
 fn plan_volume(
     context: &Context,
     mut value: Value,
@@ -242,7 +241,7 @@ fn plan_volume(
     })
 }
 
-/// What a PersistentVolume is to be called.
+/// Target name of a PersistentVolume.
 async fn target_name(
     context: &Context,
     id: &ResourceIdentifier,
@@ -259,7 +258,7 @@ async fn target_name(
     })
 }
 
-/// Gives a PersistentVolume its new name, if it gets one. A plugin may have given it another already.
+/// Renames a PersistentVolume if it needs a new name. A plugin may have given it another one already.
 fn apply_name(value: &mut Value, name: &str, target: &str) -> Result<(), String> {
     let chosen = match name_of(value) {
         "" => return Err("the plugin returned a PersistentVolume without a name".to_owned()),
@@ -273,7 +272,7 @@ fn apply_name(value: &mut Value, name: &str, target: &str) -> Result<(), String>
     Ok(())
 }
 
-/// The type of a volume that is a folder of a node: whoever may use it is on the way to be the node's ruler.
+/// Type of a volume that is a directory of a node: access to it is a step towards control of the node.
 fn node_path(volume: &Value) -> Option<&'static str> {
     let spec = volume.get("spec")?;
     ["hostPath", "local"]
@@ -316,7 +315,7 @@ fn info(value: &Value, snapshot: &Snapshot) -> RestoreVolumeInfo {
     }
 }
 
-/// Makes a claim ready to be created. One whose data cannot be brought back is not.
+/// Prepares a claim for creation. Fails if its data cannot be restored.
 pub(super) fn reset_claim(
     context: &Context,
     id: &ResourceIdentifier,
@@ -329,18 +328,18 @@ pub(super) fn reset_claim(
         reset::rebind_claim(claim, ClaimBinding::Same);
         return Ok(());
     };
-    // A volume that is left out is one that is in the cluster, or that somebody else brings: as in Velero, the
-    // claim keeps it.
+    // An excluded volume either is in the cluster or is brought by other means: as in Velero, the claim keeps
+    // it.
     if !context.served_api().filter.additional(&kind, "", &name, false).is_restore() {
         reset::rebind_claim(claim, ClaimBinding::Same);
         return Ok(());
     }
     let not_restored = |reason: &str| format!("its volume {name} is not restored: {reason}");
     match decide(context, &name, &volume) {
-        // It was there before, or it would be made from its snapshot by now.
+        // The volume existed before; otherwise it would have been created from its snapshot by now.
         VolumeDecision::FromClaim(_) => reset::rebind_claim(claim, ClaimBinding::Provisioned),
         VolumeDecision::Reprovision(reason) => {
-            // Nobody is to find an empty volume without having been told.
+            // An empty volume must never go unreported.
             context.report.warn(id, format!("it is created empty: {}", not_restored(&reason)));
             reset::rebind_claim(claim, ClaimBinding::Provisioned);
         }
@@ -352,7 +351,7 @@ pub(super) fn reset_claim(
                 Some(Ok(current_name)) if current_name != name => {
                     reset::rebind_claim(claim, ClaimBinding::Renamed(&current_name));
                 }
-                // Without its volume, which was not asked for, it waits for one of that name.
+                // Without its volume, which was not requested, the claim waits for one of that name.
                 Some(Ok(_)) | None => reset::rebind_claim(claim, ClaimBinding::Same),
                 Some(Err(reason)) if context.request.volumes.allow_empty => {
                     let text = format!("it is created empty: {}", not_restored(&reason));
@@ -368,8 +367,8 @@ pub(super) fn reset_claim(
     Ok(())
 }
 
-/// Whether a claim of the backup is to come back with data, as far as the backup tells: it was bound,
-/// and is not to come up empty.
+/// True if a claim of the backup is to be restored with data, according to the backup: it was bound and is not to
+/// be created empty.
 pub(super) fn has_data(context: &Context, id: &ResourceIdentifier) -> bool {
     let read = |kind: &str, namespace: &str, name: &str| {
         let item = context.contents.read(&GroupResource::new("", kind), None, namespace, name);
@@ -395,7 +394,7 @@ fn decide<'a>(context: &'a Context, name: &str, volume: &Value) -> VolumeDecisio
     let claim = |pointer: &str| volume.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (namespace, claim) = (claim("/spec/claimRef/namespace"), claim("/spec/claimRef/name"));
     let info = backup_volumes.infos.iter().find(|info| info.pv_name == name);
-    // Of an old backup only the claim knows.
+    // In an old backup only the claim has this information.
     let (has_csi_snapshot, has_data_upload) = if info.is_none() {
         csi::claim_data_kinds(context, namespace, claim)
     } else {
@@ -416,7 +415,7 @@ fn decide<'a>(context: &'a Context, name: &str, volume: &Value) -> VolumeDecisio
     reset::decide_volume(volume, saved, context.request.volumes)
 }
 
-/// The snapshot of a volume. One that is complete comes before others.
+/// The snapshot of a volume. A complete one takes precedence.
 fn snapshot_of<'a>(snapshots: &'a [Snapshot], name: &str) -> Option<&'a Snapshot> {
     let of_volume =
         || snapshots.iter().filter(|snapshot| snapshot.spec.persistent_volume_name == name);

@@ -1,17 +1,19 @@
-//! Times as cron expressions name them, in the dialect of Velero: that of the standard parser of Go's
-//! `robfig/cron`.
+//! Cron expressions in Velero's dialect: that of the standard parser of Go's `robfig/cron`.
 //!
 //! Five fields (minute, hour, day of the month, month, day of the week), `@hourly` and its like,
-//! `@every 1h30m`, and before any of them `CRON_TZ=Europe/Berlin ` or `TZ=…`. What sets this dialect
-//! apart from others:
+//! `@every 1h30m`, and before any of them `CRON_TZ=Europe/Berlin ` or `TZ=…`. Differences from
+//! other dialects:
 //! - Sunday is 0 and not 7; there is no `L`, `W` or `#`; ranges do not wrap around.
 //! - `5/15` means from 5 on; `?` means the same as `*`.
-//! - If both days are restricted, either will do. `*/2` restricts, `*` and `*/1` do not.
+//! - If both days are restricted, a match of either is enough. `*/2` restricts, `*` and `*/1` do
+//!   not.
 //!
-//! # Where it differs
-//! - A time is due whenever the wall clock shows it: twice when the clock is set back, not at all when
-//!   it is skipped. `robfig/cron` means the same, but loses whole days that begin without a midnight.
-//! - An expression that never comes true, as `0 0 30 2 *`, is refused. Velero takes it for always due.
+//! # Differences from `robfig/cron` and Velero
+//! - A time is due whenever the wall clock shows it: twice when the clock is set back, not at all
+//!   when it is skipped. `robfig/cron` intends the same, but loses whole days that start without a
+//!   midnight.
+//! - An expression that never matches, such as `0 0 30 2 *`, is refused. Velero considers it always
+//!   due.
 
 #[cfg(test)]
 mod tests;
@@ -21,80 +23,80 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, ToSpan as _};
 
-/// For how many days a time is looked for. Any day comes within eight years: 1900 and 2100 are no leap
+/// Number of days to search for a time. Any day comes within eight years: 1900 and 2100 are no leap
 /// years.
 const LOOK_AHEAD: usize = 9 * 366;
 
-/// Where names of time zones begin.
+/// Prefixes of time zone names.
 const ZONE_PREFIXES: [&str; 2] = ["CRON_TZ=", "TZ="];
 
-/// Why a text is no cron expression.
+/// Reason why a text is no cron expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// It has too few or too many fields.
+    /// Too few or too many fields.
     #[error(
         "expected 5 fields (minute, hour, day of the month, month, day of the week), found {0}"
     )]
     Fields(usize),
-    /// It begins with an `@` that means nothing.
+    /// Unknown descriptor after `@`.
     #[error(
         "unknown `{0}`: expected @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or \
          @every and a duration"
     )]
     Descriptor(String),
-    /// There is no duration after `@every`.
+    /// No valid duration after `@every`.
     #[error("after `@every`: {0}")]
     Every(#[source] duration::Error),
-    /// The time zone is followed by nothing.
+    /// No expression after the time zone.
     #[error("the time zone must be followed by a space and the times")]
     NothingAfterZone,
-    /// There is no such time zone.
+    /// Unknown time zone.
     #[error("unknown time zone `{0}`: expected a name as in Europe/Berlin")]
     Zone(String),
-    /// Something is no number.
+    /// Not a number.
     #[error("`{0}` in `{1}` is not a number, nor a name that is allowed there")]
     Number(String, String),
-    /// A range has too many parts.
+    /// Too many parts in a range.
     #[error("`{0}` has too many `{1}`")]
     TooMany(String, char),
-    /// A value does not exist.
+    /// Value out of range.
     #[error("{value} in `{text}` is out of range: the {field} is from {min} to {max}")]
     OutOfRange {
-        /// What was written.
+        /// Text of the expression.
         text: String,
-        /// The value.
+        /// Value.
         value: u64,
-        /// What it is for.
+        /// Name of the field.
         field: &'static str,
-        /// The least.
+        /// Minimum.
         min: u8,
-        /// The most.
+        /// Maximum.
         max: u8,
     },
-    /// A range ends before it begins.
+    /// Range that ends before it starts.
     #[error("`{0}` ends before it begins")]
     Backwards(String),
-    /// A range has no steps.
+    /// Range with a step of zero.
     #[error("the step in `{0}` must be at least 1")]
     Step(String),
-    /// There is no such time.
+    /// Expression that never matches.
     #[error("there is no such day or time, so it would never run")]
     Never,
 }
 
-/// When something is done again and again.
+/// Parsed cron expression.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cron(Times);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Times {
-    /// With a fixed pause between two.
+    /// Fixed interval.
     Every(SignedDuration),
-    /// When the clock on a wall shows it.
+    /// Times on the wall clock.
     Wall { clock: Clock, zone: Option<TimeZone> },
 }
 
-/// What the clock on a wall shows.
+/// Fields of a wall-clock expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clock {
     minutes: Set,
@@ -104,11 +106,11 @@ struct Clock {
     weekdays: Set,
 }
 
-/// Some values of a field.
+/// Set of values of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Set {
     bits: u64,
-    /// Whether nothing is restricted, so that of two fields only the other counts.
+    /// True if the field is unrestricted, so that of the two day fields only the other counts.
     is_any: bool,
 }
 
@@ -127,7 +129,7 @@ struct Field {
     name: &'static str,
     min: u8,
     max: u8,
-    /// Names of values, from the least on.
+    /// Names of values, starting with the minimum.
     names: &'static [&'static str],
 }
 
@@ -166,15 +168,15 @@ impl std::str::FromStr for Cron {
             months: MONTH.parse(month)?,
             weekdays: WEEKDAY.parse(weekday)?,
         };
-        // From a leap year on: if a day does not come now, it never does.
+        // The search starts in a leap year: a day that does not come now never does.
         clock.first_after(Timestamp::UNIX_EPOCH, &TimeZone::UTC).ok_or(Error::Never)?;
         Ok(Self(Times::Wall { clock, zone }))
     }
 }
 
 impl Cron {
-    /// The first time after a moment. Where the expression names no time zone, it means `local`.
-    /// None if there is none for years.
+    /// First time after a moment, in the zone `local` unless the expression names one. `None` if
+    /// there is none for years.
     pub fn next(&self, after: Timestamp, local: &TimeZone) -> Option<Timestamp> {
         match &self.0 {
             Times::Every(pause) => whole_second(after).checked_add(*pause).ok(),
@@ -182,8 +184,8 @@ impl Cron {
         }
     }
 
-    /// The last of the times that follow `after`, one after the other, and are before `now`. None if
-    /// the first is not.
+    /// Last of the consecutive times that follow `after` and are before `now`. `None` if already
+    /// the first is not before `now`.
     pub fn last_before(
         &self,
         now: Timestamp,
@@ -193,7 +195,7 @@ impl Cron {
         let first = self.next(after, local).filter(|first| *first < now)?;
         match &self.0 {
             Times::Every(pause) => {
-                // The last whole pause that ends before now.
+                // Last whole interval that ends before now.
                 let passed = now.duration_since(first).as_nanos() - 1;
                 let pauses = i32::try_from(passed / pause.as_nanos()).unwrap_or(i32::MAX);
                 Some(first.checked_add(*pause * pauses).unwrap_or(first))
@@ -214,20 +216,20 @@ impl Clock {
             days_from(shown.date()).find_map(|day| self.times(day).find(|time| *time > shown));
         let found = offset.to_timestamp(times?).ok()?;
         match zone.following(after).next() {
-            // Before that the clock just goes on.
+            // Before a change of the offset, the clock runs without jumps.
             Some(change) if found >= change.timestamp() => self.first_over_change(after, zone),
             _ => Some(found),
         }
     }
 
-    /// The same, where the clock may be set before that.
+    /// Like `first_after`, for a clock that may be changed before the next time.
     fn first_over_change(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let later = |moment: &Timestamp| *moment > after;
-        // A clock that is set back over midnight shows the day before once more.
+        // A clock that is set back over midnight shows the previous day once more.
         let before = zone.to_datetime(after).date().yesterday().ok()?;
         for day in days_from(before) {
             if let Some(found) = self.moments(day, zone).filter(later).min() {
-                // For the same reason the next day may have begun before.
+                // For the same reason the next day may have started before.
                 let next = self.moments(day.tomorrow().ok()?, zone).filter(later).min();
                 return Some(next.map_or(found, |next| next.min(found)));
             }
@@ -235,7 +237,7 @@ impl Clock {
         None
     }
 
-    /// The last moment in a span, of which the beginning counts and the end does not.
+    /// Last moment in a span that includes its start and excludes its end.
     fn last_before(&self, end: Timestamp, begin: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let within = |moment: &Timestamp| begin <= *moment && *moment < end;
         let mut day = zone.to_datetime(end).date().tomorrow().ok()?;
@@ -250,12 +252,12 @@ impl Clock {
         None
     }
 
-    /// All moments of a day, in no order.
+    /// All moments of a day, unordered.
     fn moments(&self, day: Date, zone: &TimeZone) -> impl Iterator<Item = Timestamp> {
         self.times(day).flat_map(|time| moments(time, zone)).flatten()
     }
 
-    /// All times of a day, as they would be if the clock were never set.
+    /// All wall-clock times of a day, ignoring changes of the clock.
     fn times(&self, day: Date) -> impl Iterator<Item = DateTime> {
         let hours = self.has(day).then(|| self.hours.values()).into_iter().flatten();
         hours.flat_map(move |hour| {
@@ -275,13 +277,13 @@ impl Clock {
     }
 }
 
-/// The days from one on in which a time is looked for.
+/// Days to search, starting with `day`.
 fn days_from(day: Date) -> impl Iterator<Item = Date> {
     day.series(1.day()).take(LOOK_AHEAD)
 }
 
-/// The moments at which a clock shows a time: mostly one, none if it is skipped, two if the clock is set
-/// back.
+/// Moments at which a clock shows a time: usually one; none if it is skipped; two if the clock is
+/// set back.
 fn moments(time: DateTime, zone: &TimeZone) -> [Option<Timestamp>; 2] {
     match zone.to_ambiguous_timestamp(time).offset() {
         AmbiguousOffset::Unambiguous { offset } => [offset.to_timestamp(time).ok(), None],
@@ -294,11 +296,11 @@ fn moments(time: DateTime, zone: &TimeZone) -> [Option<Timestamp>; 2] {
 
 fn whole_second(moment: Timestamp) -> Timestamp {
     let second = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
-    // Cut downwards, also before 1970.
+    // Rounded down, also before 1970.
     if second > moment { second - 1.second() } else { second }
 }
 
-/// The time zone that is named at the beginning, if one is, and the rest.
+/// Leading time zone, if there is one, and the rest of the text.
 fn zone(text: &str) -> Result<(Option<TimeZone>, &str), Error> {
     let Some(named) = ZONE_PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) else {
         return Ok((None, text));
@@ -306,11 +308,11 @@ fn zone(text: &str) -> Result<(Option<TimeZone>, &str), Error> {
     let (name, rest) = named.split_once(' ').ok_or(Error::NothingAfterZone)?;
     let zone = match name {
         "" | "UTC" => Some(TimeZone::UTC),
-        // The one that the server has, as if none were named.
+        // Time zone of the server, as if none were named.
         "Local" => None,
         name => {
             let found = TimeZone::get(name).ok();
-            // Names are files elsewhere, and written in one way.
+            // In Go, zone names are file names, so their case matters.
             let is_it = |zone: &TimeZone| zone.iana_name() == Some(name);
             Some(found.filter(is_it).ok_or_else(|| Error::Zone(name.to_owned()))?)
         }
@@ -342,7 +344,7 @@ fn descriptor(text: &str, zone: Option<TimeZone>) -> Result<Cron, Error> {
 }
 
 impl Field {
-    /// The values in a list.
+    /// Values of a comma-separated list.
     fn parse(&self, text: &str) -> Result<Set, Error> {
         let mut all = Set { bits: 0, is_any: false };
         for range in text.split(',').filter(|range| !range.is_empty()) {
@@ -352,7 +354,7 @@ impl Field {
         Ok(all)
     }
 
-    /// The values in a range: `*`, `5`, `1-5`, each with a step or without.
+    /// Values of a range: `*`, `5`, `1-5`, each with or without a step.
     fn range(&self, text: &str) -> Result<Set, Error> {
         let mut parts = text.split('/');
         let (range, step) = (parts.next().unwrap_or_default(), parts.next());
@@ -361,7 +363,7 @@ impl Field {
         }
         let mut ends = range.split('-');
         let first = ends.next().unwrap_or_default();
-        // What follows a star is not looked at.
+        // The text after a star is ignored.
         let is_star = first == "*" || first == "?";
         let (begin, end) = if is_star {
             (self.min.into(), self.max.into())

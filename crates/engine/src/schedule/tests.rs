@@ -48,7 +48,7 @@ fn backup_is_due_after_its_time_and_missed_times_are_made_up_once() {
         (&ran, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
         (&skipped, "2026-01-11T10:00:00Z", wait("2026-01-12T03:00:00Z")),
         (&skipped_long_ago, "2026-01-11T10:00:00Z", make("2026-01-11T03:00:00Z")),
-        // A clock was ahead. It goes on all the same, and not when that time has come.
+        // A clock was ahead. The Schedule continues, and does not wait for that time.
         (&in_the_future, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
         (&skipped_in_the_future, "2026-01-15T04:00:00Z", make("2026-01-15T03:00:00Z")),
         // Clocks differ a little.
@@ -188,9 +188,9 @@ fn backup_of_another_cluster_does_not_block_a_scheduled_time() {
         ("3f9f3c1e-0000", vec![ours(usual)], BackupNaming::Exists),
         ("3f9f3c1e-0000", vec![theirs(usual)], renamed()),
         ("3f9f3c1e-0000", vec![theirs(usual), theirs("nightly-20260111030000-aaaa")], renamed()),
-        // A server that ended before it noted that.
+        // A server that ended before it recorded that.
         ("3f9f3c1e-0000", vec![theirs(usual), ours(other)], BackupNaming::Exists),
-        // And theirs has gone since.
+        // And theirs was deleted since.
         ("3f9f3c1e-0000", vec![ours(other)], BackupNaming::Exists),
         (
             "3f9f3c1e-0000",

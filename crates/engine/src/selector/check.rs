@@ -1,15 +1,15 @@
-//! Requirements whose keys and values can be those of labels.
+//! Requirements with checked label keys and values.
 
 use std::collections::BTreeSet;
 
 use super::{InvalidSelector, Requirement, Test};
 
-/// What Kubernetes allows for the name in a key, and for a value.
+/// Kubernetes' limit for the name in a key, and for a value.
 const MAX_NAME_LENGTH: usize = 63;
-/// What Kubernetes allows for what stands before the `/` of a key.
+/// Kubernetes' limit for the prefix before the `/` of a key.
 const LONGEST_PREFIX: usize = 253;
 
-/// The label has one of the values.
+/// Label with one of the values.
 pub(super) fn one_of<S: AsRef<str>>(
     key: &str,
     values: impl IntoIterator<Item = S>,
@@ -17,7 +17,7 @@ pub(super) fn one_of<S: AsRef<str>>(
     requirement(key, Test::In(checked(key, values)?))
 }
 
-/// The label has none of the values, or there is no label.
+/// Label with none of the values, or no such label.
 pub(super) fn none_of<S: AsRef<str>>(
     key: &str,
     values: impl IntoIterator<Item = S>,
@@ -25,22 +25,22 @@ pub(super) fn none_of<S: AsRef<str>>(
     requirement(key, Test::NotIn(checked(key, values)?))
 }
 
-/// There is such a label.
+/// Existing label.
 pub(super) fn exists(key: &str) -> Result<Requirement, InvalidSelector> {
     requirement(key, Test::Exists)
 }
 
-/// There is no such label.
+/// Missing label.
 pub(super) fn does_not_exist(key: &str) -> Result<Requirement, InvalidSelector> {
     requirement(key, Test::DoesNotExist)
 }
 
-/// The label is a number above one.
+/// Label with a greater number.
 pub(super) fn greater_than(key: &str, value: &str) -> Result<Requirement, InvalidSelector> {
     requirement(key, Test::GreaterThan(number(key, value)?))
 }
 
-/// The label is a number below one.
+/// Label with a smaller number.
 pub(super) fn less_than(key: &str, value: &str) -> Result<Requirement, InvalidSelector> {
     requirement(key, Test::LessThan(number(key, value)?))
 }
@@ -64,7 +64,7 @@ fn checked<S: AsRef<str>>(
     values.into_iter().map(check).collect()
 }
 
-/// A number that could be the value of a label, and so has no sign.
+/// Number that is a valid label value, and so has no sign.
 fn number(key: &str, value: &str) -> Result<i64, InvalidSelector> {
     let error = || InvalidSelector::Number { key: key.to_owned(), value: value.to_owned() };
     let is_unsigned = value.starts_with(|first: char| first.is_ascii_digit());

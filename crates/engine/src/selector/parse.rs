@@ -1,11 +1,11 @@
-//! From the text of a selector to its requirements.
+//! Parser of label selectors.
 //!
-//! The grammar is Kubernetes' own, oddities included: `in` and `notin` are also good keys and
+//! The grammar is Kubernetes' own, oddities included: `in` and `notin` are also valid keys and
 //! values, and a list of values may have empty ones, `x in (a,,b)`.
 
 use super::{InvalidSelector, Requirement, check};
 
-/// Reads a whole selector.
+/// Parses a whole selector.
 pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, InvalidSelector> {
     let mut parser = Parser { text, rest: text };
     let mut all = Vec::new();
@@ -29,7 +29,7 @@ enum Token<'a> {
     Word(&'a str),
 }
 
-/// What is no part of a word. The longer ones come first.
+/// Tokens that are not part of a word. The longer ones come first.
 const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 
 struct Parser<'a> {
@@ -48,7 +48,7 @@ impl<'a> Parser<'a> {
         Some(token)
     }
 
-    /// The next token, and what is behind it.
+    /// Next token, and the rest of the text.
     fn split(&self) -> Option<(Token<'a>, &'a str)> {
         let rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
         if rest.is_empty() {
@@ -106,7 +106,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads `(a,b)`. Each comma has a value on both sides, which may be empty.
+    /// Parses `(a,b)`. Each comma has a value on both sides, which may be empty.
     fn values(&mut self) -> Result<Vec<&'a str>, InvalidSelector> {
         match self.next_token() {
             Some(Token::Symbol("(")) => {}

@@ -1,4 +1,4 @@
-//! An item action of any kind, called on one occasion: an item, a Backup and a Restore.
+//! An item action of any kind, called with an item, a Backup and a Restore.
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ pub(super) enum AnyAction {
     Block(Arc<dyn ItemBlockAction>),
 }
 
-/// What an action is called with.
+/// Input of an action.
 pub(super) struct ActionInput {
     pub(super) item: Item,
     backup: Encoded<Backup>,
     restore: Encoded<Restore>,
 }
 
-/// What an action made of an item.
+/// Output of an action.
 pub(super) struct ActionOutput {
     /// The item, if actions of its kind return one.
     pub(super) item: Option<Item>,
-    /// The operation that it started, if it did.
+    /// The operation that the action started, if any.
     pub(super) operation: Option<OperationId>,
 }
 
@@ -42,7 +42,7 @@ impl ActionInput {
 }
 
 impl AnyAction {
-    /// The action behind a handle; none if it is no action.
+    /// The action behind a handle; `None` if the kind is not an action.
     pub(super) fn new(handle: Handle, kind: Kind) -> Option<Self> {
         match kind {
             Kind::BackupItemAction | Kind::BackupItemActionV2 => {
@@ -66,7 +66,7 @@ impl AnyAction {
         }
     }
 
-    /// Calls it for the item.
+    /// Calls the action for the item.
     pub(super) async fn execute(
         &self,
         ActionInput { item, backup, restore }: &ActionInput,

@@ -14,7 +14,8 @@ use crate::registry::Registry;
 use crate::{Options, Plugin};
 
 const RULES: &[Rule<Binary>] = &[
-    // It has been started and asked already, or there would be nothing to check.
+    // The binary has already been started and has listed its plugins, or there would be nothing to
+    // check.
     Rule::new("gives its handshake in time and lists its plugins", |_| Box::pin(ready(HOLDS))),
     Rule::new("lists only plugins that are valid and distinct", |binary| {
         Box::pin(ready(binary.lists_only_valid_plugins()))

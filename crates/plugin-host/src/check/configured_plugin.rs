@@ -1,6 +1,6 @@
-//! The trial of a plugin that takes a configuration: a store or a snapshotter, in a process of its
-//! own. Nothing else of it is judged if it refuses its configuration, which is its fault only if it
-//! was given one.
+//! Check of a plugin that has a configuration: a store or a snapshotter, in its own process. If the
+//! plugin refuses its configuration, nothing else is checked; that is its fault only if a
+//! configuration was given.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::Plugin;
 use crate::handle::Handle;
 use crate::slot::{Purpose, Slot};
 
-/// What the rules of a family of such plugins make, and have to remember.
+/// Resources that the rules of a family create and must remember.
 #[async_trait]
 pub(super) trait CreatedResources: Default + Send + 'static {
-    /// What is called to make it.
+    /// The trait that creates them.
     type Plugin: Send + Sync + ?Sized;
 
     /// The rules of the family.
     const RULES: &'static [Rule<ConfiguredCheck<Self>>];
-    /// Judged at the end if anything may be left.
+    /// Runs at the end if anything may be left over.
     const CLEAN_UP: Rule<ConfiguredCheck<Self>>;
 
     /// The plugin behind a handle.
     fn plugin(handle: Handle) -> Arc<Self::Plugin>;
 
-    /// What a plugin of the family is configured with.
+    /// The configuration for a plugin of the family.
     fn config(input: &Input) -> Config;
 
-    /// What else must be given before anything but the configuration can be judged, as a hint.
+    /// A hint naming the input without which nothing but the configuration can be checked.
     fn missing_input(_: &Input) -> Option<&'static str> {
         None
     }
@@ -38,14 +38,14 @@ pub(super) trait CreatedResources: Default + Send + 'static {
     /// Configures a plugin.
     async fn init(plugin: &Self::Plugin, config: &Config) -> Result<()>;
 
-    /// What may still be there of it, each in words.
+    /// Descriptions of the resources that may still exist.
     fn leftovers(&self, input: &Input) -> Vec<String>;
 }
 
-/// A plugin on trial.
+/// A plugin that is being checked.
 pub(super) struct ConfiguredCheck<M: CreatedResources> {
     plugin: Plugin,
-    /// What is called.
+    /// The plugin's trait object.
     pub(super) api: Arc<M::Plugin>,
     pub(super) process: Arc<dyn Restart>,
     pub(super) input: Arc<Input>,
@@ -112,7 +112,7 @@ impl<M: CreatedResources> ConfiguredCheck<M> {
         HOLDS
     }
 
-    /// What it may have been missing if it refuses its configuration.
+    /// A hint about input that may be missing if the plugin refuses its configuration.
     fn hint(&self) -> Option<&'static str> {
         if self.input.config.is_empty() {
             return Some("give its configuration with --config");
@@ -121,7 +121,8 @@ impl<M: CreatedResources> ConfiguredCheck<M> {
     }
 }
 
-/// Whether a plugin said no, and did not die, hang or panic: that it must never do.
+/// True if a plugin refused its configuration, as opposed to dying, hanging or panicking, which it
+/// must never do.
 fn is_config_refusal(error: &Error) -> bool {
     error.class() != Class::Transient && error.code() != Code::Aborted
 }

@@ -1,5 +1,4 @@
-//! The rules for item actions of all kinds. Those for the operations that they start are in
-//! [`super::operation`].
+//! Rules for item actions of all kinds. Those for operations are in [`super::operation`].
 
 use std::future::ready;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use crate::Plugin;
 use crate::handle::Handle;
 use crate::slot::{Purpose, Slot};
 
-/// How many calls come at once.
+/// Number of concurrent calls.
 const CONCURRENT_CALLS: usize = 16;
 
 const RETURN_ITEMS: &[Kind] = &[
@@ -73,7 +72,7 @@ const CANCEL_OPERATIONS: Rule<ItemActionCheck> =
         Box::pin(action.cancel_all())
     });
 
-/// An action on trial, in a process of its own.
+/// An action that is being checked, in its own process.
 pub(super) struct ItemActionCheck {
     plugin: Plugin,
     pub(super) action: AnyAction,
@@ -81,11 +80,11 @@ pub(super) struct ItemActionCheck {
     pub(super) action_input: ActionInput,
     pub(super) input: Arc<Input>,
     selector: Option<ResourceSelector>,
-    /// What it made of the item.
+    /// Output of the action for the item.
     output: Option<ActionOutput>,
-    /// Operations that run as far as we know.
+    /// Operations that are running as far as known.
     pub(super) running: Vec<OperationId>,
-    /// Calls for the item that may have started an operation whose id we never learnt.
+    /// Number of calls for the item that may have started an operation whose id is unknown.
     unanswered_calls: usize,
     pub(super) cancelled_at: Option<Instant>,
     pub(super) ended: Option<State>,
@@ -168,7 +167,7 @@ impl ItemActionCheck {
         }
         let kind = self.plugin.kind;
         if kind == Kind::DeleteItemAction && !self.input.kinds.contains(&kind) {
-            // It would remove what the item stands for: a snapshot, a disk.
+            // The action would remove the data behind the item: a snapshot, a disk.
             return Err(RuleFailure::skipped(
                 "it may delete what belongs to the item; if it shall, say --kind DeleteItemAction",
             ));
@@ -199,7 +198,7 @@ impl ItemActionCheck {
 
     async fn answers_concurrent_calls(&mut self) -> RuleOutcome {
         if self.plugin.kind == Kind::DeleteItemAction {
-            // What is deleted is gone: `Execute` for the same item need not succeed again.
+            // Deleted data is gone: `Execute` for the same item need not succeed again.
             let calls = (0..CONCURRENT_CALLS).map(|_| self.action.applies_to());
             return all_succeeded(join_all(calls).await);
         }
@@ -207,8 +206,8 @@ impl ItemActionCheck {
         all_succeeded(self.execute_concurrently(CONCURRENT_CALLS).await)
     }
 
-    /// Calls it so many times at once. What an answer tells is noted when it comes: others may not
-    /// come at all.
+    /// Calls the action this many times concurrently. Each answer is recorded as soon as it
+    /// arrives: others may never arrive.
     async fn execute_concurrently(&mut self, calls: usize) -> Vec<Result<ActionOutput, Error>> {
         self.unanswered_calls += calls;
         let mut in_flight: FuturesUnordered<_> =
@@ -225,7 +224,7 @@ impl ItemActionCheck {
         answers
     }
 
-    /// What it made of the item; without it, rules about that cannot be judged.
+    /// Output of the action for the item; without it, rules about it cannot be checked.
     pub(super) fn require_output(&self) -> Result<&ActionOutput, RuleFailure> {
         self.output.as_ref().ok_or_else(|| RuleFailure::skipped("it has not answered for the item"))
     }
@@ -239,7 +238,7 @@ impl ItemActionCheck {
     }
 }
 
-/// Holds if none of many calls failed.
+/// Holds if none of the calls failed.
 pub(super) fn all_succeeded<T>(answers: Vec<Result<T, Error>>) -> RuleOutcome {
     let count = answers.len();
     let errors: Vec<Error> = answers.into_iter().filter_map(Result::err).collect();
@@ -256,8 +255,8 @@ fn kind_of(item: &Item) -> Result<String, RuleFailure> {
     Ok(object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned())
 }
 
-/// Whether a selector may mean the resource of a kind. Only a cluster can tell for sure; the
-/// namespaces and labels do not matter, since no action fails over those.
+/// True if a selector may select the resource of a kind. Only a cluster can decide for certain;
+/// namespaces and labels do not matter, since no action fails because of those.
 fn may_select(selector: &ResourceSelector, kind: &str) -> bool {
     let names = names_of(&kind.to_lowercase());
     let means = |name: &String| {
@@ -269,7 +268,7 @@ fn may_select(selector: &ResourceSelector, kind: &str) -> bool {
         && !selector.excluded_resources.iter().any(means)
 }
 
-/// What the resource of a kind may be called: `pod`, `pods`, `po`.
+/// Possible names of the resource of a kind: `pod`, `pods`, `po`.
 fn names_of(kind: &str) -> Vec<String> {
     const SHORT: [(&str, &str); 16] = [
         ("configmap", "cm"),

@@ -1,5 +1,5 @@
-//! The rules for object stores. All objects lie in a folder that no other check has, where Velero
-//! permits one.
+//! Rules for object stores. All objects are in a folder that is unique to the check, at a place
+//! that Velero permits.
 
 use std::io;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::handle::Handle;
 const CONCURRENT_CALLS: usize = 16;
 const MIB: usize = 1 << 20;
 
-/// How long a signed URL is asked for, as Velero does.
+/// Lifetime of a signed URL, as in Velero.
 const URL_TTL: Duration = Duration::from_mins(10);
 
-/// How long an object that must not appear is watched for.
+/// Time for which the check watches for an object that must not appear.
 const BROKEN_UPLOAD_SETTLE_TIME: Duration = Duration::from_millis(500);
 
 const RULES: &[Rule<ObjectStoreCheck>] = &[
@@ -64,10 +64,10 @@ const CLEAN_UP: Rule<ObjectStoreCheck> =
 
 type ObjectStoreCheck = configured_plugin::ConfiguredCheck<CreatedObjects>;
 
-/// What a check put into a bucket.
+/// Objects that a check stored.
 #[derive(Default)]
 pub(super) struct CreatedObjects {
-    /// What may be there.
+    /// Keys that may exist.
     keys: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ impl CreatedResources for CreatedObjects {
         Arc::new(handle)
     }
 
-    /// With what a server adds to the configuration of a location.
+    /// The configuration, with the additions that a server makes.
     fn config(input: &Input) -> Config {
         let mut config = input.config.clone();
         if let Some(bucket) = &input.bucket {
@@ -145,7 +145,7 @@ impl ObjectStoreCheck {
         expect_same_keys(&self.api.list_objects(bucket, &self.key("nothing/")).await?, &[])
     }
 
-    /// After [`lists_objects`](Self::lists_objects), which put what is listed here.
+    /// Runs after [`lists_objects`](Self::lists_objects), which stored the listed objects.
     async fn lists_prefixes(&mut self) -> RuleOutcome {
         let prefix = self.key("list/");
         let listed = self.api.list_common_prefixes(bucket(&self.input), &prefix, "/").await?;
@@ -167,7 +167,8 @@ impl ObjectStoreCheck {
         if self.api.put_object(bucket(&self.input), &key, body).await.is_ok() {
             return Err(RuleFailure::broken("it took a part of the object for the whole"));
         }
-        // The plugin hears of it at the same time as we do, and may do the wrong thing only then.
+        // The plugin notices the broken upload at the same time as the host, and may misbehave only
+        // then.
         for pause in [Duration::ZERO, BROKEN_UPLOAD_SETTLE_TIME] {
             tokio::time::sleep(pause).await;
             if self.exists(&key).await? {
@@ -216,7 +217,7 @@ impl ObjectStoreCheck {
         self.returns(&key, b"before").await
     }
 
-    /// Deletes what lies below the folder, by listing and from memory.
+    /// Deletes the objects below the folder: the listed ones and the remembered ones.
     async fn clean_up(&mut self) -> RuleOutcome {
         self.created.keys.extend(self.list_own_keys().await.unwrap_or_default());
         self.created.keys.sort();
@@ -225,7 +226,8 @@ impl ObjectStoreCheck {
         let delete = async |key: &'_ String| (key.clone(), called.delete_object(bucket, key).await);
         let mut coming: FuturesUnordered<_> = keys.iter().map(delete).collect();
         while let Some((key, deleted)) = coming.next().await {
-            // That one is gone already may be an error, and is none here: the listing will tell.
+            // Deleting an object that is already gone may be an error, which is ignored here: the
+            // listing will show it.
             if deleted.is_ok() {
                 self.created.keys.retain(|tracked| *tracked != key);
             }
@@ -235,7 +237,8 @@ impl ObjectStoreCheck {
         HOLDS
     }
 
-    /// What it lists below the folder. It is the plugin's word: nothing outside is ours.
+    /// The keys listed below the folder. The plugin's list is not trusted: keys outside of the
+    /// folder are not ours.
     async fn list_own_keys(&self) -> Result<Vec<String>, Error> {
         let folder = self.folder();
         let mut keys = self.api.list_objects(bucket(&self.input), &folder).await?;
@@ -243,8 +246,8 @@ impl ObjectStoreCheck {
         Ok(keys)
     }
 
-    /// Where all keys lie. Velero makes a location unavailable that has a top-level folder which it
-    /// does not know; `plugins` it does. (pkg/persistence/object_store_layout.go)
+    /// The folder of all keys. Velero makes a location unavailable if it has an unknown top-level
+    /// folder; `plugins` is a known one. (pkg/persistence/object_store_layout.go)
     fn folder(&self) -> String {
         let prefix = self.config.get("prefix").filter(|prefix| !prefix.is_empty());
         let prefix = prefix.map(|prefix| format!("{prefix}/")).unwrap_or_default();
@@ -255,7 +258,7 @@ impl ObjectStoreCheck {
         format!("{}{name}", self.folder())
     }
 
-    /// The key of something that is about to be put, so that it will be deleted.
+    /// The key of an object that is about to be stored, remembered so that it will be deleted.
     fn track_key(&mut self, name: &str) -> String {
         let key = self.key(name);
         self.created.keys.push(key.clone());
@@ -291,7 +294,8 @@ impl ObjectStoreCheck {
     }
 }
 
-/// The bucket. Without one no rule is judged that needs it: see [`CreatedResources::missing_input`].
+/// The bucket. Without one no rule that needs it is checked: see
+/// [`CreatedResources::missing_input`].
 fn bucket(input: &Input) -> &str {
     input.bucket.as_deref().unwrap_or_default()
 }

@@ -1,5 +1,5 @@
-//! The rules for the operations of item actions: known at once and after a restart, cancelled
-//! without complaint, ended once and for all.
+//! Rules for the operations of item actions: known immediately and after a restart, cancelled
+//! without an error, ended once and for all.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::item_action::ItemActionCheck;
 use super::rule::{HOLDS, RuleFailure, RuleOutcome};
 
-/// The pause between two questions for the progress of an operation.
+/// The pause between two progress calls for an operation.
 pub(super) const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 impl ItemActionCheck {
@@ -41,7 +41,8 @@ impl ItemActionCheck {
         let Some(cancelled_at) = self.cancelled_at else {
             return Err(RuleFailure::skipped("it was not cancelled"));
         };
-        // It may have succeeded just before: only what is seen to run on has ignored it.
+        // The operation may have succeeded just before: only one that is seen running afterwards
+        // has ignored the cancellation.
         let mut ran_on = false;
         let limit = self.input.timeout;
         let deadline = Instant::now() + limit;
@@ -83,8 +84,8 @@ impl ItemActionCheck {
     pub(super) async fn accepts_cancel_of_unknown_operation(&mut self) -> RuleOutcome {
         let unknown = self.unknown_operation()?;
         match self.cancel(&unknown).await {
-            // Velero's framework has an error for that, and runs take it for an answer: nothing is
-            // there to be stopped.
+            // Velero's framework has an error for that, and runs accept it as an answer: there is
+            // nothing to stop.
             Err(error) if error.class() == Class::Permanent => {
                 Ok(Some(format!("it is refused for good, which is as well: {}", error.message())))
             }
@@ -95,8 +96,8 @@ impl ItemActionCheck {
         }
     }
 
-    /// Cancels what still runs. It is not a rule of the plugin's that this be quick, so the end is
-    /// not waited for.
+    /// Cancels the operations that are still running. Plugins need not do that quickly, so the
+    /// check does not wait for their end.
     pub(super) async fn cancel_all(&mut self) -> RuleOutcome {
         let running = self.running.clone();
         let (action, input) = (&self.action, &self.action_input);
@@ -112,7 +113,7 @@ impl ItemActionCheck {
         failure.map_or(HOLDS, |error| Err(error.into()))
     }
 
-    /// The operation that it started for the item.
+    /// The operation that the action started for the item.
     fn operation(&self) -> Result<OperationId, RuleFailure> {
         let operation = self.require_output()?.operation.clone();
         operation.ok_or_else(|| {
@@ -126,7 +127,7 @@ impl ItemActionCheck {
     }
 }
 
-/// Holds if the progress of something unknown is an error that will not pass.
+/// Holds if the progress of an unknown operation is a permanent error.
 pub(super) fn expect_permanent_error(progress: Result<Progress, Error>) -> RuleOutcome {
     match progress {
         Err(error) if error.class() == Class::Permanent => HOLDS,
@@ -140,7 +141,7 @@ pub(super) fn expect_permanent_error(progress: Result<Progress, Error>) -> RuleO
     }
 }
 
-/// What it means that an operation succeeded so long after its cancellation.
+/// Remark for an operation that succeeded this long after its cancellation.
 fn ignored_cancel_note(time: Duration) -> String {
     let seconds = (time.as_secs_f32() * 10.0).round() / 10.0;
     format!("it ended as Succeeded after {seconds} s, so the cancellation had no effect")

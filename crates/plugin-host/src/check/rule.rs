@@ -1,4 +1,4 @@
-//! What a rule is, and how it is judged: within a limit, and not after an interrupt.
+//! Rules and their evaluation: within a limit, and not after an interrupt.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,33 +9,33 @@ use futures::future::{BoxFuture, Shared};
 use super::{Finding, RuleVerdict};
 use crate::Plugin;
 
-/// How much longer a rule may take than a call in it, whose error says more.
+/// Time that a rule may take beyond the limit of a call in it, whose error is more precise.
 const RULE_GRACE: Duration = Duration::from_millis(500);
 
-/// What is checked. Rules change it: later ones build on what earlier ones found.
+/// The subject of a check. Rules change it: later ones depend on the results of earlier ones.
 pub(super) trait CheckSubject: Send {
-    /// The plugin; none if it is the binary.
+    /// The plugin; `None` for the binary.
     fn plugin(&self) -> Option<&Plugin>;
 
-    /// Why no more can be found out.
+    /// Reason why no more rules can be checked.
     fn blocked_reason(&self) -> Option<&str> {
         None
     }
 
-    /// What rules made and what may still be there, each in words. Rules note it as soon as they
-    /// know it: they may be dropped at any time.
+    /// Descriptions of the resources that rules created and that may still exist. Rules record them
+    /// as soon as they know them: a rule may be dropped at any time.
     fn leftovers(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What came of a rule: it holds, maybe with something to say, or it does not.
+/// Outcome of a rule: it holds, with an optional remark, or it fails.
 pub(super) type RuleOutcome = Result<Option<String>, RuleFailure>;
 
-/// It holds, and there is nothing to add.
+/// The rule holds, without a remark.
 pub(super) const HOLDS: RuleOutcome = Ok(None);
 
-/// Why a rule does not hold.
+/// Reasons why a rule fails.
 #[derive(Debug)]
 pub(super) enum RuleFailure {
     Broken(String),
@@ -60,10 +60,10 @@ impl From<Error> for RuleFailure {
 
 type RuleTest<S> = for<'a> fn(&'a mut S) -> BoxFuture<'a, RuleOutcome>;
 
-/// A sentence, and how to find out whether it is true.
+/// A sentence, and the check that verifies it.
 pub(super) struct Rule<S> {
     text: &'static str,
-    /// The kinds that it is for; all if empty.
+    /// The kinds that the rule is for; all if empty.
     kinds: &'static [Kind],
     test: RuleTest<S>,
 }
@@ -88,9 +88,9 @@ impl<S: CheckSubject> Rule<S> {
     }
 }
 
-/// Judges rules and keeps what it found.
+/// Checks rules and collects the findings.
 pub(super) struct RuleRunner<'a> {
-    /// How errors of the host name the binary; there is only one here.
+    /// The name of the binary in errors of the host; there is only one here.
     name: String,
     limit: Duration,
     interrupt: Shared<BoxFuture<'a, ()>>,
@@ -109,7 +109,7 @@ impl<'a> RuleRunner<'a> {
         Self { name, limit, interrupt, on_finding, findings: Vec::new() }
     }
 
-    /// Judges the rules that are for a subject, one after the other.
+    /// Checks the rules for a subject, one after the other.
     pub(super) async fn run_rules<S: CheckSubject>(&mut self, rules: &[Rule<S>], subject: &mut S) {
         for rule in rules.iter().filter(|rule| rule.applies_to(subject)).collect::<Vec<_>>() {
             let outcome = if let Some(reason) = subject.blocked_reason() {
@@ -126,8 +126,8 @@ impl<'a> RuleRunner<'a> {
         }
     }
 
-    /// Judges a rule that removes what others made, if there is anything, and come what may. It does
-    /// not hold as long as something is left.
+    /// Runs a rule that removes the resources of the others, if there are any, in every case. It
+    /// fails as long as something is left over.
     pub(super) async fn clean_up<S: CheckSubject>(&mut self, rule: &Rule<S>, subject: &mut S) {
         if subject.leftovers().is_empty() {
             return;
@@ -257,7 +257,7 @@ mod tests {
         findings.into_iter().map(|finding| finding.verdict).collect()
     }
 
-    /// Something is left to remove from the start.
+    /// A subject with leftovers from the start.
     fn subject_with_leftovers() -> CountingSubject {
         CountingSubject { leftovers: vec!["a thing".to_owned()], ..CountingSubject::default() }
     }

@@ -1,4 +1,4 @@
-//! What plugins are shown when nothing else is given.
+//! Sample input for plugins, used if nothing else is given.
 
 use bowline_api::{
     Backup, BackupPhase, BackupSpec, BackupStatus, Duration, Restore, RestorePhase, RestoreSpec,
@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::Input;
 
-/// The name of everything here that is not of one check alone.
+/// The name of all samples that are not unique to one check.
 pub(super) const NAME: &str = "bowline-check";
 
-/// A pod that exists nowhere.
+/// A pod that does not exist.
 pub(super) fn pod() -> Result<Item, InvalidItem> {
     Item::from_object(&json!({
         "apiVersion": "v1",
@@ -24,7 +24,7 @@ pub(super) fn pod() -> Result<Item, InvalidItem> {
     }))
 }
 
-/// The identifier of a pod that exists nowhere.
+/// The identifier of a pod that does not exist.
 pub(super) fn pod_identifier() -> ResourceIdentifier {
     ResourceIdentifier {
         group: String::new(),
@@ -34,7 +34,7 @@ pub(super) fn pod_identifier() -> ResourceIdentifier {
     }
 }
 
-/// A PersistentVolume of a driver that nobody has.
+/// A PersistentVolume of a driver that does not exist.
 pub(super) fn persistent_volume() -> Result<Item, InvalidItem> {
     Item::from_object(&json!({
         "apiVersion": "v1",
@@ -48,9 +48,9 @@ pub(super) fn persistent_volume() -> Result<Item, InvalidItem> {
     }))
 }
 
-/// The backup that actions take part in. Its name and uid are of one check alone: a plugin may make
-/// the ids of its operations from them. It is in progress, as each that an action is called for, and has
-/// what a server has filled in by then: plugins rely on it.
+/// The backup that actions take part in. Name and uid are unique to the check: a plugin may derive
+/// the ids of its operations from them. The backup is in progress, as in every call of an action,
+/// and has the fields that a server has set by then: plugins rely on them.
 pub(super) fn backup(input: &Input) -> Encoded<Backup> {
     let spec = BackupSpec {
         included_namespaces: vec!["*".to_owned()],
@@ -73,7 +73,8 @@ pub(super) fn backup(input: &Input) -> Encoded<Backup> {
     Encoded::new(backup)
 }
 
-/// The restore that actions take part in, with a name and uid of one check alone, in progress as well.
+/// The restore that actions take part in, with a name and uid unique to the check, in progress as
+/// well.
 pub(super) fn restore(input: &Input) -> Encoded<Restore> {
     let spec = RestoreSpec {
         backup_name: input.name(),

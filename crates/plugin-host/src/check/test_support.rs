@@ -1,5 +1,5 @@
-//! For tests: a trial of a plugin that is broken on purpose. A kit that finds faults must be able
-//! to find one.
+//! Test support: checks of a plugin that is broken on purpose. A check must be able to find such a
+//! fault.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub(super) fn sample_input() -> Arc<Input> {
     Arc::new(input)
 }
 
-/// What a trial finds, and what it is heard to find: they are the same.
+/// The findings of a check, which are the same as the reported ones.
 pub(super) async fn run_check(check: impl AsyncFnOnce(&mut RuleRunner<'_>)) -> Vec<Finding> {
     run_check_until(std::future::pending(), check).await
 }
 
-/// What a trial finds that is interrupted.
+/// The findings of a check that is interrupted.
 pub(super) async fn run_check_until(
     interrupt: impl Future<Output = ()> + Send,
     check: impl AsyncFnOnce(&mut RuleRunner<'_>),
@@ -67,7 +67,7 @@ pub(super) fn kept_rules(findings: &[Finding]) -> Vec<&'static str> {
     findings.iter().filter(holds).map(|finding| finding.rule).collect()
 }
 
-/// What is told to be left.
+/// The leftovers in the findings.
 pub(super) fn reported_leftovers(findings: &[Finding]) -> Vec<&str> {
     findings.iter().flat_map(|finding| &finding.leftovers).map(String::as_str).collect()
 }

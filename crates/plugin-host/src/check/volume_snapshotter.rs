@@ -1,5 +1,4 @@
-//! The rules for volume snapshotters: the life of a snapshot, and what they say of what they do not
-//! know.
+//! Rules for volume snapshotters: the life of a snapshot, and the answers for unknown ones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +48,7 @@ const RULES: &[Rule<SnapshotterCheck>] = &[
     }),
 ];
 
-/// What it means that `Progress` is not implemented.
+/// Remark for a plugin that does not implement `Progress`.
 const NO_PROGRESS_NOTE: &str = "it has no progress: a snapshot is complete when it has been taken";
 
 const CLEAN_UP: Rule<SnapshotterCheck> =
@@ -59,16 +58,16 @@ const CLEAN_UP: Rule<SnapshotterCheck> =
 
 type SnapshotterCheck = configured_plugin::ConfiguredCheck<CreatedSnapshots>;
 
-/// What a check had a snapshotter make.
+/// Snapshots that a check created.
 #[derive(Default)]
 pub(super) struct CreatedSnapshots {
     info: VolumeInfo,
-    /// Snapshots that have not been deleted; the first one is what the rules are about.
+    /// Snapshots that have not been deleted; the rules are about the first one.
     ids: Vec<SnapshotId>,
-    /// Whether a snapshot may have been made whose id we never learnt.
+    /// True if a snapshot may exist whose id is unknown.
     may_have_unknown_snapshot: bool,
     volume: Option<VolumeId>,
-    /// The snapshot that a volume may have been made of whose id we never learnt.
+    /// The snapshot from which a volume with unknown id may have been created.
     snapshot_with_unknown_volume: Option<SnapshotId>,
 }
 
@@ -230,7 +229,7 @@ impl SnapshotterCheck {
     async fn clean_up(&mut self) -> RuleOutcome {
         let mut failure = None;
         for snapshot in self.created.ids.clone() {
-            // An upload of it may go on that nobody waits for any more.
+            // An upload of the snapshot may still be running, without a caller.
             let _ = self.api.cancel(&snapshot).await;
             match self.api.delete_snapshot(&snapshot).await {
                 Ok(()) => self.created.ids.retain(|id| *id != snapshot),
@@ -240,7 +239,7 @@ impl SnapshotterCheck {
         failure.map_or(HOLDS, |error| Err(error.into()))
     }
 
-    /// Makes a snapshot; each time with the same request.
+    /// Creates a snapshot; each time with the same request id.
     async fn create_snapshot(&mut self) -> Result<SnapshotId, RuleFailure> {
         let volume = self.require_volume()?;
         let tags = BTreeMap::from([

@@ -1,4 +1,4 @@
-//! Object stores in a process. Streams have no limit in all, but one on silence.
+//! Object stores in a process. Streams have no limit in total, but one on silence.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use futures::StreamExt as _;
 use super::Handle;
 use crate::slot::{Call, Session};
 
-/// For streams, which are watched while they last.
+/// For streams, which are supervised while they last.
 const NO_LIMIT: Duration = Duration::MAX;
 
 impl Handle {
@@ -101,22 +101,22 @@ impl ObjectStore for Handle {
     }
 }
 
-/// What is known of the body of an upload.
+/// Activity of the body of an upload.
 #[derive(Default)]
 struct UploadSource {
-    /// How many pieces it has given.
+    /// Number of pieces that the body has provided.
     pieces: AtomicU64,
-    /// Whether somebody waits for a piece of it.
+    /// True while the plugin waits for a piece.
     is_waited_for: AtomicBool,
 }
 
-/// Who has been silent.
+/// The side that has been silent.
 enum SilentParty {
     Source,
     Plugin,
 }
 
-/// Takes note of what the body gives and is asked for.
+/// Records the pieces that the body provides and the requests for them.
 fn watch_source(mut body: ByteStream, source: Arc<UploadSource>) -> ByteStream {
     Box::pin(futures::stream::poll_fn(move |context| {
         let piece = body.poll_next_unpin(context);
@@ -128,7 +128,7 @@ fn watch_source(mut body: ByteStream, source: Arc<UploadSource>) -> ByteStream {
     }))
 }
 
-/// Returns when no piece has moved for a while, and who is to blame.
+/// Returns when no piece has moved for a while, with the side responsible.
 async fn wait_until_silent(source: &UploadSource, silence: Duration) -> SilentParty {
     loop {
         let before = source.pieces.load(Ordering::Relaxed);
@@ -141,7 +141,7 @@ async fn wait_until_silent(source: &UploadSource, silence: Duration) -> SilentPa
 }
 
 /// The stream, ended by an error when it is silent for too long or its process dies. The process is
-/// kept while it lasts.
+/// kept running while the stream lasts.
 fn fail_when_silent(stream: ByteStream, session: Session, call: Call) -> ByteStream {
     let state = Some((stream, session));
     Box::pin(futures::stream::unfold(state, move |state| async move {

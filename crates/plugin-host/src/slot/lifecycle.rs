@@ -1,4 +1,4 @@
-//! The life of a slot's process: not there, starting, running, and at last closed.
+//! Lifecycle of a slot's process: absent, starting, running, and finally closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,16 +19,16 @@ const FIRST_START_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
 const MAX_START_PAUSE: Duration = Duration::from_secs(5);
 
-/// Guards the state; never held over an await.
+/// Guards the state; never held across an await.
 #[derive(Debug, Default)]
 pub(super) struct ProcessLifecycle(Mutex<LifecycleState>);
 
 #[derive(Debug, Default)]
 struct LifecycleState {
     stage: LifecycleStage,
-    /// Failures since something last worked.
+    /// Failures since the last success.
     failures: u32,
-    /// No start before this.
+    /// Earliest time of the next start.
     not_before: Option<Instant>,
 }
 
@@ -44,16 +44,16 @@ enum LifecycleStage {
     Closed,
 }
 
-/// Where those who wait for a start hear of it.
+/// Delivers the outcome of a start to its waiters.
 type StartOutcome = watch::Receiver<Option<Result<Arc<RunningProcess>, Error>>>;
 
 /// A process that has been warmed up.
 #[derive(Debug)]
 pub(super) struct RunningProcess {
     process: Process,
-    /// Whether it has answered a call since it was started.
+    /// True if the process has answered a call since it was started.
     has_answered: AtomicBool,
-    /// Whether there is no way to it any more although it runs.
+    /// True if the process is running but cannot be reached any more.
     is_unreachable: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl ProcessLifecycle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it for good. Returns the process, if there is one, for a courteous end.
+    /// Closes the slot for good. Returns the process, if there is one, for a graceful stop.
     pub(super) fn close(&self) -> Option<Arc<RunningProcess>> {
         match std::mem::replace(&mut self.lock().stage, LifecycleStage::Closed) {
             LifecycleStage::Running(running) => Some(running),
@@ -92,7 +92,8 @@ impl ProcessLifecycle {
         }
     }
 
-    /// Takes the process away if `is_idle`, which is asked while nobody can get hold of it.
+    /// Takes the process out if `is_idle`, which is evaluated while no caller can obtain the
+    /// process.
     pub(super) fn take_running_if(
         &self,
         is_idle: impl FnOnce() -> bool,
@@ -113,7 +114,7 @@ impl ProcessLifecycle {
 }
 
 impl Slot {
-    /// A process that is ready for calls, started if need be.
+    /// A process that is ready for calls, started if necessary.
     pub(super) async fn running_process(self: &Arc<Self>) -> Result<Arc<RunningProcess>, Error> {
         let mut outcome = {
             let mut state = self.lifecycle.lock();
@@ -127,7 +128,7 @@ impl Slot {
         };
         let start_result =
             outcome.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-        // A start that was given up tells nothing.
+        // An abandoned start has no result.
         start_result.unwrap_or_else(|| Err(self.closed_error()))
     }
 
@@ -143,7 +144,7 @@ impl Slot {
             slot.lifecycle.lock().record_start(&started);
             outcome_sender.send_replace(Some(started));
         };
-        // What item actions log belongs to their run; other processes serve many.
+        // Log lines of item actions belong to their run; other processes serve many runs.
         let span = match self.purpose {
             Purpose::ItemActions(_) => Span::current(),
             Purpose::Configured { .. } => Span::none(),
@@ -177,7 +178,7 @@ impl Slot {
         Err(error)
     }
 
-    /// A binary that cannot be a plugin will not be one at the next try either.
+    /// A binary that is not a plugin will not become one at a retry.
     fn start_error(&self, error: &StartError) -> Error {
         let code = if error.is_permanent() { Code::FailedPrecondition } else { Code::Unavailable };
         Error::new(code, format!("{}: {}", self.plugin_label(), bowline_plugin::error_chain(error)))
@@ -185,7 +186,7 @@ impl Slot {
 }
 
 impl LifecycleState {
-    /// Takes note that the process has ended, or cannot be reached.
+    /// Records that the process has ended, or cannot be reached.
     fn detect_end(&mut self) {
         let LifecycleStage::Running(running) = &self.stage else { return };
         if running.is_usable() {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What `work` logs.
+/// The log lines of `work`.
 fn capture_logs(work: impl FnOnce()) -> Vec<Value> {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let writer_lines = Arc::clone(&lines);

@@ -8,7 +8,7 @@ use bowline_plugin::{
 use super::*;
 use crate::{Backup, BackupOutput, Error, Restore, RestoreOutput, async_trait};
 
-/// Is any kind, and does nothing.
+/// Implements all kinds, and does nothing.
 struct Idle;
 
 #[async_trait]
@@ -100,14 +100,14 @@ impl VolumeSnapshotter for Idle {
     }
 }
 
-/// What is listed to a host that knows these kinds.
+/// The plugins listed to a host that knows these kinds.
 fn listed_plugins(plugin: Plugin, kinds: Option<&str>) -> Vec<String> {
     let plugins = plugin.plugins_for_host(kinds).unwrap_or_else(|mistakes| panic!("{mistakes:?}"));
     plugins.list().iter().map(|(kind, name)| format!("{kind} {name}")).collect()
 }
 
 fn mistakes(plugin: Plugin) -> Vec<String> {
-    // Whatever the host knows, they are the same.
+    // The errors are the same for every host.
     plugin.plugins_for_host(None).err().unwrap().iter().map(ToString::to_string).collect()
 }
 

@@ -10,8 +10,8 @@ use crate::proto::{generated, v2};
 use crate::status::to_error;
 
 adapter! {
-    /// A [`BackupItemAction`] of version 1. It starts no operations, so `progress` is an error that
-    /// says so, and `cancel` has nothing to do.
+    /// A [`BackupItemAction`] of version 1. Such an action starts no operations, so `progress` is
+    /// an error that says so, and `cancel` does nothing.
     BackupItemActionV1, generated::backup_item_action_client::BackupItemActionClient
 }
 

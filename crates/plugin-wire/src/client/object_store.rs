@@ -15,9 +15,10 @@ use crate::status::to_error;
 adapter! {
     /// A [`bowline_plugin::ObjectStore`].
     ///
-    /// If the content to store fails to be read, the call is reset, so that the plugin cannot take
-    /// what it has got for the whole; the error is that of the content. An error in the content of
-    /// an object that is read is an [`Error`] inside the [`std::io::Error`].
+    /// If reading the content to store fails, the call is reset, so that the plugin cannot mistake
+    /// the part that it has received for the whole; the returned error is that of the content. An
+    /// error in the content of an object that is read is an [`Error`] inside the
+    /// [`std::io::Error`].
     ObjectStore, generated::object_store_client::ObjectStoreClient
 }
 
@@ -42,7 +43,7 @@ impl bowline_plugin::ObjectStore for ObjectStore {
         let mut stub = self.stub();
         tokio::select! {
             biased;
-            // Leaving here drops the call below, which resets it.
+            // Returning here drops the call below, which resets it.
             Ok(error) = failure => Err(error),
             answer = stub.put_object(messages) => answer.map(|_| ()).map_err(to_error),
         }
@@ -65,7 +66,7 @@ impl bowline_plugin::ObjectStore for ObjectStore {
             key: key.to_owned(),
         };
         let mut pieces = self.stub().get_object(request).await.map_err(to_error)?.into_inner();
-        // Some servers tell that the object is missing only here.
+        // Some servers report only here that the object is missing.
         let first = pieces.message().await.map_err(to_error)?;
         let rest = pieces.map_err(|status| to_io(to_error(status)));
         Ok(Box::pin(stream::iter(first.map(Ok)).chain(rest).map_ok(|piece| piece.data)))
@@ -122,7 +123,7 @@ impl bowline_plugin::ObjectStore for ObjectStore {
 }
 
 /// The content in pieces; at least one, so that an empty object has one too. An error is sent to
-/// `failed`, and then nothing comes any more: an end would look like the object's.
+/// `failed`, and the stream then stays pending: its end would look like the end of the object.
 fn put_messages(
     empty: generated::PutObjectRequest,
     body: ByteStream,
@@ -139,7 +140,7 @@ fn put_messages(
                     Some((message, Some((body, failed, false))))
                 }
                 Some(Err(error)) => {
-                    // Nobody waits for it if the call has just ended otherwise.
+                    // The receiver is gone if the call has just ended for another reason.
                     let _ = failed.send(from_io(error));
                     pending().await
                 }

@@ -1,4 +1,4 @@
-//! What is asked of a process, not of one of its plugins.
+//! Calls to a process, not to one of its plugins.
 
 use bowline_plugin::{Code, Error, InvalidName, Kind, Name, Result, UnknownKind};
 use bytes::Bytes;
@@ -16,10 +16,10 @@ use crate::proto::plugin::{
 };
 use crate::status::to_error;
 
-/// A plugin that a binary says it has.
+/// A plugin that a binary lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPlugin {
-    /// What to start in order to get it: usually the binary itself, as it was called.
+    /// The command that starts the plugin: usually the binary itself, as it was called.
     pub command: String,
     /// Its kind.
     pub kind: Kind,
@@ -27,18 +27,18 @@ pub struct ListedPlugin {
     pub name: Name,
 }
 
-/// An entry of a listing that makes no sense.
+/// An invalid entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidListing {
-    /// We do not know the kind.
+    /// Unknown kind.
     #[error("plugin {name}: {source}")]
     Kind {
-        /// The name, not checked.
+        /// The name, not validated.
         name: String,
         /// The kind.
         source: UnknownKind,
     },
-    /// The name is none.
+    /// Invalid name.
     #[error("{kind}: {source}")]
     Name {
         /// The kind.
@@ -46,7 +46,7 @@ pub enum InvalidListing {
         /// The name.
         source: InvalidName,
     },
-    /// It does not say what to start.
+    /// No command.
     #[error("{kind} {name} has no command")]
     Command {
         /// The kind.
@@ -76,13 +76,13 @@ fn parse_listed(entry: PluginIdentifier) -> Result<ListedPlugin, InvalidListing>
     Ok(ListedPlugin { command, kind, name })
 }
 
-/// Asks the process to end. Go plugins end without an answer, so there is none here either; watch the
-/// process, and set a limit: one that never answers is possible too.
+/// Asks the process to end. Go plugins end without an answer, so none is returned here either;
+/// watch the process, and set a limit: a process may also never answer.
 pub async fn shutdown(connection: &Connection) {
     let _ = GrpcControllerClient::new(connection.channel()).shutdown(plugin::Empty {}).await;
 }
 
-/// Asks the process whether it is well.
+/// Checks the health of the process.
 pub async fn check_health(connection: &Connection) -> Result<()> {
     let request = HealthCheckRequest { service: SERVICE.to_owned() };
     let mut stub = HealthClient::new(connection.channel());
@@ -92,7 +92,7 @@ pub async fn check_health(connection: &Connection) -> Result<()> {
     }
 }
 
-/// Which of the two it was printed to.
+/// The output channel that a plugin printed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputChannel {
     /// Standard output.
@@ -101,20 +101,20 @@ pub enum OutputChannel {
     Stderr,
 }
 
-/// Something that a plugin printed.
+/// A piece of output of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessOutput {
-    /// Where to.
+    /// The channel that the plugin printed to.
     pub channel: OutputChannel,
-    /// What: not lines, just bytes.
+    /// The bytes, not split into lines.
     pub bytes: Bytes,
 }
 
-/// What a plugin prints after its handshake, for as long as it lives.
+/// Output of a plugin after its handshake, for as long as the plugin lives.
 ///
-/// To be read once per process, to its end, in a task of its own: a Go plugin blocks when nobody
-/// reads, and answers the call only with the first bytes. The stream ends with the process; that a
-/// plugin has no such stream is an end, too.
+/// Read this stream once per process, to its end, in its own task: a Go plugin blocks when its
+/// output is not read, and answers the call only with the first bytes. The stream ends with the
+/// process; if a plugin does not have the service, the stream ends at once.
 pub fn output_stream(
     connection: &Connection,
 ) -> impl Stream<Item = Result<ProcessOutput>> + Send + use<> {
@@ -135,7 +135,7 @@ pub fn output_stream(
         .try_filter_map(|data| future::ok(parse_output(data)))
 }
 
-/// Other channels than these two do not exist.
+/// `None` for channels other than these two, which do not exist.
 fn parse_output(data: plugin::StdioData) -> Option<ProcessOutput> {
     let channel = match data.channel() {
         stdio_data::Channel::Stdout => OutputChannel::Stdout,

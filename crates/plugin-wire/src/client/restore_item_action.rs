@@ -11,8 +11,9 @@ use crate::proto::{generated, v2};
 use crate::status::to_error;
 
 adapter! {
-    /// A [`RestoreItemAction`] of version 1. It starts no operations, so `progress` is an error that
-    /// says so, and `cancel` has nothing to do; no item waits, and additional items are ready.
+    /// A [`RestoreItemAction`] of version 1. Such an action starts no operations, so `progress` is
+    /// an error that says so, and `cancel` does nothing; no item waits, and additional items are
+    /// always ready.
     RestoreItemActionV1, generated::restore_item_action_client::RestoreItemActionClient
 }
 

@@ -1,5 +1,5 @@
-//! What becomes of answers that break the rules. The plugin here is made of raw messages, since our
-//! own server does not send such.
+//! Answers that break the rules. The plugin here is made of raw messages, since our own server does
+//! not send such answers.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::*;
 use crate::proto::generated::*;
 use crate::proto::v2;
 
-/// Answers every call with what it was given.
+/// Answers every call with the given response.
 #[derive(Clone, Default)]
 struct RawPlugin {
     item: &'static str,
@@ -167,7 +167,7 @@ impl object_store_server::ObjectStore for RawPlugin {
         default_response()
     }
 
-    /// Fails on the stream, not at the call; for some keys in the middle.
+    /// Fails in the stream, not at the call; for some keys in the middle.
     async fn get_object(
         &self,
         request: Request<GetObjectRequest>,
@@ -204,7 +204,7 @@ impl object_store_server::ObjectStore for RawPlugin {
     }
 }
 
-/// A connection to a plugin that answers so. The folder of its socket must be kept.
+/// A connection to a plugin with these answers. The folder of its socket must be kept.
 async fn connect(raw: RawPlugin) -> (crate::Connection, Arc<tempfile::TempDir>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
@@ -351,7 +351,7 @@ async fn unknown_method_is_unimplemented() {
     let snapshot = bowline_plugin::SnapshotId::new("s").unwrap();
     let error = snapshotter.upload_snapshot(&snapshot).await.unwrap_err();
     assert_eq!(error.code(), Code::Unimplemented);
-    // Go plugins of other frameworks may have none of these; they are ended all the same.
+    // Go plugins of other frameworks may have none of these services; they are still stopped.
     assert_eq!(output_stream(&connection).collect::<Vec<_>>().await, []);
     shutdown(&connection).await;
 }

@@ -12,9 +12,8 @@ use crate::status::to_error;
 
 adapter! {
     /// A [`VolumeSnapshotter`] of version 1. A snapshot is complete when it has been created:
-    /// `progress` is unimplemented, without a call, and `cancel` has nothing to do.
-    /// `upload_snapshot` is called here too, since a plugin may have it; most answer that it is
-    /// unimplemented.
+    /// `progress` returns unimplemented, without a call, and `cancel` does nothing.
+    /// `upload_snapshot` is called here too, since a plugin may have it; most return unimplemented.
     VolumeSnapshotterV1, generated::volume_snapshotter_client::VolumeSnapshotterClient
 }
 
@@ -23,7 +22,7 @@ adapter! {
     VolumeSnapshotterV2, v2::volume_snapshotter_client::VolumeSnapshotterClient
 }
 
-/// Implements the trait for an adapter: what both versions have, and what comes on top.
+/// Implements the trait for an adapter: the common methods, and the additional ones.
 macro_rules! implement {
     ($adapter:ident { $($more:item)* }) => {
         #[async_trait]

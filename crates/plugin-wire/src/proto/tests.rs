@@ -1,4 +1,5 @@
-//! That the wire is Velero's: every path and every number, written down a second time by hand.
+//! Checks that the wire format is Velero's: every path and every number, written down a second time
+//! by hand.
 
 #![expect(clippy::needless_update, reason = "some messages have one field only")]
 
@@ -6,7 +7,7 @@ use std::collections::BTreeSet;
 
 use prost::Message;
 
-/// A value for a field of a type, and how a message with nothing else is encoded.
+/// A value for a field of a type, and the encoding of a message with nothing else set.
 macro_rules! sample {
     (text) => {
         ("x".into(), 2, &[1, b'x'])
@@ -31,7 +32,7 @@ macro_rules! sample {
     };
 }
 
-/// Checks the numbers of all fields of messages.
+/// Checks the field numbers of messages.
 macro_rules! messages {
     ($($package:ident :: $name:ident { $($field:ident: $type:ident = $number:literal),* })*) => {
         $(

@@ -1,4 +1,4 @@
-//! A snapshotter of version 2 as one of version 1.
+//! Adapter from a version 2 snapshotter to version 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use bowline_plugin::{
 };
 use tokio::time::Instant;
 
-/// The first pause between two looks at the creation of a snapshot; it doubles with each.
+/// The first pause between two polls of the creation of a snapshot; it doubles with each.
 const POLL_FIRST: Duration = Duration::from_millis(50);
-/// The longest.
+/// The longest pause.
 const POLL_MAX: Duration = Duration::from_secs(1);
 
-/// How long that may fail before the snapshot is given up.
+/// Time for which polling may fail before the snapshot is given up.
 const FAILING_MAX: Duration = Duration::from_mins(2);
 
-/// Has a snapshotter behave as one of version 1, for hosts that know no other: `create_snapshot`
-/// returns when the snapshot has been created and uploaded. Then there is nothing left to ask about.
+/// Makes a snapshotter behave as version 1, for hosts that know no other: `create_snapshot` returns
+/// when the snapshot has been created and uploaded, so that there is no progress left to report.
 ///
 /// A snapshot that could not be completed is deleted again, since its id never reaches the host.
 pub fn v1_with_upload(plugin: Arc<dyn VolumeSnapshotter>) -> Arc<dyn VolumeSnapshotter> {

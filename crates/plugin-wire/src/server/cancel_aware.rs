@@ -1,4 +1,4 @@
-//! Bodies that end only where their sender ended them.
+//! Request bodies that distinguish cancellation from their regular end.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower_service::Service;
 
-/// A service that never takes a request that was given up for one that is complete.
+/// A service that never treats a cancelled request as complete.
 ///
-/// tonic reads the reset of a call as the regular end of its messages. For an upload that would mean
-/// to store half of an object, as if it were whole.
+/// tonic reads the reset of a call as the regular end of its messages. For an upload that would
+/// mean storing half of an object as if it were the whole.
 #[derive(Clone)]
 pub(super) struct RejectCancelledBody<S>(pub(super) S);
 
@@ -43,7 +43,7 @@ impl<S: NamedService> NamedService for RejectCancelledBody<S> {
     const NAME: &'static str = S::NAME;
 }
 
-/// A body in which "cancelled" is an error like any other.
+/// A body in which cancellation is an error like any other.
 pub(super) struct CancelAwareBody(tonic::body::Body);
 
 impl Body for CancelAwareBody {

@@ -124,8 +124,8 @@ impl generated::object_store_server::ObjectStore for Registry<dyn ObjectStore> {
     }
 }
 
-/// The content of an object as it is sent. The implementation is still at work here, so here too it
-/// may panic.
+/// The content of an object as it is sent. The implementation is still running here, so it may also
+/// panic here.
 fn to_grpc_stream(body: ByteStream) -> Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>> {
     let pieces = AssertUnwindSafe(chunks(body)).catch_unwind();
     Box::pin(pieces.map(|piece| match piece {

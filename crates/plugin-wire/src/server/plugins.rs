@@ -1,4 +1,4 @@
-//! All that a plugin process offers.
+//! All plugins that a process serves.
 
 use std::io;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use super::process::{Controller, Health, Lister, Stdio};
 use super::registry::Registry;
 use crate::proto::{generated, health, plugin as go_plugin, v1, v2};
 
-/// The largest request. Items come whole, up to three in one.
+/// Maximum size of a request. Items are sent whole, up to three in one request.
 const REQUEST_MAX: usize = 64 << 20;
 
-/// For how long calls may go on after the order to stop. Hosts kill after two seconds.
+/// Time for calls to finish after the request to stop. Hosts kill after two seconds.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 
-/// For how long to wait when no connection can be accepted, for want of file descriptors say.
+/// Pause when no connection can be accepted, for example because file descriptors are exhausted.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// All that a plugin process offers: implementations, by kind and name.
+/// All plugins that a process serves: implementations, by kind and name.
 pub struct Plugins {
     command: String,
     backup_item_action_v1: Registry<dyn BackupItemAction>,
@@ -41,7 +41,7 @@ pub struct Plugins {
     item_block_action: Registry<dyn ItemBlockAction>,
 }
 
-/// There is a plugin of this kind and name already.
+/// A plugin of this kind and name is already registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} {name} is registered twice")]
 pub struct AlreadyRegistered {
@@ -51,11 +51,11 @@ pub struct AlreadyRegistered {
     pub name: Name,
 }
 
-/// What registering returns.
 type RegistrationResult = Result<(), AlreadyRegistered>;
 
 impl Plugins {
-    /// None yet. `command` is what hosts shall start: the first argument of this process, unchanged.
+    /// No plugins yet. `command` is the command that hosts start: the first argument of this
+    /// process, unchanged.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
             command: command.into(),
@@ -71,7 +71,8 @@ impl Plugins {
         }
     }
 
-    /// Adds an action that starts no operations; if it does, its `execute` is answered with an error.
+    /// Adds an action that starts no operations; if it does, its `execute` returns an error to the
+    /// host.
     pub fn backup_item_action_v1(
         &mut self,
         name: Name,
@@ -80,7 +81,7 @@ impl Plugins {
         self.backup_item_action_v1.add(name, plugin)
     }
 
-    /// Adds an action.
+    /// Adds a backup item action.
     pub fn backup_item_action_v2(
         &mut self,
         name: Name,
@@ -89,8 +90,8 @@ impl Plugins {
         self.backup_item_action_v2.add(name, plugin)
     }
 
-    /// Adds an action that starts no operations and has no item wait; if it does, its `execute` is
-    /// answered with an error.
+    /// Adds an action that starts no operations and makes no item wait; if it does, its `execute`
+    /// returns an error to the host.
     pub fn restore_item_action_v1(
         &mut self,
         name: Name,
@@ -99,7 +100,7 @@ impl Plugins {
         self.restore_item_action_v1.add(name, plugin)
     }
 
-    /// Adds an action.
+    /// Adds a restore item action.
     pub fn restore_item_action_v2(
         &mut self,
         name: Name,
@@ -108,7 +109,7 @@ impl Plugins {
         self.restore_item_action_v2.add(name, plugin)
     }
 
-    /// Adds an action.
+    /// Adds a delete item action.
     pub fn delete_item_action(
         &mut self,
         name: Name,
@@ -117,7 +118,7 @@ impl Plugins {
         self.delete_item_action.add(name, plugin)
     }
 
-    /// Adds an action.
+    /// Adds an item block action.
     pub fn item_block_action(
         &mut self,
         name: Name,
@@ -126,8 +127,8 @@ impl Plugins {
         self.item_block_action.add(name, plugin)
     }
 
-    /// Adds a snapshotter whose snapshots are complete when they have been created, and which has
-    /// no progress to tell. For others see [`v1_with_upload`](super::v1_with_upload).
+    /// Adds a snapshotter whose snapshots are complete when `create_snapshot` returns, and which
+    /// has no progress to report. For others see [`v1_with_upload`](super::v1_with_upload).
     pub fn volume_snapshotter_v1(
         &mut self,
         name: Name,
@@ -136,8 +137,8 @@ impl Plugins {
         self.volume_snapshotter_v1.add(name, plugin)
     }
 
-    /// Adds a snapshotter. Velero does not know this kind and refuses to start when it is listed: see
-    /// [`host_knows`](crate::handshake::host_knows).
+    /// Adds a snapshotter. Velero does not know this kind and refuses to start if a plugin lists
+    /// it: see [`host_knows`](crate::handshake::host_knows).
     pub fn volume_snapshotter_v2(
         &mut self,
         name: Name,
@@ -146,12 +147,12 @@ impl Plugins {
         self.volume_snapshotter_v2.add(name, plugin)
     }
 
-    /// Adds a store.
+    /// Adds an object store.
     pub fn object_store(&mut self, name: Name, plugin: Arc<dyn ObjectStore>) -> RegistrationResult {
         self.object_store.add(name, plugin)
     }
 
-    /// What is listed to hosts, in its order.
+    /// The plugins as listed to hosts, in that order.
     pub fn list(&self) -> Vec<(Kind, Name)> {
         let all = std::iter::empty()
             .chain(self.backup_item_action_v1.list())
@@ -166,8 +167,8 @@ impl Plugins {
         all.map(|(kind, name)| (kind, name.clone())).collect()
     }
 
-    /// Answers calls until a host says to stop, or `shutdown` is there. Calls under way then have a
-    /// second to end; those that have not are given up when the process ends, which should be next.
+    /// Answers calls until a host requests the stop, or `shutdown` is ready. Calls in flight then
+    /// have a second to finish; the rest are given up when the process ends, which should be next.
     pub async fn serve(
         self,
         listener: UnixListener,
@@ -194,7 +195,7 @@ impl Plugins {
     }
 
     fn router(self, stop: &watch::Sender<bool>) -> tonic::transport::server::Router {
-        /// A service of a plugin, with its limit.
+        /// A service of a plugin, with its message limit.
         macro_rules! service {
             ($($server:ident)::+, $registry:expr) => {
                 $($server)::+::new($registry).max_decoding_message_size(REQUEST_MAX)
@@ -249,13 +250,14 @@ impl Plugins {
     }
 }
 
-/// Waits for the order to stop.
+/// Waits for the request to stop.
 pub(super) async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // It can only fail when nobody can give the order any more; then it is over as well.
+    // Fails only when the sender is gone, so that no stop can be requested any more; that is a stop
+    // as well.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// The connections that hosts make; more than one, since Go's hosts hang up when they are idle.
+/// The connections of hosts; more than one, since Go's hosts disconnect when they are idle.
 fn incoming_connections(listener: UnixListener) -> impl Stream<Item = io::Result<UnixStream>> {
     stream::unfold(listener, async |listener| {
         loop {

@@ -1,4 +1,4 @@
-//! What is asked of a process, not of one of its plugins.
+//! Services of the process, not of one of its plugins.
 
 use std::pin::Pin;
 
@@ -15,7 +15,7 @@ use crate::proto::health::health_check_response::ServingStatus;
 use crate::proto::health::{self, HealthCheckRequest, HealthCheckResponse};
 use crate::proto::plugin::{self, StdioData};
 
-/// Says what there is.
+/// Lists the plugins.
 pub(super) struct Lister(Vec<PluginIdentifier>);
 
 impl Lister {
@@ -39,7 +39,7 @@ impl generated::plugin_lister_server::PluginLister for Lister {
     }
 }
 
-/// Passes on the order to stop.
+/// Passes on the request to stop.
 pub(super) struct Controller(pub(super) watch::Sender<bool>);
 
 #[async_trait]
@@ -50,7 +50,7 @@ impl plugin::grpc_controller_server::GrpcController for Controller {
     }
 }
 
-/// Has nothing to tell, to the end: what a plugin prints goes straight to standard error.
+/// Sends nothing, until the process stops: printed output goes straight to standard error.
 pub(super) struct Stdio(pub(super) watch::Receiver<bool>);
 
 #[async_trait]
@@ -66,7 +66,7 @@ impl plugin::grpc_stdio_server::GrpcStdio for Stdio {
     }
 }
 
-/// Is always well.
+/// Always healthy.
 pub(super) struct Health;
 
 #[async_trait]

@@ -12,7 +12,7 @@ use tonic::{Response, Status};
 use super::AlreadyRegistered;
 use crate::status::from_error;
 
-/// The implementations of one kind. It is the service of that kind, too.
+/// The implementations of one kind. Also the gRPC service of that kind.
 pub(crate) struct Registry<T: ?Sized> {
     kind: Kind,
     plugins: BTreeMap<Name, Arc<T>>,
@@ -31,12 +31,12 @@ impl<T: ?Sized> Registry<T> {
         Ok(())
     }
 
-    /// What there is, in the order of names.
+    /// The plugins, ordered by name.
     pub(crate) fn list(&self) -> impl Iterator<Item = (Kind, &Name)> {
         self.plugins.keys().map(|name| (self.kind, name))
     }
 
-    /// Has the plugin of this name do some work, and survives it.
+    /// Calls the plugin of this name, and catches its panics.
     pub(crate) async fn call<R, F>(
         &self,
         name: &str,
@@ -62,7 +62,7 @@ impl<T: ?Sized> Registry<T> {
     }
 }
 
-/// What Velero's framework answers for a panic.
+/// The error of Velero's framework for a panic.
 pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,5 +1,5 @@
-//! What becomes of requests that break the rules. The host here sends raw messages, since our own
-//! client does not send such.
+//! Requests that break the rules. The host here sends raw messages, since our own client does not
+//! send such requests.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::*;
 use crate::proto::health::HealthCheckRequest;
 use crate::proto::{generated, health, v2};
 
-/// Accepts everything; what it says is more than version 1 can tell.
+/// Accepts everything; its results are more than version 1 can represent.
 struct Action;
 
 #[async_trait]

@@ -15,7 +15,7 @@ use crate::proto::v2;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Implements the service of a version: what both have, and what comes on top.
+/// Implements the service of a version: the common methods, and the additional ones.
 macro_rules! implement {
     ($($service:ident)::+ { $($more:item)* }) => {
         #[async_trait]

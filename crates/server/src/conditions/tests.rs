@@ -12,7 +12,7 @@ fn run_summary(state: RunState<'_>, cancel: CancelState) -> RunSummary<'_> {
     RunSummary { state, cancel, message: "why" }
 }
 
-/// `type=status (reason)` of each.
+/// `type=status (reason)` of each condition.
 fn condition_texts(conditions: &[Condition]) -> Vec<String> {
     let words = |condition: &Condition| {
         format!("{}={} ({})", condition.type_, condition.status, condition.reason)
@@ -62,7 +62,7 @@ fn conditions_follow_from_phase_and_cancel_state() {
             CancelState::Effective,
             &["Completed=False (Failed)", "Canceling=False (Ended)", "Canceled=True (Asked)"],
         ),
-        // It failed, but not because it was asked to stop.
+        // Failed, but not because of the cancellation.
         (
             RunState::Ended(TerminalPhase::Failed),
             CancelState::Requested,
@@ -73,7 +73,7 @@ fn conditions_follow_from_phase_and_cancel_state() {
             CancelState::Requested,
             &["Completed=True (Completed)", "Canceling=False (Ended)", "Canceled=False (Ended)"],
         ),
-        // Whoever says so is wrong: a run that was stopped is not complete.
+        // Contradictory input: a run that was stopped is not complete.
         (
             RunState::Ended(TerminalPhase::Completed),
             CancelState::Effective,

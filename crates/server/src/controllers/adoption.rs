@@ -1,7 +1,7 @@
-//! Objects that a plugin has created for a run become part of it.
+//! Adoption of objects that a plugin has created for a run.
 //!
 //! A plugin that writes its own VolumePluginBackup or VolumePluginRestore need not know the labels by which commands
-//! find it, nor can it know its owner. The server adds both, and touches nothing else of it.
+//! find it, nor can it know its owner. The server adds both, and changes nothing else.
 
 use std::fmt::Debug;
 
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::patch;
 
-/// How often an adoption is tried that somebody else's change comes before.
+/// Number of attempts for an adoption that conflicts with another writer's change.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// What an object of a run has: labels with their values, and the run as its owner.
+/// Labels and owner reference of the objects of a run.
 #[derive(Clone, Debug)]
 pub(super) struct RunOwnership {
     pub(super) labels: Vec<(String, String)>,
@@ -23,7 +23,7 @@ pub(super) struct RunOwnership {
 }
 
 impl RunOwnership {
-    /// What is to be changed of an object so that it belongs to the run; none if it does.
+    /// Patch that makes an object belong to the run; none if it already does.
     pub(super) fn missing_metadata(&self, metadata: &ObjectMeta) -> Option<Value> {
         let labels = metadata.labels.as_ref();
         let lacking: Map<String, Value> = self
@@ -53,7 +53,7 @@ impl RunOwnership {
         Some(change)
     }
 
-    /// Makes an object belong to the run. None if it is gone, or another has its name by now.
+    /// Makes an object belong to the run. None if it is gone, or another object has its name by now.
     pub(super) async fn adopt<K>(&self, api: &Api<K>, object: K) -> kube::Result<Option<K>>
     where
         K: Resource + Clone + DeserializeOwned + Debug,
@@ -65,7 +65,7 @@ impl RunOwnership {
             let Some(change) = self.missing_metadata(current.meta()) else {
                 return Ok(Some(current));
             };
-            // With its version, since a patch replaces all owners.
+            // With the resource version, because a patch replaces all owners.
             let version = current.resource_version();
             match patch::patch(api, &name, version.as_deref(), change).await {
                 Ok(adopted) => {

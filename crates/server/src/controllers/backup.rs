@@ -1,12 +1,11 @@
-//! Runs backups: `ReadyToStart` → … → `Completed`, or whatever is true.
+//! Runs backups, from `ReadyToStart` to `Completed` or another terminal phase.
 //!
-//! A `BackupRun` is one backup on its way, from wherever it is to its end. Each stage begins from what
-//! the cluster and the bucket say, so that it makes no difference whether the stage before was run by
-//! this process or by one that is gone:
+//! A `BackupRun` takes one backup from its current stage to its end. Each stage starts from the state of the cluster
+//! and the bucket, so it makes no difference if the previous stage was run by this process or by one that is gone:
 //!
-//! | phase | file | what happens |
+//! | phase | file | work |
 //! |---|---|---|
-//! | `InProgress` | `items` | the engine takes the backup; all files but the commit record are written |
+//! | `InProgress` | `items` | the engine collects the items; all files but the commit record are written |
 //! | `WaitingForPluginOperations…` | `wait` | operations of plugins are followed to their ends |
 //! | `Finalizing…` | `finish` | items that operations changed are stored again; the commit record is written |
 
@@ -68,13 +67,13 @@ use crate::runs::RunGuard;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 
-/// How long something that others wait for is tried again.
+/// Time limit for retries of a start, during which other backups wait.
 const START_RETRY_LIMIT: Duration = Duration::from_mins(5);
-/// How many backups are on their way at a time, most of them waiting for operations. How many of them
-/// are in progress is decided by the queue.
+/// Maximum number of active backups, most of them waiting for operations. The queue decides how many of them are in
+/// progress.
 const MAX_ACTIVE_BACKUPS: u16 = 1000;
 
-/// Works until asked to stop.
+/// Runs backups until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Backup> = context.api();
     let stop = context.stop.clone();
@@ -88,7 +87,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a backup could not be worked on. It is tried again.
+/// Reason why a backup could not be processed. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum BackupRunError {
     #[error("the API server refused: {0}")]
@@ -116,7 +115,7 @@ enum BackupRunError {
 }
 
 impl BackupRunError {
-    /// Why something could not be written.
+    /// Error for a failed write to the bucket.
     fn of_write(error: &bowline_store::Error) -> Option<Self> {
         let reason = status_message(error);
         BucketFailure::of_write(error).map(|failure| match failure {
@@ -125,7 +124,7 @@ impl BackupRunError {
         })
     }
 
-    /// What is wrong with the bucket, if that is all that is wrong.
+    /// Failure of the bucket, if that is the only thing wrong.
     fn bucket_failure(&self) -> Option<BucketFailure> {
         match self {
             Self::Bucket(_) | Self::Commit(_) => Some(BucketFailure::Unreachable),
@@ -152,7 +151,7 @@ async fn reconcile(
         return Ok(Requeue::OnChange);
     }
     let api: Api<Backup> = context.api();
-    // The watch may be behind what we wrote ourselves a moment ago.
+    // The watch may be behind this server's own last write.
     let Some(backup) = api.get_opt(&backup.name_any()).await? else { return Ok(Requeue::OnChange) };
     if !needs_work(&backup) {
         return Ok(Requeue::OnChange);
@@ -176,7 +175,7 @@ fn phase_of(backup: &Backup) -> Option<&BackupPhase> {
 
 fn needs_work(backup: &Backup) -> bool {
     match phase_of(backup) {
-        // The queue has it, unless it is to be cancelled.
+        // Left to the queue, unless it is to be canceled.
         None | Some(BackupPhase::New | BackupPhase::Queued) => is_canceled(backup),
         Some(BackupPhase::ReadyToStart) => true,
         Some(phase) => backup_stage(phase).is_some(),
@@ -187,29 +186,28 @@ fn needs_work(backup: &Backup) -> bool {
 struct BackupRun<'a> {
     context: &'a Context,
     api: &'a Api<Backup>,
-    /// As it was last read or written.
+    /// The Backup as last read or written.
     backup: Backup,
     name: BackupName,
     resources: RunResources<'a>,
-    /// The items to store again that the journal knows of.
+    /// Items to store again that are in the journal.
     journaled_items: Mutex<BTreeSet<ResourceIdentifier>>,
-    /// What the journal says, if it was opened after all items were taken, so that it knows all of them.
+    /// Contents of the journal, if it was opened after all items were collected, so that it has all of them.
     recovered: Option<Recovered>,
 }
 
-/// What follows a stage.
 enum NextStage {
-    /// The next one. The Backup says which.
+    /// The next stage, as the phase of the Backup says.
     Continue(Box<Backup>),
-    /// Nothing: it is over, with this status.
+    /// No stage: the backup has ended with this status.
     Finished(Box<BackupStatus>),
-    /// Nothing: its Backup is gone, and so is what it had put into the bucket.
+    /// No stage: the Backup is gone, and so are its files in the bucket.
     ObjectGone,
-    /// Another process goes on with it.
+    /// Another process resumes the run.
     HandedOver,
 }
 
-/// Brings a backup from wherever it is to its end.
+/// Takes a backup from its current stage to its end.
 fn resume_or_start<'a>(
     context: &'a Context,
     api: &'a Api<Backup>,
@@ -245,7 +243,7 @@ fn resume_or_start<'a>(
     })
 }
 
-/// Begins a backup whose turn it is.
+/// Starts a backup whose turn has come.
 async fn start(
     context: &Context,
     api: &Api<Backup>,
@@ -257,7 +255,7 @@ async fn start(
     let mut known = facts::gather_facts(context, &backup).await?;
     let staleness = staleness_tracker.observe(&backup);
     let uid = backup.uid().unwrap_or_default();
-    // As right after an installation. Velero refuses the backup then.
+    // This is the state right after an installation. Velero refuses the backup then.
     if known.awaits_first_check() && has_time_to_retry(staleness) {
         return Err(BackupRunError::Unchecked);
     }
@@ -298,8 +296,8 @@ async fn start(
     run.drive(next_stage).await
 }
 
-/// Notes that a backup runs, unless it would meet one that does: a queue that has just begun, or that let
-/// others go while this one waited for its bucket, does not know that.
+/// Registers a backup as running, unless it conflicts with a running one. The queue may not know of the conflict: it
+/// may have just started, or have let others start while this backup waited for its bucket.
 fn register_run(
     context: &Context,
     backup: &Backup,
@@ -309,7 +307,7 @@ fn register_run(
     context.runs.try_register(backup, scope, limit).ok_or(BackupRunError::NotAdmitted)
 }
 
-/// Goes on with a backup that another process has begun.
+/// Resumes a backup that another process has started.
 async fn resume(
     context: &Context,
     api: &Api<Backup>,
@@ -339,8 +337,8 @@ async fn resume(
 }
 
 impl<'a> BackupRun<'a> {
-    /// Opens the journal of a backup. Returns as well what it says; nothing if it is damaged, which has ended
-    /// the backup.
+    /// Opens the journal of a backup and returns its contents as well. Returns nothing if the journal is damaged, which
+    /// has ended the backup.
     async fn open(
         context: &'a Context,
         api: &'a Api<Backup>,
@@ -369,7 +367,7 @@ impl<'a> BackupRun<'a> {
         Ok(Some((run, recovered)))
     }
 
-    /// Goes through the stages that are left.
+    /// Runs the remaining stages.
     async fn drive(mut self, mut next_stage: NextStage) -> Result<(), BackupRunError> {
         loop {
             next_stage = match next_stage {
@@ -405,40 +403,36 @@ impl<'a> BackupRun<'a> {
         }
     }
 
-    /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn BackupItemAction>> {
         timed_plugins::backup_item_actions(&self.resources.plugins, &self.context.calls)
     }
 
-    /// Tells a milestone.
     async fn publish_milestone(&self, milestone: Milestone) {
         self.context.events.publish(&self.backup, milestone).await;
     }
 
-    /// Removes what was kept for the case that the server ends.
+    /// Removes the journal and the scratch files, which were kept in case the server ended.
     async fn remove_journal(self) -> Result<(), BackupRunError> {
         let store = recover::open_store(self.context, &self.backup).await;
         let store = store.as_ref().map_err(ToString::to_string);
         Ok(self.resources.clean_up(self.context, store).await?)
     }
 
-    /// Whether the Backup is still there.
     async fn object_exists(&self) -> Result<bool, BackupRunError> {
         let found = self.api.get_opt(&self.backup.name_any()).await?;
         Ok(found.is_some_and(|found| found.uid() == self.backup.uid()))
     }
 
-    /// Whether somebody wants it to stop.
     fn is_canceled(&self) -> bool {
         self.resources.cancel.is_cancelled() || is_canceled(&self.backup)
     }
 
-    /// The run, as its operations name it.
+    /// Reference to the run, as used by its operations.
     fn run_ref(&self) -> RunRef<'_> {
         RunRef { name: self.name.as_str(), uid: self.resources.uid.as_str() }
     }
 
-    /// How long its operations may take.
+    /// Timeout of its operations.
     fn timeout(&self) -> Duration {
         let timeout = self.backup.spec.item_operation_timeout.to_std();
         timeout.unwrap_or(self.context.options.default_item_operation_timeout)
@@ -448,7 +442,7 @@ impl<'a> BackupRun<'a> {
         self.backup.status.clone().unwrap_or_default()
     }
 
-    /// What the engine needs to know of the backup, looked up anew.
+    /// Request for the engine, with facts looked up anew.
     async fn prepare_request(
         &self,
     ) -> Result<Result<(Request, NamespaceScope), String>, BackupRunError> {
@@ -460,13 +454,12 @@ impl<'a> BackupRun<'a> {
         Ok(outcome.map(|request| (request, scope)).map_err(|errors| errors.join("; ")))
     }
 
-    /// For how long, and how often, it is tried.
+    /// Limits on retries of the run.
     fn bounds(&self) -> RunBounds {
         RunBounds::of(&self.context.options)
     }
 }
 
-/// Writes that a backup was cancelled before it began.
 async fn end_canceled_before_start(
     context: &Context,
     api: &Api<Backup>,
@@ -485,24 +478,23 @@ async fn end_canceled_before_start(
     Ok(())
 }
 
-/// The status of a backup that was cancelled.
 fn canceled_status(status: &BackupStatus) -> BackupStatus {
     let reason = canceled_reason();
-    // What else there is to say of it is in the results.
+    // Everything else about it is in the results.
     BackupStatus { failure_reason: reason.clone(), ..failed_status(status, reason) }
 }
 
-/// Why a backup that was cancelled has failed.
+/// Failure reason of a backup that was canceled.
 fn canceled_reason() -> String {
     format!("{CANCELED_PREFIX}{CANCELED}")
 }
 
-/// The status of a backup that was cancelled and whose results have been counted, the cancel among them.
+/// Status of a canceled backup whose results have been counted, including the cancellation.
 fn canceled_status_with_results(status: &BackupStatus) -> BackupStatus {
     BackupStatus { errors: status.errors, ..canceled_status(status) }
 }
 
-/// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
+/// Adds the conditions that follow from a status and from a request to cancel.
 fn with_conditions(status: &BackupStatus, is_cancel_requested: bool) -> BackupStatus {
     let run = conditions::RunSummary {
         state: RunState::from(status.phase.as_ref()),
@@ -513,7 +505,7 @@ fn with_conditions(status: &BackupStatus, is_cancel_requested: bool) -> BackupSt
     BackupStatus { conditions, ..status.clone() }
 }
 
-/// Writes the end of a backup.
+/// Writes the final status of a backup.
 async fn write_end(
     context: &Context,
     api: &Api<Backup>,
@@ -536,13 +528,13 @@ async fn write_end(
     Ok(())
 }
 
-/// Whether something that fails may be tried again, and not for ever: others wait for this backup.
+/// True if a failure may still be retried. Retries are limited because others wait for this backup.
 fn has_time_to_retry(staleness: Staleness) -> bool {
     matches!(staleness, Staleness::Changing(_))
         || matches!(staleness, Staleness::Unchanged(still) if still < START_RETRY_LIMIT)
 }
 
-/// Writes what is wrong with a backup.
+/// Writes the validation errors of a backup.
 async fn reject_invalid(
     context: &Context,
     api: &Api<Backup>,
@@ -563,7 +555,7 @@ async fn reject_invalid(
     Ok(())
 }
 
-/// Writes that a backup has begun, and what was filled in.
+/// Writes that a backup has started, with the defaults that were filled in.
 async fn mark_in_progress(api: &Api<Backup>, backup: &Backup) -> Result<Backup, BackupRunError> {
     let status = BackupStatus {
         phase: Some(BackupPhase::InProgress),
@@ -575,7 +567,7 @@ async fn mark_in_progress(api: &Api<Backup>, backup: &Backup) -> Result<Backup, 
     Ok(patch::patch(api, &backup.name_any(), version.as_deref(), change).await?)
 }
 
-/// What the validation filled in, with a status, as a change.
+/// Patch with a status and the defaults that the validation filled in.
 fn defaulted_patch(backup: &Backup, status: &BackupStatus) -> Value {
     json!({
         "metadata": {
@@ -588,11 +580,11 @@ fn defaulted_patch(backup: &Backup, status: &BackupStatus) -> Value {
     })
 }
 
-/// The status of a backup that has failed for a reason, with what is known of it so far.
+/// Status of a backup that has failed for a reason, based on its status so far.
 fn failed_status(status: &BackupStatus, reason: String) -> BackupStatus {
     tracing::error!("the backup has failed: {reason}");
     BackupStatus {
-        // One that had failed before has counted that.
+        // A backup that had failed before has counted that error already.
         errors: status.errors.saturating_add(i64::from(status.failure_reason.is_empty())),
         failure_reason: match status.failure_reason.as_str() {
             "" => reason,

@@ -1,22 +1,22 @@
-//! DeleteBackupRequests: backups that go, with all that belongs to them.
+//! DeleteBackupRequests: deletes backups with everything that belongs to them.
 //!
-//! Whether one may go is decided by [`bowline_engine::delete`], before anything is touched. Then, in this
-//! order, each step only if those before it went well:
+//! [`bowline_engine::delete`] decides if a backup may be deleted, before anything is changed. The steps follow in this
+//! order, each only if those before it succeeded:
 //!
-//! 1. the request is `InProgress`, the Backup and its record in the bucket are `Deleting`;
-//! 2. its Restores end and go, with their files: none may read what goes next;
-//! 3. actions of plugins are shown its items, and its snapshots are deleted, also those of CSI drivers;
-//! 4. its VolumePluginBackups go;
-//! 5. its files go, the record last;
-//! 6. the Backup goes, and then all requests for it.
+//! 1. the request becomes `InProgress`, the Backup and its record in the bucket become `Deleting`;
+//! 2. its Restores are ended and deleted, with their files: none may read what is deleted next;
+//! 3. item actions of plugins are called with its items, and its snapshots are deleted, including those of CSI drivers;
+//! 4. its VolumePluginBackups are deleted;
+//! 5. its files are deleted, the record last;
+//! 6. the Backup is deleted, and then all requests for it.
 //!
-//! A request that retention (`gc.rs`) made is not fulfilled while the backup is being restored, which is looked at once
-//! more right before step 1, and after it: from then on no restore begins. What another backup names is kept
-//! (`possession_index.rs`). A deletion in which the server has ended several times is given up: something in
-//! the bucket may end it. What the API server answers does not count.
+//! A request made by retention (`gc.rs`) is not fulfilled while the backup is being restored. This is checked once more
+//! right before step 1, and again after it: from then on no restore starts. Snapshots that another backup references
+//! are kept (`possession_index.rs`). A deletion during which the server has ended several times is given up: something
+//! in the bucket may crash the server. Errors returned by the API server do not count as such attempts.
 //!
-//! What fails stays in the request, which is `Processed` then and is removed after a day, as in Velero.
-//! A new request tries all of it again. So does a server that finds a request `InProgress` when it starts.
+//! Failures are recorded in the request, which is then `Processed` and removed after a day, as in Velero. A new request
+//! retries all steps. So does a server that finds a request `InProgress` when it starts.
 
 mod earlier_attempts;
 mod locks;
@@ -64,18 +64,17 @@ use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{patch, unlisted_plugins};
 
-/// How many backups are deleted at a time.
 const CONCURRENT_DELETIONS: u16 = 8;
-/// When to look again at a backup that was asked to stop.
+/// Interval between checks of a backup that was asked to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// When to look again for a backup that another request is at.
+/// Pause before retrying a backup that another request is working on.
 const BUSY_RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// How often a deletion is begun whose end nobody has seen.
+/// Number of times that a deletion is started without an observed end.
 const MAX_ATTEMPTS: u32 = 4;
-/// What Velero puts before whatever keeps it from beginning.
+/// Velero's prefix for the reason why a deletion cannot start.
 const FAILURE_PREFIX: &str = "backup deletion failed";
 
-/// Works until asked to stop.
+/// Deletes backups until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<DeleteBackupRequest>()).concurrency(CONCURRENT_DELETIONS);
     let stop = context.stop.clone();
@@ -95,7 +94,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a request could not be worked on this time. It is tried again.
+/// Reason why a request could not be processed this time. The request is retried.
 #[derive(Debug, thiserror::Error)]
 enum DeletionError {
     #[error("the API server refused: {0}")]
@@ -104,7 +103,7 @@ enum DeletionError {
 
 struct Controller {
     context: Arc<Context>,
-    /// All requests, as far as the watch knows.
+    /// All requests that the watch knows of.
     requests: Store<DeleteBackupRequest>,
     turns: DeletionLocks,
     possessions: PossessionIndex,
@@ -113,17 +112,17 @@ struct Controller {
     earlier: EarlierAttempts,
 }
 
-/// A backup that is going.
+/// A backup that is about to be deleted.
 struct PreparedDeletion {
     backup: Backup,
     name: BackupName,
     store: BackupStore,
     plan: DeletionPlan,
     snapshotters: OpenSnapshotters,
-    /// What is in the cluster of what plugins reported.
+    /// VolumePluginBackups in the cluster.
     reports: Vec<VolumePluginBackup>,
-    /// Held from when the other backups are asked what they name until this one says `Deleting`, and so keeps nothing
-    /// any more: two that go at once would each keep for the other what both name.
+    /// Held from the time at which the other backups are checked for what they name until this backup is `Deleting`,
+    /// and so no longer keeps anything: two backups deleted at once would each keep for the other what both name.
     planned_alone: Option<OwnedMutexGuard<()>>,
 }
 
@@ -143,7 +142,7 @@ impl Controller {
         let Some(_turn) = self.turns.try_lock(name) else {
             return Ok(Requeue::After(BUSY_RETRY_INTERVAL));
         };
-        // The watch may be behind what we wrote ourselves a moment ago.
+        // The watch may be behind this server's own last write.
         let Some(request) = api.get_opt(&request.name_any()).await? else {
             return Ok(Requeue::OnChange);
         };
@@ -151,9 +150,9 @@ impl Controller {
             return Ok(Requeue::OnChange);
         }
         let span = tracing::info_span!("deletion", backup = name);
-        // Boxed, since it is large and there are few.
+        // Boxed because the future is large; there are few of them.
         match Box::pin(self.work(&request)).instrument(span).await {
-            // It will be the same the next time, so it is told.
+            // A retry would fail in the same way, so the error is reported.
             Err(DeletionError::Api(error)) if patch::is_permanent(&error) => {
                 self.answer_refused(&request, None, vec![status_message(&error)]).await
             }
@@ -176,7 +175,7 @@ impl Controller {
         let is_it =
             |backup: &Backup| requested.is_none_or(|uid| backup.uid().as_deref() == Some(uid));
         if step::is_in_progress(request) && !backup.as_ref().is_some_and(is_it) {
-            // An earlier try has ended with the Backup, and only the request is left.
+            // An earlier attempt got as far as deleting the Backup; only the request remains.
             return self.delete_requests(request, requested).await;
         }
         let location = match &backup {
@@ -209,12 +208,12 @@ impl Controller {
             (DeletionVerdict::Refuse(refusal), backup, _) => {
                 self.answer_refused(request, backup.as_ref(), vec![refusal.to_string()]).await
             }
-            // Without a backup there is no other verdict.
+            // Without a Backup there is no other decision.
             _ => Ok(Requeue::OnChange),
         }
     }
 
-    /// Deletes a backup that is over, unless what it holds speaks against that.
+    /// Deletes a backup that has ended, unless its contents forbid that.
     async fn delete(
         &self,
         request: &DeleteBackupRequest,
@@ -229,12 +228,12 @@ impl Controller {
         if !step::is_by_retention(request) {
             self.note_gave_up(&backup, false).await?;
         }
-        // Before anything is read: that alone may end the server.
+        // Saved before anything is read: reading alone may crash the server.
         self.save_attempts(request, attempts + 1).await?;
         let outcome = self.delete_counted(request, backup, name, location, attempts).await;
         match &outcome {
             Ok(_) => self.earlier.forget(request),
-            // Only what ends the server counts, and this was an answer of the API server.
+            // Only attempts that end the server count; this one was answered by the API server.
             Err(_) => {
                 if let Err(error) = self.save_attempts(request, attempts).await {
                     let error = status_message(&error);
@@ -247,7 +246,7 @@ impl Controller {
         outcome
     }
 
-    /// Deletes a backup, after the attempt was noted: the request has had so many before it.
+    /// Deletes a backup after the attempt was saved. `attempts` is the number of earlier attempts.
     async fn delete_counted(
         &self,
         request: &DeleteBackupRequest,
@@ -267,7 +266,7 @@ impl Controller {
         if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
             return self.answer_refused(request, None, vec![reason]).await;
         }
-        // From here on the request says which Backup it is for: another may have the name after it.
+        // From here on the request names the Backup by uid: another may get the same name later.
         self.mark_in_progress(request, &backup).await?;
         if prepared.plan.files == FileOwnership::OfAnother {
             tracing::warn!("another backup of this name is in the bucket, and stays there");
@@ -278,7 +277,7 @@ impl Controller {
         let Some(backup) = patch::patch_status_of(&context.api(), &backup, change).await? else {
             return self.delete_requests(request, uid.as_deref()).await;
         };
-        // Whoever saw the backup before it said so may have begun a restore.
+        // A client that saw the backup before it became `Deleting` may have started a restore.
         if may_be_used && let Some(reason) = self.restore_in_use(&backup).await? {
             let change = json!({ "phase": before });
             patch::patch_status_of(&context.api(), &backup, change).await?;
@@ -302,7 +301,7 @@ impl Controller {
                 context.metrics.count_deletion(&schedule, Deletion::Failure);
                 self.answer_failed(request, Some(&prepared.backup), errors).await
             }
-            // The next server finds it in progress. Nothing has ended this one but whoever asked it to.
+            // The next server finds the request in progress. This server was stopped on request and did not crash.
             DeletionResult::Stopped => {
                 self.save_attempts(request, attempts).await?;
                 Ok(Requeue::OnChange)
@@ -310,7 +309,7 @@ impl Controller {
         }
     }
 
-    /// Why a request of retention is not fulfilled: the backup is being restored.
+    /// Reason why a request made by retention is not fulfilled: the backup is being restored.
     async fn restore_in_use(&self, backup: &Backup) -> kube::Result<Option<String>> {
         let restore = restore_in_use(&self.context.api(), backup).await?;
         Ok(restore.map(|restore| {
@@ -318,14 +317,14 @@ impl Controller {
         }))
     }
 
-    /// Answers a request whose deletion was begun too often.
+    /// Answers a request whose deletion was started too often.
     async fn give_up(
         &self,
         request: &DeleteBackupRequest,
         backup: &Backup,
         attempts: u32,
     ) -> Result<Requeue, DeletionError> {
-        // Retention would ask again in an hour. Whoever asks by hand has looked.
+        // Retention would ask again in an hour. A user who asks again has looked into it.
         self.note_gave_up(backup, true).await?;
         let reason = format!(
             "the server has ended {attempts} times while it deleted the backup; look at its files in the \
@@ -334,7 +333,7 @@ impl Controller {
         self.answer_refused(request, Some(backup), vec![reason]).await
     }
 
-    /// Notes on a Backup whether retention has given up on it.
+    /// Records on a Backup that retention has given up on it, or no longer has.
     async fn note_gave_up(&self, backup: &Backup, gave_up: bool) -> kube::Result<()> {
         if backup.annotations().contains_key(annotation::RETENTION_GAVE_UP) == gave_up {
             return Ok(());
@@ -348,7 +347,7 @@ impl Controller {
         }
     }
 
-    /// Notes on a request how often its deletion was begun.
+    /// Saves on a request the number of times that its deletion was started.
     async fn save_attempts(
         &self,
         request: &DeleteBackupRequest,
@@ -357,7 +356,7 @@ impl Controller {
         self.annotate(request, annotation::DELETION_ATTEMPTS, &attempts.to_string()).await
     }
 
-    /// Notes on a request since when its backup is asked to stop, once.
+    /// Saves on a request, once, the time at which its backup was asked to stop.
     async fn save_stop_request(&self, request: &DeleteBackupRequest) -> kube::Result<()> {
         if request.annotations().contains_key(annotation::STOP_ASKED) {
             return Ok(());
@@ -380,7 +379,7 @@ impl Controller {
         }
     }
 
-    /// Finds out what there is to delete, or why that cannot be. Touches nothing.
+    /// Finds out what there is to delete, or why it cannot be deleted. Changes nothing.
     async fn prepare(
         &self,
         backup: &Backup,
@@ -459,7 +458,7 @@ impl Controller {
         }))
     }
 
-    /// Deletes all but the Backup itself.
+    /// Deletes everything but the Backup itself.
     async fn delete_contents(&self, going: &PreparedDeletion) -> kube::Result<DeletionResult> {
         let Controller { context, .. } = self;
         let PreparedDeletion { backup, name, store, plan, snapshotters, reports, .. } = going;
@@ -496,7 +495,7 @@ impl Controller {
         Ok(delete::delete_files(store, name).await)
     }
 
-    /// Writes that a request is being fulfilled, and for which backup.
+    /// Marks a request as in progress, with the uid of its backup.
     async fn mark_in_progress(
         &self,
         request: &DeleteBackupRequest,
@@ -514,7 +513,7 @@ impl Controller {
         patch::patch(&api, &request.name_any(), None, change).await.map(drop)
     }
 
-    /// Answers a request for which nothing was done, in Velero's words.
+    /// Answers a request for which nothing was done, with Velero's messages.
     async fn answer_refused(
         &self,
         request: &DeleteBackupRequest,
@@ -525,7 +524,7 @@ impl Controller {
         self.answer_failed(request, backup, reasons).await
     }
 
-    /// Answers a request that was not fulfilled, or not wholly.
+    /// Answers a request that was not fulfilled, or only in part.
     async fn answer_failed(
         &self,
         request: &DeleteBackupRequest,
@@ -545,7 +544,7 @@ impl Controller {
         Ok(Requeue::After(step::MAX_AGE))
     }
 
-    /// Removes a request that was fulfilled, and all others for the Backup that is gone.
+    /// Removes a fulfilled request, and all others for the deleted Backup.
     async fn delete_requests(
         &self,
         request: &DeleteBackupRequest,
@@ -553,7 +552,7 @@ impl Controller {
     ) -> Result<Requeue, DeletionError> {
         let api = self.context.api::<DeleteBackupRequest>();
         for other in self.other_requests(request) {
-            // One that was made for another Backup of that name is not fulfilled.
+            // A request for another Backup of the same name is not fulfilled by this deletion.
             if requested_uid(&other).is_none_or(|wanted| Some(wanted) == uid) {
                 patch::delete_by_uid(&api, &other).await?;
             }
@@ -562,31 +561,31 @@ impl Controller {
         Ok(Requeue::OnChange)
     }
 
-    /// The other requests for the same backup.
+    /// Other requests for the same backup.
     fn other_requests(&self, request: &DeleteBackupRequest) -> Vec<Arc<DeleteBackupRequest>> {
         let is_like = |other: &Arc<DeleteBackupRequest>| {
             let (wanted, its) = (requested_uid(request), requested_uid(other));
             other.spec.backup_name == request.spec.backup_name
                 && other.uid() != request.uid()
-                // One that was made for another Backup of that name has its own answer to get.
+                // A request for another Backup of the same name gets its own answer.
                 && (its.is_none() || wanted.is_none() || its == wanted)
         };
         self.requests.state().into_iter().filter(is_like).collect()
     }
 }
 
-/// How long the parts of a deletion may take; calls of actions as long as the server's user says.
+/// Timeouts for the parts of a deletion; that of action calls is set by a flag of the server.
 fn deadlines(call: Option<Duration>) -> Deadlines {
     let deadlines = Deadlines::default();
     Deadlines { execute: call.unwrap_or(deadlines.execute), ..deadlines }
 }
 
-/// The uid of the Backup that a request was made for, if it says so.
+/// Uid of the Backup that a request was made for, if set.
 fn requested_uid(request: &DeleteBackupRequest) -> Option<&str> {
     request.labels().get(label::BACKUP_UID).map(String::as_str).filter(|uid| !uid.is_empty())
 }
 
-/// The location of a backup. One that names none has none.
+/// Location of a backup; none if the backup names none.
 async fn find_location(
     context: &Context,
     backup: &Backup,
@@ -599,7 +598,7 @@ async fn find_location(
     lookup(locations.get_opt(name).await)
 }
 
-/// Asks a backup to stop, if it runs and was not asked before.
+/// Asks a backup to stop, if it is running and was not asked before.
 async fn request_cancel(backups: &Api<Backup>, backup: &Backup) -> kube::Result<()> {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     if is_canceled(backup) || phase.is_some_and(BackupPhase::is_terminal) {

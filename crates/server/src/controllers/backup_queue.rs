@@ -1,8 +1,8 @@
-//! Lets backups start, one after the other or side by side: `New` → `Queued` → `ReadyToStart`.
+//! Starts backups, one after the other or concurrently: `New` → `Queued` → `ReadyToStart`.
 //!
-//! What may start is decided by [`queue::decide`]; here the Backups are looked at and changed. All changes that come
-//! while the queue is looked at lead to one more look, so that a change costs a walk over the Backups, however many
-//! there are. Progress of runs changes nothing here and costs no more than that.
+//! [`queue::decide`] decides which backups may start; this controller observes and changes the Backups. All changes
+//! that arrive during a pass over the queue lead to one more pass, so that a change costs one walk over the Backups,
+//! however many there are. Progress of runs changes nothing here and costs no more than that.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,16 +25,16 @@ use crate::patch;
 use crate::queue::{self, Decision, Entry, NamespaceScope, Stage};
 use crate::server::{Context, Error};
 
-/// How often the queue is looked at when nothing changes.
+/// Interval between passes over the queue when nothing changes.
 const RESYNC: Duration = Duration::from_mins(1);
-/// When it is looked at again after something could not be written: at first, and at most.
+/// Pause before the next pass after a failed write: the first, and the longest.
 const FIRST_FAILURE_BACKOFF: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// For how long the namespaces are believed to be what they were.
+/// Time for which a list of namespaces is reused.
 const NAMESPACE_CACHE_TTL: Duration = Duration::from_secs(2);
 
-/// Works until asked to stop.
+/// Starts backups until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Backup> = context.api();
     let (backups, writer) = reflector::store();
@@ -50,7 +50,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         live: Mutex::default(),
     };
     let mut is_listed = false;
-    // When it is looked at next, if nothing changes until then.
+    // Time of the next pass, if nothing changes until then.
     let mut next = Instant::now() + RESYNC;
     let mut failures = 0;
     loop {
@@ -69,7 +69,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
         if !is_listed {
             continue;
         }
-        // What has come meanwhile is looked at together with it.
+        // Changes that arrived meanwhile are handled in the same pass.
         while let Some(Some(Ok(_))) = futures::FutureExt::now_or_never(changes.next()) {}
         next = Instant::now() + RESYNC;
         match queue.advance().await {
@@ -94,20 +94,20 @@ struct Queue {
     backups: Store<Backup>,
     limit: usize,
     last_view: Mutex<QueueView>,
-    /// The namespaces of the cluster, and when they were listed.
+    /// Namespaces of the cluster, with the time of the list.
     live: Mutex<Option<(Instant, Arc<[Namespace]>)>>,
 }
 
-/// What the queue remembers of its last look.
+/// State that the queue keeps from its last pass.
 #[derive(Debug, Default)]
 struct QueueView {
-    /// What was written and has not come back yet, by uid: the resource version before, and the stage since.
+    /// Writes that the watch does not show yet, by uid: the resource version before the write, and the stage after it.
     written: HashMap<String, (Option<String>, Stage)>,
-    /// All backups that the queue has to do with, if nothing was left to do about them.
+    /// All backups relevant to the queue, if no decision was left to carry out.
     settled: Option<Vec<(String, Stage)>>,
 }
 
-/// A backup that the queue has to do with.
+/// A backup relevant to the queue.
 struct QueuedBackup<'a> {
     backup: &'a Backup,
     uid: String,
@@ -115,7 +115,7 @@ struct QueuedBackup<'a> {
 }
 
 impl Queue {
-    /// Lets go whatever may go.
+    /// Starts all backups that may start.
     async fn advance(&self) -> kube::Result<()> {
         let backups = self.backups.state();
         let running = self.context.runs.backup_scopes();
@@ -136,8 +136,8 @@ impl Queue {
         let is_settled = decisions.iter().all(|decision| *decision == Decision::Stay);
         self.last_view().settled = is_settled.then_some(observed);
         let mut changed = Ok(());
-        // What runs without a Backup comes last, and nothing is decided for it. Who may start is not kept waiting by
-        // positions.
+        // Runs without a Backup come last, and nothing is decided for them. Backups that may start do not wait for
+        // updates of queue positions.
         let mut decided: Vec<_> = open.iter().zip(decisions).collect();
         decided.sort_by_key(|(_, decision)| *decision != Decision::Start);
         for (one, decision) in decided {
@@ -158,7 +158,7 @@ impl Queue {
                 Ok(_) => {
                     self.last_view().written.insert(one.uid.clone(), (version, stage));
                 }
-                // It is gone, which is one way to leave a queue.
+                // A deleted Backup has left the queue as well.
                 Err(error) if patch::is_not_found(&error) => {}
                 // The others need not wait for this one.
                 Err(error) => changed = Err(error),
@@ -167,7 +167,7 @@ impl Queue {
         changed
     }
 
-    /// The backups that the queue has to do with.
+    /// Backups relevant to the queue.
     fn queued_backups<'a>(
         &self,
         backups: &'a [Arc<Backup>],
@@ -184,7 +184,7 @@ impl Queue {
             let shown = Stage::of(phase, status.map_or(0, |status| status.queue_position));
             let uid = backup.metadata.uid.as_deref().unwrap_or_default();
             let stage = match written.get(uid) {
-                // The watch is behind what we wrote.
+                // The watch is behind this server's own write.
                 Some((before, stage)) if *before == backup.metadata.resource_version => {
                     view.written.insert(uid.to_owned(), (before.clone(), *stage));
                     *stage
@@ -210,7 +210,7 @@ impl Queue {
             .filter(|(uid, _)| !known.contains(uid.as_str()))
             .map(|(_, reach)| reach)
             .collect();
-        // Alone, a backup meets nobody. Where namespaces are not known, each meets all others.
+        // A single backup conflicts with none. Where namespaces are not known, each conflicts with all others.
         let is_alone = open.len() + deleted.len() <= 1;
         let live = if is_alone { None } else { self.live_namespaces().await };
         let reach = |one: &QueuedBackup| {
@@ -233,7 +233,7 @@ impl Queue {
         Some(live)
     }
 
-    /// Looks at everything anew the next time: namespaces come and go.
+    /// Forces a complete pass the next time: namespaces come and go.
     fn invalidate_view(&self) {
         self.last_view().settled = None;
     }
@@ -243,8 +243,8 @@ impl Queue {
     }
 }
 
-/// Where a backup is. What this process runs does run, whatever its phase; what waits for its bucket does not, and
-/// asks again before it goes on whether it may.
+/// Stage of a backup. A run of this process is running, whatever its phase; one that waits for its bucket is not, and
+/// asks again before it continues.
 fn queue_stage(reported: Stage, is_active: bool, waits_for_bucket: bool) -> Stage {
     match reported {
         _ if is_active => Stage::Running,
@@ -253,8 +253,8 @@ fn queue_stage(reported: Stage, is_active: bool, waits_for_bucket: bool) -> Stag
     }
 }
 
-/// What a backup reaches into. One that cannot be understood reaches everywhere; it will fail its
-/// validation soon.
+/// Namespaces of a backup. A spec that cannot be understood covers all of them; the backup will soon fail its
+/// validation.
 pub(super) fn scope_of(backup: &Backup, live: &[Namespace]) -> NamespaceScope {
     let globs = |patterns: &[String]| -> Result<Vec<Glob>, _> {
         patterns.iter().map(|pattern| Glob::new(pattern)).collect()

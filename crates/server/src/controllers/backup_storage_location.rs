@@ -1,8 +1,8 @@
-//! BackupStorageLocations: whether they can be used, and which one is the default.
+//! BackupStorageLocations: checks that they can be used, and determines the default.
 //!
-//! A location is checked when the server starts, when its spec changes, and each
-//! `validationFrequency`. Its status says the outcome. Several locations that call themselves the
-//! default cannot all be: the one that was created last stays.
+//! A location is checked when the server starts, when its spec changes, and at each
+//! `validationFrequency`. Its status shows the result. Of several locations that are marked as the
+//! default, only the one created last stays marked.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,12 +23,11 @@ use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
-/// How many locations are checked at a time.
 const CONCURRENT_CHECKS: u16 = 8;
-/// The pause before an API server that did not answer at the start is asked again.
+/// Pause before a retry if the API server did not answer at startup.
 const DEFAULT_MARK_RETRY: Duration = Duration::from_secs(2);
 
-/// Checks locations until asked to stop.
+/// Checks locations until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api = context.api();
     let default = &context.options.default_backup_storage_location;
@@ -37,7 +36,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
             error = status_message(&error),
             "cannot find out which location is the default"
         );
-        // It is the same the next time; all else works without.
+        // A retry would fail in the same way; everything else works without the mark.
         if patch::is_permanent(&error) {
             break;
         }
@@ -63,8 +62,8 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Marks the location that the server calls the default, if it is there and no other is marked.
-/// Done once: what users unmark later stays so.
+/// Marks the location that a flag of the server names as the default, if it exists and no other is
+/// marked. Done once: a mark that users remove later stays removed.
 async fn mark_default(api: &Api<BackupStorageLocation>, name: &str) -> kube::Result<()> {
     let locations = api.list(&ListParams::default()).await?.items;
     if !should_mark_default(&locations, name) {
@@ -88,8 +87,8 @@ struct Controller {
     api: Api<BackupStorageLocation>,
     all: Store<BackupStorageLocation>,
     frequency: Duration,
-    /// For each location what it said when it was last checked by this server. Every write to a
-    /// location changes its generation, also ours, so that cannot tell.
+    /// Spec of each location when this server last checked it. The generation cannot be used for
+    /// this: every write to a location changes it, including those of this server.
     checked: Mutex<HashMap<String, BackupStorageLocationSpec>>,
 }
 
@@ -117,7 +116,8 @@ impl Controller {
         let name = location.name_any();
         let outcome = self.validate(location).await;
         if let Err(error) = &outcome {
-            // What it was opened with may have changed: credentials in the environment, say.
+            // The settings that it was opened with may have changed: credentials in the
+            // environment, for example.
             self.context.locations.evict(location);
             tracing::warn!(location = name, error = status_message(error), "cannot be used");
         } else if phase(location) != Some(&LocationPhase::Available) {
@@ -125,8 +125,8 @@ impl Controller {
         }
         let message = outcome.as_ref().err().map(|error| status_message(error));
         let status = status(&name, message.as_deref(), Timestamp::now());
-        // Without the resource version: if the spec changed meanwhile, it differs from the one that
-        // is remembered, and is checked again.
+        // Without the resource version: if the spec changed meanwhile, it differs from the
+        // remembered one, and the location is checked again.
         match patch::patch_status(&self.api, &name, None, status).await {
             Err(error) if patch::is_not_found(&error) => return Ok(Requeue::OnChange),
             patched => patched?,
@@ -153,7 +153,7 @@ impl Controller {
     }
 }
 
-/// Why a location cannot be used.
+/// Reason why a location cannot be used.
 #[derive(Debug, thiserror::Error)]
 enum ValidationError {
     #[error(transparent)]
@@ -166,7 +166,7 @@ fn phase(location: &BackupStorageLocation) -> Option<&LocationPhase> {
     location.status.as_ref().and_then(|status| status.phase.as_ref())
 }
 
-/// When a location is to be checked; `checked` is what it said when this server last did.
+/// Time of the next check; `checked` is the spec at the last check of this server.
 fn due(
     location: &BackupStorageLocation,
     checked: Option<&BackupStorageLocationSpec>,
@@ -174,7 +174,8 @@ fn due(
     now: Timestamp,
 ) -> Due {
     let last = location.status.as_ref().and_then(|status| status.last_validation_time.as_ref());
-    // At least once, however often it asks for: nobody knows what happened while we were away.
+    // At least once, whatever the frequency: the location may have changed while no server was
+    // running.
     if checked != Some(&location.spec) || last.is_none() {
         return Due::Now;
     }
@@ -182,11 +183,11 @@ fn due(
     period::due(last.map(|last| last.0), period, now)
 }
 
-/// What the status of a location says after it was checked.
+/// Status of a location after a check.
 fn status(name: &str, failure: Option<&str>, now: Timestamp) -> Value {
     let (phase, message) = match failure {
         None => (LocationPhase::Available, Value::Null),
-        // In Velero's words.
+        // Velero's message.
         Some(reason) => {
             let message = format!("BackupStorageLocation {name:?} is unavailable: {reason}");
             (LocationPhase::Unavailable, Value::String(message))
@@ -199,19 +200,19 @@ fn status(name: &str, failure: Option<&str>, now: Timestamp) -> Value {
     })
 }
 
-/// What the status of a location says that was found usable.
+/// Status of a location that can be used.
 pub(super) fn available_status(name: &str, now: Timestamp) -> Value {
     status(name, None, now)
 }
 
-/// Whether the location of this name is to be marked as the default.
+/// True if the location of this name has to be marked as the default.
 fn should_mark_default(locations: &[BackupStorageLocation], name: &str) -> bool {
     locations.iter().any(|location| location.name_any() == name)
         && !locations.iter().any(|location| location.spec.default)
 }
 
-/// The locations that call themselves the default and are not: the one created last is. Of those
-/// created in the same second it is the first by name, as in Velero.
+/// Surplus locations that are marked as the default: all but the one created last. Of those created
+/// in the same second, the first by name stays, as in Velero.
 fn surplus_defaults(all: &[Arc<BackupStorageLocation>]) -> Vec<&BackupStorageLocation> {
     let age = |location: &&BackupStorageLocation| {
         let created = location.creation_timestamp().map(|created| created.0);

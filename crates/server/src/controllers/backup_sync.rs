@@ -1,20 +1,22 @@
-//! Backups that lie in a location and not in the cluster, and the other way round.
+//! Synchronises Backups in the cluster with the backups in storage locations, in both directions.
 //!
-//! Each location is looked at every `backupSyncPeriod`. A backup that another cluster wrote, Velero's
-//! or ours, becomes a Backup here; a Backup whose files are gone goes as well.
+//! Each location is checked every `backupSyncPeriod`. A backup that another cluster wrote, with Velero or Bowline,
+//! becomes a Backup here; a Backup whose files are gone is removed.
 //!
 //! # Guarantees
-//! - **Nothing is deleted by mistake.** The Backups are listed before the bucket, so that one that is
-//!   complete in the first list has its files in the second; what changed since is not touched. When
-//!   a list fails, nothing is. Nor when a location is wholly empty: a folder that is not mounted is.
-//! - **A bucket gives no orders.** Only a backup that has ended is taken in, without its hooks, its
-//!   finalizers and owners that are not here: nobody who can write a bucket can make the server run
-//!   something. The same goes for its PodVolumeBackups and VolumePluginBackups.
-//! - **A bucket fills no cluster, and ends no server.** How much a location may bring in is limited (`quota.rs`). What is
-//!   about to be read is noted (`attempts.rs`), so that a file that ends the server is passed over the next time.
-//! - **It is said how it went**, in the conditions of the location (`conditions.rs`). `lastSyncedTime` is when it last went well.
-//! - **A kill loses nothing.** A Backup carries [`INCOMPLETE`] until what belongs to it is there, and
-//!   the next round goes on with it.
+//! - **Nothing is deleted by mistake.** The Backups are listed before the bucket, so that a backup that is complete in
+//!   the first list has its files in the second; Backups that changed since are not touched. When a list fails, nothing
+//!   is deleted. Nor is anything deleted when a location is completely empty: an unmounted folder looks like that.
+//! - **A bucket gives no orders.** Only backups that have ended are imported, without their hooks, their finalizers and
+//!   owners that do not exist here: write access to a bucket does not allow making the server run something. The same
+//!   holds for PodVolumeBackups and VolumePluginBackups.
+//! - **A bucket cannot fill the cluster or crash the server for good.** The amount that a location may import is
+//!   limited (`quota.rs`). Backups about to be read are recorded (`attempts.rs`), so that a file that crashes the
+//!   server is skipped the next time.
+//! - **The result is reported** in the conditions of the location (`conditions.rs`). `lastSyncedTime` is the time of
+//!   the last success.
+//! - **A kill loses nothing.** A Backup carries [`INCOMPLETE`] until everything that belongs to it is there, and the
+//!   next round resumes its import.
 
 mod attempts;
 mod conditions;
@@ -52,21 +54,19 @@ use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
-/// Annotation of a Backup whose PodVolumeBackups and VolumePluginBackups are not all there yet.
+/// Annotation of a Backup whose PodVolumeBackups and VolumePluginBackups are not all imported yet.
 pub const INCOMPLETE: &str = "bowline.io/sync-incomplete";
 
-/// How many locations are looked at at a time.
 const CONCURRENT_LOCATIONS: u16 = 4;
-/// How many backups of a location are taken in at a time.
+/// Number of backups of a location that are imported at a time.
 const CONCURRENT_IMPORTS: usize = 4;
-/// How many are noted at a time as about to be read.
+/// Number of backups recorded at a time as about to be read.
 const ATTEMPTS_PER_BATCH: usize = 32;
-/// How many Backups are listed at a time.
 const PAGE: u32 = 500;
-/// How many complaints are remembered, so as not to repeat them each minute.
+/// Number of complaints that are remembered, so as not to repeat them each minute.
 const MAX_LOGGED_COMPLAINTS: usize = 10_000;
 
-/// Keeps cluster and locations in step until asked to stop.
+/// Keeps cluster and locations in sync until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch =
         Watch::new(context.api::<BackupStorageLocation>()).concurrency(CONCURRENT_LOCATIONS);
@@ -79,7 +79,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a location could not be looked at.
+/// Reason why a location could not be synchronised.
 #[derive(Debug, thiserror::Error)]
 enum SyncError {
     #[error("cannot list the backups in the cluster")]
@@ -92,10 +92,10 @@ enum SyncError {
     WriteStatus(#[source] kube::Error),
 }
 
-/// A backup that is to be taken in, with the Backup of an earlier try.
+/// A backup to import, with the Backup that an earlier attempt created.
 type PendingImport = (BackupName, Option<Backup>);
 
-/// Why a backup could not be taken in.
+/// Reason why a backup could not be imported.
 #[derive(Debug, thiserror::Error)]
 enum ImportError {
     #[error("its record cannot be read")]
@@ -118,7 +118,7 @@ enum ImportError {
 
 struct Controller {
     context: Arc<Context>,
-    /// The complaints that were logged, with their locations.
+    /// Complaints that were logged, with their locations.
     logged: Mutex<HashSet<(String, String)>>,
 }
 
@@ -133,7 +133,7 @@ impl Controller {
             Due::In(rest) => return Ok(Requeue::After(rest)),
             Due::Now => {}
         }
-        // When it becomes available it changes, and we are called again.
+        // A location that becomes available changes, which triggers another call.
         if status.and_then(|status| status.phase.as_ref()) != Some(&LocationPhase::Available) {
             return Ok(Requeue::OnChange);
         }
@@ -146,7 +146,7 @@ impl Controller {
         synced.map(|_| period.map_or(Requeue::OnChange, Requeue::After))
     }
 
-    /// Writes how a sync went.
+    /// Writes the outcome of a sync.
     async fn write_outcome(
         &self,
         location: &BackupStorageLocation,
@@ -173,14 +173,13 @@ impl Controller {
         }
     }
 
-    /// Brings cluster and location in step. Returns the backups that are left out though they should not be, with the
-    /// reasons.
+    /// Synchronises cluster and location. Returns the backups that could not be imported, with the reasons.
     async fn sync(
         &self,
         location: &BackupStorageLocation,
     ) -> Result<Vec<(String, String)>, SyncError> {
         let store = self.context.locations.open(location).await?;
-        // In this order: see above.
+        // The order matters: see the module documentation.
         let cluster = self.list_backups().await.map_err(SyncError::ListCluster)?;
         let began = Timestamp::now();
         let listing = store.list().await.map_err(SyncError::ListStore)?;
@@ -205,7 +204,7 @@ impl Controller {
             Some((name, Some(backup.clone())))
         });
         let wanted: Vec<PendingImport> = new.chain(incomplete).collect();
-        // Measuring them all is for when something is to be brought in.
+        // All Backups are measured only if there is something to import.
         let is_needed = !wanted.is_empty();
         let is_of_location =
             |one: &&Backup| is_needed && one.spec.storage_location == target.location;
@@ -224,7 +223,7 @@ impl Controller {
         Ok(skipped)
     }
 
-    /// Takes backups in, a few at a time. Returns those that are left out though they should not be.
+    /// Imports backups, a few at a time. Returns those that could not be imported, with the reasons.
     async fn import_all(
         &self,
         location: &BackupStorageLocation,
@@ -290,7 +289,7 @@ impl Controller {
         Ok(skipped)
     }
 
-    /// Notes on the location what is about to be read, if that is not what is noted.
+    /// Records on the location which backups are about to be read, if the annotation differs.
     async fn save_attempts(
         &self,
         location: &BackupStorageLocation,
@@ -312,7 +311,7 @@ impl Controller {
         }
     }
 
-    /// Takes one backup in, or says why not. `existing` is the Backup of an earlier try.
+    /// Imports one backup, or returns why not. `existing` is the Backup that an earlier attempt created.
     async fn import_backup(
         &self,
         store: &BackupStore,
@@ -339,7 +338,7 @@ impl Controller {
         }
     }
 
-    /// Creates the Backup of a record, or says why not.
+    /// Creates the Backup of a record, or returns why not.
     async fn create(
         &self,
         store: &BackupStore,
@@ -365,7 +364,7 @@ impl Controller {
         }
     }
 
-    /// Takes in what belongs to a backup.
+    /// Imports the objects that belong to a backup.
     async fn import_children<K>(
         &self,
         store: &BackupStore,
@@ -388,7 +387,7 @@ impl Controller {
         }
         let existing_count = match count_objects(&api).await {
             Ok(here) => here,
-            // Velero's definitions do not have our kinds.
+            // Velero's CRDs do not include Bowline's kinds.
             Err(error) if patch::is_not_found(&error) => return Ok(()),
             Err(error) => return Err(ImportError::CountChildren(kind, error)),
         };
@@ -409,7 +408,7 @@ impl Controller {
         Ok(())
     }
 
-    /// The schedules among the owners of a record that are here, with their uids.
+    /// Owner schedules of a record that exist here, with their uids.
     async fn existing_schedules(
         &self,
         record: &Backup,
@@ -426,7 +425,6 @@ impl Controller {
         Ok(found)
     }
 
-    /// All Backups of the namespace.
     async fn list_backups(&self) -> kube::Result<Vec<Backup>> {
         let api = self.context.api::<Backup>();
         let mut params = ListParams::default().limit(PAGE);
@@ -447,7 +445,7 @@ impl Controller {
             let backup = orphan.name_any();
             match patch::delete_unchanged(&api, orphan).await {
                 Ok(()) => tracing::info!(backup, "removed: its files are gone"),
-                // Somebody is working on it; the next round will see.
+                // The Backup was changed meanwhile; the next round looks again.
                 Err(error) if patch::is_conflict(&error) => {}
                 Err(error) => {
                     let error = status_message(&error);
@@ -457,7 +455,7 @@ impl Controller {
         }
     }
 
-    /// Whether something was not said yet. What is so now is so in a minute, too.
+    /// True if a complaint was not logged yet. Most complaints are the same a minute later.
     fn is_new_complaint(&self, location: &BackupStorageLocation, complaint: &str) -> bool {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.len() >= MAX_LOGGED_COMPLAINTS {
@@ -467,7 +465,7 @@ impl Controller {
     }
 }
 
-/// How many objects of a kind there are, without reading them.
+/// Number of objects of a kind, without reading them.
 async fn count_objects<K>(api: &Api<K>) -> kube::Result<u64>
 where
     K: Clone + Debug + DeserializeOwned,
@@ -477,7 +475,7 @@ where
     Ok(u64::try_from(rest).unwrap_or_default() + page.items.len() as u64)
 }
 
-/// Whether a Backup of this location was taken in only in part.
+/// True if a Backup of this location was imported only in part.
 fn is_incomplete(backup: &Backup, target: &ImportTarget<'_>) -> bool {
     backup.annotations().contains_key(INCOMPLETE) && backup.spec.storage_location == target.location
 }

@@ -1,11 +1,11 @@
-//! What becomes of a run whose bucket cannot be used.
+//! Handling of runs whose bucket cannot be used.
 //!
-//! A bucket that is away, refuses, or whose location or Secret is missing says nothing about a run. Right
-//! after a hand-over even an answer that looks permanent often is not: the clock is not set yet, a token has
-//! not come, a Secret is just being written. So the run waits, without holding up others, until the bucket
-//! can be used, somebody cancels it, or a bound is reached. Then it ends by what its journal knows.
+//! A bucket that is unreachable, denies access, or whose location or Secret is missing says nothing about a run. Right
+//! after a failover even an error that looks permanent often is not: the clock is not set yet, a token has not arrived,
+//! a Secret is just being written. So the run waits, without delaying others, until the bucket can be used, the run is
+//! canceled, or a limit is reached. In the last two cases the run ends based on its journal.
 //!
-//! [`decide`] is all of that; everything else here remembers since when, and how often.
+//! [`decide`] makes that decision; the rest of this module keeps track of times and attempts.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,30 +21,30 @@ use crate::error_text::status_message;
 use crate::options::Options;
 use crate::server::Context;
 
-/// How long a call to the bucket may still take once the run was canceled.
+/// Time that a call to the bucket may still take after the run was canceled.
 const CANCEL_GRACE: Duration = Duration::from_secs(10);
 
-/// After how long without its first answer a bucket counts as one that is waited for.
+/// Time without a first answer after which the run counts as waiting for its bucket.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a bucket could not be used.
+/// Reason why a bucket could not be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketFailure {
-    /// It does not answer, or not now.
+    /// The bucket does not answer, or not now.
     Unreachable,
-    /// It refuses to be read, or cannot be opened: credentials, a location or a Secret that is missing.
+    /// Reading is denied, or the bucket cannot be opened: credentials, the location or the Secret are missing.
     Refused,
-    /// It refuses to be written.
+    /// Writing is denied.
     WriteRefused,
 }
 
 impl BucketFailure {
-    /// Why a location could not be opened.
+    /// Failure to open a location.
     pub(super) fn of_open(error: &OpenError) -> Self {
         if error.is_retryable() { Self::Unreachable } else { Self::Refused }
     }
 
-    /// Why something could not be read; none if the bucket is not to blame.
+    /// Failure to read; none if the bucket is not the cause.
     pub(super) fn of_read(error: &bowline_store::Error) -> Option<Self> {
         if error.is_retryable() {
             return Some(Self::Unreachable);
@@ -52,7 +52,7 @@ impl BucketFailure {
         matches!(error, bowline_store::Error::Backend { .. }).then_some(Self::Refused)
     }
 
-    /// Why something could not be written; none if the bucket is not to blame.
+    /// Failure to write; none if the bucket is not the cause.
     pub(super) fn of_write(error: &bowline_store::Error) -> Option<Self> {
         match Self::of_read(error) {
             Some(Self::Refused) => Some(Self::WriteRefused),
@@ -61,12 +61,12 @@ impl BucketFailure {
     }
 }
 
-/// For how long, and how often, a run is tried.
+/// Limits on retries of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunBounds {
-    /// How long a run waits for its bucket.
+    /// Maximum time for which a run waits for its bucket.
     pub(super) bucket_wait: Duration,
-    /// How often each stage is attempted.
+    /// Maximum number of attempts for each stage.
     pub(super) attempts: usize,
 }
 
@@ -75,46 +75,43 @@ impl RunBounds {
         Self { bucket_wait: options.bucket_wait_timeout, attempts: options.run_attempts.max(1) }
     }
 
-    /// Whether something that has been tried since a time may be tried again.
+    /// True if an operation that has been failing since a time may be retried.
     pub(super) fn has_time(&self, since: Option<Timestamp>, now: Timestamp) -> bool {
         since.is_none_or(|since| elapsed(since, now) < self.bucket_wait)
     }
 }
 
-/// A run whose bucket cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BucketOutage {
-    /// Where the run is.
+    /// Current stage of the run.
     pub(super) stage: Stage,
-    /// Whether its user does not want it any more.
     pub(super) is_canceled: bool,
     pub(super) failure: BucketFailure,
-    /// When the bucket was first found unusable, by whichever process.
+    /// Time at which any process first found the bucket unusable.
     pub(super) since: Timestamp,
-    /// How often the stage was attempted.
+    /// Number of attempts at the stage.
     pub(super) attempts: usize,
 }
 
-/// What is to be done with a run whose bucket cannot be used.
+/// Decision for a run whose bucket cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BucketDecision {
-    /// It waits, and asks again.
+    /// Wait, and try the bucket again.
     Retry,
-    /// It ends without its bucket.
+    /// End the run without its bucket.
     End(EndReason),
 }
 
-/// Why a run ends without its bucket.
+/// Reason why a run ends without its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndReason {
-    /// Its user wants that.
     Canceled,
-    /// It has waited for this long.
+    /// The run has waited for this long.
     WaitedTooLong(Duration),
-    /// It was attempted this often.
+    /// The stage was attempted this many times.
     TooManyAttempts(usize),
-    /// Its work is done and cannot be stored; doing it again would freeze applications again for nothing, or run the
-    /// hooks of a restore.
+    /// The work is done and cannot be stored; repeating it would freeze applications for nothing, or run the hooks of a
+    /// restore again.
     WriteRefused,
 }
 
@@ -136,12 +133,11 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// How much time has passed. With a clock that went back it is none.
+/// Elapsed time; zero if the clock went back.
 pub(super) fn elapsed(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// Decides what is to be done with a run whose bucket cannot be used.
 pub(super) fn decide(outage: &BucketOutage, bounds: RunBounds, now: Timestamp) -> BucketDecision {
     let BucketOutage { stage, is_canceled, failure, since, attempts } = *outage;
     let elapsed_since = elapsed(since, now);
@@ -158,7 +154,7 @@ pub(super) fn decide(outage: &BucketOutage, bounds: RunBounds, now: Timestamp) -
     }
 }
 
-/// Waits for a call to a bucket; not for long once the run was canceled.
+/// Waits for a call to a bucket; after a cancellation, only for a short time.
 pub(super) async fn with_cancel_grace<T>(
     cancel: &CancellationToken,
     call: impl Future<Output = T>,
@@ -175,7 +171,7 @@ pub(super) async fn with_cancel_grace<T>(
     }
 }
 
-/// Waits for the first answer of a bucket. If that does not come soon, others need not wait for the run meanwhile.
+/// Waits for the first answer of a bucket. If the answer is slow, other runs do not wait for this one meanwhile.
 pub(super) async fn wait_for_first_answer<T>(
     context: &Context,
     uid: &str,
@@ -193,7 +189,7 @@ pub(super) async fn wait_for_first_answer<T>(
     }
 }
 
-/// Tries a few times to do something with a bucket. Once the run was canceled, at most once more.
+/// Retries a call to a bucket a few times; after a cancellation, at most once.
 pub(super) async fn retry_bucket_call<T, F>(
     cancel: &CancellationToken,
     mut attempt: impl FnMut() -> F,
@@ -215,11 +211,10 @@ where
     with_cancel_grace(cancel, retrying, given_up).await.map_err(|failed| *failed.error)
 }
 
-/// A try that failed.
 #[derive(Debug)]
 struct FailedAttempt {
     error: Box<bowline_store::Error>,
-    /// Whether there is none after it.
+    /// True if there is no further attempt.
     is_last: bool,
 }
 
@@ -236,7 +231,7 @@ impl std::error::Error for FailedAttempt {
 }
 
 impl RunResources<'_> {
-    /// Notes that the bucket of the run cannot be used. Returns since when, and whether that is news.
+    /// Journals that the bucket of the run cannot be used. Returns since when, and true if this is new.
     async fn journal_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
         let journaled = self.bucket_lost_since();
         let uid = self.uid.as_str();
@@ -246,15 +241,15 @@ impl RunResources<'_> {
         if journaled.is_none() {
             match self.journal.append(&JournalEntry::BucketLost { at: since }).await {
                 Ok(()) => self.set_bucket_lost_since(Some(since)),
-                // This process remembers it all the same.
+                // This process remembers it regardless.
                 Err(error) => tracing::warn!("{error}"),
             }
         }
         (since, journaled.is_none())
     }
 
-    /// Notes that the bucket of the run cannot be used, and decides what follows. Says as well whether the run begins
-    /// to wait for it.
+    /// Journals that the bucket of the run cannot be used, and decides what follows. Also returns true if the run
+    /// starts to wait for it.
     pub(super) async fn decide_outage(
         &self,
         context: &Context,
@@ -269,7 +264,7 @@ impl RunResources<'_> {
         (decision, is_news && decision == BucketDecision::Retry)
     }
 
-    /// Notes that the bucket of the run can be used, if it could not.
+    /// Journals that the bucket of the run can be used again, if it could not before.
     pub(super) async fn journal_bucket_back(&self, context: &Context) {
         context.runs.clear_waiting_for_bucket(self.uid.as_str());
         if self.bucket_lost_since().is_none() {
@@ -284,8 +279,8 @@ impl RunResources<'_> {
         }
     }
 
-    /// Notes that this process has resumed the run at a stage behind the items: once, however often it
-    /// then has to ask its bucket again.
+    /// Journals that this process has resumed the run at a stage after the items: once, however often it then has to
+    /// retry its bucket.
     pub(super) async fn journal_stage_attempt(
         &self,
         context: &Context,
@@ -299,8 +294,7 @@ impl RunResources<'_> {
         appended.map_err(|error| AttemptNotJournaled::of(&error))
     }
 
-    /// Notes that the attempt at a stage behind the items has ended in good order, since all it lacks is its
-    /// bucket.
+    /// Journals that an attempt at a stage after the items has ended cleanly, since only its bucket is missing.
     pub(super) async fn journal_stage_attempt_left(&self, context: &Context, stage: Stage) {
         if context.runs.end_stage_attempt_cleanly(self.uid.as_str(), stage)
             && let Err(error) =
@@ -310,8 +304,8 @@ impl RunResources<'_> {
         }
     }
 
-    /// Keeps the journal of a run that ends at a stage without its bucket, and of which something is left
-    /// that nobody else knows of.
+    /// Keeps the journal of a run that ends at a stage without its bucket, and that has leftovers which only the
+    /// journal knows of.
     pub(super) async fn journal_abandoned(&self, stage: Stage) {
         self.keep_journal();
         if let Err(error) = self.journal.abandon(stage).await {

@@ -1,12 +1,11 @@
 //! DownloadRequests: links to files of backups and restores.
 //!
-//! A request is answered once, with a link that lives for ten minutes, and deleted when that has
-//! expired. A request that cannot be fulfilled is answered as well: it is `Processed`, has no link,
-//! and the annotation [`ERROR`] says why. Velero leaves such a request as it is, and its command
-//! line waits in vain.
+//! A request is answered once, with a link that is valid for ten minutes, and deleted after the link has expired. A
+//! request that cannot be fulfilled is answered as well: it becomes `Processed` without a link, and the annotation
+//! [`ERROR`] says why. Velero leaves such a request unanswered, and its command line waits in vain.
 //!
-//! A file that is not there is told in the same annotation, beside a link: command lines of Velero
-//! follow it and take `404` for an answer, and old backups lack files that newer ones have.
+//! A missing file is reported in the same annotation, along with a link: Velero's command lines follow the link and
+//! accept `404` as an answer, and old backups lack files that newer ones have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,15 +24,14 @@ use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
 
-/// Annotation of a request that could not be fulfilled: why.
+/// Annotation with the reason why a request could not be fulfilled.
 pub const ERROR: &str = "bowline.io/error";
 
-/// How many requests are answered at a time.
 const CONCURRENT_REQUESTS: u16 = 8;
-/// How long a location that does not answer is asked again. Command lines wait 30 s: the reason must be there before.
+/// Time for which a location that does not answer is retried. Command lines wait 30 s: the reason must be there before.
 const RETRY_WINDOW: Duration = Duration::from_secs(10);
 
-/// Answers requests until asked to stop.
+/// Answers requests until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<DownloadRequest>()).concurrency(CONCURRENT_REQUESTS);
     let stop = context.stop.clone();
@@ -44,29 +42,26 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// What is to be done with a request.
+/// Next step for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestStep {
-    /// Answer it.
     Answer,
-    /// Delete it then.
+    /// Delete it when due.
     Delete(Due),
-    /// It is none of our business.
+    /// Leave it alone.
     Leave,
 }
 
-/// How a request is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum DownloadAnswer {
-    /// With a link.
     Link(String),
-    /// With a link that leads nowhere, and the reason.
+    /// A link to a missing file, and the reason.
     DeadLink(String, String),
-    /// Not at all, for this reason.
+    /// No link, for this reason.
     Refused(String),
 }
 
-/// Why a request could not be answered this time.
+/// Reason why a request could not be answered this time.
 #[derive(Debug, thiserror::Error)]
 enum DownloadRequestError {
     #[error("cannot read the {0} that it is about")]
@@ -126,14 +121,14 @@ async fn reconcile(
     Ok(Requeue::After(bowline_store::store::DOWNLOAD_TTL))
 }
 
-/// What is to be done with a request.
+/// Decides the next step for a request.
 fn decide(request: &DownloadRequest, now: Timestamp) -> RequestStep {
     if request.metadata.deletion_timestamp.is_some() {
         return RequestStep::Leave;
     }
     let status = request.status.clone().unwrap_or_default();
     let expiration = status.expiration.map(|time| time.0);
-    // Whatever its phase: who asked has given up.
+    // In any phase: the client has given up.
     if expiration.is_some_and(|expiration| expiration <= now) {
         return RequestStep::Delete(Due::Now);
     }
@@ -155,15 +150,15 @@ fn decide(request: &DownloadRequest, now: Timestamp) -> RequestStep {
     }
 }
 
-/// Whether whoever asked still waits.
+/// True if the client is still waiting.
 fn is_young(request: &DownloadRequest, now: Timestamp) -> bool {
     let created = request.creation_timestamp().map(|created| created.0);
     let age = created.map(|created| Duration::try_from(now.duration_since(created)));
-    // Created in the future: clocks differ.
+    // A creation time in the future: clocks differ.
     age.is_some_and(|age| age.map_or(true, |age| age < RETRY_WINDOW))
 }
 
-/// An answer as it is written into the request.
+/// Patch that writes an answer into the request.
 fn answer_patch(answer: &DownloadAnswer, now: Timestamp) -> Value {
     let (url, error) = match answer {
         DownloadAnswer::Link(url) => (Some(url), None),
@@ -198,7 +193,7 @@ async fn answer(
     }
 }
 
-/// The location that a file lies in, or why there is none to ask.
+/// Location of a file, or the reason why there is none.
 async fn find_location(
     context: &Context,
     target: &DownloadTarget,
@@ -236,14 +231,14 @@ async fn find_location(
     Ok(Ok(location))
 }
 
-/// A link to a file, and whether it leads to one.
+/// Link to a file, or to a missing file with the reason.
 async fn download_link(
     store: &BackupStore,
     target: &DownloadTarget,
     key: &Key,
 ) -> Result<DownloadAnswer, DownloadRequestError> {
     let url = store.download_url(target).await?;
-    // Of the file only the beginning comes, since nobody takes more.
+    // Only the beginning of the file is transferred, since the stream is not read.
     if store.get_stream(key).await?.is_some() {
         return Ok(DownloadAnswer::Link(url));
     }

@@ -1,16 +1,16 @@
-//! Backups that have expired: they get a DeleteBackupRequest.
+//! Retention: creates DeleteBackupRequests for backups that have expired.
 //!
-//! What keeps one from being deleted is in its label [`label::GC_FAILURE`], as in Velero: the location is
-//! gone, cannot be read, or must not be written to. A deletion that failed is tried again each
-//! `--garbage-collection-frequency`.
+//! The label [`label::GC_FAILURE`] contains the reason why a backup cannot be deleted, as in Velero: the location is
+//! gone, cannot be read, or is read-only. A failed deletion is retried at each `--garbage-collection-frequency`.
 //!
-//! # Where it differs
-//! - A backup that has not ended is left alone, even if its time is over: to delete it would be to stop it.
+//! # Differences from Velero
+//! - A backup that has not ended is left alone, even if it has expired: deleting it would stop it.
 //! - So is one that is being restored: users may stop a restore by deleting its backup, a clock may not. The request
-//!   says who made it ([`label::REQUESTED_BY`]), so that this is looked at again right before the work begins.
-//! - Nothing expires while the clocks of this server and of the API server differ, and only so many do in an
-//!   hour (`deletion_limit.rs`): what a wrong clock deletes nobody brings back. What is held has the Event `RetentionHeld`.
-//! - The name of a request follows from the Backup, so that two servers cannot make two.
+//!   records its origin ([`label::REQUESTED_BY`]), so that this is checked again right before the deletion starts.
+//! - Nothing expires while the clocks of this server and of the API server differ, and the number of deletions per hour
+//!   is limited (`deletion_limit.rs`): deletions caused by a wrong clock cannot be undone. Backups that are held get
+//!   the Event `RetentionHeld`.
+//! - The name of a request is derived from the Backup, so that two servers cannot create two.
 
 mod deletion_limit;
 mod step;
@@ -39,12 +39,11 @@ use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 
-/// How many Backups are looked at at a time.
 const CONCURRENT_BACKUPS: u16 = 4;
-/// When to look again at a Backup whose location does not answer, or that is being restored.
+/// Pause before retrying a Backup whose location does not answer, or that is being restored.
 const OBSTACLE_RETRY_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Works until asked to stop.
+/// Requests deletions until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let frequency = context.options.garbage_collection_frequency;
     let watch = Watch::new(context.api::<Backup>()).concurrency(CONCURRENT_BACKUPS);
@@ -67,7 +66,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a Backup could not be worked on this time. It is tried again.
+/// Reason why a Backup could not be processed this time. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum RetentionError {
     #[error("cannot read its storage location")]
@@ -92,7 +91,7 @@ struct Controller {
     locations: Api<BackupStorageLocation>,
     restores: Api<Restore>,
     frequency: Duration,
-    /// All Backups, as far as the watch knows.
+    /// All Backups that the watch knows of.
     all: Store<Backup>,
     clock: ClusterClock,
     limit: DeletionLimit,
@@ -105,14 +104,14 @@ impl Controller {
             RetentionStep::Leave | RetentionStep::Expire(Due::Never) => {
                 return Ok(Requeue::OnChange);
             }
-            // Clocks can be set, so it is never waited for long.
+            // Clocks can be set, so the pause is never long.
             RetentionStep::Expire(Due::In(rest)) => {
                 return Ok(Requeue::After(rest.min(self.frequency)));
             }
             RetentionStep::Expire(Due::Now) => {}
         }
         let location = match backup.spec.storage_location.as_str() {
-            // One that was refused has none, and nothing in it.
+            // A backup that was refused has no location, and no files.
             "" => None,
             name => {
                 let read = lookup(self.locations.get_opt(name).await);
@@ -142,10 +141,10 @@ impl Controller {
         self.request_deletion(backup).await
     }
 
-    /// Says why a Backup must not be deleted for now though its time is over: when to look again.
+    /// Time for which an expired Backup must not be deleted; logs and publishes the reason.
     async fn hold_duration(&self, backup: &Backup) -> Result<Option<Duration>, RetentionError> {
         let pause = match self.clock.compare().await {
-            // One that does not say what time it is, behind a proxy, stops nothing by that.
+            // An API server whose responses have no time, behind a proxy, does not stop retention.
             ClockComparison::Agree | ClockComparison::Unknown => {
                 match self.limit.admit(self.all.len(), Timestamp::now()).await? {
                     Ok(()) => return Ok(None),
@@ -170,7 +169,7 @@ impl Controller {
         Ok(Some(pause.clamp(OBSTACLE_RETRY_INTERVAL.min(self.frequency), self.frequency)))
     }
 
-    /// Asks for the deletion, if nobody has, and not too often.
+    /// Requests the deletion, unless that was done before, and not too often.
     async fn request_deletion(&self, backup: &Backup) -> Result<Requeue, RetentionError> {
         let name = label::value(&backup.name_any()).into_owned();
         let uid = backup.uid().unwrap_or_default();
@@ -186,7 +185,7 @@ impl Controller {
             return Ok(Requeue::After(pause));
         }
         let request_name = format!("{name}-{}", uid.get(..8).unwrap_or(&uid));
-        // One that was answered has the name; what it said is told again if it is still so.
+        // An answered request occupies the name; its errors are reported again if they still hold.
         for old in requests.iter().filter(|old| old.name_any() == request_name) {
             patch::delete_by_uid(&self.requests, old).await.map_err(RetentionError::Remove)?;
         }
@@ -210,7 +209,7 @@ impl Controller {
         Ok(Requeue::After(self.frequency))
     }
 
-    /// Says why a Backup is not deleted, or that nothing speaks against it.
+    /// Sets the reason why a Backup is not deleted, or removes it.
     async fn set_failure_label(
         &self,
         backup: &Backup,
@@ -232,10 +231,9 @@ impl Controller {
     }
 }
 
-/// How many Restores are listed at a time.
 const PAGE: u32 = 500;
 
-/// The name of a Restore of a Backup that is not over, if there is one.
+/// Name of an active Restore of a Backup, if there is one.
 pub(super) async fn restore_in_use(
     api: &Api<Restore>,
     backup: &Backup,

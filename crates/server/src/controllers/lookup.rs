@@ -1,7 +1,6 @@
-//! What backups and restores look up in the same way.
+//! Lookups shared by backups and restores.
 //!
-//! What the API server does not say at the moment is not a fact: it is an error, and asked for
-//! again. What it refuses to say is a fact.
+//! A temporary failure of the API server is not a fact: it is an error, and retried. A refusal is a fact.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use crate::error_text::status_message;
 use crate::server::Context;
 use crate::{locations, patch};
 
-/// Why a location cannot be opened.
+/// Reason why a location cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpenError {
     #[error("the storage location does not exist")]
@@ -30,7 +29,7 @@ pub(super) enum OpenError {
 }
 
 impl OpenError {
-    /// Whether it may be otherwise the next time, though nobody changed anything.
+    /// True if a retry may succeed without any change by a user.
     pub(super) fn is_retryable(&self) -> bool {
         matches!(self, Self::Open(error) if error.is_retryable())
     }
@@ -48,21 +47,21 @@ pub(super) async fn open(
     }
 }
 
-/// The bucket that a location names, in words that tell it from others.
+/// Identity of the bucket that a location names, distinct from that of other buckets.
 pub(super) fn bucket_identity(location: &BackupStorageLocation) -> String {
     let spec = &location.spec;
     let (bucket, prefix) = match &spec.object_storage {
         Some(storage) => (storage.bucket.trim_matches('/'), storage.prefix.trim_matches('/')),
         None => ("", ""),
     };
-    // Buckets of one name may be at different servers or accounts.
+    // Buckets of the same name may be on different servers or accounts.
     let at = ["s3Url", "storageAccount"].map(|key| spec.config.get(key).map(String::as_str));
     let at: String = at.into_iter().flatten().collect();
     let provider = spec.provider.trim_start_matches("velero.io/");
     format!("{provider}:{}/{bucket}/{prefix}", at.trim_end_matches('/'))
 }
 
-/// The bucket that a location of this name names now, if that can be learnt.
+/// Identity of the bucket that the location of this name refers to now, if it can be looked up.
 pub(super) async fn bucket_identity_of(context: &Context, name: &str) -> Option<String> {
     if name.is_empty() {
         return None;
@@ -77,7 +76,7 @@ pub(super) async fn bucket_identity_of(context: &Context, name: &str) -> Option<
     }
 }
 
-/// What came of asking for an object.
+/// Result of a request for an object.
 pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T>> {
     Ok(match split_refusal(found)? {
         Ok(Some(found)) => Lookup::Found(found),
@@ -86,7 +85,7 @@ pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T
     })
 }
 
-/// What the API server says, or why it will not. What may pass is an error.
+/// Answer of the API server, or its reason to refuse. A temporary failure is an error.
 pub(super) fn split_refusal<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
     match answer {
         Ok(found) => Ok(Ok(found)),
@@ -95,7 +94,7 @@ pub(super) fn split_refusal<T>(answer: kube::Result<T>) -> kube::Result<Result<T
     }
 }
 
-/// The data of a ConfigMap, if one is named.
+/// Data of a ConfigMap, if one is named.
 pub(super) async fn config_map(
     context: &Context,
     name: Option<&str>,
@@ -109,16 +108,16 @@ pub(super) async fn config_map(
     })
 }
 
-/// Takes a location for available, whatever was last noted of it. Whether a run that goes on can reach
-/// it shows when it is opened, and that is tried again.
+/// Treats a location as available, whatever its status. Opening it shows if a resumed run can reach it, and that is
+/// retried.
 pub(super) fn presume_available(location: &mut Lookup<BackupStorageLocation>) {
     if let Lookup::Found(location) = location {
         location.status.get_or_insert_default().phase = Some(LocationPhase::Available);
     }
 }
 
-/// Checks a location once more that was found unusable: somebody may have mended it since, and a run should not
-/// be refused for what was true a minute ago. What is found is written to its status.
+/// Checks a location again that was found unusable: it may have been repaired since, and a run should not be refused
+/// for a problem of a minute ago. The result is written to its status.
 pub(super) async fn recheck_location(
     context: &Context,
     location: &mut Lookup<BackupStorageLocation>,

@@ -28,47 +28,45 @@ use crate::events::Milestone;
 use crate::server::Context;
 use crate::{patch, unlisted_plugins};
 
-/// How often it is looked whether something is to be shown.
+/// Interval between checks for changes to publish.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
-/// How often progress alone is written to the bucket. Ends are written at the next look.
+/// Interval at which mere progress is written to the bucket. Ends are written at the next check.
 const STORE_INTERVAL: Duration = Duration::from_secs(5);
-/// How often it is looked whether a run is to be cancelled.
+/// Interval between checks for a cancellation.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How often it is tried to show that a run is being cancelled.
+/// Number of attempts to show that a run is being canceled.
 const PUBLISH_CANCEL_ATTEMPTS: u32 = 5;
 
-/// Why operations of a cancelled run are stopped.
+/// Reason why operations of a canceled run are stopped.
 pub(super) const CANCELED: &str = "the run was canceled by its user";
 
-/// What the reason begins with for which a cancelled run has failed.
+/// Prefix of the failure reason of a canceled run.
 pub(crate) const CANCELED_PREFIX: &str = "canceled: ";
 
-/// How following ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FollowOutcome {
-    /// All operations have ended.
     Finished,
-    /// The server ends; another takes them up.
+    /// The server stops; another resumes the operations.
     Stopped,
-    /// The object of the run is gone. Its operations were told to stop.
+    /// The object of the run is gone. Its operations were canceled.
     ObjectGone,
 }
 
-/// Who wants to know how operations go.
+/// Makes the progress of operations visible.
 #[async_trait]
 pub(super) trait OperationPublisher: Sync {
-    /// Writes them to the bucket. Says whether they are there.
+    /// Writes the operations to the bucket. Returns true on success.
     async fn store_operations(&self, operations: &[Operation]) -> bool;
 
-    /// Shows how many have ended. Says whether the object of the run is still there.
+    /// Shows the number of ended operations. Returns true if the object of the run still exists.
     async fn publish_counts(&self, operations: &[Operation]) -> bool;
 
-    /// Shows how far each of them is. Called at most once a second.
+    /// Shows the progress of each operation. Called at most once a second.
     async fn publish_progress(&self, _: &[Operation]) {}
 }
 
-/// Nobody wants to know.
+/// Publishes nothing.
 pub(super) struct NoPublisher;
 
 #[async_trait]
@@ -82,7 +80,6 @@ impl OperationPublisher for NoPublisher {
     }
 }
 
-/// Follows operations to their ends.
 pub(super) async fn follow_operations(
     context: &Context,
     run: &str,
@@ -108,7 +105,7 @@ pub(super) async fn follow_operations(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut changes = table.changes();
     let (mut shown, mut last_stored) = (table.counts(), Instant::now());
-    // Beside the tracking: a bucket that is slow keeps no plugin waiting.
+    // Concurrent with the tracking: a slow bucket delays no plugin.
     let publishing = async {
         loop {
             ticks.tick().await;
@@ -154,11 +151,11 @@ pub(super) async fn follow_operations(
     }
 }
 
-/// Tells which operations have failed.
+/// Reports the operations that have failed.
 pub(super) fn report_failed(operations: &[Operation], report: &Report) {
     for operation in operations {
         if let State::Failed(reason) = &operation.state {
-            // That its snapshot has failed is told already.
+            // The failure of its snapshot is already reported.
             if operation.was_not_started() {
                 continue;
             }
@@ -168,13 +165,12 @@ pub(super) fn report_failed(operations: &[Operation], report: &Report) {
     }
 }
 
-/// Whether a run is to be cancelled.
 pub(super) fn is_canceled<K: Resource>(object: &K) -> bool {
     object.meta().annotations.as_ref().and_then(|all| all.get(annotation::CANCEL))
         == Some(&"true".to_owned())
 }
 
-/// Waits until a run is to be cancelled, or is deleted, as far as a watch knows.
+/// Waits until a watch shows that a run is to be canceled, or is deleted.
 pub(super) async fn wait_for_cancel<K>(watched: &Store<K>, object: &K)
 where
     K: Resource<DynamicType = ()> + Clone + Debug,
@@ -191,15 +187,15 @@ where
                     return;
                 }
             }
-            // It is gone, or another has its name.
+            // The object is gone, or another has its name.
             _ if was_there => return,
-            // The watch has not heard of it yet.
+            // The watch does not have the object yet.
             _ => {}
         }
     }
 }
 
-/// Does something, and sets a token meanwhile if `canceled` comes first. Then it is told, too.
+/// Runs a future, and cancels a token if `canceled` completes first. In that case, also publishes the cancellation.
 pub(super) async fn run_cancelable<T>(
     work: impl Future<Output = T>,
     canceled: impl Future<Output = ()>,
@@ -212,7 +208,7 @@ pub(super) async fn run_cancelable<T>(
         () = &mut canceled => token.cancel(),
     }
     tracing::info!("the run is being canceled");
-    // Nobody waits for the telling: what ends first is the end.
+    // Publishing is not awaited: the end of the run comes first.
     let mut publish_cancel = std::pin::pin!(publish_cancel);
     tokio::select! {
         outcome = &mut work => return outcome,
@@ -221,8 +217,8 @@ pub(super) async fn run_cancelable<T>(
     work.await
 }
 
-/// Shows that a run is being cancelled, and tells it. `with_conditions` makes the conditions of a run that
-/// goes on; one that does not has none.
+/// Shows that a run is being canceled, in its status and as an Event. `with_conditions` returns the conditions of an
+/// active run, and none for one that has ended.
 pub(super) async fn publish_canceling<K>(
     context: &Context,
     api: &Api<K>,
@@ -235,7 +231,7 @@ pub(super) async fn publish_canceling<K>(
         let Ok(found) = api.get_opt(&object.name_any()).await else { continue };
         let Some(found) = found.filter(|found| found.uid() == object.uid()) else { return };
         let Some(conditions) = with_conditions(&found) else { return };
-        // With its version, so that nothing is said of a run that has ended meanwhile.
+        // With the resource version, so that nothing is written to a run that has ended meanwhile.
         let version = found.resource_version();
         let change = json!({ "conditions": conditions });
         match patch::patch_status(api, &found.name_any(), version.as_deref(), change).await {
@@ -249,11 +245,11 @@ pub(super) async fn publish_canceling<K>(
     }
 }
 
-/// The actions of a run, by name, with the object that they are asked about.
+/// Actions of a run by name, with the object that they are asked about.
 pub(super) struct ActionClients<T: ?Sized, O> {
     by_name: HashMap<Name, Arc<T>>,
     object: Encoded<O>,
-    /// Binaries that one of them may be in that is not there.
+    /// Plugin binaries that could not be listed, and that may contain a missing action.
     unlisted: Vec<Problem>,
 }
 

@@ -1,14 +1,13 @@
-//! Journals that nobody else will open again.
+//! Cleanup of orphaned journals: those that no run will open again.
 //!
-//! - Pods that they name as frozen are thawed first, by `controllers/thaw.rs`, which goes on beside all else.
-//! - The Backup or Restore was deleted while no server ran. Nobody will ever go on with such a run. Operations
-//!   are told to stop, and snapshots are deleted, also those that were in flight when the server ended, unless
-//!   the bucket has the record of the backup: then it is whole, and they belong to it.
-//! - The run is over, and has left something: files in the bucket that could not be deleted, or a snapshot
-//!   that was given up and may have come since. They are deleted.
+//! - Pods that a journal names as frozen are thawed first, by `controllers/thaw.rs`, which runs concurrently.
+//! - Runs whose Backup or Restore was deleted while no server was running are never resumed. Their operations are
+//!   canceled and their snapshots deleted, including those that were in flight when the server ended, unless the bucket
+//!   has the record of the backup: the backup is then complete, and the snapshots belong to it.
+//! - Runs that have ended may have leftovers: files in the bucket that could not be deleted, or a snapshot that was
+//!   given up and may have been created since. They are deleted.
 //!
-//! Then the journal is removed. While something is left that only the journal knows of, it stays, and cleanup is
-//! retried.
+//! The journal is removed last. While only the journal knows of a leftover, the journal stays and cleanup is retried.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,21 +41,19 @@ use crate::journal::{ConfigMapJournal, Orphan, SavedHooks, orphans, read};
 use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
 
-/// How often it is looked for them.
 const CLEANUP_PERIOD: Duration = Duration::from_mins(10);
-/// The pause before the first retry of what could not be cleaned up. It doubles up to the period.
+/// Pause before the first retry of a failed cleanup. Doubles up to [`CLEANUP_PERIOD`].
 const FIRST_RETRY: Duration = Duration::from_secs(10);
-/// How often it is reported that a journal stays, and for how long a snapshot that was in flight is asked for.
+/// Interval between reports that a journal stays, and time for which a snapshot in flight is looked for.
 const DAY: Duration = Duration::from_hours(24);
-/// How many things are named that are left of one run.
+/// Maximum number of leftovers of one run that are named.
 const MAX_LOGGED_LEFTOVERS: usize = 100;
-/// How many journals are cleaned up at a time.
 const CONCURRENT_CLEANUPS: usize = 4;
 
-/// Works until asked to stop.
+/// Cleans up orphaned journals until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let thawer = Thawer::default();
-    // First of all, and then beside what may take long.
+    // Thawing comes first, and then runs concurrently with cleanup, which may take long.
     thawer.pass(&context).await;
     join(Box::pin(thawer.run(&context)), Box::pin(run_cleanup(&context))).await;
     Ok(())
@@ -73,14 +70,13 @@ async fn run_cleanup(context: &Context) {
         let pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
         tokio::select! {
             () = context.stop.cancelled() => return,
-            // What has just been left has its retries soon.
+            // New leftovers are retried soon.
             () = context.runs.wait_for_leftovers() => backoff = CleanupBackoff::default(),
             () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-/// The pause before the next retry.
 #[derive(Debug)]
 struct CleanupBackoff(Duration);
 
@@ -91,7 +87,7 @@ impl Default for CleanupBackoff {
 }
 
 impl CleanupBackoff {
-    /// The pause after a round. One that leaves nothing begins the retries anew.
+    /// Pause after a round. A round without leftovers resets the backoff.
     fn after_round(&mut self, is_clean: bool) -> Duration {
         let next =
             if is_clean { FIRST_RETRY } else { self.0.saturating_mul(2).min(CLEANUP_PERIOD) };
@@ -100,21 +96,21 @@ impl CleanupBackoff {
     }
 }
 
-/// What became of the run of a journal.
+/// State of the run of a journal.
 enum RunStatus {
-    /// It goes on, or will.
+    /// Running, or will be resumed.
     Active,
-    /// Its object was deleted.
+    /// The object of the run was deleted.
     Deleted,
-    /// It is over. The Backup is its own, or the one that it restored, if that is still there.
+    /// The run has ended. Holds the Backup that was made or restored, if it still exists.
     Finished(Option<Box<Backup>>),
 }
 
-/// Why a journal stays.
+/// Reason why a journal stays.
 enum KeepReason {
-    /// Something did not go well.
+    /// Cleanup failed.
     Failed(String),
-    /// These are left, and nobody else knows of them.
+    /// Leftovers that only the journal knows of.
     Leftovers(Vec<String>),
 }
 
@@ -124,17 +120,17 @@ impl From<String> for KeepReason {
     }
 }
 
-/// A journal that stays.
 #[derive(Debug, Default)]
 struct Stay {
-    /// When that was last reported.
+    /// Time of the last report.
     reported: Option<Timestamp>,
-    /// Since when a snapshot in flight cannot be reclaimed, by its request. A bucket that is away is no such failure.
+    /// Time since which a snapshot in flight cannot be reclaimed, by its request. An unreachable bucket does not count
+    /// as such a failure.
     failing: BTreeMap<String, Timestamp>,
 }
 
 impl Stay {
-    /// Whether it is time to report that the journal stays: at first, and then once a day.
+    /// True if it is time to report that the journal stays: the first time, and then once a day.
     fn is_report_due(&mut self, now: Timestamp) -> bool {
         let is_due = self.reported.is_none_or(|at| elapsed(at, now) >= DAY);
         if is_due {
@@ -143,7 +139,7 @@ impl Stay {
         is_due
     }
 
-    /// Whether a snapshot in flight that could not be reclaimed just now is given up: if that has failed for a day.
+    /// True if a snapshot in flight that could not be reclaimed is given up: after a day of failures.
     fn gives_up(&mut self, intent: &Intent, now: Timestamp) -> bool {
         let request = intent.snapshot.as_ref().map(|wanted| wanted.request.clone());
         let since = *self.failing.entry(request.unwrap_or_default()).or_insert(now);
@@ -153,7 +149,7 @@ impl Stay {
 
 async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Result<(), String> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    // First the journals and then the runs: a run that begins in between has none among them.
+    // Journals before runs: the journal of a run that starts in between is not in the list.
     let all = orphans(client, namespace, &BTreeSet::new()).await;
     let all = all.map_err(|error| status_message(&error))?;
     let mut before = std::mem::take(stays);
@@ -170,7 +166,7 @@ async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Res
     while let Some((journal, mut stay, ended)) = each.next().await {
         let Orphan { kind, name, .. } = &journal;
         match ended {
-            // Somebody may have the journal open for a moment.
+            // The journal may be open elsewhere for a moment.
             Ok(false) if stay.reported.is_some() => {
                 stays.insert(journal.run, stay);
             }
@@ -189,7 +185,7 @@ async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Res
     Ok(())
 }
 
-/// Cleans up one. Returns whether its journal is gone.
+/// Cleans up one journal. Returns true if the journal is gone.
 async fn clean_one(
     context: &Context,
     journal: &Orphan,
@@ -216,7 +212,7 @@ async fn clean_one(
             if !leftovers.is_empty() {
                 return Err(KeepReason::Leftovers(leftovers));
             }
-            // As long as its files are there, the journal says whose they are.
+            // While the files exist, the journal records which run they belong to.
             delete_scratch(journal, &open_store).await?;
             remove_journal(context, journal).await?;
             Ok(true)
@@ -224,7 +220,6 @@ async fn clean_one(
     }
 }
 
-/// Reports why a journal stays.
 fn report_stay(journal: &Orphan, reason: &KeepReason) {
     let Orphan { run, kind, name, .. } = journal;
     let leftovers = match reason {
@@ -244,10 +239,9 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     );
 }
 
-/// What became of the run of a journal.
 async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, String> {
     let Orphan { run, kind, name, .. } = journal;
-    // Runs of this process end by themselves, whatever became of their objects.
+    // Runs of this process end on their own, whatever happened to their objects.
     let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
     if is_held || context.runs.has_journal_open(run.as_str()) {
         return Ok(RunStatus::Active);
@@ -282,7 +276,7 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, St
     Ok(RunStatus::Finished(backup.map(Box::new)))
 }
 
-/// Removes what was kept of a run that is over, if its bucket is known.
+/// Removes the scratch files of a run that has ended, if its bucket is known.
 async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), String> {
     match bucket {
         RunBucket::Same(store) => {
@@ -297,17 +291,15 @@ async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), Stri
     }
 }
 
-/// The bucket of a run.
 enum RunBucket {
-    /// The one that the run used, as far as the journal says.
+    /// The bucket that the run used, as far as the journal records it.
     Same(BackupStore),
-    /// That one, and it cannot be opened now.
+    /// The bucket that the run used; it cannot be opened now.
     Away(String),
-    /// The storage location is gone, or names another bucket now.
+    /// The storage location is gone, or now names another bucket.
     Unknown(String),
 }
 
-/// Opens the bucket of a run.
 async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
     let gone = || RunBucket::Unknown("the storage location is gone".to_owned());
     if name.is_empty() {
@@ -330,7 +322,7 @@ async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBuck
     }
 }
 
-/// Says so if a location names another bucket than the run used.
+/// Message if a location now names another bucket than the run used.
 fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String> {
     let now = bucket_identity(location);
     let used = used.filter(|used| *used != now)?;
@@ -338,14 +330,12 @@ fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String>
     Some(format!("the storage location {name} was {used} when the run began and is {now} now"))
 }
 
-/// What the bucket has under the name of a backup.
+/// Record that the bucket has under the name of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BucketRecord {
-    /// Its record: it is whole, and its snapshots belong to it.
+    /// The record of this backup: the backup is complete, and its snapshots belong to it.
     Ours,
-    /// The record of another backup.
     Other,
-    /// No record.
     Nothing,
 }
 
@@ -357,7 +347,7 @@ fn classify_record(record: Option<&Backup>, run: &RunUid) -> BucketRecord {
     }
 }
 
-/// Takes away what a run has left whose object was deleted while no server ran, and then its journal.
+/// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.
 async fn clean_up_deleted(
     context: &Context,
     orphan: &Orphan,
@@ -384,7 +374,7 @@ async fn clean_up_deleted(
     Ok(remove_journal(context, orphan).await?)
 }
 
-/// Volumes that plugins made for a restore that was given up, and that no PersistentVolume stands for.
+/// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.
 async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<String>, String> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
@@ -397,7 +387,7 @@ async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<St
     Ok(unused_volumes(recovered, &used))
 }
 
-/// Those that plugins made, or may have made without an answer, and that are not used.
+/// Unused volumes that plugins created, or may have created without answering.
 fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
     let is_unused =
         |one: &&VolumeRequest| one.ended.is_none() || !used.contains(&*one.started.name);
@@ -407,8 +397,8 @@ fn unused_volumes(recovered: &Recovered, used: &BTreeSet<&str>) -> Vec<String> {
     leftovers.map(|(id, text)| format!("volume {}: {text}", id.name)).collect()
 }
 
-/// Deletes snapshots that were in flight when nobody waited for them any more. Returns those that are left. One
-/// that its plugin does not find for a day is reported, and not asked for again.
+/// Deletes snapshots that were still in flight when their run stopped waiting for them. Returns those that remain. A
+/// snapshot that its plugin does not find for a day is reported, and not asked for again.
 async fn reclaim_in_flight(
     context: &Context,
     orphan: &Orphan,
@@ -448,8 +438,8 @@ async fn reclaim_in_flight(
     Ok(left)
 }
 
-/// The snapshots that the files of a backup name, or why nobody knows them, so that nothing is deleted. A bucket that
-/// is away is an error: it may say so later.
+/// Snapshots that the files of a backup name, or the reason why they cannot be known, in which case nothing is deleted.
+/// An unreachable bucket is an error: it may answer later.
 async fn recorded_in(
     bucket: &RunBucket,
     backup: &Backup,
@@ -462,8 +452,8 @@ async fn recorded_in(
     }
 }
 
-/// The snapshots that the files of a backup name. A bucket that does not show all files of a backup that was
-/// whole says nothing: it may be another one, or not mounted.
+/// Snapshots that the files of a backup name. A bucket that lacks files of a backup that was complete proves nothing:
+/// it may be another bucket, or not mounted.
 async fn recorded(
     store: &BackupStore,
     backup: &Backup,
@@ -483,13 +473,12 @@ async fn recorded(
     }
 }
 
-/// Whether a backup has ended with all of its files in the bucket.
+/// True if a backup ended with all of its files in the bucket.
 fn was_whole(backup: &Backup) -> bool {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     matches!(phase, Some(BackupPhase::Completed | BackupPhase::PartiallyFailed))
 }
 
-/// Appends records to a journal that no run has open.
 async fn append(
     context: &Context,
     orphan: &Orphan,
@@ -507,7 +496,7 @@ async fn append(
     Ok(())
 }
 
-/// Takes away what a backup has made, and its files. Returns what is left that nobody else knows of.
+/// Deletes snapshots and files of a backup. Returns the leftovers that only the journal knows of.
 async fn delete_created(
     context: &Context,
     orphan: &Orphan,
@@ -519,7 +508,7 @@ async fn delete_created(
     let store = match bucket {
         RunBucket::Same(store) => store,
         RunBucket::Away(reason) => return Err(reason.clone()),
-        // Whoever has the bucket may have the whole backup.
+        // The unknown bucket may have the complete backup.
         RunBucket::Unknown(reason) => {
             return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
@@ -532,11 +521,11 @@ async fn delete_created(
     }
     let left = journal_cleanup::delete_created(context, backup, recovered).await;
     if left.is_empty() && recorded == BucketRecord::Nothing {
-        // No backup begins meanwhile, which could be one of that name and write to the same folder.
+        // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
         let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake.map_err(|error| status_message(&error))?.is_none() {
-            // If the journal stays for another reason, an empty location is no surprise next time.
+            // If the journal stays for another reason, an empty location is expected next time.
             let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
             append(context, orphan, &[absent]).await?;
             leftovers::delete_bucket_files(store, &name).await;
@@ -545,8 +534,8 @@ async fn delete_created(
     Ok(left)
 }
 
-/// What a bucket has under the name of a backup. A location that is wholly empty says nothing, unless that is
-/// expected: it may not be mounted.
+/// Looks up the record that a bucket has under the name of a backup. A completely empty location proves nothing, unless
+/// that is expected: it may not be mounted.
 async fn find_record(
     store: &BackupStore,
     name: &BackupName,
@@ -563,12 +552,12 @@ async fn find_record(
     Ok(classify_record(record.as_ref(), run))
 }
 
-/// The Backup of a run that is over, or what is known of it.
+/// The Backup of a run that has ended, or a placeholder with what is known of it.
 fn backup_or_stand_in(found: Option<Box<Backup>>, namespace: &str, orphan: &Orphan) -> Backup {
     found.map_or_else(|| placeholder_backup(namespace, orphan), |found| *found)
 }
 
-/// What is known of a Backup that is gone.
+/// Placeholder for a Backup that is gone.
 fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
     let mut backup = Backup::new(&orphan.name, BackupSpec::default());
     backup.metadata.namespace = Some(namespace.to_owned());
@@ -577,7 +566,7 @@ fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
     backup
 }
 
-/// What a journal says. Nobody is kept from opening it.
+/// Reads a journal, without keeping others from opening it.
 async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
     let records = read(context.client.clone(), &context.options.namespace, orphan).await;
     let recovered = recover(records.map_err(|error| status_message(&error))?);
@@ -595,7 +584,7 @@ async fn take_over_journal(
     Ok((journal, recover(records)))
 }
 
-/// Takes away what a backup has made that ended without its bucket. Returns what is left, also of a restore.
+/// Deletes what a backup created that ended without its bucket. Returns the leftovers, including those of a restore.
 async fn reclaim_abandoned(
     context: &Context,
     orphan: &Orphan,
@@ -606,7 +595,7 @@ async fn reclaim_abandoned(
     match recovered.abandoned {
         None => Ok(Vec::new()),
         Some(_) if orphan.kind != "Backup" => volumes_left(context, recovered).await,
-        // Another server has brought it to its end.
+        // Another server has completed the backup.
         Some(_) if was_whole(backup) => Ok(Vec::new()),
         Some(Stage::Items | Stage::Waiting) => {
             Ok(journal_cleanup::delete_created(context, backup, recovered).await)
@@ -617,7 +606,7 @@ async fn reclaim_abandoned(
     }
 }
 
-/// Removes a journal, unless pods may be frozen still.
+/// Removes a journal, unless pods may still be frozen.
 async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), String> {
     let run = &orphan.run;
     let claim = context.runs.claim_journal_when_free(run.as_str()).await;

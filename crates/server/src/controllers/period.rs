@@ -1,22 +1,22 @@
-//! When something that is done again and again is due.
+//! Due times of periodic work.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// When something is due.
+/// Time at which work is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// At once.
+    /// Immediately.
     Now,
-    /// After this long.
+    /// After this time.
     In(Duration),
-    /// Not any more.
+    /// Never again.
     Never,
 }
 
-/// How often, from what a location asks for and what the server does otherwise. None is never.
-/// Velero reads a negative one as not set.
+/// Period from the setting of a location, or else the default of the server. None is never. Velero
+/// treats a negative value as not set.
 pub(crate) fn period(
     requested: Option<bowline_api::Duration>,
     fallback: Duration,
@@ -25,12 +25,12 @@ pub(crate) fn period(
     Some(asked.unwrap_or(fallback)).filter(|period| !period.is_zero())
 }
 
-/// When something is due that was last done then.
+/// Time at which periodic work is due, given the last time.
 pub(crate) fn due(last: Option<Timestamp>, period: Option<Duration>, now: Timestamp) -> Due {
     let Some(period) = period else { return Due::Never };
     let Some(last) = last else { return Due::Now };
     let Ok(passed) = Duration::try_from(now.duration_since(last)) else {
-        // The clock was set back: a whole period, not more.
+        // The clock was set back: wait one period, not more.
         return Due::In(period);
     };
     match period.checked_sub(passed) {

@@ -1,8 +1,8 @@
-//! Runs restores: `New` → `InProgress` → … → `Completed`, or whatever is true.
+//! Runs restores, from `New` through `InProgress` to `Completed` or another terminal phase.
 //!
-//! A `RestoreRun` is one restore on its way, as with backups. One that is found in progress when the
-//! server starts is run again: what it has created is recognised, the operations that it has begun are
-//! in its journal, and every object is there once in the end.
+//! A `RestoreRun` takes one restore from its current stage to its end, as with backups. A restore that is in progress
+//! when the server starts is run again: objects that it has created are recognised, operations that it has started are
+//! in its journal, and in the end every object exists exactly once.
 
 mod access;
 mod csi;
@@ -57,10 +57,10 @@ use crate::runs::ActiveRuns;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 
-/// How many restores are on their way at a time, most of them waiting for operations.
+/// Maximum number of active restores, most of them waiting for operations.
 const MAX_ACTIVE_RESTORES: u16 = 1000;
 
-/// Works until asked to stop.
+/// Runs restores until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let api: Api<Restore> = context.api();
     let stop = context.stop.clone();
@@ -74,7 +74,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a restore could not be worked on. It is tried again.
+/// Reason why a restore could not be processed. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum RestoreRunError {
     #[error("the API server refused: {0}")]
@@ -98,7 +98,7 @@ enum RestoreRunError {
 }
 
 impl RestoreRunError {
-    /// Why something could not be read.
+    /// Error for a failed read from the bucket.
     fn of_read(error: &bowline_store::Error) -> Self {
         match BucketFailure::of_read(error) {
             Some(BucketFailure::Refused | BucketFailure::WriteRefused) => {
@@ -108,7 +108,7 @@ impl RestoreRunError {
         }
     }
 
-    /// Why something could not be written.
+    /// Error for a failed write to the bucket.
     fn of_write(error: &bowline_store::Error) -> Self {
         match Self::of_read(error) {
             Self::Refused(reason) => Self::WriteRefused(reason),
@@ -116,7 +116,7 @@ impl RestoreRunError {
         }
     }
 
-    /// What is wrong with the bucket, if that is all that is wrong.
+    /// Failure of the bucket, if that is the only thing wrong.
     fn bucket_failure(&self) -> Option<BucketFailure> {
         match self {
             Self::Bucket(_) => Some(BucketFailure::Unreachable),
@@ -136,12 +136,12 @@ async fn reconcile(
     if !needs_work(&restore) {
         return Ok(Requeue::OnChange);
     }
-    // Those that wait look often, and need not ask the API server for that.
+    // Waiting restores check often, and need no request to the API server for that.
     if !context.restore_queue.may_begin(&restore, &watched.state()) {
         return Ok(Requeue::After(permit::QUEUE_POLL_INTERVAL));
     }
     let api: Api<Restore> = context.api();
-    // The watch may be behind what we wrote ourselves a moment ago.
+    // The watch may be behind this server's own last write.
     let Some(restore) = api.get_opt(&restore.name_any()).await? else {
         return Ok(Requeue::OnChange);
     };
@@ -187,25 +187,24 @@ fn needs_work(restore: &Restore) -> bool {
 struct RestoreRun<'a> {
     context: &'a Arc<Context>,
     api: &'a Api<Restore>,
-    /// As it was last read or written.
+    /// The Restore as last read or written.
     restore: Restore,
     name: RestoreName,
     resources: RunResources<'a>,
 }
 
-/// What follows a stage.
 enum NextStage {
-    /// The next one. The Restore says which.
+    /// The next stage, as the phase of the Restore says.
     Continue(Box<Restore>),
-    /// Nothing: it is over, with this status.
+    /// No stage: the restore has ended with this status.
     Finished(Box<RestoreStatus>),
-    /// Nothing: its Restore is gone.
+    /// No stage: the Restore is gone.
     ObjectGone,
-    /// Another process goes on with it.
+    /// Another process resumes the run.
     HandedOver,
 }
 
-/// Brings a restore from wherever it is to its end.
+/// Takes a restore from its current stage to its end.
 fn resume_or_start<'a>(
     context: &'a Arc<Context>,
     api: &'a Api<Restore>,
@@ -255,7 +254,6 @@ async fn begin_or_resume(
     }
 }
 
-/// Begins a restore.
 async fn start(
     context: &Arc<Context>,
     api: &Api<Restore>,
@@ -278,7 +276,7 @@ async fn start(
         Err(errors) => return reject_invalid(context, api, &filled, &errors).await,
     };
     let uid = restore.uid().unwrap_or_default();
-    // Nobody waits for a restore, so that it has as much time as one that has begun.
+    // No other run waits for a restore, so it has as much time as one that has started.
     let bounds = RunBounds::of(&context.options);
     let store = match known.open(context).await {
         Ok(store) => {
@@ -309,15 +307,15 @@ async fn start(
     run.drive(next_stage, Some(store), None).await
 }
 
-/// Notes that the bucket of a restore that has not begun cannot be used. Whether it waits: its time counts from the
-/// first failure, not from when it was created, since it may have waited for its turn.
+/// Records that the bucket of a restore that has not started cannot be used. Returns true if the restore waits for it.
+/// The time counts from the first failure, not from the creation of the restore, which may have waited in the queue.
 fn may_wait_for_bucket(runs: &ActiveRuns, uid: &str, bounds: RunBounds, now: Timestamp) -> bool {
     let since = runs.bucket_lost_since(uid).unwrap_or(now);
     runs.mark_waiting_for_bucket(uid, since);
     bounds.has_time(Some(since), now)
 }
 
-/// Goes on with a restore that another process has begun, or this one before its bucket went away.
+/// Resumes a restore that another process has started, or that this one left because its bucket was unreachable.
 async fn resume(
     context: &Arc<Context>,
     api: &Api<Restore>,
@@ -347,8 +345,8 @@ async fn resume(
 }
 
 impl<'a> RestoreRun<'a> {
-    /// Opens the journal of a restore. Returns as well what it says; nothing if it is damaged, which has ended
-    /// the restore.
+    /// Opens the journal of a restore and returns its contents as well. Returns nothing if the journal is damaged,
+    /// which has ended the restore.
     async fn open(
         context: &'a Arc<Context>,
         api: &'a Api<Restore>,
@@ -377,8 +375,7 @@ impl<'a> RestoreRun<'a> {
 }
 
 impl RestoreRun<'_> {
-    /// Goes through the stages that are left. What the journal said is known if it was opened after all items were
-    /// through.
+    /// Runs the remaining stages. The contents of the journal are known if it was opened after all items were restored.
     async fn drive(
         mut self,
         mut next_stage: NextStage,
@@ -419,38 +416,35 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// The actions of plugins.
     fn actions(&self) -> Vec<plugin_host::Named<dyn RestoreItemAction>> {
         timed_plugins::restore_item_actions(&self.resources.plugins, &self.context.calls)
     }
 
-    /// Tells a milestone.
     async fn publish_milestone(&self, milestone: Milestone) {
         self.context.events.publish(&self.restore, milestone).await;
     }
 
-    /// Removes what was kept for the case that the server ends.
+    /// Removes the journal and the scratch files, which were kept in case the server ended.
     async fn remove_journal(self, store: Option<&BackupStore>) -> Result<(), RestoreRunError> {
         let store = store.ok_or_else(|| "its bucket cannot be used".to_owned());
         Ok(self.resources.clean_up(self.context, store).await?)
     }
 
-    /// For how long, and how often, it is tried.
+    /// Limits on retries of the run.
     fn bounds(&self) -> RunBounds {
         RunBounds::of(&self.context.options)
     }
 
-    /// Whether somebody wants it to stop.
     fn is_canceled(&self) -> bool {
         self.resources.cancel.is_cancelled() || is_canceled(&self.restore)
     }
 
-    /// The run, as its operations name it.
+    /// Reference to the run, as used by its operations.
     fn run_ref(&self) -> RunRef<'_> {
         RunRef { name: self.name.as_str(), uid: self.resources.uid.as_str() }
     }
 
-    /// How long its operations may take.
+    /// Timeout of its operations.
     fn timeout(&self) -> Duration {
         let timeout = self.restore.spec.item_operation_timeout.to_std();
         timeout.unwrap_or(self.context.options.default_item_operation_timeout)
@@ -467,7 +461,7 @@ impl RestoreRun<'_> {
     }
 }
 
-/// Writes the end of a restore.
+/// Writes the final status of a restore.
 async fn write_end(
     context: &Context,
     api: &Api<Restore>,
@@ -488,7 +482,7 @@ async fn write_end(
     Ok(())
 }
 
-/// A status, with the conditions that follow from it, and from whether somebody asked for a cancel.
+/// Adds the conditions that follow from a status and from a request to cancel.
 fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
     let run = conditions::RunSummary {
         state: RunState::from(status.phase.as_ref()),
@@ -499,7 +493,6 @@ fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
     RestoreStatus { conditions, ..status.clone() }
 }
 
-/// The status of a restore that was cancelled.
 fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
     RestoreStatus {
         errors: status.errors.saturating_add(i64::from(status.failure_reason.is_empty())),
@@ -508,7 +501,7 @@ fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
     }
 }
 
-/// Writes what is wrong with a restore.
+/// Writes the validation errors of a restore.
 async fn reject_invalid(
     context: &Context,
     api: &Api<Restore>,
@@ -530,7 +523,7 @@ async fn reject_invalid(
     Ok(())
 }
 
-/// Writes that a restore has begun, and what was filled in.
+/// Writes that a restore has started, with the defaults that were filled in.
 async fn mark_in_progress(
     api: &Api<Restore>,
     restore: &Restore,
@@ -549,7 +542,7 @@ async fn mark_in_progress(
     Ok(patch::patch(api, &restore.name_any(), version.as_deref(), change).await?)
 }
 
-/// What the validation filled in, with a status, as a change.
+/// Patch with a status and the defaults that the validation filled in.
 fn defaulted_patch(restore: &Restore, status: &RestoreStatus) -> Value {
     json!({
         "metadata": {
@@ -562,7 +555,6 @@ fn defaulted_patch(restore: &Restore, status: &RestoreStatus) -> Value {
     })
 }
 
-/// The status of a restore that has failed for a reason.
 fn failed_status(restore: &Restore, reason: String) -> RestoreStatus {
     tracing::error!("the restore has failed: {reason}");
     RestoreStatus {
@@ -574,7 +566,7 @@ fn failed_status(restore: &Restore, reason: String) -> RestoreStatus {
     }
 }
 
-/// Deletes the files of a restore that is deleted, and lets it go.
+/// Deletes the files of a restore that is being deleted, and removes its finalizer.
 async fn finalize_deleted(
     context: &Context,
     api: &Api<Restore>,
@@ -601,9 +593,8 @@ async fn finalize_deleted(
     }
 }
 
-/// Deletes the files of a restore.
 async fn delete_files(context: &Context, restore: &Restore) -> Result<(), RestoreRunError> {
-    // Without a backup or location there is nowhere that files could be.
+    // Without a backup or a location there is no place for files.
     let known = facts::gather_facts(context, restore).await?;
     if !known.has_location() {
         return Ok(());
@@ -625,7 +616,7 @@ mod tests {
         let (runs, wait) = (ActiveRuns::default(), Duration::from_mins(1));
         let bounds = RunBounds { bucket_wait: wait, attempts: 4 };
         let may_wait = |second| may_wait_for_bucket(&runs, "u", bounds, at(second));
-        // However long it was in the queue before.
+        // The time in the queue does not count.
         assert!(may_wait(90_000) && may_wait(90_059));
         assert!(!may_wait(90_060), "a minute is over");
         runs.clear_waiting_for_bucket("u");

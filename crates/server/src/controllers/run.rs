@@ -1,4 +1,4 @@
-//! What backups and restores have in common.
+//! Functions shared by backups and restores.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,16 +19,15 @@ use crate::events::{Milestone, newly_passed_quarter};
 use crate::patch;
 use crate::server::Context;
 
-/// How often a write that ends a run is tried, and the pause after the first failure.
+/// Number of attempts for a write that ends a run, and the pause after the first failure.
 const MAX_ATTEMPTS: u32 = 6;
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
-/// How often progress is written at most.
+/// Minimum interval between writes of progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// After how many times without progress it is written all the same, to see whether the object is
-/// still there.
+/// Number of intervals without progress after which it is written anyway, to check that the object still exists.
 const MAX_QUIET_TICKS: u32 = 3;
 
-/// The plugins of a run as the engine knows them.
+/// Plugins of a run in the form that the engine uses.
 pub(super) fn engine_plugins<T: ?Sized>(
     plugins: Vec<plugin_host::Named<T>>,
 ) -> Vec<NamedAction<T>> {
@@ -41,7 +40,7 @@ pub(super) fn engine_plugins<T: ?Sized>(
     plugins.into_iter().map(named).collect()
 }
 
-/// Tries a few times what should not fail.
+/// Retries a few times a call that should not fail.
 pub(super) async fn with_retries<T, E, F>(attempt: impl FnMut() -> F) -> Result<T, E>
 where
     F: Future<Output = Result<T, E>>,
@@ -50,7 +49,7 @@ where
     with_retries_unless(attempt, |_| false).await
 }
 
-/// The same, but not after a failure that is the last.
+/// Like [`with_retries`], but without a retry after a permanent failure.
 pub(super) async fn with_retries_unless<T, E, F>(
     mut attempt: impl FnMut() -> F,
     is_last: impl Fn(&E) -> bool,
@@ -72,8 +71,8 @@ where
     attempt().await
 }
 
-/// Adds what a stage has to tell to the results of the stages before it. `errors` and `warnings` say how many there
-/// are then; more may have been counted than are kept.
+/// Adds the report of a stage to the results of the previous stages. `errors` and `warnings` are the new totals; more
+/// may have been counted than are kept.
 pub(super) fn add_results(
     results: &mut Results,
     report: &Report,
@@ -86,8 +85,8 @@ pub(super) fn add_results(
     *warnings = (*warnings).max(count(results.warnings.count()));
 }
 
-/// Waits for the end of a run, which is told to stop if `object_gone` is first. Returns what came of the
-/// run, and whether its object is still there.
+/// Waits for the end of a run, which is stopped if `object_gone` completes first. Returns the result of the run, and
+/// true if its object still exists.
 pub(super) async fn run_until_gone<T>(
     run: impl Future<Output = T>,
     object_gone: impl Future<Output = ()>,
@@ -100,21 +99,20 @@ pub(super) async fn run_until_gone<T>(
     }
     tracing::warn!("it was deleted, so it is stopped");
     stop.cancel();
-    // Not dropped: what is frozen must be let go.
+    // Not dropped: frozen pods must be thawed.
     (run.await, false)
 }
 
-/// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ItemProgress {
     pub(super) done: u64,
     pub(super) total: u64,
-    /// Whether the total is more than a beginning, so that a part of it can be told.
+    /// True if the total is final enough for a percentage.
     pub(super) is_total_known: bool,
 }
 
-/// Writes how far a run is, until its object is gone. `done_as` is what the field is called that says
-/// how many items are through.
+/// Writes the progress of a run until its object is gone. `done_as` is the name of the field for the number of items
+/// that are done.
 pub(super) async fn show_progress<K>(
     context: &Context,
     api: &Api<K>,

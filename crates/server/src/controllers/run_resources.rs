@@ -1,4 +1,4 @@
-//! What a backup or a restore carries with it as long as it is on its way.
+//! Resources that a backup or a restore holds while it is active.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,32 +27,32 @@ use crate::log::RunLog;
 use crate::runs::OpenJournal;
 use crate::server::Context;
 
-/// The journal, the plugins and the log of a run, and the way to cancel it.
+/// Journal, plugins, log and cancellation token of a run.
 pub(super) struct RunResources<'a> {
     pub(super) uid: RunUid,
     pub(super) journal: Arc<ConfigMapJournal>,
     pub(super) plugins: plugin_host::PluginRun,
     pub(super) log: &'a RunLog,
-    /// Whether the log begins with what an earlier process has written, which is in the bucket.
+    /// True if the log continues what an earlier process has written to the bucket.
     needs_earlier_log: AtomicBool,
-    /// The last quarter of its operations that was told, in percent.
+    /// Last published quarter of its operations, in percent.
     reported_quarter: AtomicU8,
-    /// Whether the hooks of the Backup may be kept beside the journal.
+    /// True if the hooks of the Backup may be saved beside the journal.
     has_saved_hooks: AtomicBool,
-    /// Whether the journal names something else that nobody knows of but it.
+    /// True if the journal names leftovers that only it knows of.
     must_keep_journal: AtomicBool,
-    /// Since when the bucket cannot be used, as the journal says.
+    /// Time since which the bucket cannot be used, according to the journal.
     bucket_lost: Mutex<Option<Timestamp>>,
-    /// Set when its user cancels it.
+    /// Canceled when the user cancels the run.
     pub(super) cancel: CancellationToken,
-    /// So that nobody takes the journal for one that is left.
+    /// Keeps the journal from being taken for an orphan.
     _open_journal: OpenJournal,
 }
 
-/// Why an attempt could not be noted.
+/// Reason why an attempt could not be journaled.
 pub(super) struct AttemptNotJournaled {
     pub(super) reason: String,
-    /// Whether it is the same the next time.
+    /// True if a retry would fail as well.
     pub(super) is_for_good: bool,
 }
 
@@ -64,8 +64,8 @@ impl AttemptNotJournaled {
 }
 
 impl<'a> RunResources<'a> {
-    /// Opens the journal of a run that is at a stage, with its files in a location. Returns as well what it
-    /// says. Of one that is damaged, the pods are thawed that can still be read of it.
+    /// Opens the journal of a run at a stage, with its files in a location, and returns its contents as well. If the
+    /// journal is damaged, the pods that can still be read from it are thawed.
     pub(super) async fn open(
         context: &Context,
         (kind, name, uid): (&str, &str, RunUid),
@@ -87,10 +87,10 @@ impl<'a> RunResources<'a> {
             }
         }
         let (journal, records) = opened?;
-        // An earlier process may have kept hooks.
+        // An earlier process may have saved hooks.
         let is_resumed = !records.is_empty();
         let recovered = recover(records);
-        // The first page says it.
+        // The first page of the journal records it.
         let bucket = match kind {
             "Backup" if !is_resumed => bucket_identity_of(context, location).await,
             _ => None,
@@ -114,7 +114,7 @@ impl<'a> RunResources<'a> {
         Ok((resources, recovered))
     }
 
-    /// Notes that this process has taken the run up.
+    /// Journals that this process has started or resumed the run.
     pub(super) async fn journal_attempt(&self) -> Result<(), AttemptNotJournaled> {
         let appended = self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await;
         appended.map_err(|error| AttemptNotJournaled::of(&error))?;
@@ -122,7 +122,7 @@ impl<'a> RunResources<'a> {
         Ok(())
     }
 
-    /// Keeps the hooks of the Backup, in case that it is deleted while pods are frozen.
+    /// Saves the hooks of the Backup, in case it is deleted while pods are frozen.
     pub(super) async fn save_hooks(&self, context: &Context, hooks: &BackupHooks) {
         if !SavedHooks::has_post_hooks(hooks) {
             return;
@@ -140,7 +140,7 @@ impl<'a> RunResources<'a> {
         SavedHooks::new(context.client.clone(), &context.options.namespace, &self.uid)
     }
 
-    /// Thaws what an earlier process may have left frozen. A pod that is not reached is given up as in a
+    /// Thaws pods that an earlier process may have left frozen. A pod that cannot be reached is given up as in a
     /// running backup: it stays in the journal, and is thawed later.
     pub(super) async fn thaw(
         &self,
@@ -172,12 +172,12 @@ impl<'a> RunResources<'a> {
         }
     }
 
-    /// Keeps the journal when the run is over.
+    /// Keeps the journal after the end of the run.
     pub(super) fn keep_journal(&self) {
         self.must_keep_journal.store(true, Ordering::Relaxed);
     }
 
-    /// Since when the bucket cannot be used, as the journal says.
+    /// Time since which the bucket cannot be used, according to the journal.
     pub(super) fn bucket_lost_since(&self) -> Option<Timestamp> {
         *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,12 +186,12 @@ impl<'a> RunResources<'a> {
         *self.bucket_lost.lock().unwrap_or_else(PoisonError::into_inner) = since;
     }
 
-    /// Whether the log is to go on from what is in the bucket. It says so once.
+    /// True, once, if the log has to continue what is in the bucket.
     pub(super) fn take_needs_earlier_log(&self) -> bool {
         self.needs_earlier_log.swap(false, Ordering::Relaxed)
     }
 
-    /// What there is to tell of operations that was not told yet.
+    /// Milestone of operations that was not published yet.
     pub(super) fn next_milestone(&self, counts: Counts) -> Option<Milestone> {
         let (ended, total) = (counts.completed + counts.failed, counts.attempted);
         let reported_percent = self.reported_quarter.load(Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl<'a> RunResources<'a> {
         Some(Milestone::OperationsProgress { ended, total })
     }
 
-    /// Leaves the run in good order, for another process to go on with it.
+    /// Leaves the run cleanly, for another process to resume it.
     pub(super) async fn hand_over(self) {
         if let Err(error) = self.journal.append(&JournalEntry::Left { at: Timestamp::now() }).await
         {
@@ -209,9 +209,9 @@ impl<'a> RunResources<'a> {
         self.plugins.shut_down().await;
     }
 
-    /// Removes what was kept for the case that the server ends. A journal stays that says which pods are frozen,
-    /// which snapshots may yet come, or whose files could not be deleted: it is found like one that nobody
-    /// will open again, and that is seen to.
+    /// Removes the journal and the scratch files, which were kept in case the server ended. A journal stays if it names
+    /// frozen pods, snapshots that may still be created, or files that could not be deleted: it is then found and
+    /// handled as an orphan.
     pub(super) async fn clean_up(
         self,
         context: &Context,
@@ -246,7 +246,7 @@ impl<'a> RunResources<'a> {
     }
 }
 
-/// Removes a journal, and the hooks beside it before it. Returns whether both are gone.
+/// Removes a journal, after the hooks beside it. Returns true if both are gone.
 pub(super) async fn remove_journal(
     context: &Context,
     journal: &ConfigMapJournal,
@@ -264,7 +264,7 @@ pub(super) async fn remove_journal(
     Ok(true)
 }
 
-/// Whether a journal is damaged, so that it does not become better by itself.
+/// True if a journal is damaged, so that a retry does not help.
 pub(super) fn is_damaged(error: &Error) -> bool {
     match error {
         Error::InvalidPage { .. } | Error::Missing { .. } | Error::TooMany { .. } | Error::Full => {
@@ -281,7 +281,7 @@ pub(super) fn is_damaged(error: &Error) -> bool {
     }
 }
 
-/// What there is to tell of a run that ends because its journal is damaged.
+/// Message for a run that ends because its journal is damaged.
 pub(super) fn damaged_journal_message(error: &Error, run: &RunUid) -> String {
     format!(
         "its journal cannot be used: {}; pods that it froze may be frozen still, and snapshots and operations \

@@ -1,13 +1,13 @@
-//! Schedules: makes their backups when they are due.
+//! Schedules: creates their backups when they are due.
 //!
-//! What is due is decided by [`bowline_engine::schedule`]. Here the Schedule is read afresh, its backups are
-//! listed, and the verdict is carried out:
+//! [`bowline_engine::schedule`] decides when a backup is due. This controller reads the Schedule afresh, lists its
+//! backups, and carries out the decision:
 //!
-//! 1. the Backup is created, under a name that its time decides;
-//! 2. the Schedule notes when.
+//! 1. the Backup is created, under a name derived from its time;
+//! 2. the time is recorded in the Schedule.
 //!
-//! A server that ends in between has not noted it. The next one comes to the same name, finds the Backup, and
-//! notes that. So no time is kept twice, and none is forgotten.
+//! A server that ends in between has not recorded the time. The next server derives the same name, finds the Backup,
+//! and records it. So no time gets two backups, and none is missed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,20 +30,18 @@ use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 
-/// How many Schedules are worked on at a time.
 const CONCURRENT_SCHEDULES: u16 = 8;
-/// The longest pause between two looks at a Schedule: clocks can be set.
+/// Longest pause between two checks of a Schedule: clocks can be set.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
-/// The shortest one.
+/// Shortest pause between two checks of a Schedule.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
-/// When to look again at a Schedule whose last backup has not got far enough, if few have to wait.
+/// Pause between checks of a Schedule whose last backup is not far enough yet, if few Schedules wait.
 const HELD_PAUSE: Duration = Duration::from_secs(2);
-/// The pause grows by [`HELD_PAUSE`] for each so many that wait, so that none starves.
+/// Number of waiting Schedules for which the pause grows by one [`HELD_PAUSE`], so that none starves.
 const HELD_PAUSE_STEP: usize = 100;
-/// How many Backups are listed at a time.
 const PAGE: u32 = 500;
 
-/// Works until asked to stop.
+/// Creates backups of Schedules until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<Schedule>()).concurrency(CONCURRENT_SCHEDULES);
     context.metrics.add_source(ObjectSource::Schedules(watch.store()));
@@ -65,7 +63,7 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// Why a Schedule could not be worked on this time. It is tried again.
+/// Reason why a Schedule could not be processed this time. It is retried.
 #[derive(Debug, thiserror::Error)]
 enum ScheduleError {
     #[error("cannot read it")]
@@ -85,13 +83,13 @@ enum ScheduleError {
 struct Controller {
     schedules: Api<Schedule>,
     backups: Api<Backup>,
-    /// Whether Schedules that do not say so leave out the time until they are first seen.
+    /// Default of `skipImmediately` for Schedules that do not set it.
     skips: bool,
     local: TimeZone,
-    /// Which Backup a Schedule was seen to wait for. It is looked at alone until it has got far enough: a Schedule
+    /// The Backup that each Schedule was seen to wait for. Only that one is checked until it is far enough: a Schedule
     /// may have thousands.
     waits_for: Mutex<HashMap<String, String>>,
-    /// All Schedules, as far as the watch knows.
+    /// All Schedules that the watch knows of.
     all: Store<Schedule>,
 }
 
@@ -102,7 +100,7 @@ impl Controller {
         if let ScheduleDecision::Idle | ScheduleDecision::Wait(_) = decision {
             return self.apply_decision(watched, decision, now).await;
         }
-        // The watch may be behind what we wrote ourselves a moment ago.
+        // The watch may be behind this server's own last write.
         let read =
             self.schedules.get_opt(&watched.name_any()).await.map_err(ScheduleError::Read)?;
         let Some(schedule) = read else { return Ok(Requeue::OnChange) };
@@ -114,7 +112,6 @@ impl Controller {
         schedule::decide(schedule, &self.local, self.skips, now)
     }
 
-    /// Carries out what was decided at a time.
     async fn apply_decision(
         &self,
         schedule: &Schedule,
@@ -136,7 +133,7 @@ impl Controller {
                     change["status"] = json!({ "lastSkipped": patch::truncate_to_second(now) });
                 }
                 self.patch_schedule(schedule, change).await?;
-                // It is seen again, since it changed; this is for a watch that is late.
+                // The change triggers another call; the pause covers a watch that is late.
                 Ok(Requeue::After(HELD_PAUSE))
             }
             ScheduleDecision::Wait(next) => {
@@ -147,7 +144,7 @@ impl Controller {
         }
     }
 
-    /// Makes the backup of a time, unless it is there or has to wait for another.
+    /// Creates the backup of a time, unless it exists or has to wait for another.
     async fn make_backup(
         &self,
         schedule: &Schedule,
@@ -186,13 +183,13 @@ impl Controller {
             self.create(schedule, with_name(wanted, name)).await?;
         }
         let mut status = phase_patch(schedule, None).unwrap_or_else(|| json!({}));
-        // Not when it was made, which may be past the next time.
+        // Not the creation time of the Backup, which may be past the next scheduled time.
         status["lastBackup"] = json!(patch::truncate_to_second(now));
         self.patch_schedule(schedule, json!({ "status": status })).await?;
         Ok(Requeue::After(HELD_PAUSE))
     }
 
-    /// Whether the Backup that a Schedule was seen to wait for is still one to wait for.
+    /// True if a Schedule still has to wait for the Backup that it was seen to wait for.
     async fn is_still_held(&self, schedule: &Schedule) -> Result<bool, ScheduleError> {
         let name = schedule.name_any();
         let Some(other) = self.waiting().get(&name).cloned() else { return Ok(false) };
@@ -206,7 +203,7 @@ impl Controller {
 
     fn record_wait(&self, schedule: &Schedule, other: &Backup) {
         let mut waiting = self.waiting();
-        // Those that are gone are forgotten, so that there are no more than Schedules.
+        // Entries of deleted Schedules are dropped, so that there are never more entries than Schedules.
         if waiting.len() > self.all.len() {
             let all: HashSet<String> = self.all.state().iter().map(|one| one.name_any()).collect();
             waiting.retain(|name, _| all.contains(name));
@@ -225,8 +222,8 @@ impl Controller {
                 tracing::info!(backup = name, "made by its schedule");
                 Ok(())
             }
-            // Not in the list a moment ago: another server has just made it, or it is not of ours. If it was
-            // taken in meanwhile, the next try finds another name.
+            // Not in the list a moment ago: another server has just created it, or it is not of this Schedule. If it
+            // was imported meanwhile, the next attempt uses another name.
             Err(error) if patch::is_already_exists(&error) => {
                 let found = self.backups.get_opt(&name).await.map_err(ScheduleError::Read)?;
                 let label = schedule_label(schedule);
@@ -243,7 +240,6 @@ impl Controller {
         }
     }
 
-    /// All Backups of a Schedule.
     async fn backups_of(&self, schedule: &Schedule) -> kube::Result<Vec<Backup>> {
         let selector = format!("{}={}", label::SCHEDULE_NAME, schedule_label(schedule));
         let mut params = ListParams::default().labels(&selector).limit(PAGE);
@@ -258,7 +254,7 @@ impl Controller {
         }
     }
 
-    /// Writes that a Schedule works, if it does not say so.
+    /// Sets the phase `Enabled`, if it is not set.
     async fn enable(&self, schedule: &Schedule) -> Result<(), ScheduleError> {
         match phase_patch(schedule, None) {
             Some(change) => self.patch_schedule(schedule, json!({ "status": change })).await,
@@ -266,7 +262,7 @@ impl Controller {
         }
     }
 
-    /// Changes a Schedule that nobody else has changed since.
+    /// Patches a Schedule, provided that it has not changed since it was read.
     async fn patch_schedule(
         &self,
         schedule: &Schedule,
@@ -281,13 +277,12 @@ impl Controller {
     }
 }
 
-/// A Backup under another name.
 fn with_name(mut backup: Backup, name: String) -> Backup {
     backup.metadata.name = Some(name);
     backup
 }
 
-/// What the status must say, if it does not yet: that the Schedule works, or why it does not.
+/// Patch of the status, if it has to change: the Schedule is enabled, or why it is invalid.
 fn phase_patch(schedule: &Schedule, refusal: Option<&str>) -> Option<Value> {
     let status = schedule.status.clone().unwrap_or_default();
     let phase = match refusal {
@@ -300,13 +295,13 @@ fn phase_patch(schedule: &Schedule, refusal: Option<&str>) -> Option<Value> {
     (!is_said).then(|| json!({ "phase": phase, "validationErrors": errors }))
 }
 
-/// How long to wait for a time. It is due only after it.
+/// Pause until a time. A backup is due only after its time.
 fn pause(next: Timestamp, now: Timestamp) -> Duration {
     let rest = Duration::try_from(next.duration_since(now)).unwrap_or_default();
     (rest + MIN_PAUSE).min(MAX_PAUSE)
 }
 
-/// How long to wait for a backup, if so many Schedules wait for theirs.
+/// Pause of a held Schedule, given the number of Schedules that wait.
 fn held_pause(waiting: usize) -> Duration {
     let times = u32::try_from(waiting / HELD_PAUSE_STEP).unwrap_or(u32::MAX).saturating_add(1);
     HELD_PAUSE.saturating_mul(times).min(MAX_PAUSE)

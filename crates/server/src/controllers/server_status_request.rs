@@ -1,6 +1,6 @@
-//! ServerStatusRequests: which version the server has, and which plugins.
+//! ServerStatusRequests: version and plugins of the server.
 //!
-//! A request is answered at once and removed a minute later, if whoever asked has not.
+//! A request is answered at once and removed a minute later, if the client has not removed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,11 @@ use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 
-/// How many requests are answered at a time.
 const CONCURRENT_REQUESTS: u16 = 10;
-/// How long an answer is kept, as in Velero.
+/// Time for which an answer is kept, as in Velero.
 const ANSWER_TTL: Duration = Duration::from_mins(1);
 
-/// Answers requests until asked to stop.
+/// Answers requests until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     let watch = Watch::new(context.api::<ServerStatusRequest>()).concurrency(CONCURRENT_REQUESTS);
     let stop = context.stop.clone();
@@ -33,14 +32,13 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
     Ok(watch.run(&stop, work).await?)
 }
 
-/// What is to be done with a request.
+/// Next step for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestStep {
-    /// Answer it.
     Answer,
-    /// Remove it then.
+    /// Remove it when due.
     Remove(Due),
-    /// It is none of our business.
+    /// Leave it alone.
     Leave,
 }
 
@@ -66,7 +64,7 @@ async fn reconcile(context: &Context, request: &ServerStatusRequest) -> kube::Re
     }
 }
 
-/// What the server says its version is.
+/// Version that the server reports.
 const VERSION: &str = concat!("bowline-", env!("CARGO_PKG_VERSION"));
 
 fn decide(request: &ServerStatusRequest, now: Timestamp) -> RequestStep {

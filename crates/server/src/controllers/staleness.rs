@@ -1,7 +1,7 @@
-//! For how long objects have stood still.
+//! Time for which objects have been unchanged.
 //!
-//! What cannot be begun is tried again, and not for ever, if others wait for it. An object that nobody
-//! has changed since tells for how long it has been tried.
+//! A start that fails is retried, but not forever if others wait for it. The time for which an object has been
+//! unchanged shows how long it has been retried.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,37 +10,35 @@ use std::time::Duration;
 use kube::{Resource, ResourceExt as _};
 use tokio::time::Instant;
 
-/// How long an object must stand still.
+/// Time after which an object counts as unchanged.
 const UNCHANGED_THRESHOLD: Duration = Duration::from_secs(15);
-/// When to look again at one that moves.
+/// Pause before checking an object that changes.
 const CHANGED_RECHECK: Duration = Duration::from_secs(30);
-/// How many objects are remembered before those that nobody asks for are forgotten, and when nobody
-/// asks for one any more.
+/// Number of objects that are remembered before unused ones are dropped, and the time after which one counts as unused.
 const MAX_TRACKED: usize = 1000;
 const TRACKING_TTL: Duration = Duration::from_hours(1);
 
-/// What was seen of objects, by their uids.
+/// Observations of objects, by uid.
 #[derive(Debug, Default)]
 pub(super) struct StalenessTracker(Mutex<HashMap<String, VersionObservation>>);
 
-/// An object that has not changed since.
+/// Version of an object, and the time since which it is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct VersionObservation {
     version: String,
     since: Instant,
 }
 
-/// Whether an object moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Staleness {
-    /// It does, or that is not known yet: look again after this long.
+    /// Changing, or not known yet: check again after this time.
     Changing(Duration),
-    /// It has not for this long.
+    /// Unchanged for this time.
     Unchanged(Duration),
 }
 
 impl StalenessTracker {
-    /// Looks at an object, and remembers it.
+    /// Observes an object, and remembers its version.
     pub(super) fn observe<K: Resource<DynamicType = ()>>(&self, object: &K) -> Staleness {
         let now = Instant::now();
         let mut observations = self.0.lock().unwrap_or_else(PoisonError::into_inner);

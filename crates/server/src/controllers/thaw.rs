@@ -1,15 +1,14 @@
-//! Thaws pods that backups have left frozen, whatever became of the backups.
+//! Thaws pods that backups have left frozen, whatever happened to the backups.
 //!
-//! In: all journals in the namespace. A pod is in one until a post-hook has reached it. Passes over them need
-//! the API server and nothing else, and do not wait for whoever cleans up: no bucket, no plugin, no other
-//! journal.
+//! Input: all journals in the namespace. A pod stays in the journal until a post-hook has reached it. Passes need only
+//! the API server, and do not wait for cleanup: no bucket, no plugin, no other journal.
 //!
-//! | run | its journal |
+//! | run | handling of its journal |
 //! |---|---|
-//! | goes on in this process, whatever it waits for | is open here; pods of blocks that are under way are left to those |
-//! | goes on, but not at this moment | is taken in hand, so that nobody opens it meanwhile |
-//! | is over, or its Backup was deleted | the same; the hooks of the Backup are kept beside it |
-//! | any of these, damaged | is read as far as it can be; what was thawed is remembered, and noted on the pages when nothing is left |
+//! | active in this process, whatever it waits for | open here; pods of item blocks in progress are left to those |
+//! | to be resumed, but not active at the moment | held during the pass, so that no run opens it meanwhile |
+//! | ended, or its Backup was deleted | the same; the hooks of the Backup are kept beside it |
+//! | any of these, damaged | read as far as possible; thawed pods are remembered; pages are marked when none is left |
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,37 +30,36 @@ use crate::error_text::status_message;
 use crate::journal::{ConfigMapJournal, ListedJournal, Orphan, SavedHooks, list, mark_thawed};
 use crate::server::Context;
 
-/// The pause between two passes.
+/// Pause between two passes.
 const PASS_PERIOD: Duration = Duration::from_secs(30);
-/// How many journals are seen to at a time.
 const CONCURRENT_JOURNALS: usize = 16;
-/// Every how many passes it is told that a pod may be frozen still: once a day.
+/// Number of passes between two log messages that a pod may still be frozen: once a day.
 const LOG_EVERY_PASSES: u32 = 2880;
 
-/// What is known of journals from one pass to the next.
+/// State of journals from one pass to the next.
 #[derive(Debug, Default)]
 pub(super) struct Thawer(Mutex<BTreeMap<RunUid, JournalThawState>>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct JournalThawState {
-    /// What the journal looked like when it named no frozen pod.
+    /// Fingerprint of the journal when it named no frozen pod.
     thawed_at: Option<u64>,
-    /// In how many passes it named some.
+    /// Number of passes in which the journal named frozen pods.
     passes: u32,
 }
 
-/// What came of one journal.
+/// Outcome of a pass for one journal.
 enum PassOutcome {
-    /// It names no pod that is frozen.
+    /// The journal names no frozen pod.
     Thawed,
-    /// It names some, and it was tried.
+    /// The journal still names frozen pods after an attempt to thaw them.
     StillFrozen(String),
-    /// Somebody else has it in hand.
+    /// Another task holds the journal.
     Busy,
 }
 
 impl Thawer {
-    /// Passes over all journals until the server ends.
+    /// Passes over all journals until the server stops.
     pub(super) async fn run(&self, context: &Context) {
         loop {
             tokio::select! {
@@ -72,7 +70,6 @@ impl Thawer {
         }
     }
 
-    /// Passes over all journals once.
     pub(super) async fn pass(&self, context: &Context) {
         let (client, namespace) = (context.client.clone(), &context.options.namespace);
         let all = match list(client, namespace).await {
@@ -82,7 +79,7 @@ impl Thawer {
                 return tracing::warn!("pods that may be frozen cannot be looked for: {error}");
             }
         };
-        // Restores freeze nobody.
+        // Restores freeze no pods.
         let backups: Vec<ListedJournal> =
             all.into_iter().filter(|one| one.orphan.kind == "Backup").collect();
         self.retain_listed(&backups);
@@ -121,15 +118,15 @@ impl Thawer {
         self.lock().get(run).is_some_and(|known| known.thawed_at == Some(fingerprint))
     }
 
-    /// Notes that a journal names nobody who is frozen. Returns whether it did before.
+    /// Records that a journal names no frozen pod. Returns true if it named some before.
     fn record_thawed(&self, run: &RunUid, fingerprint: u64) -> bool {
         let known = JournalThawState { thawed_at: Some(fingerprint), passes: 0 };
         let before = self.lock().insert(run.clone(), known);
         before.is_some_and(|before| before.passes > 0)
     }
 
-    /// Notes that a journal names somebody who is frozen. Returns whether that is to be told: at first, and
-    /// then once a day.
+    /// Records that a journal names frozen pods. Returns true if that is to be logged: the first time, and then once a
+    /// day.
     fn record_still_frozen(&self, run: &RunUid) -> bool {
         let mut all = self.lock();
         let known = all.entry(run.clone()).or_default();
@@ -153,18 +150,17 @@ impl Thawer {
     }
 }
 
-/// Thaws the pods that a journal names.
 async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, String> {
     let run = orphan.run.as_str();
     if let Some(journal) = context.runs.journal_of(run) {
         let Some(claim) = journal.try_claim_frozen() else { return Ok(PassOutcome::Busy) };
         let unwritten = &context.runs.unwritten_thaws;
-        // One that cannot be written yet keeps nobody frozen.
+        // Pods are thawed even if an earlier thaw cannot be journaled yet.
         if let Err(error) = unwritten.write(run, &*journal).await {
             tracing::debug!("pods were thawed, but the journal does not say so yet: {error}");
         }
         if claim.frozen().is_empty() {
-            // Others may be frozen by a block that is under way, so that nothing is known for good.
+            // Item blocks in progress may have frozen other pods, so the result is not final.
             return Ok(PassOutcome::Busy);
         }
         let hooks = hooks_of(context, orphan).await;
@@ -176,7 +172,7 @@ async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, String>
     thaw_unopened(context, orphan, ThawRetry::Never).await
 }
 
-/// Thaws the pods that can be read of a journal that is damaged, and that nobody else has in hand.
+/// Thaws the pods that can be read from a damaged journal that no other task holds.
 pub(super) async fn thaw_damaged(context: &Context, orphan: &Orphan, retry: ThawRetry<'_>) {
     if orphan.kind != "Backup" {
         return;
@@ -205,11 +201,11 @@ async fn thaw_unopened(
     let hooks = hooks_of(context, orphan).await;
     match ConfigMapJournal::open(client.clone(), namespace, run, kind, name).await {
         Ok((journal, records)) => {
-            // As it is by now: whoever had it open before may have noted more.
+            // Read again: the task that had the journal open before may have written more.
             let frozen = FrozenPods::recover(&records).all();
             Ok(pass_outcome(&thaw_frozen(context, orphan, &hooks, &journal, &frozen, retry).await))
         }
-        // What cannot be noted keeps nobody frozen.
+        // Pods are thawed even if the journal cannot be written.
         Err(error) => {
             let is_damaged = run_resources::is_damaged(&error);
             if is_damaged && salvaged.is_thawed {
@@ -259,8 +255,8 @@ fn pass_outcome(outcome: &ThawOutcome) -> PassOutcome {
     )
 }
 
-/// The hooks of a backup: those of its Backup, or those that were kept if that is gone. That none were kept
-/// does not mean that there were none.
+/// Hooks of a backup: those of its Backup, or the saved ones if that is gone. The absence of saved hooks does not mean
+/// that there were none.
 async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
     let found = context.api::<Backup>().get_opt(&orphan.name).await;
     let found = found.map_err(|error| status_message(&error))?;
@@ -276,7 +272,7 @@ async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, Str
     })
 }
 
-/// A journal that takes nothing.
+/// Journal that accepts no entries.
 struct UnwritableJournal(String);
 
 #[async_trait]

@@ -1,4 +1,4 @@
-//! Plugins that are called only behind the [fence](crate::fence), and whose answers are timed.
+//! Plugins that are called only behind the [fence](crate::fence), and whose calls are timed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,16 +16,16 @@ use tracing::Instrument as _;
 use crate::fence::Fence;
 use crate::metrics::{CallOutcome, Method, Metrics};
 
-/// What all calls of plugins have in common.
+/// Settings shared by all calls of plugins.
 #[derive(Debug)]
 pub(crate) struct PluginCalls {
-    /// Where their times are noted.
+    /// Metrics for the duration of calls.
     pub(crate) metrics: Arc<Metrics>,
-    /// What lets them pass.
+    /// Fence that calls have to pass.
     pub(crate) fence: Fence,
 }
 
-/// A plugin whose answers are timed.
+/// A plugin whose calls are timed.
 pub(crate) struct TimedPlugin<T: ?Sized> {
     pub(crate) plugin: Arc<T>,
     pub(crate) name: Name,
@@ -38,7 +38,7 @@ impl<T: ?Sized> TimedPlugin<T> {
         Self { plugin, name, calls: Arc::clone(calls) }
     }
 
-    /// Makes a call if that may be, and notes how long it took and what came of it.
+    /// Makes a call if the fence allows it, and records its duration and result.
     pub(crate) async fn timed_call<R>(
         &self,
         method: Method,
@@ -137,7 +137,7 @@ impl ItemBlockAction for TimedPlugin<dyn ItemBlockAction> {
     }
 }
 
-/// The actions of a run that take part in backups, timed.
+/// Backup item actions of a run, timed.
 pub(super) fn backup_item_actions(
     run: &plugin_host::PluginRun,
     calls: &Arc<PluginCalls>,
@@ -149,7 +149,7 @@ pub(super) fn backup_item_actions(
     run.backup_item_actions().into_iter().map(timed).collect()
 }
 
-/// The actions of a run that take part in restores, timed.
+/// Restore item actions of a run, timed.
 pub(super) fn restore_item_actions(
     run: &plugin_host::PluginRun,
     calls: &Arc<PluginCalls>,
@@ -161,7 +161,7 @@ pub(super) fn restore_item_actions(
     run.restore_item_actions().into_iter().map(timed).collect()
 }
 
-/// The actions of a run that take part in deletions, timed.
+/// Delete item actions of a run, timed.
 pub(super) fn delete_item_actions(
     run: &plugin_host::PluginRun,
     calls: &Arc<PluginCalls>,
@@ -173,7 +173,7 @@ pub(super) fn delete_item_actions(
     run.delete_item_actions().into_iter().map(timed).collect()
 }
 
-/// The actions of a run that say what belongs together, timed.
+/// Item block actions of a run, timed.
 pub(super) fn item_block_actions(
     run: &plugin_host::PluginRun,
     calls: &Arc<PluginCalls>,

@@ -88,7 +88,7 @@ async fn file_is_sent_only_for_a_valid_link() {
 async fn client_without_request_is_disconnected() {
     let limits = Timeouts { request: Duration::from_millis(100), ..Timeouts::default() };
     let server = Fixture::start(limits, b"content").await;
-    // Long before a download would be taken for dead.
+    // Long before a download would time out.
     let asked = tokio::time::timeout(limits.idle / 2, server.ask("GET /download/"));
     let answer = asked.await.unwrap();
     assert!(!answer.contains("200"), "{answer}");
@@ -112,7 +112,7 @@ async fn client_that_reads_nothing_is_disconnected_and_frees_its_slot() {
         stream.write_all(request.as_bytes()).await.unwrap();
         idle.push(stream);
     }
-    // It gets its answer only when one of the others was cut off.
+    // The client gets its answer only after another connection was closed.
     let answer = server.get("GET", "/").await;
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
 }
@@ -145,7 +145,7 @@ fn links_start_with_a_reachable_address() {
         assert_eq!(base("0.0.0.0:80", Some(url)).unwrap(), "https://a.example/b/download");
     }
     assert!(base("0.0.0.0:80", None).unwrap_err().contains("--download-url"));
-    // Whole Secrets are in what is downloaded.
+    // Downloads contain whole Secrets.
     assert!(base("10.0.0.1:80", None).unwrap_err().contains("in plain text"));
     assert!(base("0.0.0.0:80", Some("http://a.example")).unwrap_err().contains("in plain text"));
     assert_eq!(base("127.0.0.1:80", Some("http://a")).unwrap(), "http://a/download");

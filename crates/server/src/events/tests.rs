@@ -12,7 +12,7 @@ use tower_service::Service;
 
 use super::*;
 
-/// What the API server does about each request.
+/// Behaviour of the API server for each request.
 #[derive(Clone, Copy)]
 enum ApiBehavior {
     Takes,
@@ -20,7 +20,7 @@ enum ApiBehavior {
     Hangs,
 }
 
-/// Stands in for the API server, and keeps what it was sent.
+/// Stand-in for the API server that records requests.
 #[derive(Clone)]
 struct Fake {
     behavior: ApiBehavior,
@@ -228,10 +228,10 @@ fn progress_is_reported_once_per_quarter() {
         (25, 26, 100, None),
         (25, 49, 100, None),
         (25, 50, 100, Some(50)),
-        // What was leapt over is not told late.
+        // Skipped quarters are not reported later.
         (0, 80, 100, Some(75)),
         (75, 99, 100, None),
-        // More was found, and the share went down.
+        // More items were found, and the share went down.
         (50, 30, 100, None),
         (0, 100, 100, None),
         (0, 101, 100, None),

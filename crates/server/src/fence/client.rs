@@ -1,4 +1,4 @@
-//! A client of the API server that changes nothing when the fence is closed.
+//! Client of the API server that refuses changes while the fence is closed.
 
 use std::task::{Context, Poll};
 
@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::Fence;
 
-/// A client behind a fence.
+/// Client behind a fence.
 pub(super) fn fenced_client(inner: Client, fence: Fence) -> Client {
     let namespace = inner.default_namespace().to_owned();
     Client::new(FencedClient { inner, fence }, namespace)
@@ -44,8 +44,8 @@ impl Service<Request<Body>> for FencedClient {
     }
 }
 
-/// Whether something may be different after a request. Commands in pods are a connection that is
-/// upgraded, whatever its method.
+/// True if a request may change something. Commands in pods are upgraded connections, whatever
+/// their method.
 fn is_mutating<B>(request: &Request<B>) -> bool {
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
     !reads || request.headers().contains_key(header::UPGRADE)

@@ -1,4 +1,4 @@
-//! An object store that changes nothing when the fence is closed.
+//! Object store that refuses changes while the fence is closed.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,6 @@ use futures::Stream;
 
 use super::Fence;
 
-/// A store behind a fence.
 pub(super) struct FencedStore {
     backend: Arc<dyn Backend>,
     fence: Fence,
@@ -26,7 +25,7 @@ impl FencedStore {
     }
 
     fn check(&self) -> Result<()> {
-        // It may be open again: a renewal can be late.
+        // The fence may open again: a renewal can be late.
         self.fence.check().map_err(|closed| Error::new(Code::Unavailable, closed.to_string()))
     }
 }
@@ -86,8 +85,8 @@ impl Backend for FencedStore {
     }
 }
 
-/// What is being stored. It fails when the fence closes, also instead of ending: a store keeps nothing of a
-/// stream that fails.
+/// Body of a write. The stream fails when the fence closes, even at its end: a store keeps nothing
+/// of a stream that fails.
 struct FencedBody {
     body: ByteStream,
     fence: Fence,
@@ -140,7 +139,7 @@ mod tests {
         let (fence, memory) = (Fence::default(), Arc::new(Memory::with_bucket("b")));
         let store = FencedStore::new(Arc::clone(&memory) as _, fence.clone());
         fence.open_until(Instant::now() + Duration::from_mins(1));
-        // After the last piece, and before the end.
+        // After the last chunk, and before the end.
         let closing = fence.clone();
         let end = stream::once(async move {
             closing.close();

@@ -1,4 +1,4 @@
-//! How often something is tried, and for how long.
+//! Limits on the number and the duration of attempts.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::Error;
 use crate::error_text::status_message;
 
-/// For writing a record: somebody waits for it.
+/// For writing a record: a caller waits for it.
 pub(super) const WRITE_LIMITS: AttemptLimits =
     AttemptLimits { one: Duration::from_secs(6), all: Duration::from_secs(18) };
 /// For reading or removing a whole journal.
 pub(super) const WHOLE_JOURNAL_LIMITS: AttemptLimits =
     AttemptLimits { one: Duration::from_secs(30), all: Duration::from_secs(90) };
-/// The first pause after a failure, and the longest.
+/// First pause after a failure, and the maximum.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
 
-/// How long one try, and all of them with the pauses between, may take.
+/// Timeouts of one attempt, and of all attempts with the pauses in between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttemptLimits {
     one: Duration,
     all: Duration,
 }
 
-/// The tries of one thing.
+/// Attempts at one request.
 #[derive(Debug)]
 pub(super) struct Attempts {
     one: Duration,
@@ -38,7 +38,7 @@ impl Attempts {
         Self { one: limits.one, deadline, pause: FIRST_BACKOFF }
     }
 
-    /// Waits for one try, not too long.
+    /// Awaits one attempt, with its timeout.
     pub(super) async fn attempt<T>(
         &self,
         attempt: impl Future<Output = Result<T, Error>>,
@@ -47,7 +47,7 @@ impl Attempts {
         timeout_at(limit, attempt).await.unwrap_or(Err(Error::Timeout))
     }
 
-    /// Waits until the next try. If there is none, it was the failure of the last one.
+    /// Waits until the next attempt. Returns the failure if there is none.
     pub(super) async fn wait_before_retry(&mut self, failure: Error) -> Result<(), Error> {
         if !failure.is_retryable() || Instant::now() + self.pause >= self.deadline {
             return Err(failure);

@@ -1,9 +1,9 @@
-//! The hooks of a Backup, kept for as long as its journal is there.
+//! Hooks of a Backup, saved for as long as its journal exists.
 //!
-//! A Backup can be deleted, or can expire, while one of its pods is frozen and out of reach. Whoever thaws the
-//! pod later must know how, and hooks that stand in the Backup are gone with it. So they are kept beside the
-//! journal, in a ConfigMap of the server's namespace, from before the first pod is frozen until the journal
-//! is removed. They are used only if the Backup is gone.
+//! A Backup can be deleted, or can expire, while one of its pods is frozen and unreachable. A later
+//! thaw needs the hooks, and hooks in the spec of the Backup are deleted with it. So they are saved
+//! beside the journal, in a ConfigMap of the server's namespace, from before the first pod is
+//! frozen until the journal is removed. They are used only if the Backup no longer exists.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,14 +20,13 @@ use tokio::time::timeout;
 use crate::error_text::status_message;
 use crate::patch;
 
-/// The key of the hooks.
+/// Key of the hooks in the ConfigMap.
 const KEY: &str = "hooks.json";
-/// Whose hooks they are.
+/// Label with the run of the hooks.
 const LABEL: &str = "bowline.io/hooks-of";
-/// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Where the hooks of a run are kept.
+/// Saved hooks of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct SavedHooks {
     api: Api<ConfigMap>,
@@ -39,12 +38,12 @@ impl SavedHooks {
         Self { api: Api::namespaced(client, namespace), run: run.clone() }
     }
 
-    /// Whether hooks have something that thaws.
+    /// True if there is a post-hook, which can thaw.
     pub(crate) fn has_post_hooks(hooks: &BackupHooks) -> bool {
         hooks.resources.iter().any(|hooks| !hooks.post.is_empty())
     }
 
-    /// Keeps hooks, unless they are kept already.
+    /// Saves hooks, unless they are saved already.
     pub(crate) async fn save(&self, hooks: &BackupHooks) -> Result<(), String> {
         let text = serde_json::to_string(hooks).map_err(|error| status_message(&error))?;
         let labels = [(LABEL, self.run.as_str()), (label::EXCLUDE_FROM_BACKUP, "true")];
@@ -66,7 +65,7 @@ impl SavedHooks {
         }
     }
 
-    /// The hooks, if they are kept.
+    /// Saved hooks, if there are any.
     pub(crate) async fn read(&self) -> Result<Option<BackupHooks>, String> {
         let found = timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name())).await;
         let found = found.map_err(|_| "the API server does not answer".to_owned())?;
@@ -74,12 +73,12 @@ impl SavedHooks {
             return Ok(None);
         };
         let text = config_map.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
-        // The text may hold a password, and an error may quote it.
+        // The text may contain a password, and an error may quote it.
         let read = serde_json::from_str(&text);
         read.map(Some).map_err(|_| format!("ConfigMap {} holds no hooks", self.name()))
     }
 
-    /// Removes them.
+    /// Removes the saved hooks.
     pub(crate) async fn remove(&self) -> Result<(), String> {
         match timeout(REQUEST_TIMEOUT, self.api.delete(&self.name(), &DeleteParams::default()))
             .await

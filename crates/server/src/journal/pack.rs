@@ -1,7 +1,7 @@
-//! Records packed together: what becomes of a page when it is full, so that more fit on it.
+//! Packed records, which make room on a full page.
 //!
-//! A large run notes the same words again and again: plugins, kinds, namespaces. Packed they take a fraction
-//! of the room. Records about pods that may be frozen stay as they are, so that people can read them.
+//! A large run repeats the same words: plugins, kinds, namespaces. Packed, they take a fraction of
+//! the space. Records about pods that may be frozen stay unpacked, so that people can read them.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
@@ -11,10 +11,10 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 
-/// Where they are among the binary data of a page.
+/// Key of packed records in the binary data of a page.
 pub(super) const KEY: &str = "packed";
 
-/// Whether a record is about pods that may be frozen.
+/// True for a record about pods that may be frozen.
 pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     match record {
         JournalEntry::Begun(begun) => !begun.pods.is_empty(),
@@ -24,20 +24,19 @@ pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     }
 }
 
-/// Packs records.
 pub(super) fn pack<'a>(
     records: impl IntoIterator<Item = (&'a String, &'a String)>,
 ) -> io::Result<Vec<u8>> {
-    // A page is packed again and again while it fills up.
+    // A page is packed repeatedly while it fills up.
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
     for (key, text) in records {
-        // JSON has no line breaks but those that it escapes.
+        // JSON has only escaped line breaks.
         writeln!(encoder, "{key} {text}")?;
     }
     encoder.finish()
 }
 
-/// Unpacks records of so many bytes at most, and says why that cannot be done.
+/// Unpacks records up to this total size. The error is the reason.
 pub(super) fn unpack(bytes: &[u8], max_bytes: usize) -> Result<BTreeMap<String, String>, String> {
     let mut text = String::new();
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);

@@ -1,4 +1,4 @@
-//! The pages of a journal: what they are called, what is on them, and how they are read.
+//! Pages of a journal: names, contents and parsing.
 //!
 //! A page is one ConfigMap. Each record is one key in it: its number in the journal with leading
 //! zeros, so that the order of the keys is the order of the records.
@@ -14,41 +14,43 @@ use kube::ResourceExt as _;
 
 use super::{Error, Orphan, SalvagedJournal, pack};
 
-/// The largest record, as JSON.
+/// Maximum size of a record, as JSON.
 pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
-/// How many pages a journal has at most, and how much is on all of them: a whole one is read at once.
+/// Maximum number of pages of a journal, and their total size: a whole journal is read at once.
 pub(super) const MAX_PAGES: usize = 1024;
 pub(super) const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// How much that is when it is unpacked. It is held in memory by whoever goes on with the run.
+/// Maximum size when unpacked. The server that resumes the run holds it in memory.
 pub(super) const MAX_UNPACKED_BYTES: usize = 128 * 1024 * 1024;
-/// What is read of more than that, since a request that failed may have been carried out.
+/// Excess over that limit that is still read, since a failed request may have been carried out.
 pub(super) const READ_SLACK: usize = 1024 * 1024;
-/// When a page is full. Each record makes etcd keep the whole page once more until it next compacts, so that pages are
-/// short. A larger record has a page of its own; Kubernetes takes a mebibyte.
+/// Size at which a page is full. Each record makes etcd keep the whole page once more until its
+/// next compaction, so pages are short. A larger record has a page of its own; Kubernetes accepts a
+/// mebibyte.
 const PAGE_BYTES: usize = 32 * 1024;
-/// What a record costs beside its key and text: the API server notes who owns each key.
+/// Cost of a record beside its key and text: the API server stores the manager of each key.
 const RECORD_OVERHEAD: usize = 32;
-/// How many digits a key has.
+/// Number of digits of a key.
 const KEY_DIGITS: usize = 8;
-/// The first number that has too many digits.
+/// First number with too many digits.
 const MAX_RECORDS: u64 = 100_000_000;
 
 /// Name of the run, on each page.
 pub(super) const RUN_NAME: &str = "bowline.io/run-name";
-/// Who may write the page: a word that each opening of a journal makes up.
+/// Opener that may write the page: a random word, new for each opening of a journal.
 pub(super) const WRITER: &str = "bowline.io/journal-writer";
-/// The storage location of the run, on each page.
+/// Storage location of the run, on each page.
 pub(super) const LOCATION: &str = "bowline.io/storage-location";
-/// The bucket that the location named when the page was begun, beside the location.
+/// Bucket that the location named when the page was started, beside the location.
 pub(super) const BUCKET: &str = "bowline.io/storage-bucket";
-/// On the first page of a journal whose run has ended without its bucket, if that could not be appended: the stage.
+/// On the first page of a journal whose run has ended without its bucket, if that could not be
+/// appended: the stage.
 pub(super) const ABANDONED: &str = "bowline.io/journal-abandoned";
 /// On a page of a damaged journal whose pods have been thawed.
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.
 pub(super) const REMOVED: &str = "bowline.io/journal-removed";
 
-/// Whose journal it is.
+/// Run of a journal.
 #[derive(Clone, Debug)]
 pub(super) struct JournalOwner {
     pub(super) run: RunUid,
@@ -56,47 +58,46 @@ pub(super) struct JournalOwner {
     pub(super) name: String,
 }
 
-/// Where the next record goes.
+/// Position of the next record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct WritePosition {
-    /// The number of the page.
+    /// Number of the page.
     pub(super) page: usize,
-    /// How much is on it.
+    /// Size of the page.
     used: usize,
-    /// How much is on all pages.
+    /// Total size of all pages.
     total: usize,
-    /// How much that is when it is unpacked.
+    /// Total size when unpacked.
     unpacked: usize,
-    /// The number of the record.
+    /// Number of the record.
     next: u64,
 }
 
-/// What the pages of a journal say.
+/// Parsed pages of a journal.
 #[derive(Debug, Default)]
 pub(super) struct JournalContents {
     pub(super) records: Vec<JournalEntry>,
-    /// Where an opening of the journal begins to write: on a page of its own.
+    /// Position at which a new opener starts to write: on a page of its own.
     pub(super) position: WritePosition,
-    /// The last page, if there is any.
+    /// Last page, if there is any.
     pub(super) last: Option<LastPage>,
 }
 
-/// The last page of a journal.
 #[derive(Debug)]
 pub(super) struct LastPage {
     pub(super) name: String,
     pub(super) version: Option<String>,
 }
 
-/// How much room a page has used up that packing leaves, at most, if it is worth while.
+/// Maximum size of a page after packing for which packing is worthwhile.
 pub(super) const MAX_PACKED_BYTES: usize = PAGE_BYTES / 4 * 3;
 
-/// How much room a record of this many bytes takes.
+/// Size that a record of this many bytes takes.
 pub(super) fn record_cost(bytes: usize) -> usize {
     KEY_DIGITS + bytes + RECORD_OVERHEAD
 }
 
-/// A record as it is written, if it is not too large.
+/// Encodes a record, unless it is too large.
 pub(super) fn encode(record: &JournalEntry) -> Result<String, Error> {
     let text = serde_json::to_string(record).map_err(Error::Encode)?;
     match text.len() {
@@ -106,7 +107,7 @@ pub(super) fn encode(record: &JournalEntry) -> Result<String, Error> {
 }
 
 impl WritePosition {
-    /// The key for a record of this many bytes; none if it needs a new page.
+    /// Key for a record of this many bytes; `None` if it needs a new page.
     pub(super) fn next_key(&mut self, bytes: usize) -> Result<Option<String>, Error> {
         let cost = record_cost(bytes);
         if self.used > 0 && self.used + cost > PAGE_BYTES {
@@ -124,18 +125,18 @@ impl WritePosition {
         Ok(Some(key))
     }
 
-    /// The page takes less room, or more, than before.
+    /// Sets the size of the current page.
     pub(super) fn resize(&mut self, used: usize) {
         self.total = self.total.saturating_sub(self.used) + used;
         self.used = used;
     }
 
-    /// Nothing is on the page.
+    /// Empties the current page.
     pub(super) fn clear(&mut self) {
         self.used = 0;
     }
 
-    /// Goes to the next page.
+    /// Moves to the next page.
     pub(super) fn next_page(&mut self) -> Result<(), Error> {
         if self.page + 1 >= MAX_PAGES {
             return Err(Error::Full);
@@ -146,14 +147,14 @@ impl WritePosition {
 }
 
 impl JournalOwner {
-    /// Whose journal it is that was found.
+    /// Run of an orphaned journal.
     pub(super) fn of(orphan: &Orphan) -> Self {
         let Orphan { run, kind, name, .. } = orphan.clone();
         Self { run, kind, name }
     }
 
-    /// Reads what can be read of the pages. Records of a later version of the server, and pages that are
-    /// missing, are left out.
+    /// Parses the readable part of the pages. Skips records of a later version of the server, and
+    /// missing pages.
     pub(super) fn salvage(&self, pages: Vec<ConfigMap>) -> SalvagedJournal {
         let is_thawed = pages.iter().any(|page| page.annotations().contains_key(THAWED));
         if pages.iter().any(|page| self.is_removed(page)) {
@@ -173,23 +174,23 @@ impl JournalOwner {
         SalvagedJournal { records, is_thawed }
     }
 
-    /// What finds all pages.
+    /// Label selector for all pages.
     pub(super) fn selector(&self) -> String {
         format!("{}={}", label::JOURNAL, self.run)
     }
 
-    /// What a page is called.
+    /// Name of a page.
     pub(super) fn page_name(&self, number: usize) -> String {
         format!("bowline-journal-{}-{number}", self.run)
     }
 
-    /// The number of a page with this name, if it is one.
+    /// Number of the page with this name, if it is one.
     pub(super) fn page_number(&self, name: &str) -> Option<usize> {
         let number = name.rsplit_once('-')?.1.parse().ok()?;
         (self.page_name(number) == name).then_some(number)
     }
 
-    /// A new page. It has no owner: a run that is deleted may leave something to be thawed.
+    /// New page. It has no owner reference: a deleted run may leave pods to thaw.
     pub(super) fn page(
         &self,
         number: usize,
@@ -214,12 +215,12 @@ impl JournalOwner {
         }
     }
 
-    /// Whether it is the first page of a journal that is being removed.
+    /// True for the first page of a journal that is being removed.
     pub(super) fn is_removed(&self, page: &ConfigMap) -> bool {
         page.name_any() == self.page_name(0) && page.annotations().contains_key(REMOVED)
     }
 
-    /// Reads all pages, in whatever order they come.
+    /// Parses all pages, given in any order.
     pub(super) fn read(&self, pages: Vec<ConfigMap>) -> Result<JournalContents, Error> {
         if pages.len() > MAX_PAGES {
             return Err(Error::TooMany { run: self.run.clone() });
@@ -243,14 +244,14 @@ impl JournalOwner {
                 let record = record.map_err(|reason| invalid_page(&name, reason))?;
                 contents.records.push(record);
             }
-            // Nothing fits on a page that somebody else wrote.
+            // A page of another writer counts as full.
             (contents.position.page, contents.position.used) = (number, PAGE_BYTES);
             contents.last = Some(LastPage { name, version: page.metadata.resource_version });
         }
         Ok(contents)
     }
 
-    /// The number of a page that looks like one of ours.
+    /// Checks that a page is one of ours, and returns its number.
     fn check_page(&self, page: &ConfigMap) -> Result<usize, Error> {
         let name = page.name_any();
         let number = self.page_number(&name);
@@ -276,7 +277,7 @@ impl JournalOwner {
 }
 
 impl JournalContents {
-    /// Reads a record, which must come after those before it. Says why it cannot.
+    /// Parses a record, which must follow the previous ones. The error is the reason.
     fn read_record(&mut self, key: &str, text: &str) -> Result<JournalEntry, String> {
         let is_key = key.len() == KEY_DIGITS && key.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = key.parse().ok().filter(|_| is_key);
@@ -291,14 +292,14 @@ impl JournalContents {
     }
 }
 
-/// How much is on a page.
+/// Size of a page.
 pub(super) fn page_cost(page: &ConfigMap) -> usize {
     let plain = page.data.iter().flatten().map(|(_, text)| record_cost(text.len()));
     let packed = page.binary_data.iter().flatten().map(|(_, bytes)| record_cost(bytes.0.len()));
     plain.chain(packed).sum()
 }
 
-/// The records on a page, packed or not.
+/// Records of a page, packed or not.
 fn record_texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, String> {
     let packed = page.binary_data.as_ref().and_then(|data| data.get(pack::KEY));
     let mut texts = match packed {

@@ -1,9 +1,9 @@
-//! What the records of a journal mean for whoever has it open: which pods may be frozen, and which snapshots
-//! are in flight.
+//! State that follows from the records of an open journal: pods that may be frozen, and snapshots
+//! in flight.
 //!
-//! Who thaws pods, and who begins blocks that freeze them, must not have the same pod in hand: a pod that was
-//! left frozen by one block would be thawed while the next one takes its snapshots. So pods are taken on
-//! ([`ThawClaim`]), and a block that has one of them waits until they are let go.
+//! A task that thaws pods and one that starts blocks must not work on the same pod: a pod that one
+//! block left frozen would be thawed while the next block takes its snapshots. So the thawing task
+//! claims pods ([`ThawClaim`]), and a block with one of them waits until they are released.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bowline_engine::journal::{FrozenByBlock, FrozenPods, InFlight, JournalEntry};
 use tokio::sync::watch;
 
-/// What the records mean.
+/// State that follows from the records.
 #[derive(Debug, Default)]
 pub(super) struct JournalState {
     recorded: Mutex<RecordedState>,
-    /// The uids of the pods that somebody thaws.
+    /// Uids of the pods being thawed.
     claimed: watch::Sender<Option<BTreeSet<String>>>,
 }
 
@@ -25,7 +25,7 @@ struct RecordedState {
     in_flight: InFlight,
 }
 
-/// Pods that may be frozen, for whoever thaws them, until it is dropped.
+/// Exclusive claim on pods that may be frozen, until dropped.
 #[derive(Debug)]
 pub(crate) struct ThawClaim<'a> {
     frozen: FrozenByBlock,
@@ -33,7 +33,7 @@ pub(crate) struct ThawClaim<'a> {
 }
 
 impl ThawClaim<'_> {
-    /// The pods.
+    /// Claimed pods.
     pub(crate) fn frozen(&self) -> &FrozenByBlock {
         &self.frozen
     }
@@ -46,7 +46,7 @@ impl Drop for ThawClaim<'_> {
 }
 
 impl JournalState {
-    /// What records of earlier openings mean.
+    /// State that follows from the records of earlier openers.
     pub(super) fn recover(records: &[JournalEntry]) -> Self {
         let mut in_flight = InFlight::default();
         for record in records {
@@ -56,8 +56,8 @@ impl JournalState {
         Self { recorded: Mutex::new(known), ..Self::default() }
     }
 
-    /// Takes note of a record that is about to be written. One that begins a block waits until nobody thaws
-    /// its pods.
+    /// Applies a record that is about to be written. The start of a block waits until none of its
+    /// pods is being thawed.
     pub(super) async fn apply(&self, record: &JournalEntry) {
         {
             let mut known = self.lock();
@@ -72,11 +72,12 @@ impl JournalState {
             let mut claimed = claimed.iter().flatten();
             claimed.all(|uid| begun.pods.iter().all(|pod| pod.uid != *uid))
         };
-        // The sender is ours, so that it cannot be gone.
+        // The sender is ours, so it cannot be dropped.
         let _ = self.claimed.subscribe().wait_for(is_free).await;
     }
 
-    /// A record was not written. A block that was not begun freezes nobody; all else has happened.
+    /// Reverts a record that was not written. A block that was not started freezes no pod; all
+    /// other records describe things that have happened.
     pub(super) fn revert(&self, record: &JournalEntry) {
         if let JournalEntry::Begun(begun) = record {
             let mut known = self.lock();
@@ -87,7 +88,7 @@ impl JournalState {
         }
     }
 
-    /// Whether pods may be frozen, or snapshots are in flight.
+    /// True if pods may be frozen, or snapshots are in flight.
     pub(super) fn has_unfinished_work(&self) -> bool {
         let known = self.lock();
         !known.frozen.all().is_empty() || !known.in_flight.is_empty()
@@ -104,7 +105,7 @@ impl JournalState {
             }
             is_free
         });
-        // Not before it is known: one that is dropped lets the pods go.
+        // Not before the claim is certain: dropping a claim releases the pods.
         is_claimed.then(|| ThawClaim { frozen, claimed: &self.claimed })
     }
 
@@ -114,7 +115,7 @@ impl JournalState {
             if let Some(claim) = self.try_claim() {
                 return claim;
             }
-            // The sender is ours, so that it cannot be gone.
+            // The sender is ours, so it cannot be dropped.
             let _ = claimed.wait_for(Option::is_none).await;
         }
     }
@@ -175,7 +176,7 @@ mod tests {
         state.apply(&record).await;
         state.revert(&record);
         assert!(!state.has_unfinished_work());
-        // What could not be noted has happened all the same.
+        // An event that could not be journaled has happened nevertheless.
         state.apply(&begun_record(1, "a")).await;
         let end = ended_record(1, vec![pod("a")]);
         state.apply(&end).await;

@@ -17,7 +17,7 @@ fn record(block: u64) -> JournalEntry {
     JournalEntry::Begun(BlockStarted { block, ..BlockStarted::default() })
 }
 
-/// A page with records from a number on, each about the block of its number.
+/// Page with records from a number on, each about the block of its number.
 fn page(number: usize, records: std::ops::Range<u64>) -> ConfigMap {
     let text = |block| page::encode(&record(block)).unwrap();
     let records = records.map(|number| (format!("{number:08}"), text(number))).collect();
@@ -75,7 +75,7 @@ fn batch_takes_pending_records_that_fit_on_a_page() {
         (vec!["00000000", "00000001"], 0)
     );
     assert_eq!(page_writer.version.as_deref(), Some("7"), "it is the same page");
-    // Who has gone does not get a number.
+    // A caller that is gone gets no number.
     outcomes.remove(3);
     page_writer.begin_batch(&mut queue);
     assert_eq!(
@@ -113,7 +113,7 @@ fn journal_is_full_after_its_last_page() {
     );
     assert!(matches!(refusal, journal::Error::Full(_)), "{refusal}");
     assert!(page_writer.batch.is_none());
-    // What is small has room still.
+    // A small record still fits.
     let (waiting, _outcome) = pending_record(10);
     page_writer.begin_batch(&mut VecDeque::from([waiting]));
     assert_eq!(batch_keys(&page_writer), ["00000128"]);
@@ -125,7 +125,7 @@ fn pages_are_read_in_order_and_writing_continues_after_them() {
         .map(|number| page(usize::try_from(number).unwrap(), number * 3..number * 3 + 2))
         .collect();
     pages[11].metadata.resource_version = Some("9".to_owned());
-    // As the API server orders them: by name.
+    // In the order of the API server: by name.
     pages.sort_by_key(kube::ResourceExt::name_any);
     let contents = owner().read(pages).unwrap();
     let expected: Vec<JournalEntry> =
@@ -271,7 +271,7 @@ fn next_page_is_not_started_before_the_current_one_exists() {
         page_writer.batch = None;
         page_writer.abandon_batch();
     }
-    // One that is there is turned, also if nothing could be added to it.
+    // An existing page is turned, also if nothing could be added to it.
     page_writer.version = Some("7".to_owned());
     for page in [0, 1] {
         let (waiting, _outcome) = pending_record(30 * 1024);
@@ -303,12 +303,12 @@ fn salvage_reads_the_readable_part_of_a_damaged_journal() {
     assert!(owner().salvage(vec![removed, page(1, 1..2)]).records.is_empty());
 }
 
-/// A journal as it would be in the cluster.
+/// Journal as it would be in the cluster.
 #[derive(Default)]
 struct FakeCluster(BTreeMap<usize, ConfigMap>);
 
 impl FakeCluster {
-    /// Writes what a pen has taken.
+    /// Writes the batch of a page writer.
     fn write(&mut self, page_writer: &mut PageWriter) {
         let batch = page_writer.batch.take().unwrap();
         let page = self.0.entry(page_writer.place.page).or_insert_with(|| {
@@ -347,7 +347,7 @@ fn append(
     Ok(())
 }
 
-/// What a restore notes of an item that an action of version 2 sees.
+/// Records of a restore about an item that an action of version 2 processes.
 fn item_records(block: u64) -> [JournalEntry; 2] {
     use bowline_engine::journal::{BlockEnded, Intent, StoredBlock};
     use bowline_store::file::ResourceIdentifier;

@@ -1,4 +1,4 @@
-//! The Lease in the cluster: reading, writing, and giving it back.
+//! Lease object in the cluster: read, write and release.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use super::record::{LeaseRecord, LeaseTerm};
 use super::{Error, NAME};
 use crate::patch;
 
-/// How often giving back is tried while others change the Lease.
+/// Number of attempts at a release while other servers change the Lease.
 const MAX_CONFLICTS: usize = 5;
 
-/// A request without the answer that it should have.
+/// Failed request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
-    /// There is none.
+    /// No answer in time.
     #[error("no answer from the API server within {0:?}")]
     Timeout(Duration),
-    /// It is a bad one.
+    /// Error answer.
     #[error("the API server does not do it")]
     Api(#[source] kube::Error),
-    /// Others were faster each time.
+    /// Other servers were faster each time.
     #[error("others change the lease all the time")]
     TooManyConflicts,
 }
 
 impl RequestError {
-    /// An error, if the next answer will be the same.
+    /// Error, unless a retry may succeed.
     pub(super) fn retryable_or_error(self, namespace: &str) -> Result<Self, Error> {
         let namespace = || namespace.to_owned();
         match self {
@@ -46,7 +46,7 @@ impl RequestError {
     }
 }
 
-/// The answer to a request that had this long.
+/// Answer to a request with this timeout.
 pub(super) fn flatten_timeout<T>(
     outcome: Result<Result<T, RequestError>, Elapsed>,
     limit: Duration,
@@ -54,7 +54,7 @@ pub(super) fn flatten_timeout<T>(
     outcome.unwrap_or(Err(RequestError::Timeout(limit)))
 }
 
-/// The Lease, there or not.
+/// Lease object, existing or not.
 #[derive(Clone, Debug)]
 pub(super) struct LeaseObject {
     leases: Api<Lease>,
@@ -66,14 +66,14 @@ impl LeaseObject {
         Self { leases: Api::namespaced(client, namespace), duration }
     }
 
-    /// What it says, if it is there.
+    /// Current contents; `None` if the object does not exist.
     pub(super) async fn read(&self) -> Result<Option<LeaseRecord>, RequestError> {
         let lease = self.leases.get_opt(NAME).await.map_err(RequestError::Api)?;
         Ok(lease.map(|lease| LeaseRecord::of(lease, self.duration)))
     }
 
-    /// Writes a term into it, as renewed now. None if it is no longer as it was read, which is said
-    /// by `read`: none for a Lease that is not there.
+    /// Writes a term, as renewed now. `None` if the Lease is no longer as in `read`, which is
+    /// `None` for a Lease that does not exist.
     pub(super) async fn write(
         &self,
         read: Option<&LeaseRecord>,
@@ -91,7 +91,7 @@ impl LeaseObject {
         self.none_on_conflict(written, read.is_some())
     }
 
-    /// Makes a term end, if it is still going on.
+    /// Ends a term, if it is still the current one.
     pub(super) async fn release(&self, term: &LeaseTerm) -> Result<bool, RequestError> {
         for _ in 0..MAX_CONFLICTS {
             let Some(record) = self.read().await?.filter(|record| record.term == *term) else {
@@ -118,7 +118,7 @@ impl LeaseObject {
         }
     }
 
-    /// None if the write failed because somebody else was faster.
+    /// `None` if the write failed because another server was faster.
     fn none_on_conflict(
         &self,
         written: kube::Result<Lease>,
@@ -129,14 +129,14 @@ impl LeaseObject {
             Err(error) if patch::is_conflict(&error) || patch::is_already_exists(&error) => {
                 Ok(None)
             }
-            // For one that is to be created it means that there is no such namespace.
+            // For a creation, "not found" means that the namespace does not exist.
             Err(error) if patch::is_not_found(&error) && was_there => Ok(None),
             Err(error) => Err(RequestError::Api(error)),
         }
     }
 }
 
-/// Whole seconds, never fewer than asked for.
+/// Rounds up to whole seconds.
 pub(super) fn whole_seconds(duration: Duration) -> i32 {
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
     i32::try_from(seconds).unwrap_or(i32::MAX)

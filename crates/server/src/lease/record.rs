@@ -1,4 +1,4 @@
-//! What a Lease says, and what follows from it. Nothing here asks anybody, or looks at a clock.
+//! Contents of a Lease and the decisions that follow from it. Pure: no I/O, no clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,34 +7,34 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use tokio::time::Instant;
 
-/// How often the same is said again.
+/// Interval at which the same message is logged again.
 const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A Lease as it was read.
+/// Parsed Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseRecord {
-    /// Who holds it, and since when.
+    /// Holder and start of its term.
     pub(super) term: LeaseTerm,
-    /// How long it lasts without a renewal.
+    /// Duration without a renewal.
     pub(super) duration: Duration,
-    /// Changes with every write. A Lease cannot be written without, so an empty one is refused.
+    /// Resource version. A write needs it, so a Lease without one is refused.
     pub(super) version: String,
 }
 
-/// One holder's time, from taking the lease to losing it. No two are equal: each taking is counted,
-/// also one from a server of the same name.
+/// Term of one holder, from acquiring the lease to losing it. No two are equal: each acquisition is
+/// counted, also one by a server of the same identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeaseTerm {
-    /// The name of the holder; empty for nobody.
+    /// Identity of the holder; empty for none.
     pub(super) holder: String,
-    /// When it was taken, by the holder's clock.
+    /// Time of the acquisition, by the holder's clock.
     pub(super) acquired: Option<Timestamp>,
-    /// How many there were before.
+    /// Number of earlier terms.
     pub(super) transitions: i32,
 }
 
 impl LeaseTerm {
-    /// The term that follows.
+    /// Term that follows.
     pub(super) fn after(record: Option<&LeaseRecord>, holder: &str, now: Timestamp) -> Self {
         let transitions = record.map_or(0, |record| record.term.transitions.saturating_add(1));
         Self { holder: holder.to_owned(), acquired: Some(now), transitions }
@@ -42,7 +42,7 @@ impl LeaseTerm {
 }
 
 impl LeaseRecord {
-    /// What a Lease says. One that does not tell how long it lasts is taken to last as long as ours.
+    /// Parses a Lease. A Lease without a duration is assumed to have ours.
     pub(super) fn of(lease: Lease, our_duration: Duration) -> Self {
         let spec = lease.spec.unwrap_or_default();
         let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -59,30 +59,30 @@ impl LeaseRecord {
     }
 }
 
-/// What an applicant does.
+/// Decision of a standby server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseDecision<'a> {
-    /// It takes the lease.
+    /// Acquire the lease.
     Acquire(AcquireReason),
-    /// It leaves it to its holder, for this long at least.
+    /// Leave the lease to its holder, for this long at least.
     Wait {
-        /// Who holds it.
+        /// Current holder.
         holder: &'a str,
-        /// What is left if it is not renewed.
+        /// Remaining time if the lease is not renewed.
         remaining: Duration,
     },
 }
 
-/// Why a lease may be taken.
+/// Reason why a lease may be acquired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquireReason {
-    /// There is none.
+    /// The Lease does not exist.
     Missing,
-    /// Nobody holds it.
+    /// The Lease has no holder.
     Free,
-    /// It is held in our name.
+    /// The holder has our identity.
     OwnIdentity,
-    /// It has not been renewed for this long.
+    /// The Lease has not been renewed for this long.
     Expired(Duration),
 }
 
@@ -97,7 +97,7 @@ impl fmt::Display for AcquireReason {
     }
 }
 
-/// Decides about a lease that has been as it is since some moment.
+/// Decides about a lease that has been unchanged since a given instant.
 pub(super) fn decide<'a>(
     record: Option<&'a LeaseRecord>,
     identity: &str,
@@ -119,12 +119,12 @@ pub(super) fn decide<'a>(
     }
 }
 
-/// Since when a lease has been as it is, as far as we have seen.
+/// Version of a lease, and the instant at which this server first saw it.
 #[derive(Debug, Default)]
 pub(super) struct LeaseObservation(Option<(String, Instant)>);
 
 impl LeaseObservation {
-    /// Since when, given what has just been read.
+    /// Instant since which the lease that has just been read is unchanged.
     pub(super) fn unchanged_since(
         &mut self,
         record: Option<&LeaseRecord>,
@@ -144,33 +144,33 @@ impl LeaseObservation {
     }
 }
 
-/// Where we stand with a lease that was ours.
+/// Ownership of a lease that was ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LeaseOwnership {
-    /// It still is, or is nobody's and has not been anybody's else: it can be written anew.
+    /// Still ours, or released without another holder in between: it can be written again.
     Owned,
-    /// It is not.
+    /// Lost, for this reason.
     Lost(LeaseLoss),
 }
 
-/// Why a lease is lost.
+/// Reason why a lease is lost.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LeaseLoss {
-    /// It could not be renewed.
+    /// The lease could not be renewed.
     #[error("it could not be renewed for {0:?}")]
     Expired(Duration),
-    /// Somebody else has it.
+    /// Another server holds the lease.
     #[error("`{0}` holds it now")]
     HeldByOther(String),
-    /// Somebody else of our name has it.
+    /// Another server with our identity holds the lease.
     #[error("another server of the same name took it; each server needs a name of its own")]
     SameIdentity,
-    /// Somebody else has had it.
+    /// Another server has held the lease meanwhile.
     #[error("another server took it, and gave it back")]
     TakenAndReleased,
 }
 
-/// Judges a lease that was ours by what it says now.
+/// Ownership of a lease that was ours, given its current contents.
 pub(super) fn ownership(record: Option<&LeaseRecord>, own_term: &LeaseTerm) -> LeaseOwnership {
     let Some(LeaseRecord { term: found, .. }) = record else { return LeaseOwnership::Owned };
     let is_same_term =
@@ -186,12 +186,12 @@ pub(super) fn ownership(record: Option<&LeaseRecord>, own_term: &LeaseTerm) -> L
     }
 }
 
-/// What is said once when it is new, and then now and then.
+/// Logs a message when it is new, and then at intervals.
 #[derive(Debug, Default)]
 pub(super) struct LogThrottle(Option<(String, Instant)>);
 
 impl LogThrottle {
-    /// Whether to say it now.
+    /// True if the message is to be logged now.
     pub(super) fn is_due(&mut self, what: &str, now: Instant) -> bool {
         let is_due = match &self.0 {
             None => true,

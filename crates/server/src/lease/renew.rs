@@ -1,4 +1,4 @@
-//! Renews a lease for as long as it is ours.
+//! Renewal of a lease for as long as this server holds it.
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -8,22 +8,21 @@ use super::{LeaseTimings, NAME};
 use crate::error_text::status_message;
 use crate::fence::Fence;
 
-/// How often one renewal is tried while others change the Lease.
+/// Number of attempts at one renewal while other clients change the Lease.
 const MAX_CONFLICTS: usize = 5;
 
-/// What renews a lease.
 pub(super) struct LeaseRenewer {
     object: LeaseObject,
     terms: LeaseTimings,
     own_term: LeaseTerm,
     fence: Fence,
-    /// The Lease as it was seen last; none if it was gone.
+    /// Last known Lease; `None` if it was deleted.
     last_read: Option<LeaseRecord>,
 }
 
-/// What came of a renewal.
+/// Outcome of a renewal.
 enum Renewal {
-    /// It was sent at this moment, and is written.
+    /// Written, by a request sent at this instant.
     Sent(Instant),
     Lost(LeaseLoss),
 }
@@ -38,14 +37,14 @@ impl LeaseRenewer {
         Self { object, terms, own_term: record.term.clone(), fence, last_read: Some(record) }
     }
 
-    /// Renews the lease, which was taken by a request sent then, until it is lost.
+    /// Renews the lease, which was acquired by a request sent at `acquired`, until it is lost.
     pub(super) async fn run(mut self, acquired: Instant) -> LeaseLoss {
         let LeaseTimings { renew_interval: renew, renew_deadline: give_up, .. } = self.terms;
         let (mut next, mut end) = (acquired + renew, acquired + give_up);
         loop {
             sleep_until(next.min(end)).await;
             let now = Instant::now();
-            // An answer may have come late, and told of a renewal that is over by now.
+            // A late answer may confirm a renewal that has expired by now.
             if now >= end {
                 return LeaseLoss::Expired(give_up);
             }
@@ -69,8 +68,8 @@ impl LeaseRenewer {
         }
     }
 
-    /// Writes the lease anew, also if it was deleted. Where somebody changed it, looks at it first:
-    /// this may have been a request of ours whose answer was lost.
+    /// Writes the lease again, also if it was deleted. After a conflict, reads it first: the change
+    /// may be an earlier request of ours whose answer was lost.
     async fn renew(&mut self) -> Result<Renewal, RequestError> {
         for _ in 0..MAX_CONFLICTS {
             let sent = Instant::now();

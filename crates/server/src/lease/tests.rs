@@ -32,7 +32,7 @@ fn lease_is_acquired_only_if_missing_free_own_or_expired() {
         (Some(of("them")), 19, wait("them", 1)),
         (Some(of("them")), 20, silent(20)),
         (Some(of("them")), 900, silent(900)),
-        // How long it lasts is not said, or nonsense: as long as ours.
+        // Missing or invalid duration: the same as ours.
         (Some(json!({"holderIdentity": "them"})), 14, wait("them", 1)),
         (Some(json!({"holderIdentity": "them"})), 15, silent(15)),
         (Some(json!({"holderIdentity": "them", "leaseDurationSeconds": -1})), 1, wait("them", 14)),
@@ -70,7 +70,7 @@ fn expiry_counts_from_the_first_observation_of_a_version() {
         (5, Some(version("7")), 0),
         (6, Some(version("8")), 6),
         (9, Some(version("8")), 6),
-        // Versions are not numbers to us; another is another.
+        // Versions are opaque, and only compared for equality.
         (10, Some(version("7")), 10),
         (11, None, 11),
         (12, Some(version("7")), 12),
@@ -120,7 +120,7 @@ fn own_lease_is_kept_until_another_server_has_held_it() {
         (Some(of("them", acquired, 3)), lost(LeaseLoss::HeldByOther("them".to_owned()))),
         (Some(of("them", later, 4)), lost(LeaseLoss::HeldByOther("them".to_owned()))),
         (Some(of("us", acquired, 4)), lost(LeaseLoss::SameIdentity)),
-        // Deleted, and taken by a namesake that begins to count anew.
+        // Deleted, and acquired by a server of the same identity that counts from the beginning.
         (Some(of("us", later, 3)), lost(LeaseLoss::SameIdentity)),
     ] {
         assert_eq!(ownership(found.as_ref(), &own_term), expected, "{found:?}");

@@ -1,12 +1,13 @@
-//! Credentials of locations as private files, since plugins take them as a path.
+//! Credentials of locations as private files, since plugins accept them as a path.
 //!
-//! A file is named by its location and a hash over its content, so that whoever compares two paths
-//! compares the credentials. The hash is salted: a path may be seen in an error, and must not help
-//! to guess. The last two files of a location are kept, since work that began with the ones before
-//! may have to start its plugin again.
+//! A file is named after its location and a hash over its content, so that comparing two paths
+//! compares the credentials. The hash is salted: a path may appear in an error, and must not help
+//! to guess the content. The last two files of a location are kept, since work that started with
+//! the previous one may have to restart its plugin.
 //!
-//! A server that is killed leaves its folder behind. So each folder has a lock that the kernel drops with its owner, and
-//! the next server removes folders whose lock nobody holds. A folder has its final name only when it is locked.
+//! A killed server leaves its directory behind. So each directory has a lock that the kernel
+//! releases with its owner, and the next server removes directories with a free lock. A directory
+//! gets its final name only after it is locked.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -17,28 +18,28 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest as _, Sha256};
 
-/// What the names of folders begin with, and while they are not locked yet.
+/// Prefixes of directory names: final, and before the lock is held.
 const PREFIX: &str = "bowline-credentials-";
 const UNLOCKED_PREFIX: &str = ".bowline-credentials-";
-/// The file in a folder that its owner has locked.
+/// File in a directory that its owner has locked.
 const LOCK: &str = ".lock";
-/// How many entries of the folder for private files are looked at.
+/// Maximum number of entries of the scratch directory to check.
 const MAX_ENTRIES: usize = 100_000;
-/// How many files are kept for each location.
+/// Number of files to keep per location.
 const FILES_KEPT: usize = 2;
-/// How many digits of the hash are in a name: enough that no two credentials meet.
+/// Number of digits of the hash in a name: enough to exclude collisions.
 const HASH_DIGITS: usize = 32;
 
-/// What the names of VolumeSnapshotLocations begin with here, since a storage location may have the same.
-/// No object can be called so.
+/// Prefix of VolumeSnapshotLocations, since a storage location may have the same name. No object
+/// can have a name with it.
 const SNAPSHOT_LOCATION_PREFIX: &str = "_snapshots-";
 
-/// A VolumeSnapshotLocation among locations. Its files are kept as long as the server runs.
+/// Key of a VolumeSnapshotLocation among locations. Its files are kept as long as the server runs.
 pub(super) fn snapshot_location_key(location: &str) -> String {
     format!("{SNAPSHOT_LOCATION_PREFIX}{location}")
 }
 
-/// A private folder that goes away with this. Its lock says that its owner lives.
+/// Private directory, removed on drop. Its lock shows that its owner lives.
 #[derive(Debug)]
 struct LockedFolder {
     path: PathBuf,
@@ -59,10 +60,10 @@ impl LockedFolder {
         lock.try_lock()?;
         let name = folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         let name = name.trim_start_matches(UNLOCKED_PREFIX);
-        // The part behind the prefix is random, so that nothing else has this name.
+        // The part after the prefix is random, so the name is unique.
         let path = parent.join(format!("{PREFIX}{name}"));
         std::fs::rename(folder.path(), &path)?;
-        // It is not there under its old name.
+        // The old name no longer exists.
         let _ = folder.keep();
         Ok(Self { path, _lock: lock })
     }
@@ -76,7 +77,7 @@ impl Drop for LockedFolder {
     }
 }
 
-/// Removes the folders of servers of the same user that have ended without doing so.
+/// Removes the directories of killed servers of the same user.
 fn remove_leftovers(parent: &Path, user: u32) -> io::Result<()> {
     for entry in std::fs::read_dir(parent)?.take(MAX_ENTRIES).flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -91,7 +92,7 @@ fn remove_leftovers(parent: &Path, user: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a folder if it is of this user and its owner is gone. Says whether it did.
+/// Removes a directory if it belongs to this user and its owner is gone. Returns true if it did.
 fn remove_leftover(folder: &Path, user: u32) -> io::Result<bool> {
     let metadata = folder.symlink_metadata()?;
     if !metadata.is_dir() || metadata.uid() != user {
@@ -99,7 +100,7 @@ fn remove_leftover(folder: &Path, user: u32) -> io::Result<bool> {
     }
     let lock = match OpenOptions::new().write(true).open(folder.join(LOCK)) {
         Ok(lock) => lock,
-        // Somebody else has just removed it, or it is of a version that had no locks.
+        // Removed by another server just now, or left by a version without locks.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
@@ -110,12 +111,12 @@ fn remove_leftover(folder: &Path, user: u32) -> io::Result<bool> {
     }
 }
 
-/// The files, in a private folder that goes away with this.
+/// Credential files in a private directory, removed on drop.
 #[derive(Debug)]
 pub(super) struct CredentialFiles {
     folder: LockedFolder,
     salt: [u8; 32],
-    /// For each location its files, the newest last.
+    /// Files of each location, the newest last.
     files: Mutex<HashMap<String, Vec<PathBuf>>>,
 }
 
@@ -128,7 +129,7 @@ impl CredentialFiles {
         Ok(Self { folder, salt, files: Mutex::default() })
     }
 
-    /// The file with these credentials of a location, written unless it is there.
+    /// Path of the file with these credentials of a location; writes it unless it exists.
     pub(super) fn write(&self, location: &str, credentials: &[u8]) -> io::Result<PathBuf> {
         let hash = Sha256::new().chain_update(self.salt).chain_update(credentials).finalize();
         let name = format!("{location}-{}", &hex::encode(hash)[..HASH_DIGITS]);
@@ -166,7 +167,7 @@ impl CredentialFiles {
     }
 }
 
-/// Whoever finds the file finds all of it, and nobody else can read it.
+/// Writes a file that only this user can read, and that is never visible with partial content.
 fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
     let part = path.with_added_extension("part");
     match std::fs::remove_file(&part) {
@@ -246,12 +247,12 @@ mod tests {
     fn startup_removes_credentials_of_killed_servers_only() {
         let (parent, running) = files();
         let running_file = running.write("default", b"a").unwrap();
-        // What is left of one that was killed: all but the lock, which the kernel drops.
+        // Leftovers of a killed server: everything but the lock, which the kernel releases.
         let killed = parent.path().join("bowline-credentials-killed");
         std::fs::create_dir(&killed).unwrap();
         std::fs::write(killed.join(LOCK), "").unwrap();
         std::fs::write(killed.join("default-00"), "hunter2").unwrap();
-        // Others have such names, too, and may be about to lock theirs.
+        // Other servers use such names, too, and may be about to lock theirs.
         let foreign = parent.path().join("bowline-credentials-file");
         std::fs::write(&foreign, "").unwrap();
         let starting = parent.path().join(".bowline-credentials-new");

@@ -1,4 +1,4 @@
-//! From events to lines, and where the lines go.
+//! Formats events as lines, and routes the lines.
 
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
@@ -15,16 +15,16 @@ use super::line::{FieldCollector, Fields, LogLine};
 use super::run_log::AttachedLog;
 use super::{Format, Options};
 
-/// What our crates are called; others are heard only when they warn.
+/// Prefix of our crates; events of other crates are logged only from warnings on.
 const OWN_CRATES_PREFIX: &str = "bowline";
 
-/// Writes each event as a line to `out`, and to the log of the run in whose span it happens.
+/// Writes each event as a line to `out`, and to the log of the run in whose span it occurs.
 pub(super) struct LogLayer {
     options: Options,
     out: Mutex<Box<dyn Write + Send>>,
 }
 
-/// The fields of a span, kept with it.
+/// Fields of a span, stored as its extension.
 struct SpanFields(Fields);
 
 impl LogLayer {
@@ -35,7 +35,7 @@ impl LogLayer {
     fn should_log(&self, metadata: &Metadata<'_>) -> bool {
         let is_ours = metadata.target().starts_with(OWN_CRATES_PREFIX);
         let threshold = match (is_ours, metadata.is_span()) {
-            // A span carries a run's log and fields, however quiet the server is.
+            // A span carries the log and fields of a run, whatever the level of the server's log.
             (true, true) => self.options.level.0.max(LevelFilter::INFO),
             (true, false) => self.options.level.0,
             (false, true) => return false,
@@ -83,7 +83,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
         for span in context.event_scope(event).into_iter().flatten() {
             let extensions = span.extensions();
             if let Some(SpanFields(fields)) = extensions.get() {
-                // What is said nearer to the event counts. Some is said to collectors of traces.
+                // Fields of inner spans take precedence. Some fields are only for collectors of
+                // traces.
                 for (name, value) in fields.iter().filter(|(name, _)| !name.starts_with("otel.")) {
                     line.fields.entry(name.clone()).or_insert_with(|| value.clone());
                 }
@@ -91,7 +92,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             if run.is_none()
                 && let Some(AttachedLog(log)) = extensions.get()
             {
-                // Spans further out are the server's, and say nothing about the run.
+                // Outer spans are the server's, and do not concern the run.
                 log.add(line.text().as_bytes());
                 run = Some(());
             }
@@ -100,7 +101,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for LogLayer {
             Format::Text => line.text(),
             Format::Json => line.json(),
         };
-        // There is nowhere to tell that standard error is gone.
+        // A failure of standard error cannot be reported anywhere.
         let _ = self.out.lock().unwrap_or_else(PoisonError::into_inner).write_all(text.as_bytes());
     }
 }

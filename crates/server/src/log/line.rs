@@ -1,4 +1,4 @@
-//! One line of a log, as logrus writes it.
+//! One line of a log, in the format of logrus.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
-/// The longest message or value of a field, in bytes.
+/// Maximum length of a message or field value, in bytes.
 const MAX_FIELD_BYTES: usize = 32 << 10;
-/// The names that a line has anyway. logrus gives fields of the same name another one.
+/// Names that every line has. logrus renames fields of the same name.
 const RESERVED: [&str; 3] = ["level", "msg", "time"];
 
-/// Fields by their names, in order.
+/// Fields by name, in order.
 pub(super) type Fields = BTreeMap<String, Value>;
 
-/// What a line says.
+/// Contents of a line.
 #[derive(Debug)]
 pub(super) struct LogLine {
     pub(super) time: Timestamp,
@@ -26,7 +26,7 @@ pub(super) struct LogLine {
 }
 
 impl LogLine {
-    /// `time="…" level=info msg="…" key=value`, and the line feed.
+    /// `time="…" level=info msg="…" key=value`, with the line feed.
     pub(super) fn text(&self) -> String {
         let mut line = format!("time=\"{}\" level={}", self.time(), level_name(self.level));
         push_field(&mut line, "msg", &self.message);
@@ -40,7 +40,7 @@ impl LogLine {
         line
     }
 
-    /// `{"level":"info","msg":"…","time":"…"}`, and the line feed.
+    /// `{"level":"info","msg":"…","time":"…"}`, with the line feed.
     pub(super) fn json(&self) -> String {
         let own = [
             ("level", json!(level_name(self.level))),
@@ -52,7 +52,7 @@ impl LogLine {
         format!("{}\n", json!(line))
     }
 
-    /// The time as Go's RFC 3339 has it, to the second.
+    /// Time in Go's RFC 3339 format, to the second.
     fn time(&self) -> String {
         self.time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
@@ -80,7 +80,7 @@ fn push_field(line: &mut String, name: &str, value: &str) {
     }
 }
 
-/// A text in quotes, in one line of harmless characters, as Go's `%q`.
+/// Quotes a text, in one line of harmless characters, like Go's `%q`.
 fn quote(line: &mut String, text: &str) {
     line.push('"');
     for c in text.chars() {
@@ -99,7 +99,7 @@ fn quote(line: &mut String, text: &str) {
     line.push('"');
 }
 
-/// Collects what an event or span says.
+/// Collects the fields of an event or span.
 #[derive(Debug, Default)]
 pub(super) struct FieldCollector {
     pub(super) message: String,
@@ -110,7 +110,7 @@ impl FieldCollector {
     fn add(&mut self, field: &Field, value: Value) {
         match (field.name(), value) {
             ("message", Value::String(text)) => self.message = text,
-            // What a plugin said beside its message comes as one text of JSON.
+            // Fields of a plugin's message arrive as one JSON text.
             ("fields", Value::String(text)) => self.add_all(&text),
             (name, value) => drop(self.fields.insert(field_name(name), value)),
         }
@@ -125,15 +125,14 @@ impl FieldCollector {
     }
 }
 
-/// The name that a field gets.
+/// Name of a field in the line.
 fn field_name(name: &str) -> String {
-    // What a plugin calls its fields is its own business, but a line must stay one.
+    // Plugins choose the names of their fields freely, but a line must stay one line.
     let word = |c: char| if c.is_alphanumeric() || "-._/@".contains(c) { c } else { '_' };
     let name: String = name.chars().take(100).map(word).collect();
     if RESERVED.contains(&name.as_str()) { format!("fields.{name}") } else { name }
 }
 
-/// Cuts a text to what fits.
 fn truncated_field(text: &str) -> String {
     if text.len() <= MAX_FIELD_BYTES {
         return text.to_owned();

@@ -1,4 +1,4 @@
-//! The log of one backup or restore, kept compressed until it is written to the bucket.
+//! Log of one backup or restore, kept compressed until it is written to the bucket.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,25 +13,25 @@ use tracing_subscriber::registry::LookupSpan as _;
 use super::line::{Fields, LogLine};
 use bowline_store::encode;
 
-/// The most that a log may take, compressed. Some ten times that in lines.
+/// Maximum compressed size of a log. The lines take about ten times as much.
 const MAX_COMPRESSED_BYTES: usize = 32 << 20;
 
-/// The log of one run. Clones are the same log.
+/// Log of one run. Clones share it.
 ///
-/// It is a valid gzip file at any time: [`snapshot`](Self::snapshot) ends the member that is being
-/// written and lets the next line begin another. Beyond a limit one line says that it was cut, and
-/// no more is taken.
+/// The log is a valid gzip file at any time: [`snapshot`](Self::snapshot) ends the current gzip
+/// member, and the next line starts another. At the size limit a last line says that the log is
+/// truncated, and further lines are dropped.
 #[derive(Clone, Debug)]
 pub struct RunLog(Arc<Mutex<LogBuffer>>);
 
-/// Kept with the span that carries the log.
+/// Extension of the span that carries the log.
 pub(super) struct AttachedLog(pub(super) RunLog);
 
 #[derive(Debug)]
 struct LogBuffer {
-    /// Members that are written.
+    /// Finished gzip members.
     done: Vec<u8>,
-    /// The member that is being written.
+    /// Current gzip member.
     open: Option<GzEncoder<Vec<u8>>>,
     limit: usize,
     state: LogState,
@@ -51,20 +51,20 @@ impl Default for RunLog {
 }
 
 impl RunLog {
-    /// An empty log.
+    /// Empty log.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty log that may take so many bytes, compressed, and a little more.
+    /// Empty log with a limit on its compressed size, which it may exceed a little.
     pub fn with_limit(limit: usize) -> Self {
         let buffer = LogBuffer { done: Vec::new(), open: None, limit, state: LogState::Open };
         Self(Arc::new(Mutex::new(buffer)))
     }
 
-    /// Lets a span carry this log: what happens in it, and in spans within it, is in the log.
+    /// Attaches this log to a span: events in it, and in its child spans, are written to the log.
     ///
-    /// Nothing happens where events are not logged by [`super::init`] or [`super::subscriber`].
+    /// Has no effect unless events are logged by [`super::init`] or [`super::subscriber`].
     pub fn attach(&self, span: Span) -> Span {
         span.with_subscriber(|(id, dispatch)| {
             let registry = dispatch.downcast_ref::<Registry>();
@@ -75,20 +75,20 @@ impl RunLog {
         span
     }
 
-    /// Lets the log begin with what was logged elsewhere, which is a gzip file.
+    /// Prepends an earlier log, which is a gzip file.
     pub fn prepend(&self, earlier: &[u8]) {
         let mut buffer = self.buffer();
         buffer.done.splice(0..0, earlier.iter().copied());
     }
 
-    /// The log up to now, as a gzip file.
+    /// Log up to now, as a gzip file.
     pub fn snapshot(&self) -> Bytes {
         let mut buffer = self.buffer();
         buffer.end_member();
         Bytes::copy_from_slice(&buffer.done)
     }
 
-    /// The whole log, as a gzip file. What is logged afterwards is not in it, nor anywhere else.
+    /// Whole log, as a gzip file. Later lines are lost.
     pub fn finish(&self) -> Bytes {
         let mut buffer = self.buffer();
         buffer.end_member();
@@ -111,7 +111,7 @@ impl LogBuffer {
             return;
         }
         let open = self.open.get_or_insert_with(|| encode::gzip(Vec::new()));
-        // Memory does not refuse.
+        // Writes to memory do not fail.
         let _ = open.write_all(line);
         if self.done.len() + open.get_ref().len() > self.limit {
             let message = "the log is cut here: it is longer than what is kept".to_owned();
@@ -126,8 +126,8 @@ impl LogBuffer {
         }
     }
 
-    /// Ends the member that is being written; an empty one if there is none at all, since an empty
-    /// file is no gzip.
+    /// Ends the current gzip member; adds an empty one if there is none at all, since an empty file
+    /// is no gzip file.
     fn end_member(&mut self) {
         if self.open.is_none() && !self.done.is_empty() {
             return;

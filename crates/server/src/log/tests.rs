@@ -5,7 +5,7 @@ use flate2::read::MultiGzDecoder;
 
 use super::*;
 
-/// Somewhere to write to and to look at.
+/// Shared output to write to and to inspect.
 #[derive(Clone, Default)]
 struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
@@ -32,7 +32,7 @@ fn gunzip(gzip: &[u8]) -> String {
     text
 }
 
-/// What is written while something happens, at a level and in a format.
+/// Output of a closure, at a level and in a format.
 fn log_output(level: &str, format: &str, happens: impl FnOnce()) -> String {
     let paper = SharedBuffer::default();
     let options = Options { level: level.parse().unwrap(), format: format.parse().unwrap() };
@@ -40,7 +40,7 @@ fn log_output(level: &str, format: &str, happens: impl FnOnce()) -> String {
     paper.text()
 }
 
-/// Lines without their times, which are told apart by nothing else.
+/// Lines without their times.
 fn without_times(text: &str) -> Vec<String> {
     let line = |line: &str| {
         let (time, rest) = line.strip_prefix("time=\"").unwrap().split_once('"').unwrap();

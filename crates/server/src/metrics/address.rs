@@ -1,4 +1,4 @@
-//! What `--metrics-address` can be.
+//! Values of `--metrics-address`.
 
 use std::fmt;
 use std::io;
@@ -7,19 +7,19 @@ use std::str::FromStr;
 
 use tokio::net::TcpListener;
 
-/// Where metrics are served, as Go spells it.
+/// Listen address of metrics, in Go's syntax.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Address {
-    /// Nowhere: `0`, or nothing.
+    /// None: `0`, or empty.
     #[default]
     Off,
-    /// At this port of all addresses: `:8085`.
+    /// This port on all interfaces: `:8085`.
     AllInterfaces(u16),
-    /// At one address: `127.0.0.1:8085`.
+    /// One address: `127.0.0.1:8085`.
     At(SocketAddr),
 }
 
-/// A text that is no address.
+/// Invalid address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected IP:PORT, :PORT for all addresses, or 0 for none, not `{0}`")]
 pub struct InvalidAddress(String);
@@ -33,7 +33,7 @@ impl FromStr for Address {
             return Ok(Self::Off);
         }
         match text.strip_prefix(':') {
-            // A number alone may have a sign, which is none of a port.
+            // The number parser accepts a sign, which a port cannot have.
             Some(port) if port.starts_with(|c: char| c.is_ascii_digit()) => {
                 port.parse().map(Self::AllInterfaces).map_err(|_| invalid())
             }
@@ -54,12 +54,12 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// Takes the address; none if there is none to take.
+    /// Binds the address; `None` if there is none.
     pub(super) async fn listen(self) -> io::Result<Option<TcpListener>> {
         match self {
             Self::Off => Ok(None),
             Self::At(address) => TcpListener::bind(address).await.map(Some),
-            // Both families, where the machine has both.
+            // IPv4 and IPv6, if the machine has both.
             Self::AllInterfaces(port) => {
                 match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
                     Err(error) if is_ipv6_unavailable(&error) => {
@@ -72,7 +72,7 @@ impl Address {
     }
 }
 
-/// Whether there is no IPv6 here, rather than no such port.
+/// True if the machine has no IPv6, as opposed to an unavailable port.
 fn is_ipv6_unavailable(error: &io::Error) -> bool {
     !matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied)
 }

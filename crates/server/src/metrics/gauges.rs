@@ -1,5 +1,5 @@
-//! What the resources of a namespace say, as numbers. Nothing here is remembered, so that a server that
-//! has just started, or taken over from another, tells the same as the one before it.
+//! Gauges computed from the resources of a namespace. No state is kept, so a server that has just
+//! started or become active shows the same values as its predecessor.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use kube::runtime::reflector::Store;
 use crate::run_state::{RunState, TerminalPhase};
 
 const DAY: Duration = Duration::from_hours(24);
-/// How many times of one day are looked at for the longest pause of a Schedule: one for each minute.
+/// Number of times of one day to search for the longest interval of a Schedule: one per minute.
 const MAX_TIMES_PER_DAY: usize = 24 * 60;
-/// How many days with times are looked at after that one: a week, and one more.
+/// Number of further days with times to search: a week, and one more.
 const SEARCHED_DAYS: usize = 8;
-/// What is farther away, before or after, is not looked at.
+/// Limit of the search, before and after now.
 const SEARCH_HORIZON: Duration = Duration::from_hours(24 * 400);
 
 /// Objects of a kind that a controller watches.
@@ -34,7 +34,7 @@ pub(crate) enum ObjectSource {
     Locations(Store<BackupStorageLocation>),
 }
 
-/// What controllers watch. A server that waits for its turn watches nothing.
+/// Objects that controllers watch. A standby server watches none.
 #[derive(Debug, Default)]
 pub(super) struct ObjectSources {
     backups: Option<Store<Backup>>,
@@ -43,7 +43,7 @@ pub(super) struct ObjectSources {
     locations: Option<Store<BackupStorageLocation>>,
 }
 
-/// All objects that gauges are made of.
+/// All objects that gauges are computed from.
 #[derive(Debug, Default)]
 pub(super) struct ObservedObjects {
     pub(super) backups: Vec<Arc<Backup>>,
@@ -62,7 +62,7 @@ impl ObjectSources {
         }
     }
 
-    /// What there is. None before all has been listed: half of it would be a lie.
+    /// Current objects. `None` before all kinds have been listed: partial values would be wrong.
     pub(super) fn snapshot(&self) -> Option<ObservedObjects> {
         Some(ObservedObjects {
             backups: ready_state(self.backups.as_ref()?)?,
@@ -81,33 +81,33 @@ where
     is_ready.then(|| store.state())
 }
 
-/// What is told of all objects.
+/// Gauges of all objects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Gauges {
     pub(super) backups: usize,
     pub(super) restores: usize,
-    /// By the label of backups. Those of no Schedule are there always; a Schedule that is gone is not,
-    /// though it may have left backups.
+    /// Gauges by the Schedule label of backups. Those of no Schedule always exist; a deleted
+    /// Schedule has none, although it may have left backups.
     pub(super) schedules: BTreeMap<String, ScheduleGauges>,
-    /// Whether each location can be used; those that nobody has looked at are not there.
+    /// Availability of each location; without those that have not been validated.
     pub(super) locations: BTreeMap<String, bool>,
-    /// Whether the backups of each were brought into the cluster when that was last tried.
+    /// Success of the last synchronization of each location.
     pub(super) synced: BTreeMap<String, bool>,
 }
 
-/// What is told of the backups of a Schedule.
+/// Gauges of the backups of a Schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ScheduleGauges {
-    /// Whether the last one that ended was completed. True if there is none, as in Velero.
+    /// True if the last backup that ended was completed. True if there is none, as in Velero.
     pub(super) last_succeeded: bool,
-    /// When the last one was completed, if one was.
+    /// Time of the last completed backup.
     pub(super) last_success: Option<Timestamp>,
-    /// How many items the last one that ran has, and how many errors.
+    /// Number of items and of errors of the last backup that ran.
     pub(super) items: i64,
     pub(super) errors: i64,
-    /// The longest pause between two of its times, if it has any to come.
+    /// Longest interval between two of its times, if there are times to come.
     pub(super) interval: Option<Duration>,
-    /// Since when there is this Schedule.
+    /// Creation time of the Schedule.
     pub(super) created: Option<Timestamp>,
 }
 
@@ -124,12 +124,13 @@ impl Default for ScheduleGauges {
     }
 }
 
-/// For so long the longest pause of a Schedule is remembered.
+/// Time for which the longest interval of a Schedule is cached.
 const INTERVAL_TTL: Duration = Duration::from_mins(10);
-/// For so many Schedules it is told.
+/// Maximum number of Schedules with this gauge.
 const INTERVALS_MAX: usize = 1024;
 
-/// The longest pauses of Schedules. To find one out takes up to a thousand searches, and is asked for with every scrape.
+/// Longest intervals of Schedules. Each takes up to a thousand searches to compute, and is needed
+/// at every scrape.
 #[derive(Debug, Default)]
 pub(super) struct Intervals(HashMap<String, Interval>);
 
@@ -169,7 +170,7 @@ impl Intervals {
     }
 }
 
-/// What objects say at a time.
+/// Gauges of objects at a given time.
 pub(super) fn compute_gauges(
     objects: &ObservedObjects,
     intervals: &mut Intervals,
@@ -186,7 +187,8 @@ pub(super) fn compute_gauges(
     }
     let mut ended: Vec<_> =
         objects.backups.iter().filter_map(|one| Some((end_of(one)?, one))).collect();
-    // Of two that ended in the same second, scheduled ones are called after their times.
+    // Scheduled backups are named after their times, which orders those that ended in the same
+    // second.
     ended.sort_by_key(|((at, _), backup)| (*at, backup.name_any()));
     for ((at, end), backup) in ended {
         let Some(schedule_gauges) = schedules.get_mut(schedule_of(backup)) else { continue };
@@ -219,19 +221,20 @@ pub(super) fn compute_gauges(
     }
 }
 
-/// Whether the backups of a location were brought into the cluster when that was last tried.
+/// Success of the last synchronization of a location.
 fn sync_state(location: &BackupStorageLocation) -> Option<(String, bool)> {
     let mut conditions = location.status.as_ref()?.conditions.iter();
     let synced = conditions.find(|condition| condition.type_ == SYNCED)?;
     Some((location.name_any(), synced.status == "True"))
 }
 
-/// The Schedule that made a backup, as it is labelled; empty for none.
+/// Schedule of a backup, from its label; empty for none.
 pub(super) fn schedule_of(backup: &Backup) -> &str {
     backup.labels().get(label::SCHEDULE_NAME).map_or("", String::as_str)
 }
 
-/// How a backup ended, and when. One that was refused never began, so that it has only been created.
+/// Final phase of a backup, and its time. A refused backup never started, so it only has a creation
+/// time.
 fn end_of(backup: &Backup) -> Option<(Option<Timestamp>, TerminalPhase)> {
     let status = backup.status.as_ref()?;
     let RunState::Ended(end) = RunState::from(status.phase.as_ref()) else { return None };
@@ -240,8 +243,8 @@ fn end_of(backup: &Backup) -> Option<(Option<Timestamp>, TerminalPhase)> {
     Some((at.map(|at| at.0), end))
 }
 
-/// The longest pause between the time that has passed and those of more than a week to come. The one that
-/// goes on is among them: who asks in the evening is told of the night.
+/// Longest interval between the last time that has passed and those of more than a week to come.
+/// The current interval is included: a scrape in the evening sees the interval over night.
 fn longest_interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Option<Duration> {
     if schedule.spec.paused {
         return None;
@@ -257,7 +260,7 @@ fn longest_interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Op
         longest = longest.max(Duration::try_from(next.duration_since(from)).ok());
         Some(next)
     };
-    // One day, time by time. All days that have times have the same ones.
+    // One day, time by time. All days with times have the same times.
     let day = last.checked_add(DAY).ok()?;
     for _ in 0..MAX_TIMES_PER_DAY {
         let Some(next) = pause(last) else { return longest };
@@ -266,8 +269,8 @@ fn longest_interval(schedule: &Schedule, local: &TimeZone, now: Timestamp) -> Op
             break;
         }
     }
-    // So only pauses of more than a day can be longer, and of those at most one begins within a day: after
-    // its last time.
+    // So only intervals of more than a day can be longer, and at most one of those starts within a
+    // day: after its last time.
     for _ in 0..SEARCHED_DAYS {
         if last > far {
             break;

@@ -1,4 +1,4 @@
-//! The values of labels. Each comes from a closed set, so that nobody can make series without end.
+//! Label values. Each comes from a closed set, so that the number of series is bounded.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,19 +7,19 @@ use bowline_engine::operation::{Operation, State};
 use bowline_plugin::{Class, Error, Name};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 
-/// How many plugins are told by their names. The rest is one.
+/// Maximum number of plugins with their own label. All others share one.
 const MAX_PLUGIN_NAMES: usize = 64;
-/// How long a name may be, in bytes.
+/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 128;
-/// What the rest is called. It is no name of a plugin, which would have a slash.
+/// Shared label of the other plugins. No plugin has this name, since plugin names contain a slash.
 const OTHER: &str = "other";
 
-/// How many schedules are told by their names. The rest is one.
+/// Maximum number of schedules with their own label. All others share one.
 const MAX_SCHEDULE_NAMES: usize = 1024;
-/// What the rest of the schedules is called. No schedule can be called so.
+/// Shared label of the other schedules. No schedule can have this name.
 pub(super) const OTHER_SCHEDULES: &str = "(other)";
 
-/// What kind of run it is.
+/// Kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RunKind {
     /// A backup.
@@ -37,20 +37,20 @@ impl RunKind {
     }
 }
 
-/// Declares the methods of plugins, under the names that they have on the wire.
+/// Declares the methods of plugins, by their names on the wire.
 macro_rules! methods {
     ($($method:ident)+) => {
-        /// What a plugin was asked.
+        /// Method of a plugin.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each is the method of that name")]
         pub enum Method {
             $($method,)+
-            /// One that is not named here.
+            /// Any other method.
             Other,
         }
 
         impl Method {
-            /// The method with a name on the wire.
+            /// Method with this name on the wire.
             pub fn named(name: &str) -> Self {
                 match name {
                     $(stringify!($method) => Self::$method,)+
@@ -76,17 +76,17 @@ methods! {
     UploadSnapshot
 }
 
-/// What came of a call.
+/// Outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallOutcome {
-    /// An answer.
+    /// Success.
     Ok,
-    /// An error of this class.
+    /// Error of this class.
     Failed(Class),
 }
 
 impl CallOutcome {
-    /// What a result means.
+    /// Outcome of a result.
     pub fn of<T>(result: &Result<T, Error>) -> Self {
         match result {
             Ok(_) => Self::Ok,
@@ -105,7 +105,7 @@ impl CallOutcome {
     }
 }
 
-/// Lets types be labels that have their texts.
+/// Implements label values for types that have texts.
 macro_rules! label_values {
     ($($type:ident)+) => {
         $(impl EncodeLabelValue for $type {
@@ -118,7 +118,7 @@ macro_rules! label_values {
 
 label_values! { RunKind Method CallOutcome }
 
-/// A kind of operations and the plugin that does them.
+/// Kind of operations, and their plugin.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
 pub(super) struct OperationGroup {
     kind: &'static str,
@@ -158,45 +158,45 @@ pub(super) struct CallLabels {
     pub(super) outcome: CallOutcome,
 }
 
-/// Backups of a schedule, as Velero labels them; of none if it is empty.
+/// Backups of a schedule, with Velero's label; empty for no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct ScheduleLabels {
     pub(super) schedule: Arc<str>,
 }
 
-/// Runs of a kind with an end.
+/// Runs of a kind with an outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct RunLabels {
     pub(super) kind: RunKind,
     pub(super) phase: &'static str,
 }
 
-/// The plugins or schedules that are told by their names: the first ones that were met.
+/// Plugins or schedules with their own label: the first ones seen.
 #[derive(Debug, Default)]
 pub(super) struct BoundedNames(Mutex<BTreeSet<Arc<str>>>);
 
 impl BoundedNames {
-    /// What a plugin is called. It is called so for as long as the process runs.
+    /// Label of a plugin. It stays the same for as long as the process runs.
     pub(super) fn plugin_label(&self, plugin: &Name) -> Arc<str> {
         self.bounded(MAX_PLUGIN_NAMES, plugin.as_str(), OTHER)
     }
 
-    /// What a schedule is called, likewise.
+    /// Label of a schedule, likewise.
     pub(super) fn schedule_label(&self, schedule: &str) -> Arc<str> {
         self.bounded(MAX_SCHEDULE_NAMES, schedule, OTHER_SCHEDULES)
     }
 
-    /// The same, unless it is one of the rest.
+    /// Label of a schedule, unless it is the shared one.
     pub(super) fn own_schedule_label(&self, schedule: &str) -> Option<Arc<str>> {
         Some(self.schedule_label(schedule)).filter(|label| **label == *schedule)
     }
 
-    /// All that are known.
+    /// All known names.
     pub(super) fn all(&self) -> Vec<Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// Makes room for another in place of this one.
+    /// Removes a name, which makes room for another.
     pub(super) fn remove(&self, name: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }

@@ -1,9 +1,10 @@
-//! `GET /metrics`, `/healthz` and `/readyz`, for Prometheus and the kubelet. Nothing else is answered.
+//! `GET /metrics`, `/healthz` and `/readyz`, for Prometheus and the kubelet. Nothing else is
+//! answered.
 //!
 //! # Limits
-//! A connection is for one request and a short time. Only so many are open at a time; when one more
-//! comes, the oldest is cut off. So nobody can keep the kubelet waiting, which would restart a server
-//! that is well, by holding connections.
+//! A connection serves one request and lives for a short time. The number of open connections is
+//! limited; one more closes the oldest. So a client that holds connections cannot block the
+//! kubelet, which would restart a healthy server.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,21 +28,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Address, Metrics};
 
-/// How many connections are open at a time.
+/// Maximum number of open connections.
 const MAX_CONNECTIONS: usize = 32;
-/// The most that a request may be long.
+/// Maximum length of a request.
 const REQUEST_MAX: usize = 16 << 10;
-/// How long answers under way may take when the server is asked to stop.
+/// Time for running answers after a stop request.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// The text format that is served.
+/// Content type of the answer.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long things may take.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
-    /// Until a client has asked.
+    /// Until the request has arrived.
     request: Duration,
-    /// All of a connection.
+    /// Whole connection.
     connection: Duration,
 }
 
@@ -51,28 +51,28 @@ impl Default for Timeouts {
     }
 }
 
-/// Why metrics cannot be served.
+/// Reason why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The address cannot be had.
+    /// Unavailable listen address.
     #[error(
         "cannot serve metrics at {address}; choose another address with `--metrics-address`, or none \
          with `--metrics-address=0`"
     )]
     Bind {
-        /// The address.
+        /// Listen address.
         address: Address,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
 }
 
-/// Whether a server is ready for work. It is not until somebody says so.
+/// Readiness of a server; false until set.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
-    /// Says whether it is.
+    /// Sets the readiness.
     pub fn set(&self, is_ready: bool) {
         self.0.store(is_ready, Ordering::Relaxed);
     }
@@ -82,7 +82,7 @@ impl Readiness {
     }
 }
 
-/// A server of metrics that can be reached, and answers once it [runs](Self::run).
+/// Bound metrics server, which answers once it [runs](Self::run).
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -91,7 +91,7 @@ pub struct Server {
     limits: Timeouts,
 }
 
-/// What is told to whoever asks.
+/// State for the answers.
 #[derive(Clone, Debug)]
 struct ServedState {
     metrics: Arc<Metrics>,
@@ -99,7 +99,7 @@ struct ServedState {
 }
 
 impl Server {
-    /// Takes the address; none if nothing is to be served.
+    /// Binds the address; `None` if nothing is to be served.
     pub async fn bind(
         address: Address,
         metrics: Arc<Metrics>,
@@ -117,7 +117,7 @@ impl Server {
         Ok(bound.map(server))
     }
 
-    /// Where it is.
+    /// Bound address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -140,7 +140,8 @@ impl Server {
                     let answer = serve_connection(stream, router.clone(), self.limits);
                     open.push_back(connections.spawn(answer));
                 }
-                // No more files, say. It may pass; asking at once would only burn time.
+                // For example out of file descriptors. That may pass; an immediate retry would only
+                // burn CPU.
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(200)).await;
@@ -149,12 +150,12 @@ impl Server {
         }
         drop(self.listener);
         let ended = async { while connections.join_next().await.is_some() {} };
-        // Who has not asked by now gets no answer: the rest is dropped.
+        // Clients that have sent no request by now get no answer: their connections are dropped.
         let _ = tokio::time::timeout(SHUTDOWN_GRACE, ended).await;
     }
 }
 
-/// Forgets connections that have ended and, if there are too many still, cuts off the oldest.
+/// Removes closed connections and, if there are still too many, closes the oldest.
 fn make_room(open: &mut VecDeque<AbortHandle>) {
     open.retain(|connection| !connection.is_finished());
     if open.len() >= MAX_CONNECTIONS
@@ -173,7 +174,7 @@ fn router(state: ServedState) -> Router {
         .with_state(state)
 }
 
-/// Answers the one request of a connection.
+/// Answers the single request of a connection.
 async fn serve_connection(stream: TcpStream, router: Router, limits: Timeouts) {
     let mut server = auto::Builder::new(TokioExecutor::new()).http1_only();
     server
@@ -184,12 +185,12 @@ async fn serve_connection(stream: TcpStream, router: Router, limits: Timeouts) {
         .keep_alive(false);
     let connection =
         server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // A client that went away, or takes too long, is its own business.
+    // A client may disconnect, or be too slow; neither is an error of the server.
     let _ = tokio::time::timeout(limits.connection, connection).await;
 }
 
 async fn metrics(State(state): State<ServedState>) -> Response {
-    // With thousands of objects it takes a while, which is nobody else's.
+    // Rendering thousands of objects takes a while, and must not block other tasks.
     let rendered = tokio::task::spawn_blocking(move || state.metrics.render(Timestamp::now()));
     let Ok(rendered) = rendered.await else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
@@ -203,7 +204,7 @@ async fn metrics(State(state): State<ServedState>) -> Response {
     }
 }
 
-/// Whoever can answer is alive.
+/// A process that can answer is alive.
 async fn healthz() -> &'static str {
     "ok\n"
 }

@@ -15,7 +15,7 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// An operation for the item `item`, begun at a second.
+/// Operation for the item `item`, started at a second.
 fn operation(plugin: &str, item: &str, created: i64, state: State) -> Operation {
     let item = ResourceIdentifier { name: item.to_owned(), ..ResourceIdentifier::default() };
     let id = OperationId::new("op").unwrap();
@@ -28,7 +28,7 @@ fn failed() -> State {
     State::Failed("for this test".to_owned())
 }
 
-/// The lines of one metric, without its name and in order.
+/// Lines of one metric, without its name and in order.
 fn lines(metrics: &Metrics, metric: &str) -> Vec<String> {
     let text = metrics.render(second(NOW)).unwrap();
     let is_of = |rest: &str| rest.starts_with(['{', ' ']);
@@ -89,7 +89,7 @@ fn running_operations_are_summed_over_runs_and_drop_to_zero() {
         assert_eq!(lines(&metrics, OPERATIONS), expected);
     };
     expect([3, 1, 1]);
-    // A run replaces what it showed before.
+    // New operations of a run replace its previous ones.
     metrics.set_operations("1", &[under_way("x")]);
     expect([2, 0, 1]);
     metrics.remove_run("2");
@@ -106,7 +106,7 @@ fn ended_operation_is_counted_once() {
     metrics.set_operations("1", std::slice::from_ref(&running));
     assert!(lines(&metrics, ENDED).is_empty());
     let ended = Operation { state: State::Completed, ..running.clone() };
-    // Of a plugin that gives the same id to all, another item is another operation.
+    // If a plugin reuses one id, another item is another operation.
     let other = operation("a/b", "y", 1, failed());
     let completed = r#"{kind="item-backup",plugin="a/b",state="Completed"}"#;
     let failed = r#"{kind="item-backup",plugin="a/b",state="Failed"}"#;
@@ -185,7 +185,7 @@ fn plugin_calls_runs_and_freeze_windows_are_exported() {
         "# TYPE bowline_runs_ended counter",
         r#"bowline_runs_ended_total{kind="backup",phase="Completed"} 1"#,
         r#"bowline_runs_ended_total{kind="restore",phase="PartiallyFailed"} 1"#,
-        // Also what has not come about, so that it shows when it does.
+        // Also outcomes that have not occurred, so that the first one shows as an increase.
         r#"bowline_runs_ended_total{kind="backup",phase="Failed"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="2.5"} 0"#,
         r#"bowline_freeze_window_seconds_bucket{le="5.0"} 1"#,

@@ -1,14 +1,16 @@
-//! The metrics that Velero has, under its names and with its labels, so that dashboards and alerts that
-//! were made for it show the same here.
+//! Velero's metrics, with its names and labels, so that existing dashboards and alerts work
+//! unchanged.
 //!
-//! Those of pod volumes, data movers and repositories are not among them: there are none here.
+//! Metrics of pod volumes, data movers and repositories are not included: this server has none of
+//! these.
 //!
-//! Beside them are those of ours that are told by Schedule, too. Velero counts CSI snapshots by backup: such
-//! a series begins with what it ends with, so that no increase of it ever shows.
+//! This module also has Bowline's own metrics with a Schedule label. Velero counts CSI snapshots by
+//! backup: such a series starts with its final value, so an increase never shows.
 //!
 //! # Limits
-//! Series are told by Schedule, and those of CSI snapshots by backup as well. Only so many of both have
-//! series of their own, and those of a Schedule or Backup that is gone go with it.
+//! Series have a Schedule label, and those of CSI snapshots a backup label as well. The number of
+//! Schedules and backups with series of their own is limited, and the series of a deleted Schedule
+//! or Backup are removed.
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::fmt;
@@ -27,17 +29,17 @@ use super::gauges::{Gauges, schedule_of};
 use super::label::{BoundedNames, OTHER_SCHEDULES, ScheduleLabels};
 use crate::run_state::TerminalPhase;
 
-/// The upper bounds of the durations of backups, in seconds: 1 min to 4 h.
+/// Upper bounds of backup durations, in seconds: 1 min to 4 h.
 const BUCKETS: [f64; 9] = [60.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 10_800.0, 14_400.0];
-/// How many backups have series of their own.
+/// Maximum number of backups with series of their own.
 const MAX_BACKUP_SERIES: usize = 512;
-/// How many locations have.
+/// Maximum number of locations with series of their own.
 const MAX_LOCATION_SERIES: usize = 1024;
 
-/// Declares the counters that are told by Schedule.
+/// Declares the counters with a Schedule label.
 macro_rules! counts {
     ($($count:ident $name:literal $help:literal,)+) => {
-        /// What is counted for each Schedule.
+        /// Counter of each Schedule.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Count {
             $($count,)+
@@ -72,20 +74,20 @@ counts! {
 }
 
 impl Count {
-    /// Whether Velero has none that is told by Schedule.
+    /// True if Velero has no such counter with a Schedule label.
     fn is_bowline_only(self) -> bool {
         matches!(self, Self::CsiSnapshotAttempt | Self::CsiSnapshotFailure)
     }
 }
 
-/// What is counted for each backup with CSI snapshots, with what it is called and means.
+/// Counters of each backup with CSI snapshots: name and help text.
 const CSI_COUNTERS: [(&str, &str); 3] = [
     ("csi_snapshot_attempt", "CSI snapshots that were begun"),
     ("csi_snapshot_success", "CSI snapshots that were taken"),
     ("csi_snapshot_failure", "CSI snapshots that were not taken"),
 ];
 
-/// A backup of a Schedule. Of none if both are empty.
+/// Backup of a Schedule. Both are empty for none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 #[expect(non_snake_case, reason = "it is the name of the label")]
 struct BackupLabels {
@@ -98,14 +100,13 @@ struct LocationLabels {
     backup_location_name: String,
 }
 
-/// Gauges that are told by Schedule.
+/// Gauges with a Schedule label.
 type ScheduleGaugeFamily = Family<ScheduleLabels, Gauge>;
 
-/// What Velero has.
 #[derive(Debug)]
 pub(super) struct VeleroMetrics {
     registry: Registry,
-    /// Those that only we have.
+    /// Metrics that Velero does not have.
     bowline_registry: Registry,
     /// In the order of [`Count`].
     counts: Vec<Family<ScheduleLabels, Counter>>,
@@ -113,7 +114,7 @@ pub(super) struct VeleroMetrics {
     /// In the order of [`CSI_COUNTERS`].
     csi: [Family<BackupLabels, Counter>; 3],
     archive_sizes: ScheduleGaugeFamily,
-    /// Those that have no labels. They are not told before they are known.
+    /// Metrics without labels. They are not rendered before their values are known.
     totals: Registry,
     backups: Gauge,
     restores: Gauge,
@@ -129,13 +130,13 @@ pub(super) struct VeleroMetrics {
     served: Mutex<ServedSeries>,
 }
 
-/// What has series.
+/// Labels that have series.
 #[derive(Debug, Default)]
 struct ServedSeries {
-    /// Whether the objects have been seen.
+    /// True once the objects have been listed.
     is_known: bool,
     schedules: BTreeSet<String>,
-    /// The oldest first.
+    /// Oldest first.
     backups: VecDeque<BackupLabels>,
 }
 
@@ -208,12 +209,12 @@ impl VeleroMetrics {
             names: BoundedNames::default(),
             served: Mutex::default(),
         };
-        // From the start, so that the first one that is counted shows as an increase.
+        // From the start, so that the first count shows as an increase.
         velero.init_schedule("");
         velero
     }
 
-    /// Counts something of a Schedule, so many times.
+    /// Adds to a counter of a Schedule.
     pub(super) fn count(&self, count: Count, schedule: &str, times: i64) {
         let Ok(times) = u64::try_from(times) else { return };
         if let Some(family) = self.counts.get(count as usize) {
@@ -221,7 +222,7 @@ impl VeleroMetrics {
         }
     }
 
-    /// Counts what a backup came to.
+    /// Counts the outcome of a backup.
     pub(super) fn backup_ended(&self, backup: &Backup, status: &BackupStatus, end: TerminalPhase) {
         let schedule = schedule_of(backup);
         let count = match end {
@@ -233,7 +234,7 @@ impl VeleroMetrics {
         self.count(count, schedule, 1);
         let (Some(began), Some(ended)) = (&status.start_timestamp, &status.completion_timestamp)
         else {
-            // It never began.
+            // The backup never started.
             return;
         };
         let seconds = ended.0.duration_since(began.0).as_secs();
@@ -254,13 +255,13 @@ impl VeleroMetrics {
         }
     }
 
-    /// Notes how long the archive of a backup is, compressed.
+    /// Records the compressed size of the archive of a backup.
     pub(super) fn archive_written(&self, backup: &Backup, bytes: u64) {
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         self.archive_sizes.get_or_create(&self.labels(schedule_of(backup))).set(bytes);
     }
 
-    /// Shows what objects say in place of what they said before; nothing if that is not known.
+    /// Replaces the gauges by those of the current objects; by none if these are not known.
     pub(super) fn update_gauges(&self, gauges: Option<&Gauges>, backups: &[Arc<Backup>]) {
         let states = [&self.last_statuses, &self.last_successes, &self.items, &self.errors];
         let times = [&self.intervals, &self.creations];
@@ -274,7 +275,7 @@ impl VeleroMetrics {
         self.restores.set(count(gauges.restores));
         self.sync_series(gauges, backups);
         for (schedule, schedule_gauges) in &gauges.schedules {
-            // The rest is one, of which there is no last backup.
+            // All Schedules over the limit share one label, which has no last backup.
             let Some(schedule) = self.names.own_schedule_label(schedule) else { continue };
             let labels = ScheduleLabels { schedule };
             self.last_statuses
@@ -309,7 +310,7 @@ impl VeleroMetrics {
         if self.lock().is_known { text::encode_registry(text, &self.totals) } else { Ok(()) }
     }
 
-    /// Lets a Schedule have its counters, at zero.
+    /// Creates the counters of a Schedule, at zero.
     fn init_schedule(&self, schedule: &str) {
         let labels = self.labels(schedule);
         for family in &self.counts {
@@ -321,10 +322,10 @@ impl VeleroMetrics {
         }
     }
 
-    /// Forgets what is gone since the last time, and begins what is new.
+    /// Removes the series of objects deleted since the last call, and creates those of new ones.
     fn sync_series(&self, gauges: &Gauges, backups: &[Arc<Backup>]) {
         let mut served = self.lock();
-        // First, so that there is room for new ones.
+        // First, to make room for new ones.
         for name in self.names.all() {
             if !gauges.schedules.contains_key(&*name) {
                 let was_served = served.schedules.contains(&*name);
@@ -355,8 +356,8 @@ impl VeleroMetrics {
         });
     }
 
-    /// Takes the series of a Schedule away. What was counted for one that was gone before has not been
-    /// shown to anybody: it is counted with the rest.
+    /// Removes the series of a Schedule. Counts for a Schedule that was deleted before they were
+    /// ever rendered move to the shared label.
     fn remove_schedule(&self, schedule: Arc<str>, was_served: bool) {
         self.names.remove(&schedule);
         let labels = ScheduleLabels { schedule: Arc::clone(&schedule) };

@@ -1,24 +1,26 @@
 //! A folder as a bucket.
 //!
-//! A `filesystem` location's bucket is a folder right below the server's `--filesystem-root`, and
-//! the parts of a key are folders in it.
+//! The bucket of a `filesystem` location is a folder directly below the server's
+//! `--filesystem-root`, and the parts of a key are folders in it.
 //!
 //! # Guarantees
 //! - **Strictly beneath.** Folders are entered one by one, each relative to the one before and none
 //!   through a symbolic link. A key with a part that is empty, `.` or `..` is refused.
-//! - **Whole or not at all.** An object is written to a temporary file beside it, flushed to disk,
-//!   renamed to its name, and the folder is flushed. Whenever the process or the machine dies, the
-//!   old object or the new one is there. Temporary files are never listed. One that nobody writes any
-//!   more, by its lock and its age, is deleted when it is met: after an hour, or with the last object
-//!   of its folder after five minutes. One that is being written stays, however long that takes.
-//! - **Private.** Files and folders are the server's alone: they may hold Secrets of a whole cluster.
+//! - **All or nothing.** An object is written to a temporary file beside it, flushed to disk,
+//!   renamed to its name, and the folder is flushed. Whenever the process or the machine dies,
+//!   either the old object or the new one is there. Temporary files are never listed. A temporary
+//!   file without a writer, judged by its lock and its age, is deleted when it is encountered:
+//!   after an hour, or with the last object of its folder after five minutes. A file that is being
+//!   written stays, however long that takes.
+//! - **Private.** Only the server has access to files and folders: they may hold Secrets of a whole
+//!   cluster.
 //! - **A mount that hangs costs a few threads**, and then fails at once: see `gate.rs`.
-//! - **No replacing by accident.** [`Backend::create_object`] links the temporary file to the name,
-//!   which the file system refuses if the name is taken.
+//! - **No accidental replacement.** [`Backend::create_object`] links the temporary file to the
+//!   name, which the file system refuses if the name is taken.
 //!
 //! # Caveats
 //! - `a` and `a/b` cannot both be objects.
-//! - A name of more than 255 bytes is refused, as file systems do.
+//! - A name of more than 255 bytes is refused, as by file systems.
 
 mod error;
 mod folder;
@@ -43,26 +45,26 @@ use folder::Folder;
 use gate::BucketGate;
 use temporary::TemporaryFile;
 
-/// How often a file is touched that waits for its content.
+/// Interval at which a file that waits for content is touched.
 const TOUCH_INTERVAL: Duration = Duration::from_mins(1);
-/// How much of a file is read at a time.
+/// Number of bytes that are read at a time.
 const READ_CHUNK: usize = 256 << 10;
 
-/// Where filesystem locations lie on this server.
+/// Settings of filesystem locations on this server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What all of them lie below: `--filesystem-root`.
+    /// The folder that contains all of them: `--filesystem-root`.
     pub root: PathBuf,
-    /// How their files can be downloaded; without it they cannot.
+    /// Settings of downloads; `None` disables them.
     pub downloads: Option<Downloads>,
 }
 
-/// How links to files are made.
+/// Settings of download links.
 #[derive(Clone, Debug)]
 pub struct Downloads {
-    /// What a link begins with, up to the token: `https://host/download`.
+    /// The part of a link before the token: `https://host/download`.
     pub base_url: String,
-    /// What a link is signed with.
+    /// The key that signs links.
     pub key: SigningKey,
 }
 
@@ -73,7 +75,7 @@ pub struct Filesystem {
     permit: Permit,
 }
 
-/// Whether an object may replace another.
+/// Permission to replace an existing object.
 #[derive(Clone, Copy)]
 enum Mode {
     Replace,
@@ -81,20 +83,20 @@ enum Mode {
 }
 
 impl Filesystem {
-    /// Buckets below the root, once the settings of a location have been looked at.
+    /// Opens the buckets below the root, after checking the settings of a location.
     pub async fn open(config: &Config, options: Options) -> Result<Self> {
         let store = Self { options, permit: Permit::default() };
         store.init(config).await?;
         Ok(store)
     }
 
-    /// The same, writing only while that is permitted.
+    /// The same, writing only while permitted.
     #[must_use]
     pub fn with_permit(self, permit: Permit) -> Self {
         Self { permit, ..self }
     }
 
-    /// Does something that may block, with the folder of a bucket.
+    /// Runs blocking work with the folder of a bucket.
     async fn with_bucket<T: Send + 'static>(
         &self,
         bucket: &str,
@@ -125,10 +127,10 @@ impl Filesystem {
             let piece = match tokio::time::timeout(TOUCH_INTERVAL, body.next()).await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break,
-                // A hook, say, that takes long.
+                // The source is slow, for example because of a hook that takes long.
                 Err(_) => {
                     let copy = Arc::clone(&copy);
-                    // Its lock keeps it all the same.
+                    // If this fails, the lock still keeps the file.
                     let _ = gate.run_blocking(move || TemporaryFile::touch(&copy)).await;
                     continue;
                 }
@@ -145,7 +147,7 @@ impl Filesystem {
         };
         flushed.await.map_err(|error| failed(error.into()))?;
         let permit = self.permit.clone();
-        // Bringing it to the disk may have taken long.
+        // Flushing it to disk may have taken long.
         let published = gate.run_blocking(move || {
             permit.check()?;
             match mode {
@@ -256,7 +258,7 @@ fn key_segments(key: &str) -> Result<Segments> {
     Err(Error::new(Code::InvalidArgument, message))
 }
 
-/// The folders that a prefix names whole, and what it says of the names in the last of them.
+/// The folders that a prefix names completely, and the prefix of the names in the last of them.
 fn prefix_segments(prefix: &str) -> Result<(Segments, String)> {
     let Some((folders, begin)) = prefix.rsplit_once('/') else {
         return Ok((Segments::default(), prefix.to_owned()));
@@ -264,7 +266,7 @@ fn prefix_segments(prefix: &str) -> Result<(Segments, String)> {
     Ok((key_segments(folders)?, begin.to_owned()))
 }
 
-/// The part of a prefix that all keys in its folder begin with.
+/// The part of a prefix that is common to all keys in its folder.
 fn folder_of_prefix(prefix: &str) -> &str {
     prefix.rfind('/').map_or("", |at| &prefix[..=at])
 }

@@ -1,4 +1,4 @@
-//! A bucket in memory, for tests of what lies above: it forgets, and fails on demand.
+//! A bucket in memory, for tests of the layers above: not persistent, and fails on demand.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use futures::TryStreamExt as _;
 
 use super::{Backend, Creation, Guarantee, common_prefixes, single_piece_stream};
 
-/// What a bucket in memory was asked to do.
+/// A call to a bucket in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreCall {
     /// `put_object`
@@ -33,7 +33,7 @@ pub enum StoreCall {
 
 type FaultInjector = dyn Fn(StoreCall, &str) -> Option<Error> + Send + Sync;
 
-/// Buckets in memory. Clones are the same buckets.
+/// Buckets in memory. Clones share them.
 #[derive(Clone, Default)]
 pub struct Memory {
     buckets: Arc<Mutex<BTreeMap<String, Objects>>>,
@@ -56,7 +56,7 @@ impl Memory {
         memory
     }
 
-    /// The same buckets, failing where `fault` says so: it is given the call and its key or prefix.
+    /// The same buckets, failing where `fault` returns an error for the call and its key or prefix.
     #[must_use]
     pub fn failing(
         &self,

@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use super::{Backend, Creation, Guarantee, single_piece_stream};
 
-/// A plugin's object store. It can only look before it creates.
+/// A plugin's object store. Plugins have no atomic creation, so this one checks first.
 #[derive(Clone)]
 pub struct Plugin(Arc<dyn ObjectStore>);
 
 impl Plugin {
-    /// Takes a plugin that has its configuration.
+    /// Wraps a plugin that has been configured.
     pub fn new(plugin: Arc<dyn ObjectStore>) -> Self {
         Self(plugin)
     }
@@ -30,7 +30,7 @@ impl Backend for Plugin {
         Ok(Creation::Created(Guarantee::CheckedFirst))
     }
 
-    /// A plugin is given the stream once, and what it does with it is not known.
+    /// A plugin gets the stream once, and its handling of it is unknown.
     fn retries_parts(&self) -> bool {
         false
     }

@@ -1,22 +1,24 @@
-//! S3, and what speaks like it, without a plugin.
+//! S3 and compatible services, without a plugin.
 //!
-//! Takes the settings of `velero-plugin-for-aws`, so that a location needs no change. Where we
-//! differ:
-//! - Credentials of the location win over those in the environment, always.
-//! - One tag is a valid `tagging`; the plugin wants two or more.
+//! Accepts the settings of `velero-plugin-for-aws`, so that a location needs no change.
+//! Differences:
+//! - Credentials of the location always take precedence over those in the environment.
+//! - One tag is a valid `tagging`; the plugin requires two or more.
 //! - `checksumAlgorithm`: every request is signed over the hash of its content, which is what
-//!   protects it; `SHA256` is sent along if asked for, the others are accepted and are not.
-//! - `signatureVersion` and `enableSharedConfig` change nothing, as in the plugin.
-//! - Customer keys (`customerKeyEncryptionFile`, `customerKeyEncryptionSecret`) and credentials that
-//!   need a program, a login or a chain of roles are not built in: install the plugin for them.
+//!   protects it; `SHA256` is sent along if requested, the others are accepted but not sent.
+//! - `signatureVersion` and `enableSharedConfig` have no effect, as in the plugin.
+//! - Customer keys (`customerKeyEncryptionFile`, `customerKeyEncryptionSecret`) and credentials
+//!   that need a program, a login or a chain of roles are not built in: install the plugin for
+//!   them.
 //! - Link-local and metadata addresses are refused, by name, by number and after resolution, and
-//!   redirects are not followed: a location must not make the server ask them for its credentials.
+//!   redirects are not followed: a location must not make the server request its credentials from
+//!   them.
 //!
-//! Keys that `object_store` refuses are listed and deleted all the same (`raw.rs`): one of them, which anybody may have
-//! written, must not hide the others.
+//! Keys that `object_store` refuses are still listed and deleted (`raw.rs`): one such key, which
+//! anyone may have written, must not hide the others.
 //!
-//! Uploads go in parts of 5 MiB, two at a time, so that an object of any length takes 15 MiB of
-//! memory; up to 10,000 parts, like the plugin's. An upload that fails or is dropped is aborted.
+//! Uploads use parts of 5 MiB, two at a time, so that an object of any length takes 15 MiB of
+//! memory; up to 10,000 parts, as in the plugin. An upload that fails or is dropped is aborted.
 
 mod config;
 mod connection;
@@ -43,18 +45,18 @@ use super::{Backend, Creation, Guarantee, Permit};
 use connection::Connection;
 use error::user_error;
 
-/// What S3 locations may do on this server.
+/// Settings of S3 locations on this server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Whether addresses that only this machine or its cloud answers are allowed.
+    /// True if addresses that only this machine or its cloud answers are allowed.
     pub allow_link_local: bool,
-    /// Where credentials are looked for when a location has none.
+    /// Source of credentials for locations that have none.
     pub environment: Environment,
-    /// How long a request that the server cannot answer is tried again.
+    /// Time for which a request that the service cannot answer is retried.
     pub retry_for: Duration,
-    /// How long to wait for the next byte of an answer.
+    /// The longest wait for the next byte of a response.
     pub idle_timeout: Duration,
-    /// Whether something may be written: asked before each try, and for each piece of what is sent.
+    /// Permission to write: checked before each attempt, and for each piece that is sent.
     pub permit: Permit,
 }
 
@@ -70,7 +72,7 @@ impl Default for Options {
     }
 }
 
-/// The variables that the tools of AWS take their settings from. Their values are never printed.
+/// The variables from which AWS tools read their settings. Their values are never printed.
 #[derive(Clone, Default)]
 pub struct Environment(pub BTreeMap<String, String>);
 
@@ -81,7 +83,7 @@ impl Environment {
         Self(std::env::vars().filter(|(name, _)| is_ours(name)).collect())
     }
 
-    /// A variable that is set, and not to nothing.
+    /// A variable that is set and not empty.
     fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
@@ -106,9 +108,9 @@ impl fmt::Debug for S3 {
 }
 
 impl S3 {
-    /// The bucket that a location's settings name. Asks AWS for the region if none is set; the
-    /// bucket itself is not touched. Credentials are read once, so a location is opened again when
-    /// they have changed.
+    /// Connects to the bucket in a location's settings. Asks AWS for the region if none is set; the
+    /// bucket itself is not accessed. Credentials are read once, so a location must be reopened
+    /// when they have changed.
     pub async fn connect(config: &Config, options: Options) -> Result<Self> {
         let connection = Connection::new(config, &options).await?;
         Ok(Self { options, connection: RwLock::new(Arc::new(connection)) })
@@ -133,7 +135,7 @@ impl S3 {
 impl Backend for S3 {
     async fn create_object(&self, bucket: &str, key: &str, content: Bytes) -> Result<Creation> {
         let connection = self.connection_to(bucket)?;
-        // Asked first, since some servers take the condition and ignore it.
+        // Checked first, since some services accept the condition and ignore it.
         if self.object_exists(bucket, key).await? {
             return Ok(Creation::AlreadyExists);
         }

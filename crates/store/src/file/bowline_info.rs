@@ -1,4 +1,4 @@
-//! What Velero has no file for: `-bowline.json.gz`.
+//! Information for which Velero has no file: `-bowline.json.gz`.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,24 +6,24 @@ use super::{OperationStatus, Unknown};
 
 pub use bowline_api::backup::FreezeWindow;
 
-/// What is kept of a backup beside Velero's files.
+/// Information about a backup beyond Velero's files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BowlineBackupInfo {
-    /// For how long each pod was frozen.
+    /// The freeze window of each pod.
     pub freeze_windows: Vec<FreezeWindow>,
-    /// What plugins do with snapshots of volumes.
+    /// Operations of plugins on volume snapshots.
     pub volume_operations: Vec<VolumeOperation>,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What a plugin does with the snapshot of a volume, behind the backup.
+/// A background operation of a plugin on the snapshot of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VolumeOperation {
-    /// What it does.
+    /// The kind of operation.
     pub kind: VolumeOperationKind,
     /// The plugin.
     pub plugin: String,
@@ -34,24 +34,24 @@ pub struct VolumeOperation {
     /// The snapshot.
     #[serde(rename = "snapshotID")]
     pub snapshot_id: String,
-    /// Whether the snapshot is to be uploaded, as the annotation spells it.
+    /// The snapshot type, which says whether to upload, in the annotation's spelling.
     pub snapshot_type: String,
-    /// How far it is.
+    /// The status.
     pub status: OperationStatus,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What a plugin does with a snapshot.
+/// Kind of a volume operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum VolumeOperationKind {
-    /// Completes it.
+    /// Completes the snapshot.
     #[default]
     Creation,
-    /// Brings it to where it outlives its volume.
+    /// Copies the snapshot to storage that outlives its volume.
     Upload,
-    /// Something that this version does not know.
+    /// A kind that this version does not know.
     #[serde(untagged)]
     Other(String),
 }

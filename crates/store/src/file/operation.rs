@@ -5,20 +5,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{Unknown, is_zero, list_or_null, null_is_empty};
 
-/// Something that an item action of a backup started and that goes on behind it.
+/// A background operation that an item action of a backup started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackupOperation {
-    /// What was started.
+    /// The specification.
     pub spec: BackupOperationSpec,
-    /// How far it is.
+    /// The status.
     pub status: OperationStatus,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What an item action of a backup started.
+/// Specification of an operation of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupOperationSpec {
@@ -29,9 +29,9 @@ pub struct BackupOperationSpec {
     pub backup_uid: String,
     /// The plugin.
     pub backup_item_action: String,
-    /// The item that it was started for.
+    /// The item of the operation.
     pub resource_identifier: ResourceIdentifier,
-    /// The plugin's name for it.
+    /// The plugin's id of the operation.
     #[serde(rename = "operationID")]
     pub operation_id: String,
     /// Items to store again when all operations have ended.
@@ -42,20 +42,20 @@ pub struct BackupOperationSpec {
     pub unknown: Unknown,
 }
 
-/// Something that an item action of a restore started and that goes on behind it.
+/// A background operation that an item action of a restore started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestoreOperation {
-    /// What was started.
+    /// The specification.
     pub spec: RestoreOperationSpec,
-    /// How far it is.
+    /// The status.
     pub status: OperationStatus,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What an item action of a restore started.
+/// Specification of an operation of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreOperationSpec {
@@ -66,9 +66,9 @@ pub struct RestoreOperationSpec {
     pub restore_uid: String,
     /// The plugin.
     pub restore_item_action: String,
-    /// The item that it was started for.
+    /// The item of the operation.
     pub resource_identifier: ResourceIdentifier,
-    /// The plugin's name for it.
+    /// The plugin's id of the operation.
     #[serde(rename = "operationID")]
     pub operation_id: String,
     /// Fields of a newer version.
@@ -76,35 +76,35 @@ pub struct RestoreOperationSpec {
     pub unknown: Unknown,
 }
 
-/// How far an operation is.
+/// Status of an operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct OperationStatus {
-    /// Where it is.
+    /// The phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<OperationPhase>,
-    /// Why it failed.
+    /// The error of a failed operation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// How much is done.
+    /// Work done.
     #[serde(skip_serializing_if = "is_zero")]
     pub n_completed: i64,
-    /// Of how much.
+    /// Total work.
     #[serde(skip_serializing_if = "is_zero")]
     pub n_total: i64,
-    /// In which unit.
+    /// Unit of the counts.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub operation_units: String,
-    /// In the plugin's words.
+    /// The plugin's description.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// When it was noted.
+    /// Time at which the operation was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Time>,
-    /// When the plugin began.
+    /// Time at which the plugin began.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started: Option<Time>,
-    /// When the plugin last told something.
+    /// Time of the plugin's last update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub updated: Option<Time>,
     /// Fields of a newer version.
@@ -112,16 +112,16 @@ pub struct OperationStatus {
     pub unknown: Unknown,
 }
 
-/// Where an operation is.
+/// Phase of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OperationPhase {
     /// The plugin has not begun.
     New,
-    /// The plugin is at it.
+    /// The plugin is working on it.
     InProgress,
-    /// It has succeeded.
+    /// Succeeded.
     Completed,
-    /// It has failed.
+    /// Failed.
     Failed,
     /// A phase that this version does not know.
     #[serde(untagged)]
@@ -129,7 +129,7 @@ pub enum OperationPhase {
 }
 
 impl OperationPhase {
-    /// Whether nothing more will happen.
+    /// True if the operation has ended.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::New | Self::InProgress | Self::Other(_) => false,
@@ -146,7 +146,7 @@ pub struct ResourceIdentifier {
     pub group: String,
     /// The resource, plural.
     pub resource: String,
-    /// The namespace; empty for what lives in none.
+    /// The namespace; empty for cluster-scoped resources.
     pub namespace: String,
     /// The name.
     pub name: String,

@@ -1,4 +1,4 @@
-//! What went wrong: `-results.gz`.
+//! Errors and warnings: `-results.gz`.
 
 use std::collections::BTreeMap;
 
@@ -10,22 +10,22 @@ use super::null_is_empty;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Results {
-    /// What could not be done.
+    /// Things that could not be done.
     #[serde(deserialize_with = "null_is_empty")]
     pub errors: Messages,
-    /// What was done, but not as one might think.
+    /// Things that were done, but differently than a user may expect.
     #[serde(deserialize_with = "null_is_empty")]
     pub warnings: Messages,
 }
 
-/// Messages, by what they are about.
+/// Messages, by their subject.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Messages {
     /// About the run itself: plugins, the bucket.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub velero: Vec<String>,
-    /// About objects that live in no namespace.
+    /// About cluster-scoped objects.
     #[serde(deserialize_with = "null_is_empty", skip_serializing_if = "Vec::is_empty")]
     pub cluster: Vec<String>,
     /// About objects in a namespace.
@@ -34,7 +34,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Adds a message about an object; `namespace` is empty for one that lives in none.
+    /// Adds a message about an object; `namespace` is empty for a cluster-scoped one.
     pub fn add(&mut self, namespace: &str, message: impl Into<String>) {
         let list = match namespace {
             "" => &mut self.cluster,
@@ -43,7 +43,7 @@ impl Messages {
         list.push(message.into());
     }
 
-    /// Adds messages that are not there yet.
+    /// Adds messages, without duplicates.
     pub fn merge(&mut self, more: Self) {
         fn extend(list: &mut Vec<String>, more: Vec<String>) {
             for message in more {
@@ -59,7 +59,7 @@ impl Messages {
         }
     }
 
-    /// How many there are.
+    /// Number of messages.
     pub fn count(&self) -> usize {
         let namespaces: usize = self.namespaces.values().map(Vec::len).sum();
         self.velero.len() + self.cluster.len() + namespaces

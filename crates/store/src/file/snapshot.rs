@@ -8,16 +8,16 @@ use super::Unknown;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// Of what.
+    /// The specification.
     pub spec: SnapshotSpec,
-    /// What became of it.
+    /// The status.
     pub status: SnapshotStatus,
     /// Fields of a newer version.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What was snapshotted.
+/// Specification of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SnapshotSpec {
@@ -30,7 +30,7 @@ pub struct SnapshotSpec {
     pub location: String,
     /// The PersistentVolume.
     pub persistent_volume_name: String,
-    /// The volume in the words of its provider.
+    /// The provider's id of the volume.
     #[serde(rename = "providerVolumeID")]
     pub provider_volume_id: String,
     /// The provider's type of volume.
@@ -38,7 +38,7 @@ pub struct SnapshotSpec {
     /// The zone of the volume.
     #[serde(rename = "volumeAZ", skip_serializing_if = "String::is_empty")]
     pub volume_az: String,
-    /// Operations per second that the volume is made for.
+    /// Provisioned I/O operations per second of the volume.
     #[serde(rename = "volumeIOPS", skip_serializing_if = "Option::is_none")]
     pub volume_iops: Option<i64>,
     /// Fields of a newer version.
@@ -46,14 +46,14 @@ pub struct SnapshotSpec {
     pub unknown: Unknown,
 }
 
-/// What became of a snapshot.
+/// Status of a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    /// The snapshot in the words of its provider.
+    /// The provider's id of the snapshot.
     #[serde(rename = "providerSnapshotID", skip_serializing_if = "String::is_empty")]
     pub provider_snapshot_id: String,
-    /// Whether it was taken.
+    /// The phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<SnapshotPhase>,
     /// Fields of a newer version.
@@ -61,14 +61,14 @@ pub struct SnapshotStatus {
     pub unknown: Unknown,
 }
 
-/// Whether a snapshot was taken.
+/// Phase of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SnapshotPhase {
-    /// Not yet.
+    /// Not taken yet.
     New,
-    /// It was.
+    /// Taken.
     Completed,
-    /// It could not be.
+    /// Failed.
     Failed,
     /// A phase that this version does not know.
     #[serde(untagged)]

@@ -1,4 +1,4 @@
-//! How each volume was saved or restored: `-volumeinfo.json.gz`.
+//! Method and result of each volume: `-volumeinfo.json.gz`.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Unknown, is_zero, map_or_null, null_is_empty};
 
-/// How one volume was saved.
+/// Backup of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackupVolumeInfo {
@@ -20,25 +20,25 @@ pub struct BackupVolumeInfo {
     /// The volume.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pv_name: String,
-    /// How it was saved.
+    /// The method of the backup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backup_method: Option<Method>,
-    /// Whether the data of a snapshot was copied to the bucket.
+    /// True if the data of a snapshot was copied to the bucket.
     pub snapshot_data_moved: bool,
-    /// Whether the snapshot stays where the volume is.
+    /// True if the snapshot is kept in the storage of the volume.
     pub preserve_local_snapshot: bool,
-    /// Whether it was not saved.
+    /// True if the volume was not backed up.
     pub skipped: bool,
-    /// Why not.
+    /// The reason for that.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub skipped_reason: String,
-    /// When it began.
+    /// Start time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_timestamp: Option<Time>,
-    /// When it ended.
+    /// End time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_timestamp: Option<Time>,
-    /// How it ended.
+    /// The result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Outcome>,
     /// The snapshot of a CSI driver.
@@ -50,10 +50,10 @@ pub struct BackupVolumeInfo {
     /// The snapshot of a plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_snapshot_info: Option<NativeSnapshotInfo>,
-    /// The copy of its files.
+    /// The copy of the volume's files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pvb_info: Option<PodVolumeInfo>,
-    /// What a new volume must get back.
+    /// Properties that a new volume must get back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pv_info: Option<PersistentVolumeInfo>,
     /// Fields of a newer version.
@@ -61,7 +61,7 @@ pub struct BackupVolumeInfo {
     pub unknown: Unknown,
 }
 
-/// How one volume was restored.
+/// Restore of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RestoreVolumeInfo {
@@ -74,10 +74,10 @@ pub struct RestoreVolumeInfo {
     /// The volume.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pv_name: String,
-    /// How it was restored.
+    /// The method of the restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_method: Option<Method>,
-    /// Whether the data came from the bucket.
+    /// True if the data came from the bucket.
     pub snapshot_data_moved: bool,
     /// The snapshot of a CSI driver.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct RestoreVolumeInfo {
     /// The snapshot of a plugin.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_snapshot_info: Option<NativeSnapshotInfo>,
-    /// The copy of its files.
+    /// The copy of the volume's files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pvr_info: Option<PodVolumeInfo>,
     /// Fields of a newer version.
@@ -96,32 +96,32 @@ pub struct RestoreVolumeInfo {
     pub unknown: Unknown,
 }
 
-/// By what means a volume was saved or restored.
+/// Method by which a volume was backed up or restored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Method {
     /// A snapshot of a VolumeSnapshotter.
     NativeSnapshot,
-    /// A copy of its files.
+    /// A copy of the volume's files.
     PodVolumeBackup,
     /// A snapshot of a CSI driver.
     #[serde(rename = "CSISnapshot")]
     CsiSnapshot,
-    /// Its files were copied back.
+    /// A restore of the volume's files from a copy.
     PodVolumeRestore,
-    /// One that this version does not know.
+    /// A method that this version does not know.
     #[serde(untagged)]
     Other(String),
 }
 
-/// How the saving of a volume ended.
+/// Result of the backup of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
-    /// All its data is saved.
+    /// All data was backed up.
     Succeeded,
-    /// It is not.
+    /// Not all data was backed up.
     Failed,
-    /// One that this version does not know.
+    /// A result that this version does not know.
     #[serde(untagged)]
     Other(String),
 }
@@ -130,21 +130,21 @@ pub enum Outcome {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CsiSnapshotInfo {
-    /// The snapshot in the words of the driver.
+    /// The driver's id of the snapshot.
     pub snapshot_handle: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: i64,
     /// The driver.
     pub driver: String,
     /// The VolumeSnapshotContent.
     pub vsc_name: String,
-    /// The operation that waits for it.
+    /// The operation that waits for the snapshot.
     #[serde(rename = "operationID", skip_serializing_if = "String::is_empty")]
     pub operation_id: String,
-    /// Whether it can be used. Velero gave it no JSON name.
+    /// True if the snapshot can be used. Velero gave it no JSON name.
     #[serde(rename = "ReadyToUse")]
     pub ready_to_use: Option<bool>,
-    /// The group that it was taken in.
+    /// The handle of the group snapshot that contains it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub volume_group_snapshot_handle: String,
     /// Fields of a newer version.
@@ -156,21 +156,21 @@ pub struct CsiSnapshotInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DataMovementInfo {
-    /// What copied it.
+    /// The data mover.
     pub data_mover: String,
-    /// With which uploader.
+    /// The uploader.
     pub uploader_type: String,
     /// The snapshot that was kept.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub retained_snapshot: String,
-    /// The copy in its repository.
+    /// The id of the copy in its repository.
     pub snapshot_handle: String,
-    /// The operation that copied it.
+    /// The operation that copied the data.
     #[serde(rename = "operationID")]
     pub operation_id: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: i64,
-    /// Bytes that were new.
+    /// Number of new bytes.
     #[serde(skip_serializing_if = "is_zero")]
     pub incremental_size: i64,
     /// The phase of the DataUpload. Velero gave it no JSON name.
@@ -185,14 +185,14 @@ pub struct DataMovementInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NativeSnapshotInfo {
-    /// The snapshot in the words of its provider.
+    /// The provider's id of the snapshot.
     pub snapshot_handle: String,
     /// The provider's type of volume.
     pub volume_type: String,
     /// The zone of the volume.
     #[serde(rename = "volumeAZ")]
     pub volume_az: String,
-    /// Operations per second, as text; `0` if the volume is made for no number.
+    /// Provisioned I/O operations per second, as text; `0` if there is no provisioned rate.
     pub iops: String,
     /// The phase of the snapshot. Velero gave it no JSON name.
     #[serde(rename = "Phase")]
@@ -206,24 +206,24 @@ pub struct NativeSnapshotInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PodVolumeInfo {
-    /// The copy in its repository.
+    /// The id of the copy in its repository.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub snapshot_handle: String,
-    /// Bytes.
+    /// Size in bytes.
     #[serde(skip_serializing_if = "is_zero")]
     pub size: i64,
-    /// Bytes that were new.
+    /// Number of new bytes.
     #[serde(skip_serializing_if = "is_zero")]
     pub incremental_size: i64,
-    /// With which uploader.
+    /// The uploader.
     pub uploader_type: String,
-    /// The volume as its pod names it.
+    /// The name of the volume in its pod.
     pub volume_name: String,
     /// The pod.
     pub pod_name: String,
     /// The namespace of the pod.
     pub pod_namespace: String,
-    /// The node that copied; not on restore.
+    /// The node that copied the data; not set for a restore.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
     /// The phase of the PodVolumeBackup. Velero gave it no JSON name.
@@ -234,11 +234,11 @@ pub struct PodVolumeInfo {
     pub unknown: Unknown,
 }
 
-/// What was set on a volume after it was made.
+/// Properties that were set on a volume after its creation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PersistentVolumeInfo {
-    /// What happens to it when its claim goes.
+    /// The reclaim policy.
     pub reclaim_policy: String,
     /// Its labels.
     #[serde(deserialize_with = "null_is_empty", serialize_with = "map_or_null")]

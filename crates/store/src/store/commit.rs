@@ -1,19 +1,19 @@
-//! The commit record: with it a backup exists.
+//! The commit record: a backup exists if its record does.
 //!
 //! # The rule
-//! The record is created only if there is none. If there is one, it is read:
+//! The record is created only if there is none. An existing record is read first:
 //!
-//! | found | verdict |
+//! | found | decision |
 //! |---|---|
-//! | the same uid, a terminal phase | committed already: by an earlier try whose answer was lost, or by the server before us |
-//! | the same uid, another phase | replaced: Velero writes the record early, and this backup was taken over from it |
-//! | another uid | refused: another backup of the same name lies there, perhaps of another cluster |
-//! | something unreadable | refused: it is not ours to throw away |
+//! | the same uid, a terminal phase | already committed: by an earlier attempt whose response was lost, or by the previous active server |
+//! | the same uid, another phase | replaced: Velero writes the record early, and this backup was taken over from Velero |
+//! | another uid | refused: another backup of the same name is there, perhaps of another cluster |
+//! | something unreadable | refused: it may belong to something else |
 //!
 //! # Guarantees
-//! With a backend that can create without replacing, of two servers that commit two backups of one
-//! name exactly one succeeds. With one that cannot, the record is read again afterwards, so that the
-//! loser learns of it unless both write at the very same moment.
+//! If the backend can create without replacing, exactly one of two servers that commit two backups
+//! of one name succeeds. If the backend cannot, the record is read again afterwards, so that the
+//! loser notices unless both write at the very same moment.
 
 use bowline_api::{Backup, BackupPhase};
 
@@ -23,23 +23,23 @@ use crate::encode;
 use crate::layout::{BackupFile, Key};
 use crate::name::{BackupName, InvalidName};
 
-/// How often a record may vanish while it is looked at.
+/// Number of times that a record may vanish between two reads.
 const MAX_ATTEMPTS: usize = 3;
 
-/// What is to be done about a record.
+/// The action to take for a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommitDecision {
-    /// There is none: create it.
+    /// No record exists: create it.
     Create,
-    /// It is there, with this phase.
+    /// The record exists, with this phase.
     AlreadyCommitted(BackupPhase),
-    /// An earlier state of this backup is there: replace it.
+    /// The record holds an earlier state of this backup: replace it.
     Replace,
-    /// It must not be touched.
+    /// The existing record must not be touched.
     Refuse(CommitRefusal),
 }
 
-/// Why a record cannot be written.
+/// Reasons why a record cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommitRefusal {
     /// Another backup has the name.
@@ -51,35 +51,35 @@ pub enum CommitRefusal {
         /// The uid in the record that was found.
         found: String,
     },
-    /// Ours has not ended.
+    /// The backup to commit has not ended.
     #[error("its phase is {phase:?}, which is not the end")]
     NotTerminal {
         /// Its phase.
         phase: String,
     },
-    /// Ours has no uid, and could not be told from others.
+    /// The backup to commit has no uid, and could not be distinguished from others.
     #[error("it has no uid")]
     NoUid,
-    /// Ours has no usable name.
+    /// The backup to commit has no valid name.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// The record comes and goes.
+    /// The record keeps appearing and disappearing.
     #[error("its record is written and deleted by somebody else at this moment")]
     Contended,
 }
 
-/// How a backup came to be committed.
+/// Outcome of a commit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitOutcome {
     /// The record was created.
     Created(Guarantee),
     /// An earlier state of this backup was replaced.
     Replaced,
-    /// It had been committed before; what it says counts.
+    /// The backup had been committed before; the existing record counts.
     AlreadyCommitted(Box<Backup>),
 }
 
-/// What to do with the record of `ours`, given what is there.
+/// Decides what to do with the record of `ours`, given the existing one.
 pub fn decide_commit(ours: &Backup, found: Option<&Backup>) -> CommitDecision {
     let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
     let uid = |backup: &Backup| backup.metadata.uid.clone().filter(|uid| !uid.is_empty());
@@ -103,7 +103,7 @@ pub fn decide_commit(ours: &Backup, found: Option<&Backup>) -> CommitDecision {
 }
 
 impl BackupStore {
-    /// Commits a backup that has ended and all of whose other files are written.
+    /// Commits a backup that has ended. All its other files must have been written.
     pub async fn commit(&self, backup: &Backup) -> Result<CommitOutcome> {
         if let CommitDecision::Refuse(refusal) = decide_commit(backup, None) {
             return Err(refusal.into());
@@ -127,7 +127,7 @@ impl BackupStore {
                 }
                 Creation::AlreadyExists => {}
             }
-            // Deleted since: try again.
+            // Deleted in the meantime: retry.
             let Some(found) = self.backup(&name).await? else { continue };
             match decide_commit(backup, Some(&found)) {
                 CommitDecision::AlreadyCommitted(_) => {

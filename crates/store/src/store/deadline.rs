@@ -1,4 +1,4 @@
-//! Not waiting for ever.
+//! Timeouts for calls and streams.
 
 use std::io;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use bowline_plugin::{ByteStream, Code, Error, Result};
 use futures::{StreamExt as _, stream};
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long a backend may take.
+/// Timeouts of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// A call that moves no data.
+    /// Limit of a call that moves no data.
     pub metadata: Duration,
-    /// A stream, without a byte.
+    /// Longest time that a stream may pass without a byte.
     pub idle_timeout: Duration,
 }
 
@@ -24,7 +24,7 @@ impl Default for Deadlines {
     }
 }
 
-/// Waits for an outcome, for a while.
+/// Awaits an outcome, with a timeout.
 pub(super) async fn with_timeout<T>(
     limit: Duration,
     call: impl Future<Output = Result<T>>,
@@ -32,7 +32,7 @@ pub(super) async fn with_timeout<T>(
     timeout(limit, call).await.unwrap_or_else(|_| Err(timeout_error(limit)))
 }
 
-/// A stream that ends in an error when nothing comes for a while.
+/// A stream that ends in an error when no piece arrives within `idle_timeout`.
 pub(super) fn fail_when_idle(stream: ByteStream, idle_timeout: Duration) -> ByteStream {
     Box::pin(stream::unfold(Some(stream), move |stream| async move {
         let mut stream = stream?;
@@ -46,16 +46,16 @@ pub(super) fn fail_when_idle(stream: ByteStream, idle_timeout: Duration) -> Byte
     }))
 }
 
-/// What happens at a stream that is uploaded.
+/// Activity of a stream that is being uploaded.
 #[derive(Debug, Default)]
 pub(super) struct UploadActivity {
-    /// How often something was taken.
+    /// Number of pieces that the backend has read.
     pieces_taken: AtomicU64,
-    /// Whether the taker waits for the source.
+    /// True while the backend waits for the source.
     is_waiting_for_source: AtomicBool,
 }
 
-/// Notes what is taken from a stream.
+/// Records the reads from a stream.
 pub(super) fn observe_reads(mut stream: ByteStream) -> (ByteStream, Arc<UploadActivity>) {
     let activity = Arc::new(UploadActivity::default());
     let observer = Arc::clone(&activity);
@@ -68,10 +68,10 @@ pub(super) fn observe_reads(mut stream: ByteStream) -> (ByteStream, Arc<UploadAc
     (Box::pin(observed), activity)
 }
 
-/// Waits for the outcome of an upload, as long as something is taken from its stream now and then.
+/// Awaits the outcome of an upload, as long as the backend keeps reading from its stream.
 ///
-/// A source that has nothing to give is not held against the backend: a backup may have to wait for
-/// its hooks.
+/// A source that has no data ready does not count against the backend: a backup may have to wait
+/// for its hooks.
 pub(super) async fn await_unless_idle<T>(
     upload: impl Future<Output = Result<T>>,
     activity: Arc<UploadActivity>,

@@ -1,13 +1,13 @@
-//! Deleting, so that a kill in the middle leaves no lie.
+//! Deletion that stays consistent if the process is killed halfway.
 //!
-//! Object stores delete one object at a time. What must hold after each:
-//! - **Nobody takes the rest for a backup.** So the commit record is written once more, before all
-//!   else, and says `Deleting`. Velero takes in no such backup, and we take it in as what it is. With
-//!   a record that goes on to say `Completed`, a backup without an archive would be found, imported
-//!   and restored from.
-//! - **The rest can still be finished**, also by somebody who has nothing but the bucket. So the record
-//!   goes last, and the files that name data outside of the bucket (snapshots, copies of volumes) right
-//!   before it: as long as that data might be there, so is the file that names it.
+//! Object stores delete one object at a time. After each deletion the following must hold:
+//! - **The leftovers do not look like a backup.** So the commit record is rewritten first, with
+//!   phase `Deleting`. Velero does not import such a backup, and Bowline imports it as one that is
+//!   being deleted. If the record still said `Completed`, a backup without an archive would be
+//!   found, imported and restored from.
+//! - **The deletion can be finished**, even with nothing but the bucket. So the record is deleted
+//!   last, and the files that name data outside of the bucket (snapshots, copies of volumes) right
+//!   before it: as long as that data may exist, so does the file that names it.
 
 use bowline_api::BackupPhase;
 
@@ -31,7 +31,7 @@ const FILES_NAMING_EXTERNAL_DATA: [BackupFile; 7] = [
 impl BackupStore {
     /// Deletes all files of a backup. May be repeated.
     pub async fn delete_backup(&self, backup: &BackupName) -> Result<()> {
-        // Whoever finds the record must not take the backup for whole: if that cannot be written,
+        // The record must not describe a complete backup any more: if it cannot be rewritten,
         // nothing is deleted.
         self.mark_deleting(backup).await?;
         let folder = self.layout.backup_folder(backup);
@@ -47,13 +47,13 @@ impl BackupStore {
         if has_record { self.delete(&record).await } else { Ok(()) }
     }
 
-    /// Writes into the record of a backup that it is being deleted. May be repeated; without a record
-    /// there is nothing that could be taken for a backup.
+    /// Marks a backup as being deleted, in its record. May be repeated. Without a record there is
+    /// nothing that looks like a backup.
     pub async fn mark_deleting(&self, backup: &BackupName) -> Result<()> {
         let mut record = match self.backup(backup).await {
             Ok(Some(record)) => record,
             Ok(None) => return Ok(()),
-            // Nobody takes it for a backup as it is.
+            // An unreadable record does not look like a backup.
             Err(error @ Error::Unreadable { .. }) if !error.is_retryable() => return Ok(()),
             Err(error) => return Err(error),
         };
@@ -72,13 +72,13 @@ impl BackupStore {
         self.delete_all(&keys).await
     }
 
-    /// Deletes what was kept for a run. May be repeated.
+    /// Deletes the scratch files of a run. May be repeated.
     pub async fn delete_scratch(&self, run: &RunUid) -> Result<()> {
         let keys = self.list_keys(&self.layout.scratch_folder(run)).await?;
         self.delete_all(&keys).await
     }
 
-    /// The keys in a folder, whatever a backend may list.
+    /// The keys in a folder. Other keys that a backend may list are ignored.
     async fn list_keys(&self, folder: &str) -> Result<Vec<String>> {
         let listed = self.backend.list_objects(&self.bucket, folder);
         let mut keys = self.metadata_call("list", folder, listed).await?;
@@ -86,7 +86,7 @@ impl BackupStore {
         Ok(keys)
     }
 
-    /// Deletes as much as can be deleted.
+    /// Deletes as many objects as possible.
     async fn delete_all(&self, keys: &[String]) -> Result<()> {
         let (mut failed, mut first) = (0, None);
         for key in keys {
@@ -107,7 +107,8 @@ impl BackupStore {
     }
 }
 
-/// What names data elsewhere after the rest; what stands for a folder after what is in it.
+/// Files that name external data come after the others; an object that stands for a folder comes
+/// after the content of the folder.
 fn deletion_order(key: &str, last: &[String]) -> (bool, std::cmp::Reverse<usize>) {
     (last.iter().any(|last| last == key), std::cmp::Reverse(key.len()))
 }

@@ -1,4 +1,4 @@
-//! Why a bucket did not do what was asked of it.
+//! Errors of bucket operations.
 
 use bowline_plugin::Class;
 
@@ -6,47 +6,47 @@ use super::commit::CommitRefusal;
 use crate::layout::InvalidDownload;
 use crate::{decode, encode};
 
-/// Why a bucket did not do what was asked of it.
+/// An error of a bucket operation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The backend failed.
     #[error("cannot {action} {key:?}")]
     Backend {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// With which object, or folder.
+        /// The object or folder concerned.
         key: String,
-        /// What the backend says.
+        /// The error of the backend.
         source: bowline_plugin::Error,
     },
-    /// A file is not what it should be.
+    /// A file is invalid.
     #[error("{key:?} cannot be used")]
     Unreadable {
-        /// The file.
+        /// The key of the file.
         key: String,
-        /// What is wrong with it.
+        /// The reason.
         source: decode::Error,
     },
-    /// Something cannot be written as JSON.
+    /// A value cannot be written as JSON.
     #[error(transparent)]
     Encode(#[from] encode::Error),
     /// A backup cannot be committed.
     #[error("the backup cannot be committed")]
     Commit(#[from] CommitRefusal),
-    /// There are folders of somebody else, named as Velero names them.
+    /// The location contains foreign folders, named as in Velero's message.
     #[error("Backup store contains {}", strange(.0))]
     UnexpectedFolders(Vec<String>),
-    /// There is no such file to download.
+    /// No such file to download.
     #[error(transparent)]
     Download(#[from] InvalidDownload),
     /// Some of several objects could not be deleted.
     #[error("{failed} of {all} objects could not be deleted")]
     Delete {
-        /// How many were left.
+        /// Number of objects that could not be deleted.
         failed: usize,
-        /// Of how many.
+        /// Number of objects to delete.
         all: usize,
-        /// Why the first of them.
+        /// Error of the first object that could not be deleted.
         #[source]
         first: Box<Self>,
     },
@@ -56,7 +56,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether it may be otherwise the next time.
+    /// True if a retry may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Backend { source, .. } => {
@@ -72,7 +72,7 @@ impl Error {
     }
 }
 
-/// At most three names, in Velero's words.
+/// At most three names, in the wording of Velero.
 fn strange(folders: &[String]) -> String {
     match folders {
         [a, b, c, _, ..] => {

@@ -1,4 +1,4 @@
-//! What the driver was asked.
+//! Calls that the driver received.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,21 +8,21 @@ use serde::Deserialize;
 
 use crate::Error;
 
-/// A call that the driver got.
+/// Call that the driver received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Its name in CSI, such as `CreateSnapshot`.
+    /// CSI method, such as `CreateSnapshot`.
     pub method: String,
-    /// The handle of what it is about, or the name for it, which becomes the handle.
+    /// Handle of the object, or the name requested for it, which becomes the handle.
     pub id: String,
-    /// The names of the claim, the snapshot or the group that it is made for, as `namespace/name`;
-    /// only calls that create something have them.
+    /// Names of the claim, the snapshot or the group for which the call is made, as `namespace/name`; only calls that
+    /// create something have them.
     pub names: Vec<String>,
-    /// When it began.
+    /// Time at which the call began.
     pub began: SystemTime,
-    /// When it ended, if it has.
+    /// Time at which the call ended, if it has.
     pub ended: Option<SystemTime>,
-    /// What it failed with, if it did.
+    /// Error of the call, if it failed.
     pub error: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn read(root: &Path) -> Result<Vec<Call>, Error> {
 }
 
 fn parse(text: &str) -> Result<Vec<Call>, serde_json::Error> {
-    // A line that has no end is being written.
+    // A line without a line end is still being written.
     let complete_lines = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let time = |at_ms| SystemTime::UNIX_EPOCH + Duration::from_millis(at_ms);
     let mut calls = BTreeMap::new();

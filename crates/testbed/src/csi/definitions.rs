@@ -1,4 +1,4 @@
-//! The resource definitions of snapshots, as the snapshotter's project publishes them.
+//! CustomResourceDefinitions of snapshots, as the external-snapshotter project publishes them.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::{Error, program};
 
 const GROUP_SNAPSHOT_API_GROUP: &str = "groupsnapshot.storage.k8s.io";
 
-/// How long a definition may take until what it defines is served.
+/// Longest wait until the resource of a definition is served.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Installs them, those of group snapshots only if wanted, and waits until all is served.
+/// Installs the definitions, those of group snapshots only if `groups`, and waits until all are served.
 pub(super) async fn install(client: &Client, groups: bool) -> Result<(), Error> {
     let folder = program::snapshot_definitions().await?;
     let mut resources = Vec::new();
@@ -25,7 +25,7 @@ pub(super) async fn install(client: &Client, groups: bool) -> Result<(), Error> 
         let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
         let object: Value = serde_saphyr::from_str(&text)
             .map_err(|error| Error::io("read", &path)(std::io::Error::other(error.to_string())))?;
-        // The folder has more than definitions.
+        // The folder contains more than definitions.
         let is_definition = object["kind"] == "CustomResourceDefinition";
         let is_of_groups = object["spec"]["group"] == GROUP_SNAPSHOT_API_GROUP;
         if is_definition && (groups || !is_of_groups) {
@@ -40,9 +40,8 @@ pub(super) async fn install(client: &Client, groups: bool) -> Result<(), Error> 
     Ok(())
 }
 
-/// The published definitions of groups are converted from version to version by a webhook, which
-/// is not here. What our controllers write, they write in `v1beta1`: stored as that, nothing of it
-/// is lost.
+/// The published definitions of groups convert between versions with a webhook, which does not exist here. The
+/// controllers write `v1beta1`: stored as that version, nothing is lost.
 fn without_webhook(mut definition: Value) -> Value {
     let spec = &mut definition["spec"];
     spec["conversion"] = json!({"strategy": "None"});
@@ -52,7 +51,7 @@ fn without_webhook(mut definition: Value) -> Value {
     definition
 }
 
-/// The resource in the version that it is stored in.
+/// Resource in its storage version.
 fn storage_version(definition: &Value) -> Option<ApiResource> {
     let spec = &definition["spec"];
     let version = spec["versions"].as_array()?.iter().find(|version| version["storage"] == true)?;
@@ -64,8 +63,7 @@ fn storage_version(definition: &Value) -> Option<ApiResource> {
     Some(ApiResource::from_gvk_with_plural(&kind, spec["names"]["plural"].as_str()?))
 }
 
-/// Waits until a list of the resource can be had. The controllers would wait too, but for seconds
-/// each time that they find nothing.
+/// Waits until the resource can be listed. The controllers would wait too, but for seconds after each failed attempt.
 async fn wait_until_served(client: &Client, resource: &ApiResource) -> Result<(), Error> {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
     let deadline = Instant::now() + SERVED_TIMEOUT;

@@ -1,4 +1,4 @@
-//! What an administrator of a cluster with this driver would have set up.
+//! Objects that an administrator of a cluster with this driver would have created.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What the driver is told to do badly.
+//! Faults that tests switch on in the driver.
 
 use std::path::Path;
 
@@ -6,35 +6,33 @@ use serde::Serialize;
 
 use crate::Error;
 
-/// What the driver does badly, from its next call on.
+/// Faults of the driver, from its next call on.
 ///
-/// Lists name snapshots by their own name or by that of the claim they are taken of, as
-/// `namespace/name`, or by their handle. `*` stands for all.
+/// Lists name snapshots by their own name or by that of the claim they are taken of, as `namespace/name`, or by their
+/// handle. `*` stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Switches {
-    /// The age in milliseconds at which a snapshot gets ready to use. Until then it exists, with a
-    /// handle.
+    /// Age in milliseconds at which a snapshot becomes ready to use. Until then it exists, with a handle.
     pub ready_after_ms: u64,
-    /// Snapshots that are not ready to use for as long as they are on this list.
+    /// Snapshots that do not become ready to use while they are on this list.
     pub never_ready: Vec<String>,
-    /// How many milliseconds it takes from the first try to create a snapshot until it has a
-    /// handle. The snapshotter gives up a call after a minute, and tries again.
+    /// Milliseconds from the first attempt to create a snapshot until it has a handle. The snapshotter gives up a call
+    /// after a minute and retries.
     pub create_takes_ms: u64,
-    /// Snapshots that cannot be created. The snapshotter tries again, so that they are created
-    /// once they are off this list.
+    /// Snapshots that cannot be created. The snapshotter retries, so that they are created once they are off this list.
     pub fail_create: Vec<String>,
-    /// Every n-th snapshot cannot be created, however often it is tried; 0 for none. They are
-    /// counted by the first try, a group as one, from the start of the driver.
+    /// Every n-th snapshot cannot be created, however often it is retried; 0 for none. Snapshots are counted at their
+    /// first attempt, a group as one, from the start of the driver.
     pub fail_create_every: u32,
     /// Snapshots that cannot be deleted.
     pub fail_delete: Vec<String>,
-    /// How many milliseconds it takes from the first try to create a volume until it is there.
+    /// Milliseconds from the first attempt to create a volume until it exists.
     pub volume_takes_ms: u64,
     /// Claims that get no volume.
     pub fail_volume: Vec<String>,
 }
 
-/// Puts the switches where the driver reads them: it finds these or the ones before, never half.
+/// Writes the switches where the driver reads them, atomically: the driver finds the new ones or the old ones.
 pub(super) fn write(root: &Path, switches: &Switches) -> Result<(), Error> {
     let path = root.join("switches.json");
     let text =

@@ -1,4 +1,4 @@
-//! Whether a request is signed with a key: Signature Version 4, for a POST to `/` without a query.
+//! Checks the signature of a request: Signature Version 4, for a POST to `/` without a query.
 
 use std::fmt::Write as _;
 
@@ -8,15 +8,15 @@ use sha2::{Digest as _, Sha256};
 use crate::s3::Credentials;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
-/// How many bytes SHA-256 works on at a time.
+/// Block size of SHA-256, in bytes.
 const BLOCK: usize = 64;
 
-/// Whether a request carries the signature that only the owner of the key can make.
+/// True if the request has the signature that only the owner of the key can make.
 pub(super) fn is_valid(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> bool {
     check_signature(headers, body, credentials).unwrap_or_default()
 }
 
-/// None if it is not signed in this way at all.
+/// None if the request is not signed in this way at all.
 fn check_signature(headers: &HeaderMap, body: &[u8], credentials: &Credentials) -> Option<bool> {
     let value = |name: &str| headers.get(name)?.to_str().ok();
     let claim = value("authorization")?.strip_prefix(ALGORITHM)?;

@@ -1,15 +1,15 @@
-//! A control group of the node's own, so that two nodes on one machine keep out of each other's.
+//! A control group for each node, so that two nodes on one machine do not interfere.
 //!
 //! The bed's janitor removes it, by its name.
 
 use std::io;
 use std::path::Path;
 
-/// Where control groups are mounted.
+/// Mount point of control groups.
 pub(super) const ROOT: &str = "/sys/fs/cgroup";
 
-/// Creates the group `name`: once where there is one hierarchy (version 2), and in each hierarchy
-/// where there are many (version 1).
+/// Creates the group `name`: once where there is one hierarchy (version 2), and in each hierarchy where there are many
+/// (version 1).
 pub(super) fn create(name: &str) -> io::Result<()> {
     let root = Path::new(ROOT);
     if root.join("cgroup.controllers").exists() {
@@ -26,7 +26,7 @@ pub(super) fn create(name: &str) -> io::Result<()> {
             continue;
         }
         std::fs::create_dir(&group)?;
-        // A new group of this hierarchy has no processors and no memory until it is given some.
+        // A new group of this hierarchy has no processors and no memory until some are assigned.
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if let Ok(inherited) = std::fs::read_to_string(hierarchy.join(file)) {
                 std::fs::write(group.join(file), inherited)?;

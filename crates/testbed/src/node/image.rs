@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Bed;
 
-/// The name of the image. Without a command of its own a container of it does nothing until it is
-/// told to stop, which is what the sandbox of a pod does.
+/// Name of the image. Without a command a container of it does nothing until it is stopped, which is what the sandbox
+/// of a pod does.
 pub const IMAGE: &str = "bowline.io/testbed/busybox:1";
 
 const IDLE_SCRIPT: &str = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done";
@@ -35,7 +35,7 @@ pub(super) fn pack(busybox: &Path, archive: &Path) -> io::Result<()> {
     tar.finish()
 }
 
-/// Gives the archive to containerd; `None` as long as that does not answer.
+/// Imports the archive into containerd; `None` while containerd does not answer.
 pub(super) fn import(bed: &Bed, ctr: &Path, socket: &Path, archive: &Path) -> Option<()> {
     let mut command = Command::new(ctr);
     command
@@ -85,7 +85,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }
 
-/// As container images spell it.
+/// Architecture as container images spell it.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

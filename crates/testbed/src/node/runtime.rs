@@ -1,9 +1,7 @@
-//! The container runtime of the node: where containerd, runc, the network plugins and a static
-//! busybox come from.
+//! The container runtime of the node: containerd, runc, the network plugins and a static busybox.
 //!
-//! Looked for in the folder of [`env::ASSETS`], among the installed programs, and in the user's
-//! cache; else their Debian packages are downloaded and unpacked into that cache. Nothing is
-//! installed on the machine.
+//! Searched in the folder of [`env::ASSETS`], among the installed programs, and in the user's cache; else their Debian
+//! packages are downloaded and unpacked into that cache. Nothing is installed on the machine.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,13 +17,13 @@ use crate::lock;
 
 const PACKAGES: [&str; 4] = ["containerd", "runc", "containernetworking-plugins", "busybox-static"];
 
-/// Where programs are installed, below the root of a system.
+/// Folders of installed programs, below the root of a system.
 const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/sbin", "bin"];
 
-/// How long a download may take.
+/// Longest download.
 const DOWNLOAD_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// What the node runs containers with.
+/// Programs with which the node runs containers.
 #[derive(Debug)]
 pub(super) struct Runtime {
     pub(super) containerd: PathBuf,
@@ -35,17 +33,17 @@ pub(super) struct Runtime {
     pub(super) busybox: PathBuf,
 }
 
-/// Why there is no container runtime.
+/// Failure to find a container runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not found, and not to be had from Debian's packages either.
+    /// Neither installed nor available from Debian's packages.
     #[error(
         "the real node needs {packages}, and `apt-get download` failed: {reason}; install them, or set {assets} to a folder that has them",
         packages = PACKAGES.join(", "),
         assets = env::ASSETS
     )]
     Missing {
-        /// What the tool said.
+        /// Reason given by the tool.
         reason: String,
     },
     /// The cache cannot be used.
@@ -53,7 +51,7 @@ pub enum Error {
     Cache(#[from] gobuild::Error),
 }
 
-/// Finds the runtime, downloading it if need be.
+/// Finds the runtime, and downloads it if necessary.
 pub(super) async fn locate() -> Result<Runtime, Error> {
     let unpacked = Cache::of_user()?.root().join(format!("debian-{}", release()));
     if let Some(runtime) = find(&unpacked) {
@@ -63,15 +61,15 @@ pub(super) async fn locate() -> Result<Runtime, Error> {
     find(&unpacked).ok_or_else(|| Error::Missing { reason: "files are missing".to_owned() })
 }
 
-/// The system's release and processor, since packages of another would not run.
+/// Release and processor of the system, since packages of another would not run.
 fn release() -> String {
     let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let name = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     format!("{}-{}", name.unwrap_or("unknown").trim_matches('"'), std::env::consts::ARCH)
 }
 
-/// Whether a program needs no libraries: only such a one runs in an otherwise empty image. Its
-/// program headers (ELF, 64 bits) then name no interpreter.
+/// True if a program needs no libraries: only such a program runs in an otherwise empty image. Its program headers
+/// (ELF, 64 bits) then name no interpreter.
 fn is_static(program: &Path) -> bool {
     const INTERPRETER: [u8; 4] = 3_u32.to_le_bytes();
     let Ok(elf) = std::fs::read(program) else { return false };
@@ -88,7 +86,7 @@ fn is_static(program: &Path) -> bool {
         && (0..count).all(|n| elf.get(start + n * size..start + n * size + 4) != Some(&INTERPRETER))
 }
 
-/// The runtime if every part of it is somewhere.
+/// Runtime, if every part of it is found.
 fn find(unpacked: &Path) -> Option<Runtime> {
     let assets = env::get(env::ASSETS).map(PathBuf::from);
     let roots = [Path::new("/"), unpacked];
@@ -117,7 +115,7 @@ fn find(unpacked: &Path) -> Option<Runtime> {
     })
 }
 
-/// Downloads the packages and unpacks them, whole or not at all.
+/// Downloads the packages and unpacks them, completely or not at all.
 async fn download(unpacked: &Path) -> io::Result<()> {
     let parent = unpacked.parent().unwrap_or(Path::new("/"));
     std::fs::create_dir_all(parent)?;
@@ -126,7 +124,7 @@ async fn download(unpacked: &Path) -> io::Result<()> {
         return Ok(());
     }
     if unpacked.exists() {
-        // Of another version of this program, which needed less.
+        // Left over from another version of this program, which needed less.
         std::fs::remove_dir_all(unpacked)?;
     }
     print_line(&format!(
@@ -138,7 +136,7 @@ async fn download(unpacked: &Path) -> io::Result<()> {
     let mut get = Command::new("apt-get");
     get.arg("download").args(PACKAGES).current_dir(work.path());
     if run(&mut get).await.is_err() {
-        // A machine that has never updated its list of packages knows none.
+        // A machine that has never updated its package list finds no packages.
         run(Command::new("apt-get").arg("update")).await?;
         run(&mut get).await?;
     }

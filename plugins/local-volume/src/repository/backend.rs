@@ -1,5 +1,5 @@
-//! A store as the library of the repository wants it. The library blocks and has threads of its own,
-//! the store is asynchronous; and whatever fails or is to stop here, stops all of the work.
+//! A store as the backend of the repository library. The library blocks and has its own threads,
+//! the store is asynchronous; any failure or stop here stops the whole job.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use rustic_core::{
 
 use crate::stop_signal::StopSignal;
 
-/// How long one request may take, with all that is tried again.
+/// Time limit of one request, including its retries.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(15);
 
-/// A store, for one piece of work.
+/// A store, for one job.
 pub(super) struct ObjectStoreBackend {
     /// For people.
     pub name: String,
@@ -67,7 +67,7 @@ fn path(kind: FileType, id: &Id) -> Path {
     let hex = hex.as_str();
     match kind {
         FileType::Config => Path::from(CONFIG),
-        // As restic does it, so that no folder gets too full.
+        // As in restic, so that no folder gets too full.
         FileType::Pack => Path::from_iter([kind.dirname(), &hex[..2], hex]),
         kind => Path::from_iter([kind.dirname(), hex]),
     }

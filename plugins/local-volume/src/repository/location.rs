@@ -1,4 +1,4 @@
-//! Where a repository is: a folder, or a bucket of S3 in the spelling of restic.
+//! Location of a repository: a folder, or an S3 bucket in restic's notation.
 //!
 //! ```text
 //! /backup/repository
@@ -15,10 +15,10 @@ use reqwest::Url;
 use crate::credentials::Credentials;
 use crate::path::{InvalidPath, VolumePath};
 
-/// How the addresses of AWS end.
+/// Suffix of AWS addresses.
 const AWS: &str = ".amazonaws.com";
 
-/// Where a repository is.
+/// Location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Folder(PathBuf),
@@ -28,7 +28,7 @@ pub(crate) enum Location {
 /// A part of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    /// The service; none if it is AWS itself.
+    /// The service; `None` for AWS itself.
     pub endpoint: Option<Url>,
     /// The region, if the address names it.
     pub region: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Bucket {
     pub prefix: String,
 }
 
-/// Why a text is no such place. Says nothing of what may be a secret in it.
+/// Reasons why a text is not a location. Never repeats a part that may be secret.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum InvalidLocation {
     #[error("it is neither an absolute path nor begins with `s3:`; other stores are not built in")]
@@ -115,7 +115,7 @@ impl Bucket {
         {
             return Err(InvalidLocation::LinkLocal(number));
         }
-        // The text as it was written: an address forgets parts `..`.
+        // The original text: a parsed URL drops parts `..`.
         let after_scheme = full.split_once("://").map_or("", |(_, rest)| rest);
         let (_, path) = after_scheme.split_once('/').unwrap_or_default();
         let (name, prefix) = path.split_once('/').unwrap_or((path, ""));
@@ -145,14 +145,14 @@ fn is_bucket_name(name: &str) -> bool {
     (3..=63).contains(&name.len()) && name.chars().all(is_letter) && !name.starts_with('.')
 }
 
-/// Addresses that only this machine and its cloud answer.
+/// True for addresses that only this machine and its cloud answer.
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),
         IpAddr::V6(address) => {
             address.is_unicast_link_local()
                 || address.to_ipv4_mapped().is_some_and(|address| address.is_link_local())
-                // What AWS answers at.
+                // The IPv6 addresses of AWS services on the instance.
                 || address.segments()[..2] == [0xfd00, 0x0ec2]
         }
     }

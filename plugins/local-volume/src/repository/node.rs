@@ -1,4 +1,4 @@
-//! Entries of a tree in the words of the repository, which are those of restic.
+//! Entries of a tree in the repository's format, which is that of restic.
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,17 +12,17 @@ use rustic_core::repofile::{Metadata, Node, NodeType};
 use crate::tree::meta::{Kind, Meta};
 use crate::tree::xattr::Xattrs;
 
-/// Modes are stored as Go knows them: its bits for types, and three at other places than in Unix.
+/// Modes are stored in Go's format: its own type bits, and three bits at other places than in Unix.
 const GO_DIR: u32 = 1 << 31;
 const GO_SYMLINK: u32 = 1 << 27;
 const GO_DEVICE: u32 = 1 << 26;
 const GO_FIFO: u32 = 1 << 25;
 const GO_SOCKET: u32 = 1 << 24;
 const GO_CHAR: u32 = 1 << 21;
-/// The bit of Unix, and that of Go.
+/// The Unix bit, and the Go bit.
 const GO_BITS: [(u32, u32); 3] = [(0o4000, 1 << 23), (0o2000, 1 << 22), (0o1000, 1 << 20)];
 
-/// What an entry cannot be said or understood for.
+/// Reasons why an entry cannot be converted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum UnsupportedEntry {
     #[error("its time is out of range")]
@@ -46,14 +46,14 @@ pub(super) struct TreeEntry {
     pub name: CString,
     pub meta: Meta,
     pub xattrs: Xattrs,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Option<CString>,
 }
 
-/// An entry as a node.
+/// Converts an entry to a node.
 ///
-/// The time of change and the number of a file are left out: they are those of a clone, and differ
-/// each time. Only for files with several names is the number kept, by which they are known.
+/// Change time and inode number are omitted: they are those of a clone, and differ each time. Only
+/// files with several names keep the inode number, which identifies them.
 pub(super) fn to_node(entry: &TreeEntry) -> Result<Node, UnsupportedEntry> {
     let TreeEntry { name, meta, xattrs, target } = entry;
     let (kind, bits) = match meta.kind {
@@ -90,14 +90,14 @@ pub(super) fn to_node(entry: &TreeEntry) -> Result<Node, UnsupportedEntry> {
             Ok(json!({"name": name, "value": STANDARD.encode(value)}))
         };
         let list: Result<Vec<_>, UnsupportedEntry> = xattrs.iter().map(attribute).collect();
-        // The library does not let us name the type of an attribute, only its form.
+        // The library does not export the type of an attribute, only its serialized form.
         metadata.extended_attributes = serde_json::from_value(list?.into())
             .map_err(|_| UnsupportedEntry::MissingField("attributes"))?;
     }
     Ok(Node::new_node(OsStr::from_bytes(name.to_bytes()), kind, metadata))
 }
 
-/// A node as an entry. Nothing is believed: what comes from a repository is written by us.
+/// Converts a node to an entry. The node is not trusted: its content is written to our filesystem.
 pub(super) fn from_node(node: &Node) -> Result<TreeEntry, UnsupportedEntry> {
     let name = node.name();
     let name = name.as_bytes();
@@ -123,7 +123,7 @@ pub(super) fn from_node(node: &Node) -> Result<TreeEntry, UnsupportedEntry> {
     };
     let meta = &node.meta;
     let modified = meta.mtime.ok_or(UnsupportedEntry::MissingField("time"))?;
-    // Nanoseconds count from the second before, also before 1970.
+    // Nanoseconds count from the preceding second, also before 1970.
     let nanoseconds = modified.as_nanosecond();
     let (seconds, rest) = (nanoseconds.div_euclid(BILLION), nanoseconds.rem_euclid(BILLION));
     let xattrs: Result<Xattrs, UnsupportedEntry> = meta
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn round_trip(entry: &TreeEntry) -> TreeEntry {
-        // As the repository does it.
+        // As the repository does.
         let json = serde_json::to_string(&to_node(entry).unwrap()).unwrap();
         from_node(&serde_json::from_str(&json).unwrap()).unwrap()
     }

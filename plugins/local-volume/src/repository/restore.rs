@@ -1,7 +1,7 @@
 //! Writes a snapshot of the repository into an empty folder.
 //!
-//! The library could do it, but leaves out owners, attributes and times that cannot be set, and goes
-//! wherever a name leads. Here any of that is an error.
+//! The library could do it, but ignores owners, attributes and times that cannot be set, and
+//! follows names wherever they lead. Here any of that is an error.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -34,14 +34,14 @@ struct PendingFile {
     node: Node,
 }
 
-/// A further name of a file.
+/// An additional name of a file.
 struct PendingLink {
     dir: Arc<Dir>,
     name: CString,
     first: PathBuf,
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct RestoreWork<'a, S> {
     repository: &'a Repository<S>,
     to: BorrowedFd<'a>,
@@ -49,7 +49,7 @@ struct RestoreWork<'a, S> {
     failed: Mutex<Option<RepositoryError>>,
 }
 
-/// Writes a node, which is a folder, with all below it.
+/// Writes a folder node with everything below it.
 pub(super) fn restore_tree<S: IndexedFull + Sync>(
     repository: &Repository<S>,
     top: &Node,
@@ -64,7 +64,7 @@ pub(super) fn restore_tree<S: IndexedFull + Sync>(
             scope.spawn(|| work.write_files(&waiting));
         }
         let walked = work.create_entries(top, &files);
-        // Ends the channel, and by that the threads.
+        // Closes the channel, which ends the threads.
         drop(files);
         walked
     });
@@ -87,7 +87,8 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
         loop {
             let next = lock(waiting).recv();
             let Ok(file) = next else { return };
-            // The rest is taken and left alone, so that nobody waits to hand it over.
+            // After a failure the remaining files are received and dropped, so that the sender does
+            // not block.
             if lock(&self.failed).is_some() {
                 continue;
             }
@@ -97,7 +98,7 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
         }
     }
 
-    /// Makes folders and what has no content, and hands out the files.
+    /// Creates folders and entries without content, and sends the files to the threads.
     fn create_entries(
         &self,
         top: &Node,
@@ -143,7 +144,7 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
                 first_names.insert(key, path.clone());
             }
             if meta.kind == Kind::File {
-                // Fails only if all threads are gone, which their failure tells.
+                // Fails only if all threads have ended, whose failure is reported.
                 if files.send(PendingFile { dir, name, meta, xattrs, node }).is_err() {
                     break;
                 }
@@ -210,12 +211,12 @@ impl<S: IndexedFull> RestoreWork<'_, S> {
     }
 }
 
-/// The content of a file on its way: no longer than it should be, and not when all is to stop.
+/// Writes the content of a file: no longer than expected, and not after a stop.
 struct ContentWriter<'a> {
     file: SparseWriter<'a>,
     remaining: u64,
     stop: &'a StopSignal,
-    /// The library hides what failed.
+    /// Kept here, since the library hides the error.
     failed: Option<io::Error>,
 }
 

@@ -1,7 +1,7 @@
-//! A clone as the library of the repository reads it.
+//! A clone as a source for the repository library.
 //!
-//! The library leaves out what it cannot read and goes on. Here a failure stops the whole upload: a
-//! snapshot that lacks a file must not count as one.
+//! The library skips unreadable entries and continues. Here a failure stops the whole upload: a
+//! snapshot that lacks a file must not count as complete.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
@@ -27,25 +27,25 @@ use crate::tree::{TreeError, beneath, join, xattr};
 /// The name of the tree in the repository, so that the folder itself has an entry.
 pub(crate) const TOP_NAME: &CStr = c"data";
 
-/// How far an upload is.
+/// Progress of an upload.
 #[derive(Debug, Default)]
 pub(crate) struct UploadProgress {
     /// Bytes read so far.
     pub done: AtomicU64,
-    /// Bytes in all files; zero as long as it is not known.
+    /// Bytes in all files; zero until known.
     pub total: AtomicU64,
 }
 
-/// What is in a tree.
+/// Size of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TreeSize {
-    /// What is no folder.
+    /// Number of entries, without folders.
     pub entries: u64,
-    /// Bytes in files, by each of their names.
+    /// Bytes in files, counted for each of their names.
     pub bytes: u64,
 }
 
-/// A tree that is read.
+/// A tree to upload.
 #[derive(Clone)]
 pub(super) struct TreeSource {
     tree: Arc<OwnedFd>,
@@ -64,7 +64,7 @@ impl TreeSource {
         Self { tree: Arc::new(tree), limiter: Arc::new(limiter), stop, progress }
     }
 
-    /// What there is to read.
+    /// Measures the tree.
     pub(super) fn measure(&self) -> Result<TreeSize, TreeError> {
         let mut amount = TreeSize::default();
         for found in TreeWalk::new(self.clone()) {
@@ -107,7 +107,7 @@ impl Iterator for Entries {
     type Item = RusticResult<ReadSourceEntry<FileContent>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // To end early is safe: after a stop nothing is written, the snapshot least of all.
+        // Ending early is safe: after a stop nothing is written, least of all the snapshot.
         if self.source.stop.is_set() {
             return None;
         }
@@ -135,7 +135,7 @@ impl Iterator for Entries {
     }
 }
 
-/// A file that can be read.
+/// A file to upload.
 pub(super) struct FileContent {
     source: TreeSource,
     path: PathBuf,
@@ -165,7 +165,7 @@ impl ReadSourceOpen for FileContent {
     }
 }
 
-/// A file that is read.
+/// Reads a file.
 pub(super) struct ContentReader {
     file: File,
     source: TreeSource,
@@ -194,7 +194,7 @@ impl Read for ContentReader {
         let is_end = length == 0 && !buffer.is_empty();
         match self.remaining.checked_sub(length as u64) {
             Some(remaining) if !is_end || remaining == 0 => self.remaining = remaining,
-            // Nobody changes a clone, so something is wrong with it, or with us.
+            // A clone never changes, so this is corruption or a bug.
             _ => return Err(self.fail(io::Error::other("it has another length than it had"))),
         }
         self.source.limiter.wait_for(length as u64, &self.source.stop);
@@ -203,11 +203,11 @@ impl Read for ContentReader {
     }
 }
 
-/// Goes through a tree from above to below, in each folder in the order of names, as the repository
-/// keeps them. The folder itself comes first, with an empty path.
+/// Walks through a tree from top to bottom, each folder in the order of names, as the repository
+/// stores them. The folder itself comes first, with an empty path.
 struct TreeWalk {
     source: TreeSource,
-    /// For each open level the folder and the names that are left, the next one last.
+    /// For each open level the folder and the remaining names, the next one last.
     levels: Vec<(PathBuf, Vec<CString>)>,
     has_started: bool,
 }

@@ -1,4 +1,4 @@
-//! The store that a repository is in, opened: a folder or a bucket.
+//! The object store of a repository: a folder or a bucket.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -24,22 +24,22 @@ use super::location::{Bucket, Location, is_link_local};
 use crate::config::RepositorySettings;
 use crate::credentials::Secret;
 
-/// The region of services that have none.
+/// The region for services that have none.
 const FALLBACK_REGION: &str = "us-east-1";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a request may wait for an answer, the sending of its content included.
+/// The longest wait of a request for a response, including the upload of its content.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long a request that the service cannot answer is tried again.
+/// Time for which a request that the service cannot answer is retried.
 const RETRY_FOR: Duration = Duration::from_mins(2);
 
-/// Whether a folder that is not there is made.
+/// Handling of a missing folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MissingFolder {
     Create,
     ReportNone,
 }
 
-/// Opens the store; none if its folder is not there.
+/// Opens the store; `None` if its folder does not exist.
 pub(super) fn open(
     settings: &RepositorySettings,
     missing: MissingFolder,
@@ -68,7 +68,7 @@ fn folder_store(path: &Path) -> Result<LocalFileSystem, RepositoryError> {
         path: path.to_owned(),
         source: io::Error::other(error_chain(&error)),
     })?;
-    // A snapshot that counts as uploaded is on disk.
+    // A snapshot that counts as uploaded must be on disk.
     Ok(opened.with_fsync(true))
 }
 
@@ -101,7 +101,7 @@ fn bucket_store(
     builder.build()
 }
 
-/// Makes clients that go where they are sent, and no further.
+/// Creates clients that neither follow redirects nor connect to refused addresses.
 #[derive(Debug)]
 struct Connector {
     is_plain: bool,
@@ -110,7 +110,7 @@ struct Connector {
 impl HttpConnector for Connector {
     fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
         if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster, which is as good.
+            // Fails if another thread was faster, which is just as good.
             let _ = ring::default_provider().install_default();
         }
         let client = Client::builder()
@@ -127,7 +127,7 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolves names, but not to addresses that are refused as numbers.
+/// Resolves names, except to refused addresses.
 #[derive(Debug)]
 struct GuardedResolver;
 

@@ -1,4 +1,4 @@
-//! Lets calls for the same id wait for each other.
+//! Serializes calls with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -7,12 +7,12 @@ use bowline_plugin_sdk::tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::id::Id;
 
-/// Who is at it, by id.
+/// Locks by id.
 #[derive(Debug, Default)]
 pub(super) struct IdLocks(Mutex<HashMap<Id, Weak<AsyncMutex<()>>>>);
 
 impl IdLocks {
-    /// Returns when nobody else has the id, which is ours until this is dropped.
+    /// Waits for the lock of an id, which is held until the guard is dropped.
     pub(super) async fn lock(&self, id: &Id) -> OwnedMutexGuard<()> {
         let id_lock = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);

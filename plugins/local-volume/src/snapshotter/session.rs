@@ -1,4 +1,4 @@
-//! What the calls do, with a configuration. All of this blocks.
+//! Implementation of the calls, with a configuration. All of this blocks.
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -24,9 +24,9 @@ use crate::tree::clone::{self, CloneSource};
 use crate::upload::RunningUpload;
 use crate::volume::{self, NewVolume};
 
-/// How long to wait for others to let go of a snapshot that is to be deleted.
+/// Time limit of the wait for others to release a snapshot that is to be deleted.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the right to upload may be held by one who only looks whether somebody has it.
+/// Time for which a process that only checks the upload lock may hold it.
 const UPLOAD_LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const BYTES: &str = "Bytes";
@@ -40,15 +40,15 @@ pub(super) struct SnapshotterSession {
     pub repository: Option<Repository>,
     pub node: Option<String>,
     keep_local: bool,
-    /// The run of this node.
+    /// The boot id of this node.
     boot: String,
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
 impl SnapshotterSession {
-    /// Servers configure us again and again. If it is what we have, that is kept: it may have opened
-    /// the repository, which takes time.
+    /// Servers configure the plugin repeatedly. An unchanged configuration keeps the session: it
+    /// may have opened the repository, which takes time.
     pub(super) fn new(
         settings: Settings,
         runtime: Handle,
@@ -75,7 +75,7 @@ impl SnapshotterSession {
         Ok(Arc::new(session))
     }
 
-    /// Whether the folders are there.
+    /// Checks that the folders exist.
     fn check_folders(&self) -> Result<()> {
         for root in self.roots.open_all() {
             root?;
@@ -83,7 +83,7 @@ impl SnapshotterSession {
         Ok(self.state.prepare()?)
     }
 
-    /// Removes what killed processes have left behind. It is no harm if that fails.
+    /// Removes the leftovers of killed processes. A failure does no harm.
     pub(super) fn remove_leftovers(&self) {
         let roots: Vec<_> = self.roots.open_all().flatten().collect();
         let warn = |error: &(dyn std::error::Error + 'static)| {
@@ -102,7 +102,7 @@ impl SnapshotterSession {
         }
     }
 
-    /// Makes a snapshot. False if there is one already.
+    /// Creates a snapshot. False if it already exists.
     pub(super) fn create(
         &self,
         id: &Id,
@@ -133,7 +133,7 @@ impl SnapshotterSession {
         Ok(is_ours)
     }
 
-    /// Whether a snapshot that exists is the one that is asked for.
+    /// Checks that an existing snapshot is of the requested volume.
     fn check_same_volume(&self, record: &Record, volume: &VolumePath) -> Result<()> {
         if record.volume != volume.as_str() {
             return Err(Error::OtherVolume(record.volume.clone()));
@@ -142,12 +142,12 @@ impl SnapshotterSession {
         if is_there || record.is_uploaded() { Ok(()) } else { Err(Error::Lost(record.id.clone())) }
     }
 
-    /// Brings a new clone to disk, after the application has gone on.
+    /// Flushes a new clone to disk, after the application has resumed.
     pub(super) fn sync_clone(&self, id: &Id) {
         let synced = File::open(self.state.data_path(id)).and_then(|data| Ok(syncfs(data)?));
         let recorded = match synced {
             Ok(()) => self.state.change_record(id, |record| record.is_on_disk = true).map(drop),
-            // Uploaded and removed, or deleted, before we came to it.
+            // Uploaded and removed, or deleted, in the meantime.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
             Err(error) => {
                 tracing::warn!(snapshot = %id, "the clone is not known to be on disk: {error}");
@@ -159,7 +159,7 @@ impl SnapshotterSession {
         }
     }
 
-    /// Makes a volume of the clone, if it is there, or from the repository.
+    /// Creates a volume from the clone, if it exists, or from the repository.
     pub(super) fn create_volume(&self, id: &Id) -> Result<VolumePath> {
         let _working = self.state.lock_shared()?;
         let stop = Arc::<StopSignal>::default();
@@ -190,13 +190,13 @@ impl SnapshotterSession {
         Ok(path)
     }
 
-    /// Whether something of a snapshot may be in the repository.
+    /// True if the repository may contain data of a snapshot.
     pub(super) fn is_in_repository(&self, id: &Id) -> Result<bool> {
         let upload = self.state.record(id)?.map(|record| record.upload);
         Ok(self.repository.is_some() && upload != Some(Noted::None))
     }
 
-    /// Deletes all of a snapshot. No error if it is gone.
+    /// Deletes a snapshot completely. Not an error if it is gone.
     pub(super) fn delete(&self, id: &Id) -> Result<()> {
         let _working = self.state.lock_shared()?;
         let record = self.state.record(id)?;
@@ -217,7 +217,7 @@ impl SnapshotterSession {
         removed.ok_or_else(|| Error::InUse(id.clone()))
     }
 
-    /// The right to upload, from another process if need be.
+    /// Acquires the right to upload, from another process if necessary.
     fn take_over_upload(&self, id: &Id) -> Result<StateLock> {
         let lock = retry_until(RELEASE_TIMEOUT, || {
             let lock = self.state.lock_upload(id)?;
@@ -237,7 +237,7 @@ impl SnapshotterSession {
         Ok(())
     }
 
-    /// How the creation or the upload goes; none if there is no such snapshot.
+    /// Progress of the creation or the upload; `None` if there is no such snapshot.
     pub(super) fn progress(
         &self,
         id: &Id,
@@ -295,7 +295,7 @@ impl SnapshotterSession {
         }))
     }
 
-    /// Prepares an upload; none if it was done before.
+    /// Prepares an upload; `None` if it has already been done.
     pub(super) fn prepare_upload(
         &self,
         id: &Id,
@@ -308,7 +308,7 @@ impl SnapshotterSession {
         }
         let lock = retry_until(UPLOAD_LOCK_TIMEOUT, || Ok(self.state.lock_upload(id)?))?;
         let lock = lock.ok_or_else(|| Error::Busy(id.clone()))?;
-        // Another process may have done it while we came here.
+        // Another process may have done it in the meantime.
         let record = self.state.record(id)?.ok_or_else(missing)?;
         if record.is_uploaded() {
             return Ok(None);
@@ -340,7 +340,7 @@ impl SnapshotterSession {
         Ok(repository.ok_or_else(missing)?.upload(job)?)
     }
 
-    /// Notes how an upload ended, and removes the clone if it is not needed any more.
+    /// Records the end of an upload, and removes the clone if it is no longer needed.
     pub(super) fn record_upload_end(
         &self,
         id: &Id,
@@ -358,7 +358,7 @@ impl SnapshotterSession {
         let bytes = outcome?;
         recorded?;
         tracing::info!(snapshot = %id, "uploaded {bytes} bytes");
-        // If somebody reads it, or it fails, that is done when we start the next time.
+        // If the clone is being read, or the removal fails, the next start removes it.
         if !self.keep_local
             && let Err(failed) = self.state.remove_data(id)
         {
@@ -368,7 +368,7 @@ impl SnapshotterSession {
     }
 }
 
-/// Tries for a while.
+/// Retries until a deadline.
 fn retry_until<T>(
     limit: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>>,

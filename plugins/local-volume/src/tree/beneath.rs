@@ -1,4 +1,4 @@
-//! Opens what is in a tree: never by a symbolic link, never on another filesystem.
+//! Opens entries of a tree: never through a symbolic link, never on another filesystem.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,19 +19,19 @@ pub(crate) fn open_folder(tree: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd> 
     openat2(tree, path, flags, Mode::empty(), STRICT_RESOLVE)
 }
 
-/// An entry of a folder, to be read. Does not wait for anything, as a pipe would have us do.
+/// An entry of a folder, for reading. Does not block, as opening a pipe would.
 pub(crate) fn open_entry(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let flags =
         OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     openat2(folder, name, flags, Mode::empty(), STRICT_RESOLVE)
 }
 
-/// Whether an error of those above says that there is another filesystem.
+/// True if an error of the functions above means that there is another filesystem.
 pub(crate) fn is_mount(errno: Errno) -> bool {
     errno == Errno::XDEV
 }
 
-/// The names in a folder, as they come.
+/// The names in a folder, unsorted.
 pub(crate) fn entry_names(folder: impl AsFd) -> Result<impl Iterator<Item = Result<CString>>> {
     let entries = Dir::read_from(folder)?.map(|entry| Ok(entry?.file_name().to_owned()));
     let is_entry = |name: &Result<CString>| !matches!(name.as_deref(), Ok(name) if name == c"." || name == c"..");

@@ -1,4 +1,4 @@
-//! Snapshots of btrfs, which are there at once however large the volume is, and all of one instant.
+//! Snapshots of btrfs, which are instantaneous and consistent however large the volume is.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -9,11 +9,11 @@ use rustix::ioctl::{self, Setter, Updater, opcode};
 
 use super::meta::Meta;
 
-/// What `statfs` says of btrfs.
+/// The `statfs` type of btrfs.
 const MAGIC: u64 = 0x9123_683E;
-/// The number of the root folder of every subvolume.
+/// The inode number of the root folder of every subvolume.
 const ROOT_INODE: u64 = 256;
-/// The group of its calls.
+/// The group of its ioctls.
 const GROUP: u8 = 0x94;
 const NAME_MAX: usize = 4039;
 
@@ -39,8 +39,8 @@ struct References {
 const SNAP_CREATE_V2: ioctl::Opcode = opcode::write::<SnapshotArguments>(GROUP, 23);
 const GET_SUBVOL_ROOTREF: ioctl::Opcode = opcode::read_write::<References>(GROUP, 61);
 
-/// Makes a snapshot of a volume as `name` in a folder, if the volume is a whole subvolume. False if it
-/// is not, or holds others, which a snapshot would leave out.
+/// Creates a snapshot of a volume as `name` in a folder, if the volume is a whole subvolume. False
+/// if it is not, or contains others, which a snapshot would omit.
 pub(super) fn snapshot(
     volume: BorrowedFd<'_>,
     folder: BorrowedFd<'_>,

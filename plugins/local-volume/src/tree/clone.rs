@@ -1,12 +1,12 @@
-//! Clones a tree: all of it, or nothing that counts.
+//! Clones a tree completely, or fails.
 //!
-//! Threads take folders from a queue. A folder is reached by its path in the tree, so that few are open
-//! however many wait. Of a file with several names, the first one met is cloned; the others become
-//! links to it when all files are there.
+//! Threads take folders from a queue. A folder is reached by its path in the tree, so that few are
+//! open however many wait. Of a file with several names, the first one encountered is cloned; the
+//! others become links to it once all files are there.
 //!
-//! A volume may be changed while it is cloned, if nobody has frozen its application. What goes away
-//! between being listed and being read counts as gone before. In a tree that nobody changes that is an
-//! error.
+//! A volume may change while it is cloned, if its application has not been frozen. An entry that
+//! vanishes between being listed and being read counts as removed before the snapshot. In a tree
+//! that must not change, that is an error.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -28,17 +28,17 @@ use super::write::EntryDestination;
 use super::{TreeError, beneath, btrfs, join, threads, xattr};
 use crate::stop_signal::StopSignal;
 
-/// How often an entry may be another one when it is opened than when it was looked at.
+/// Number of times that an entry may have been replaced between stat and open.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Whether somebody may change a tree while it is cloned.
+/// State of a source: may change while it is cloned, or must not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloneSource {
     Live,
     Static,
 }
 
-/// How a clone was made.
+/// Method of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum CloneMethod {
@@ -50,21 +50,21 @@ pub(crate) enum CloneMethod {
     Copy,
 }
 
-/// What was cloned.
+/// Summary of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CloneSummary {
     pub method: CloneMethod,
-    /// Files with content; not known of a subvolume.
+    /// Files with content; unknown for a subvolume.
     pub files: u64,
-    /// How many of them had to be copied.
+    /// Number of files that had to be copied.
     pub copied: u64,
-    /// The bytes of all files; not known of a subvolume.
+    /// The bytes of all files; unknown for a subvolume.
     pub bytes: u64,
 }
 
 impl CloneSummary {
-    /// In words.
+    /// Description for people.
     pub(crate) fn describe(&self) -> String {
         let Self { method, files, copied, bytes } = self;
         match method {
@@ -81,7 +81,7 @@ impl CloneSummary {
     }
 }
 
-/// Clones a volume as `name` in a folder, in the best way that there is.
+/// Clones a volume as `name` in a folder, with the best available method.
 pub(crate) fn clone_volume(
     volume: BorrowedFd<'_>,
     folder: BorrowedFd<'_>,
@@ -98,7 +98,8 @@ pub(crate) fn clone_volume(
             });
         }
         Ok(false) => {}
-        // It may be on another disk, or not allowed; file by file may work all the same.
+        // The folder may be on another disk, or the call not permitted; file by file may still
+        // work.
         Err(errno) => tracing::debug!("no btrfs snapshot: {errno}"),
     }
     let top = EntryDestination { folder, path: Path::new(""), name };
@@ -124,7 +125,7 @@ pub(crate) fn clone_tree(
     work.finish()
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct CloneWork<'a> {
     from: BorrowedFd<'a>,
     to: BorrowedFd<'a>,
@@ -148,14 +149,14 @@ struct FolderQueue {
     failed: Option<TreeError>,
 }
 
-/// A further name of a file.
+/// An additional name of a file.
 struct PendingLink {
     key: (u64, u64),
     dir: Arc<Dir>,
     name: CString,
 }
 
-/// That a thread is busy with a folder. Dropped, also by a panic, it lets the others know.
+/// Marks a thread as busy with a folder. Dropping it, also in a panic, notifies the others.
 struct BusyGuard<'w, 'a>(&'w CloneWork<'a>);
 
 impl Drop for BusyGuard<'_, '_> {
@@ -165,7 +166,7 @@ impl Drop for BusyGuard<'_, '_> {
     }
 }
 
-/// An entry, where it is and where it goes.
+/// An entry, with its source and destination.
 #[derive(Clone, Copy)]
 struct EntryStep<'a> {
     dir: &'a Arc<Dir>,
@@ -183,7 +184,7 @@ impl EntryStep<'_> {
         EntryDestination { folder: self.to, path: &self.dir.path, name: self.name }
     }
 
-    /// What reading it has failed with, if that is not what happens to things that change.
+    /// The failure of a read, unless it is explained by a concurrent change.
     fn read_failure(&self, doing: &'static str) -> impl FnOnce(Errno) -> EntryFailure {
         move |errno| match errno {
             Errno::NOENT => EntryFailure::Vanished,
@@ -194,11 +195,11 @@ impl EntryStep<'_> {
     }
 }
 
-/// Why an entry was not cloned.
+/// Reasons why an entry was not cloned.
 enum EntryFailure {
-    /// It is not there any more.
+    /// The entry vanished.
     Vanished,
-    /// It is something else now.
+    /// The entry was replaced.
     Changed,
     Failed(TreeError),
 }
@@ -272,7 +273,7 @@ impl<'a> CloneWork<'a> {
     fn clone_folder(&self, dir: &Arc<Dir>) -> Result<(), TreeError> {
         let path = &dir.path;
         let from = match beneath::open_folder(self.from, path) {
-            // What was a folder is none any more.
+            // The folder was replaced or removed.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) if self.source == CloneSource::Live => {
                 return Ok(());
             }
@@ -298,7 +299,7 @@ impl<'a> CloneWork<'a> {
             match self.try_clone_entry(step) {
                 Ok(()) => return Ok(()),
                 Err(EntryFailure::Vanished) if self.source == CloneSource::Live => return Ok(()),
-                // Listed twice, as happens when others add and remove names.
+                // Listed twice, as happens when names are added and removed concurrently.
                 Err(EntryFailure::Failed(failed))
                     if self.source == CloneSource::Live && failed.is_already_exists() =>
                 {
@@ -345,8 +346,8 @@ impl<'a> CloneWork<'a> {
         }
     }
 
-    /// Whether a file has been met by another name. Then it becomes a link later; if not, this is its
-    /// first name.
+    /// True if a file has been encountered under another name. Then this name becomes a link later;
+    /// otherwise it is the first name.
     fn is_further_name(&self, key: (u64, u64), step: EntryStep<'_>) -> bool {
         match lock(&self.first_names).entry(key) {
             Entry::Vacant(vacant) => {
@@ -369,13 +370,13 @@ impl<'a> CloneWork<'a> {
         let meta = meta.filter(|meta| meta.kind == Kind::File).ok_or(EntryFailure::Changed)?;
         let xattrs =
             xattr::read(step.from, step.name).map_err(step.read_failure("read attributes of"))?;
-        // Only of what is open is it certain that it is this file.
+        // Only an open file is certain to be this one.
         let key = meta.link_key();
         if key.is_some_and(|key| self.is_further_name(key, step)) {
             return Ok(());
         }
         let clone = step.destination().create_file().inspect_err(|_| {
-            // What is there by this name is not it.
+            // The entry of this name is a different file.
             key.map(|key| lock(&self.first_names).remove(&key));
         })?;
         let outcome = content::clone_content(&file, &clone, meta.size, &self.sharing, self.stop);
@@ -388,7 +389,7 @@ impl<'a> CloneWork<'a> {
         Ok(step.destination().set_metadata(&meta, &xattrs)?)
     }
 
-    /// Makes the links, and tells what there is.
+    /// Creates the links, and returns the summary.
     fn finish(self) -> Result<CloneSummary, TreeError> {
         let failed = lock(&self.queue).failed.take();
         if let Some(failed) = failed {
@@ -415,7 +416,7 @@ impl<'a> CloneWork<'a> {
         let to = beneath::open_folder(self.to, &dir.path).map_err(failed())?;
         let first = lock(&self.first_names).get(key).cloned();
         let Some(first) = first else {
-            // The first name turned out to be none, so this is a file as others are.
+            // The first name was dropped, so this is cloned like any other file.
             let from = match beneath::open_folder(self.from, &dir.path) {
                 Err(Errno::NOENT) if self.source == CloneSource::Live => return Ok(()),
                 from => from.map_err(failed())?,

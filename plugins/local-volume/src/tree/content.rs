@@ -1,5 +1,5 @@
-//! The content of a file in another file: shared with it if the filesystem can, else copied, with
-//! holes staying holes.
+//! Copies the content of a file to another: shared if the filesystem supports it, otherwise copied,
+//! with holes preserved.
 
 use std::fs::File;
 use std::io;
@@ -11,24 +11,24 @@ use rustix::io::Errno;
 
 use crate::stop_signal::StopSignal;
 
-/// How much is copied before looking whether to stop.
+/// Bytes copied between two checks of the stop signal.
 const COPY_CHUNK: usize = 16 * 1024 * 1024;
-/// How much is copied at a time where the kernel cannot do it alone.
+/// Bytes copied at a time where the kernel cannot do it alone.
 const BUFFER_SIZE: usize = 256 * 1024;
-/// The part of a file that is left out where it is zero.
+/// Size of the blocks that are omitted where they are zero.
 const ZERO_BLOCK: usize = 4096;
 
-/// How a content came about.
+/// Outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ContentOutcome {
-    /// It is shared with the original until one of them is changed.
+    /// Shared with the original until one of them is changed.
     Shared,
     Copied,
-    /// There was none.
+    /// No content.
     Empty,
 }
 
-/// Whether it is worth asking a filesystem to share.
+/// True as long as it is worth asking a filesystem to share.
 #[derive(Debug)]
 pub(crate) struct ReflinkSupport(AtomicBool);
 
@@ -38,14 +38,14 @@ impl Default for ReflinkSupport {
     }
 }
 
-/// What to do when sharing fails.
+/// Reaction to a failure of sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReflinkFallback {
     /// Copy this file and all others.
     CopyAll,
     /// Copy this file: it is special in some way.
     CopyThis,
-    /// It is no question of sharing.
+    /// The failure has nothing to do with sharing.
     Fail,
 }
 
@@ -57,7 +57,7 @@ fn reflink_fallback(errno: Errno) -> ReflinkFallback {
     }
 }
 
-/// Brings `size` bytes of a file into an empty one.
+/// Copies `size` bytes of a file into an empty one.
 pub(crate) fn clone_content(
     from: &File,
     to: &File,
@@ -89,7 +89,7 @@ fn copy_data(from: &File, to: &File, size: u64, stop: &StopSignal) -> io::Result
             Ok(begin) => begin,
             // Nothing but a hole to the end.
             Err(Errno::NXIO) => break,
-            // No word of holes here: all is data.
+            // The filesystem does not report holes: all is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(errno) => return Err(errno.into()),
         };
@@ -97,7 +97,7 @@ fn copy_data(from: &File, to: &File, size: u64, stop: &StopSignal) -> io::Result
         if begin < end && !copy_range(from, to, begin, end, stop)? {
             break;
         }
-        // Shrunk meanwhile, so that the hole is before the data.
+        // The file has shrunk, so that the hole is before the data.
         if end <= at {
             break;
         }
@@ -153,7 +153,7 @@ fn copy_through_buffer(
     Ok(true)
 }
 
-/// Writes a file from its begin to its end, leaving out blocks of zeros.
+/// Writes a file from start to end, omitting blocks of zeros.
 pub(crate) struct SparseWriter<'a> {
     file: &'a File,
     at: u64,
@@ -164,7 +164,7 @@ impl<'a> SparseWriter<'a> {
         Self { file, at: 0 }
     }
 
-    /// Sets the length, which the last write may not have done, and tells it.
+    /// Sets the length, which the last write may not have done, and returns it.
     pub(crate) fn finish(self) -> io::Result<u64> {
         ftruncate(self.file, self.at)?;
         Ok(self.at)

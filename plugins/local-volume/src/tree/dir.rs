@@ -1,8 +1,8 @@
-//! A folder of a new tree while things are put into it.
+//! A folder of a new tree while it is filled.
 //!
-//! It gets its owner, mode and time when nothing is put into it any more, since each new entry would
-//! change the time, and a mode may forbid new entries. Who puts something in holds an [`Arc`] of it, and
-//! gives it to [`finish_if_last`] afterwards; a folder holds its parent.
+//! Owner, mode and time are set when the folder is complete, since each new entry would change the
+//! time, and a mode may forbid new entries. Each user of the folder holds an [`Arc`] of it, and
+//! passes it to [`finish_if_last`] afterwards; a folder holds its parent.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -25,7 +25,7 @@ pub(crate) struct Dir {
     pub parent: Option<Arc<Dir>>,
 }
 
-/// Gives a folder up. If nobody else holds it, it is dressed, and its parent is given up.
+/// Releases a folder. The last holder sets its metadata, and releases its parent.
 pub(crate) fn finish_if_last(dir: Arc<Dir>, tree: BorrowedFd<'_>) -> Result<(), TreeError> {
     let mut next = Some(dir);
     while let Some(Dir { path, meta, xattrs, parent }) = next.and_then(Arc::into_inner) {

@@ -1,4 +1,4 @@
-//! What there is to know of an entry beside its content.
+//! Metadata of an entry.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Statx, StatxAttributes, StatxFlags, makedev, statx};
 use rustix::io::Result;
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File,
@@ -28,29 +28,29 @@ pub(crate) struct Meta {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
-    /// When its content was changed, in seconds and nanoseconds.
+    /// Time of the last change of its content, in seconds and nanoseconds.
     pub modified: (i64, u32),
     pub size: u64,
-    /// How many names it has.
+    /// Number of names.
     pub links: u32,
-    /// By these two it is known that two names are one file.
+    /// Device and inode, which identify a file with several names.
     pub device: u64,
     pub inode: u64,
-    /// Whether another filesystem begins here.
+    /// True if another filesystem is mounted here.
     pub is_mount: bool,
 }
 
 impl Meta {
-    /// Of an entry of a folder; none if its type is not known.
+    /// Metadata of an entry of a folder; `None` if its type is unknown.
     pub(crate) fn at(folder: BorrowedFd<'_>, name: &CStr) -> Result<Option<Self>> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
         Ok(Self::from_statx(&statx(folder, name, flags, StatxFlags::BASIC_STATS)?))
     }
 
-    /// Of something open.
+    /// Metadata of an open file.
     pub(crate) fn of(file: BorrowedFd<'_>) -> Result<Option<Self>> {
         let found = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        // Whatever was opened on purpose may be mounted.
+        // A folder that was opened on purpose may be a mount.
         Ok(Self::from_statx(&found).map(|meta| Self { is_mount: false, ..meta }))
     }
 
@@ -81,7 +81,7 @@ impl Meta {
         })
     }
 
-    /// What tells that another name is the same file; none if it has only one.
+    /// The key by which other names of the same file are recognized; `None` if it has only one.
     pub(crate) fn link_key(&self) -> Option<(u64, u64)> {
         (self.kind != Kind::Dir && self.links > 1).then_some((self.device, self.inode))
     }

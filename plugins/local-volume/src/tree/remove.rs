@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use super::meta::{Kind, Meta};
 use super::{TreeError, beneath, join};
 
-/// Removes a folder with all that is in it. No error if it is gone.
+/// Removes a folder with its content. Not an error if it is gone.
 ///
 /// Nothing below a symbolic link or a mount is touched. Only one folder is open at a time.
 pub(crate) fn remove_tree(above: BorrowedFd<'_>, name: &CStr) -> Result<(), TreeError> {
-    // A folder is there twice: first to be looked into, then, when it is empty, to be removed.
+    // A folder is visited twice: first to be emptied, then to be removed.
     let mut stack = vec![(join(Path::new(""), name), false)];
     while let Some((path, was_emptied)) = stack.pop() {
         if was_emptied {
@@ -33,10 +33,10 @@ pub(crate) fn remove_tree(above: BorrowedFd<'_>, name: &CStr) -> Result<(), Tree
     Ok(())
 }
 
-/// Removes what is no folder, and tells what is.
+/// Removes everything but folders, and returns those.
 fn remaining_folders(folder: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, TreeError> {
     let mut folders = Vec::new();
-    // Reading goes on while entries are removed, which filesystems allow.
+    // Entries are removed while the folder is read, which filesystems allow.
     for name in beneath::entry_names(folder).map_err(TreeError::io("list", path))? {
         let name = name.map_err(TreeError::io("list", path))?;
         let removed = match Meta::at(folder, &name) {
@@ -82,7 +82,7 @@ mod tests {
         fs::write(base.join("kept/file"), "").unwrap();
         fs::write(base.join("tree/a/file"), "").unwrap();
         symlink(base.join("kept"), base.join("tree/a/link")).unwrap();
-        // Deeper than many files may be open.
+        // Deeper than the number of files that may be open.
         let mut deep = base.join("tree/deep");
         for _ in 0..1500 {
             deep.push("d");

@@ -1,4 +1,4 @@
-//! Makes the entries of a new tree, which is ours alone until it is whole.
+//! Creates the entries of a new tree, which is private until it is complete.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::meta::{Kind, Meta};
 use super::xattr::{self, Xattrs};
 use super::{TreeError, join};
 
-/// For us alone, until it gets its own mode.
+/// Private, until the file gets its own mode.
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const PRIVATE_DIR: Mode = Mode::RWXU;
 
@@ -32,12 +32,12 @@ impl EntryDestination<'_> {
         TreeError::io(doing, &join(self.path, self.name))
     }
 
-    /// A folder. It is dressed when all is in it.
+    /// Creates a folder. Its metadata is set once it is complete.
     pub(crate) fn create_dir(&self) -> Result<(), TreeError> {
         mkdirat(self.folder, self.name, PRIVATE_DIR).map_err(self.write_error("make folder"))
     }
 
-    /// An empty file. It is dressed when its content is there.
+    /// Creates an empty file. Its metadata is set once its content is there.
     pub(crate) fn create_file(&self) -> Result<File, TreeError> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -45,7 +45,7 @@ impl EntryDestination<'_> {
         Ok(opened.map_err(self.write_error("create"))?.into())
     }
 
-    /// A symbolic link, dressed.
+    /// Creates a symbolic link with its metadata.
     pub(crate) fn create_symlink(
         &self,
         target: &CStr,
@@ -57,7 +57,7 @@ impl EntryDestination<'_> {
         self.set_metadata(meta, xattrs)
     }
 
-    /// A pipe, a socket or a device, dressed.
+    /// Creates a pipe, a socket or a device with its metadata.
     pub(crate) fn create_special(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), TreeError> {
         let (kind, device) = match meta.kind {
             Kind::Fifo => (FileType::Fifo, 0),
@@ -73,8 +73,8 @@ impl EntryDestination<'_> {
         self.set_metadata(meta, xattrs)
     }
 
-    /// Gives an entry its owner, attributes, mode and time, in this order: a change of the owner
-    /// takes set-uid and capabilities away, and a mode may forbid to set attributes.
+    /// Sets owner, attributes, mode and time of an entry, in this order: a change of the owner
+    /// clears set-uid and capabilities, and a mode may forbid setting attributes.
     pub(crate) fn set_metadata(&self, meta: &Meta, xattrs: &Xattrs) -> Result<(), TreeError> {
         let Self { folder, name, .. } = *self;
         let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));

@@ -1,7 +1,7 @@
-//! Extended attributes. Access lists and capabilities are among them.
+//! Extended attributes, including access control lists and capabilities.
 //!
-//! There is no call that takes a folder and a name. So the folder is named by its entry in `/proc`,
-//! and the last name is never followed.
+//! No system call takes a folder and a name. So the folder is named by its entry in `/proc`, and
+//! the last name is never followed.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -12,7 +12,7 @@ use rustix::io::{Errno, Result};
 /// Names with their values.
 pub(crate) type Xattrs = Vec<(CString, Vec<u8>)>;
 
-/// How often a list or a value may grow while it is read.
+/// Number of times that a list or a value may grow while it is read.
 const MAX_ATTEMPTS: usize = 16;
 
 /// All attributes of an entry. Filesystems without any have none.
@@ -27,7 +27,7 @@ pub(crate) fn read(folder: BorrowedFd<'_>, name: &CStr) -> Result<Xattrs> {
         let value =
             read_sized(|| lgetxattr_query(&path, name), |buffer| lgetxattr(&path, name, buffer));
         match value {
-            // Removed since it was listed.
+            // Removed since the listing.
             Err(Errno::NODATA) => {}
             value => found.push((CString::new(name).map_err(|_| Errno::INVAL)?, value?)),
         }
@@ -58,7 +58,7 @@ fn proc_path(folder: BorrowedFd<'_>, name: &CStr) -> Vec<u8> {
     path
 }
 
-/// Reads what has to be asked for its size first. Both are limited to 64 KiB by the kernel.
+/// Reads data whose size must be queried first. Both are limited to 64 KiB by the kernel.
 fn read_sized(
     query: impl Fn() -> Result<usize>,
     read: impl Fn(&mut [u8]) -> Result<usize>,

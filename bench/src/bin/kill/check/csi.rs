@@ -1,60 +1,60 @@
-//! Snapshots of the CSI driver, and volumes that are made from them.
+//! Snapshots of the CSI driver, and volumes created from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::RunEvidence;
 use super::volumes::WarningMatcher;
 
-/// A snapshot that the driver has.
+/// Snapshot that the driver has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CsiSnapshot {
     pub(crate) handle: String,
-    /// The claim that it is of, without its namespace.
+    /// Its claim, without the namespace.
     pub(crate) claim: String,
-    /// The VolumeSnapshot that it was asked for by, as `<namespace>/<name>`.
+    /// VolumeSnapshot that requested it, as `<namespace>/<name>`.
     pub(crate) object: String,
-    /// Whether what was in the volume is in it.
+    /// True if it contains the data of the volume.
     pub(crate) has_data: bool,
 }
 
-/// A snapshot that the files of a backup name.
+/// Snapshot that the files of a backup name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CsiSnapshotRecord {
-    /// The claim that it is of.
+    /// Claim of which it was taken.
     pub(crate) claim: String,
     pub(crate) handle: String,
-    /// Whether the file says that it is there to be used.
+    /// True if the file records it as usable.
     pub(crate) is_succeeded: bool,
-    /// The handle that the VolumeSnapshot in the archive has, which a restore reads.
+    /// Handle of the VolumeSnapshot in the archive, which a restore reads.
     pub(crate) archived: String,
 }
 
-/// A volume that the driver has made for a restore.
+/// Volume that the driver has created for a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CsiRestoredResource {
-    /// What it is, in words.
+    /// Description in words.
     pub(crate) description: String,
-    /// How many there are of it, or point to it.
+    /// Number of them, or of references to it.
     pub(crate) count: usize,
 }
 
-/// What a run has to do with the driver.
+/// Evidence about a run from the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CsiEvidence {
-    /// The claims that a backup should have snapshots of.
+    /// Claims of which a backup should have snapshots.
     pub(crate) expected_claims: Vec<String>,
-    /// What a backup has at the driver.
+    /// Snapshots of a backup that the driver has.
     pub(crate) snapshots: Vec<CsiSnapshot>,
     pub(crate) records: Vec<CsiSnapshotRecord>,
-    /// What it had there when all of it was recorded and the server dead.
+    /// Those that it had when all of them were recorded and the server was dead.
     pub(crate) recorded_handles: Option<BTreeSet<String>>,
-    /// What stands for its snapshots in the cluster, though the backup is over.
+    /// Objects in the cluster for its snapshots, although the backup has ended.
     pub(crate) objects: Vec<String>,
-    /// What was made for a restore, of each of which there must be one.
+    /// Resources created for a restore, each of which must exist once.
     pub(crate) restored: Vec<CsiRestoredResource>,
 }
 
-/// Snapshots that no file names, and volumes that nothing points to, unless a warning does.
+/// Snapshots that no file names, and volumes without a reference, unless a warning names them.
 pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     let mut notices = WarningMatcher::new(&run.volume_warnings);
     let mut lost = Vec::new();
@@ -72,7 +72,7 @@ pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     lost
 }
 
-/// Claims that have several snapshots on record or others than before, and what was made more than once.
+/// Claims with several recorded snapshots or with others than before, and resources created more than once.
 pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let (name, csi) = (&run.name, &run.csi);
     let mut doubled = Vec::new();
@@ -95,7 +95,7 @@ pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     doubled
 }
 
-/// Which snapshots a backup should have and has not, and what it has left in the cluster.
+/// Snapshots that a backup lacks, and objects that it has left in the cluster.
 pub(super) fn unfinished_reasons(csi: &CsiEvidence) -> Vec<String> {
     let mut reasons = Vec::new();
     for claim in &csi.expected_claims {
@@ -135,7 +135,7 @@ mod tests {
         CsiSnapshotRecord { claim: "c".into(), handle, is_succeeded: true, archived }
     }
 
-    /// A backup of the claim `c`.
+    /// Backup of the claim `c`.
     fn backup(at_driver: &[(&str, &str)], records: &[&str], notices: &[&str]) -> RunEvidence {
         RunEvidence {
             name: "b".into(),

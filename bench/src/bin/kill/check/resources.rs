@@ -1,4 +1,4 @@
-//! VolumePluginBackups and VolumePluginRestores, whoever writes them.
+//! VolumePluginBackups and VolumePluginRestores, written by the server or a plugin.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,27 +6,27 @@ use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase};
 
 use super::RunEvidence;
 
-/// A VolumePluginBackup or VolumePluginRestore.
+/// VolumePluginBackup or VolumePluginRestore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct VolumeResource {
     pub(crate) kind: String,
     pub(crate) name: String,
     pub(crate) snapshot: String,
     pub(crate) phase: VolumePluginPhase,
-    /// Whether it has the labels of its run, and the run as its owner.
+    /// True if it has the labels of its run, and the run as its owner.
     pub(crate) is_owned: bool,
-    /// Whether the server has made it.
+    /// True if the server created it.
     pub(crate) is_managed: bool,
 }
 
 impl VolumeResource {
-    /// Whether it says that the snapshot or the volume is there, or will be.
+    /// True if it reports that the snapshot or the volume exists, or will.
     fn is_not_failed(&self) -> bool {
         self.phase.outcome().is_none_or(|outcome| outcome == VolumePluginOutcome::Completed)
     }
 }
 
-/// What the resources of a run are about.
+/// Snapshots that the resources of a run should name.
 fn expected_snapshots(run: &RunEvidence) -> BTreeSet<&str> {
     let backed_up = run.records.iter().filter(|one| one.is_completed).map(|one| one.id.as_str());
     let restored =
@@ -34,8 +34,8 @@ fn expected_snapshots(run: &RunEvidence) -> BTreeSet<&str> {
     backed_up.chain(restored).collect()
 }
 
-/// Snapshots that several resources say are there, and resources that say so of a snapshot that the backup does not
-/// have, nor the plugin.
+/// Snapshots that several resources report as existing, and resources that report one that neither the backup nor the
+/// plugin has.
 pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let mut good: BTreeMap<&str, Vec<&VolumeResource>> = BTreeMap::new();
     for resource in run.resources.iter().filter(|resource| resource.is_not_failed()) {
@@ -49,7 +49,7 @@ pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
         }
     }
     let is_of_csi = |id: &str| run.csi.records.iter().any(|one| one.handle == *id);
-    // One that is there without a record is lost, unless a warning names it.
+    // An existing snapshot without a record is lost, unless a warning names it.
     let is_there = |id: &str| run.snapshots.iter().any(|one| one.id == *id);
     let is_known =
         |id: &str| run.records.iter().any(|one| one.id == *id) || is_there(id) || is_of_csi(id);
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// A backup with the snapshot `s`.
+    /// Backup with the snapshot `s`.
     fn backup(resources: &[VolumeResource]) -> RunEvidence {
         RunEvidence {
             name: "b".into(),

@@ -49,7 +49,7 @@ fn item_executed_again_without_a_warning_is_repeated_work() {
         (run(&[("a", "1"), ("a", "2")], &[], &[]), 1),
         (run(&[("a", "1"), ("a", "2")], &[], &["a"]), 0),
         (run(&[("a", "1"), ("a", "2"), ("a", "3")], &[], &["a"]), 1),
-        // One that was never shown, though it was about to be.
+        // Announced, but never passed to the action.
         (run(&[("a", "1")], &[], &["a", "a"]), 0),
     ];
     for (run, expected) in cases {

@@ -1,53 +1,53 @@
-//! Snapshots, and volumes that are made from them.
+//! Snapshots, and volumes created from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{CsiSnapshot, RunEvidence};
 
-/// A snapshot that a plugin has.
+/// Snapshot that a plugin has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PluginSnapshot {
     pub(crate) id: String,
-    /// The PersistentVolume that it is of.
+    /// PersistentVolume of which it was taken.
     pub(crate) volume: String,
-    /// What it was asked for by.
+    /// Request that created it.
     pub(crate) request: String,
     pub(crate) is_uploaded: bool,
 }
 
-/// A snapshot that the files of a backup name.
+/// Snapshot that the files of a backup name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     pub(crate) id: String,
-    /// The PersistentVolume that it is of.
+    /// PersistentVolume of which it was taken.
     pub(crate) volume: String,
     pub(crate) is_completed: bool,
 }
 
-/// A volume that was made from a snapshot.
+/// Volume created from a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RestoredVolume {
     pub(crate) id: String,
     pub(crate) snapshot: String,
-    /// How many PersistentVolumes of the restore it is behind.
+    /// Number of PersistentVolumes of the restore that use it.
     pub(crate) uses: usize,
 }
 
-/// What is left of a backup that should be deleted.
+/// Leftovers of a backup that should be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeletionEvidence {
     pub(crate) backup: String,
-    /// What the request for it says, if it is still there.
+    /// Status of the deletion request, if it still exists.
     pub(crate) request_status: Option<String>,
-    /// Whether there is a Backup of that name.
+    /// True if a Backup of that name exists.
     pub(crate) backup_exists: bool,
-    /// What it has at the plugin.
+    /// Its snapshots in the plugin.
     pub(crate) snapshots: Vec<PluginSnapshot>,
     /// Copies of its snapshots.
     pub(crate) uploads: Vec<String>,
-    /// What it has at the CSI driver.
+    /// Its snapshots in the CSI driver.
     pub(crate) csi: Vec<CsiSnapshot>,
-    /// What stands for snapshots of it in the cluster.
+    /// Objects in the cluster for its snapshots.
     pub(crate) csi_objects: Vec<String>,
     /// Its files.
     pub(crate) files: Vec<String>,
@@ -57,7 +57,7 @@ pub(crate) struct DeletionEvidence {
     pub(crate) volume_warnings: Vec<String>,
 }
 
-/// Warnings, each of which explains one thing.
+/// Warnings, each of which explains one leftover.
 pub(super) struct WarningMatcher<'a>(Vec<Option<BTreeSet<&'a str>>>);
 
 impl<'a> WarningMatcher<'a> {
@@ -68,7 +68,7 @@ impl<'a> WarningMatcher<'a> {
         Self(texts.iter().map(split_words).collect())
     }
 
-    /// Whether there is one more that has one of these words.
+    /// True if there is a further warning with one of these words; it is used up.
     pub(super) fn take_matching(&mut self, any_of: &[&str]) -> bool {
         let matches_any = |notice: &&mut Option<BTreeSet<&str>>| {
             let warning_words = notice.as_ref();
@@ -78,7 +78,7 @@ impl<'a> WarningMatcher<'a> {
     }
 }
 
-/// Snapshots that no file names, and volumes that nothing points to, unless a warning does.
+/// Snapshots that no file names, and volumes without a reference, unless a warning names them.
 pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     let mut notices = WarningMatcher::new(&run.volume_warnings);
     let mut lost = Vec::new();
@@ -96,13 +96,12 @@ pub(super) fn lost_resources(run: &RunEvidence) -> Vec<String> {
     lost
 }
 
-/// Volumes that were snapshotted or made again without a warning, or although it was recorded that
-/// they were.
+/// Volumes that were snapshotted or created again without a warning, or although the first was recorded.
 pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     let name = &run.name;
     let mut notices = WarningMatcher::new(&run.volume_warnings);
     let mut doubled = Vec::new();
-    // By what it is of: how often it is there, less the times that are explained.
+    // Number of snapshots or volumes per source, less the explained ones.
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for PluginSnapshot { volume, request, .. } in &run.snapshots {
         let times = counts.entry(format!("{volume} was snapshotted")).or_default();
@@ -132,7 +131,7 @@ pub(super) fn repeated_work(run: &RunEvidence) -> Vec<String> {
     doubled
 }
 
-/// Which snapshots a backup should have and has not.
+/// Snapshots that a backup lacks.
 pub(super) fn unfinished_reasons(run: &RunEvidence) -> Vec<String> {
     let mut reasons = Vec::new();
     for volume in &run.expected_volumes {
@@ -153,7 +152,7 @@ pub(super) fn unfinished_reasons(run: &RunEvidence) -> Vec<String> {
     reasons
 }
 
-/// Snapshots that a deleted backup has left, and their copies, unless a warning said so before.
+/// Snapshots that a deleted backup has left, and their copies, unless a warning named them before.
 pub(crate) fn leftovers(deletion: &DeletionEvidence) -> Vec<String> {
     let mut notices = WarningMatcher::new(&deletion.volume_warnings);
     let leftover_text =
@@ -175,7 +174,7 @@ pub(crate) fn leftovers(deletion: &DeletionEvidence) -> Vec<String> {
     leftovers
 }
 
-/// Why a backup is not deleted.
+/// Reasons why a backup is not deleted.
 pub(crate) fn undeleted_reasons(deletion: &DeletionEvidence) -> Vec<String> {
     let DeletionEvidence {
         backup,
@@ -224,7 +223,7 @@ mod tests {
         format!("persistentvolumes/v: may be left over: look for the tag t={request}")
     }
 
-    /// A backup of the volume `v`.
+    /// Backup of the volume `v`.
     fn backup(snapshots: &[(&str, &str)], records: &[&str], notices: &[&str]) -> RunEvidence {
         RunEvidence {
             name: "b".into(),
@@ -247,7 +246,7 @@ mod tests {
             (backup(&[("s1", "r1"), ("s2", "r2")], &["s2"], &[]), 1),
             (backup(&[("s1", "r1"), ("s2", "r2")], &["s2"], &["r1"]), 0),
             (backup(&[("s1", "r1"), ("s2", "r2")], &["s2"], &["r3"]), 1),
-            // A warning explains one, and not one whose name begins alike.
+            // A warning explains one, and not one whose name has the same beginning.
             (backup(&[("s1", "r1"), ("s3", "r1"), ("s2", "r2")], &["s2"], &["r1"]), 1),
             (backup(&[("s1", "r1"), ("s2", "r2")], &["s2"], &["r11"]), 1),
             // The same id, and another volume.

@@ -1,4 +1,4 @@
-//! What the CSI driver has, what files say of it, and what stands for it in the cluster.
+//! Evidence about CSI: snapshots of the driver, records in files, and objects in the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -20,12 +20,12 @@ use super::volumes::ClaimVolume;
 use crate::check::{CsiMade, CsiRecord, CsiSnapshot};
 use crate::world::{BASE, POLL_INTERVAL, World, csi_claims_of};
 
-/// How long the controllers may take to do what they were asked for.
+/// Longest wait for the controllers to finish their work.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(30);
 const SNAPSHOT: &str = "VolumeSnapshot";
 const CONTENT: &str = "VolumeSnapshotContent";
 
-/// What the driver had before a run.
+/// Snapshots and volumes of the driver before a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CsiInventory {
     pub(crate) snapshots: BTreeSet<String>,
@@ -47,8 +47,7 @@ async fn list(world: &World, kind: &str) -> anyhow::Result<Vec<DynamicObject>> {
     Ok(api.list(&ListParams::default()).await?.items)
 }
 
-/// Waits until the controllers are through with what is to be deleted, though not without end: what is
-/// not gone by then counts.
+/// Waits until the controllers have finished their deletions, for a limited time: anything left then counts.
 pub(crate) async fn wait_until_quiet(world: &World) -> anyhow::Result<()> {
     let deadline = Instant::now() + QUIET_TIMEOUT;
     while Instant::now() < deadline {
@@ -62,13 +61,13 @@ pub(crate) async fn wait_until_quiet(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The snapshots of the claims of an application that the driver has, but for those before.
+/// Snapshots that the driver has of the claims of an application, except for earlier ones.
 pub(crate) fn csi_snapshots(
     world: &World,
     app: &str,
     before: &BTreeSet<String>,
 ) -> anyhow::Result<Vec<CsiSnapshot>> {
-    // In this order: the driver notes a call before it does anything.
+    // In this order: the driver records a call before it acts.
     let handles = world.csi.snapshots()?;
     let calls = world.csi.calls()?;
     let mut snapshots = Vec::new();
@@ -94,7 +93,7 @@ fn is_in_namespace(object: &str, namespace: &str) -> bool {
     object.split_once('/').is_some_and(|(of, _)| of == namespace)
 }
 
-/// Whether a VolumeSnapshot is of a claim, by its name.
+/// True if a VolumeSnapshot belongs to a claim, by its name.
 fn is_of_claim(object: &str, claim: &str) -> bool {
     let name = object.split_once('/').map_or(object, |(_, name)| name);
     name.strip_prefix("velero-")
@@ -102,7 +101,7 @@ fn is_of_claim(object: &str, claim: &str) -> bool {
         .is_some_and(|(of, _)| of == claim)
 }
 
-/// What the archive of a backup says of its VolumeSnapshots: the handles, by claim.
+/// Handles of the VolumeSnapshots in the archive of a backup, by claim.
 pub(super) fn archived_handles(path: &Path) -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut archive = tar::Archive::new(MultiGzDecoder::new(File::open(path)?));
@@ -116,7 +115,7 @@ pub(super) fn archived_handles(path: &Path) -> anyhow::Result<BTreeMap<String, S
     Ok(found)
 }
 
-/// The claim of a VolumeSnapshot, and the handle that a restore reads.
+/// Claim of a VolumeSnapshot, and the handle that a restore reads.
 fn handle_in(snapshot: &Value) -> Option<(String, String)> {
     let claim = snapshot.pointer("/spec/source/persistentVolumeClaimName")?.as_str()?;
     let annotations = snapshot.pointer("/metadata/annotations")?;
@@ -124,7 +123,7 @@ fn handle_in(snapshot: &Value) -> Option<(String, String)> {
     Some((claim.to_owned(), handle.to_owned()))
 }
 
-/// The snapshots that the files of a backup name.
+/// Snapshots that the files of a backup name.
 pub(super) fn csi_records(infos: &Value, archived: &BTreeMap<String, String>) -> Vec<CsiRecord> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of_csi =
@@ -141,7 +140,7 @@ pub(super) fn csi_records(infos: &Value, archived: &BTreeMap<String, String>) ->
     of_csi.map(record).collect()
 }
 
-/// What stands in the cluster for the snapshots of a backup.
+/// Objects in the cluster for the snapshots of a backup.
 pub(super) async fn objects_of(world: &World, backup: &str) -> anyhow::Result<Vec<String>> {
     let mut found = Vec::new();
     for kind in [SNAPSHOT, CONTENT] {
@@ -155,7 +154,7 @@ pub(super) async fn objects_of(world: &World, backup: &str) -> anyhow::Result<Ve
     Ok(found)
 }
 
-/// Claims of the first application whose data is not behind a restored claim.
+/// Claims of the first application whose data no restored claim has.
 pub(super) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<String> {
     let mut claims = csi_claims_of(BASE);
     claims.retain(|claim| {
@@ -165,8 +164,8 @@ pub(super) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<
     claims.into_iter().map(|claim| format!("the data of {claim}")).collect()
 }
 
-/// What was made for a restore into a namespace since the driver had these volumes: a volume is behind
-/// one PersistentVolume, and each snapshot has one content.
+/// Resources created for a restore into a namespace since the driver had these volumes: each volume belongs to one
+/// PersistentVolume, and each snapshot has one content.
 pub(super) async fn restored_resources(
     world: &World,
     before: &BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! The VolumePluginBackups and VolumePluginRestores of a run, also those that do not say that they are its.
+//! VolumePluginBackups and VolumePluginRestores of a run, including those that do not name it.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use super::RunUnderTest;
 use crate::check::VolumeResource;
 use crate::world::World;
 
-/// The names of all VolumePluginRestores.
+/// Names of all VolumePluginRestores.
 pub(crate) async fn restore_resource_names(world: &World) -> anyhow::Result<BTreeSet<String>> {
     let found = world.api::<VolumePluginRestore>().list(&ListParams::default()).await?;
     Ok(found.items.iter().map(ResourceExt::name_any).collect())
 }
 
-/// Those of a backup, by its name.
+/// Resources of a backup, by its name.
 pub(super) async fn resources_of_backup(
     world: &World,
     subject: &RunUnderTest,
@@ -33,7 +33,7 @@ pub(super) async fn resources_of_backup(
         .collect())
 }
 
-/// Those of a restore: in a round there is one, and these are new.
+/// Resources of a restore: a round has one restore, so these are the new ones.
 pub(super) async fn resources_of_restore(
     world: &World,
     subject: &RunUnderTest,

@@ -1,4 +1,4 @@
-//! Snapshots and volumes: what the plugin has, what files say, and what the cluster uses.
+//! Evidence about snapshots and volumes: from the plugin, from files, and from the cluster.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,17 +15,17 @@ use super::csi;
 use crate::check::{DeletionEvidence, PluginSnapshot, RestoredVolume, SnapshotRecord};
 use crate::world::{BASE, World, volumes_of};
 
-/// What the plugin calls a volume that it has made from a snapshot: this, the snapshot and a number.
+/// Prefix of a volume that the plugin created from a snapshot; the snapshot and a number follow.
 const RESTORED_VOLUME_PREFIX: &str = "vol-";
 
-/// A claim of a restored application, and the volume behind it.
+/// Claim of a restored application, and its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClaimVolume {
     pub(super) claim: String,
     pub(super) volume: String,
 }
 
-/// The names in a folder. There are none in one that is not there.
+/// Names in a folder; none if the folder does not exist.
 fn file_names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
@@ -37,7 +37,7 @@ fn file_names(folder: &Path) -> anyhow::Result<BTreeSet<String>> {
     entries.map(name).collect()
 }
 
-/// The snapshots that the plugin has of a backup. One exists when its tags do.
+/// Snapshots that the plugin has of a backup. A snapshot exists once its tags do.
 pub(crate) fn plugin_snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec<PluginSnapshot>> {
     let folder = disks.join("snapshots");
     let mut found = Vec::new();
@@ -57,15 +57,15 @@ pub(crate) fn plugin_snapshots(disks: &Path, backup: &str) -> anyhow::Result<Vec
     Ok(found)
 }
 
-/// The volumes that the plugin has made from snapshots.
+/// Volumes that the plugin has created from snapshots.
 pub(crate) fn restored_volume_ids(disks: &Path) -> anyhow::Result<BTreeSet<String>> {
     let mut names = file_names(&disks.join("volumes"))?;
-    // Beside each of them is a file about it.
+    // Each has a file with metadata beside it.
     names.retain(|name| name.starts_with(RESTORED_VOLUME_PREFIX) && !name.contains('.'));
     Ok(names)
 }
 
-/// The volumes that were made since there were these, and how often they are used.
+/// Volumes created since these existed, and the number of their uses.
 pub(crate) fn restored_volumes(
     disks: &Path,
     before: &BTreeSet<String>,
@@ -79,13 +79,13 @@ pub(crate) fn restored_volumes(
     Ok(restored_volume_ids(disks)?.difference(before).map(restored_volume).collect())
 }
 
-/// The snapshot that a volume was made from, by its name.
+/// Snapshot from which a volume was created, by its name.
 fn source_snapshot(id: &str) -> &str {
     let name = id.strip_prefix(RESTORED_VOLUME_PREFIX).unwrap_or(id);
     name.rsplit_once('-').map_or(name, |(snapshot, _)| snapshot)
 }
 
-/// What is behind the claims of a namespace, as the PersistentVolumes say.
+/// Volumes of the claims of a namespace, according to the PersistentVolumes.
 pub(crate) async fn claim_volumes(
     world: &World,
     namespace: &str,
@@ -104,7 +104,7 @@ pub(crate) async fn claim_volumes(
     Ok(found)
 }
 
-/// Volumes of the first application whose data is not behind a restored claim.
+/// Volumes of the first application whose data no restored claim has.
 pub(crate) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<String> {
     let mut volumes = volumes_of(BASE, false);
     volumes.retain(|volume| {
@@ -117,7 +117,7 @@ pub(crate) fn without_data(world: &World, claim_volumes: &[ClaimVolume]) -> Vec<
     volumes.into_iter().map(|volume| format!("the data of {}", volume.name)).collect()
 }
 
-/// The snapshots that a file of a backup names. What was never taken has no id.
+/// Snapshots that a file of a backup names. One that was never taken has no id.
 pub(crate) fn snapshot_records(records: &Value) -> Vec<SnapshotRecord> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let recorded = |record: &Value| SnapshotRecord {
@@ -128,7 +128,7 @@ pub(crate) fn snapshot_records(records: &Value) -> Vec<SnapshotRecord> {
     records.as_array().into_iter().flatten().map(recorded).collect()
 }
 
-/// The warnings that a snapshot or a volume may be left over.
+/// Warnings that a snapshot or a volume may be left over.
 pub(crate) fn volume_leftover_warnings<'a>(warnings: impl Iterator<Item = &'a str>) -> Vec<String> {
     let is_about_volume = |text: &&str| {
         let is_of_volume = text.starts_with("persistentvolumes/");
@@ -139,8 +139,7 @@ pub(crate) fn volume_leftover_warnings<'a>(warnings: impl Iterator<Item = &'a st
     warnings.filter(is_about_volume).map(str::to_owned).collect()
 }
 
-/// What is left of a backup of an application that should be deleted, given the CSI snapshots before it
-/// and what it warned of.
+/// Leftovers of a deleted backup of an application, given the CSI snapshots before it and its warnings.
 pub(crate) async fn collect_deletion_evidence(
     world: &World,
     backup: &str,
@@ -156,7 +155,7 @@ pub(crate) async fn collect_deletion_evidence(
     });
     let reports = world.api::<VolumePluginBackup>().list(&ListParams::default()).await?;
     let of_backup = reports.items.into_iter().filter(|report| report.spec.backup == backup);
-    // The plugin calls them after their volumes, which are called after their application.
+    // The plugin names them after their volumes, which are named after their application.
     let mut uploads = file_names(&world.disks.join("uploaded"))?;
     uploads.retain(|id| id.starts_with(&format!("snap-{app}-")));
     let existing = file_names(&world.disks.join("snapshots"))?;
@@ -182,8 +181,8 @@ pub(crate) async fn collect_deletion_evidence(
     })
 }
 
-/// What the log of the server says to be left over at plugins of version 1, which cannot be asked. A backup that is
-/// deleted while it runs has no results that could say so.
+/// Leftovers at plugins of version 1, which cannot be queried, according to the server's log. A backup that is deleted
+/// while it runs has no results file that could name them.
 fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
     let is_notice = |line: &&str| {
         line.contains("level=error") && line.contains("plugins of version 1 cannot be asked for it")
@@ -191,7 +190,7 @@ fn log_leftover_warnings(log: &str) -> impl Iterator<Item = String> {
     log.lines().filter(is_notice).map(str::to_owned)
 }
 
-/// The files below a folder.
+/// Files below a folder.
 fn list_files(folder: &Path, files: &mut Vec<String>) -> anyhow::Result<()> {
     for name in file_names(folder)? {
         let path = folder.join(&name);

@@ -1,4 +1,4 @@
-//! What is in an application.
+//! Objects of an application.
 
 use std::path::Path;
 
@@ -7,29 +7,29 @@ use serde_json::{Value, json};
 
 use super::APPS;
 
-/// How long an operation takes at least, in milliseconds.
+/// Shortest duration of an operation, in milliseconds.
 const OPERATION_MS: usize = 700;
-/// The class of claims whose volumes are there before them.
+/// Class of claims whose volumes exist before them.
 const CLASS: &str = "disks";
-/// The file in a volume, with the name of the volume that it was written to.
+/// File in a volume, with the name of the volume that it was written to.
 pub(super) const DATA: &str = "data";
 
-/// A PersistentVolume, and the volume of the same name that is behind it.
+/// PersistentVolume, and the plugin's volume of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Volume {
     pub(crate) name: String,
-    /// Who has it. Nobody has the one of a pod that is frozen: no node could mount it.
+    /// Claim of the volume. The one of a pod that is frozen has none: no node could mount it.
     pub(crate) claim: Option<String>,
 }
 
-/// What the plugin does with items of an application. The ids of operations are made of when they begin
-/// and how long they take, so that they take different times where they could be mistaken.
+/// Verb for the plugin's operations on items of an application. The ids of operations consist of their start and
+/// duration, so durations differ where ids could collide.
 fn operation_verb(app: &str) -> String {
     let number = APPS.iter().position(|one| *one == app).unwrap_or(APPS.len());
     format!("operation={}", OPERATION_MS + number)
 }
 
-/// The volumes of an application: of its first claims, and of the first pod that can be frozen.
+/// Volumes of an application: of its first claims, and of the first pod that can be frozen.
 pub(crate) fn volumes_of(app: &str, with_hooked: bool) -> Vec<Volume> {
     let name = |number: usize| format!("{app}-volume-{number}");
     let claims = claims_of(app).into_iter().take(2).enumerate();
@@ -41,13 +41,12 @@ pub(crate) fn volumes_of(app: &str, with_hooked: bool) -> Vec<Volume> {
     volumes
 }
 
-/// The pods of an application that can be frozen. Their names are unique, as those of their notes.
+/// Pods of an application that can be frozen. Their names are unique, as are those of their records.
 pub(super) fn hooked_pods(app: &str) -> Vec<String> {
     (1..=2).map(|number| format!("{app}-db-{number}")).collect()
 }
 
-/// The claims of an application whose volumes are those of the CSI driver: one of a pod that can be
-/// frozen, and one of nobody.
+/// Claims of an application with volumes of the CSI driver: one of a pod that can be frozen, and one without a pod.
 pub(crate) fn csi_claims_of(app: &str) -> Vec<String> {
     claims_of(app).into_iter().skip(2).collect()
 }
@@ -60,7 +59,7 @@ pub(super) fn maps_of(app: &str) -> Vec<String> {
     (1..=3).map(|number| format!("{app}-map-{number}")).collect()
 }
 
-/// What is in the namespace of an application, as `<resource>/<name>`.
+/// Objects in the namespace of an application, as `<resource>/<name>`.
 pub(crate) fn contents(app: &str, with_hooked: bool) -> Vec<String> {
     let of = |resource: &str, names: Vec<String>| {
         names.into_iter().map(|name| format!("{resource}/{name}")).collect::<Vec<_>>()
@@ -93,7 +92,7 @@ pub(super) fn persistent_volume(app: &str, volume: &Volume) -> Value {
     object
 }
 
-/// A claim whose plugin works on it in the background, with its volume if it has one.
+/// Claim that a plugin processes in the background, with its volume if it has one.
 pub(super) fn claim(app: &str, name: &str) -> Value {
     let changed = format!("configmaps/{app}/{}", maps_of(app)[0]);
     let mut claim = json!({
@@ -116,7 +115,7 @@ pub(super) fn claim(app: &str, name: &str) -> Value {
     claim
 }
 
-/// A pod that never runs, with a volume, so that it is backed up in one block with its claim.
+/// Pod that never runs, with a volume, so that it is backed up in one block with its claim.
 pub(super) fn idle_pod(app: &str) -> Value {
     json!({
         "metadata": {
@@ -137,8 +136,8 @@ pub(super) fn idle_pod(app: &str) -> Value {
     })
 }
 
-/// A pod whose hooks note that it is frozen and thawed. The first one has a volume of the plugin in its
-/// block, and the second one of the CSI driver.
+/// Pod whose hooks record its freezes and thaws. The first one has a volume of the plugin in its block, and the second
+/// one of the CSI driver.
 pub(super) fn hooked_pod(app: &str, name: &str, hook_log_dir: &Path) -> Value {
     let hook = |event: &str| json!(["/bin/sh", "-c", format!("echo {event} >> /notes/{name}")]);
     let mut annotations = json!({

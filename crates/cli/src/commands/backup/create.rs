@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
     let now = Timestamp::now();
-    // First what is wrong with the command line, which needs no cluster.
+    // Mistakes in the command line first: finding them needs no cluster.
     let requested = spec(&args.filter, &args.options)?;
     let Some(schedule) = &args.from_schedule else {
         let Some(name) = &args.name else {
@@ -74,13 +74,13 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         check_locations(&installation, &backup.spec).await?;
         let has_location = !backup.spec.storage_location.is_empty();
         let exit = run::submit(&installation, backup, args.wait, NameOrigin::User).await?;
-        // Who waits is told in another way.
+        // With --wait, the wait reports this.
         if !args.wait && !has_location {
             hint_if_no_location(&installation).await;
         }
         return Ok(exit);
     };
-    // As Velero does, which says nothing.
+    // As Velero does, silently.
     if requested != spec(&BackupFilterArgs::default(), &BackupOptionArgs::default())? {
         output::print_message(
             "warning: --from-schedule uses the schedule's template; the other flags are ignored, \
@@ -98,7 +98,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     }
 }
 
-/// A location that is not there is told now rather than by a backup that fails.
+/// Reports a missing location now rather than with a backup that fails.
 pub(crate) async fn check_locations(
     installation: &Installation,
     spec: &BackupSpec,
@@ -112,8 +112,8 @@ pub(crate) async fn check_locations(
     Ok(())
 }
 
-/// In a namespace without a storage location no server can do anything, and probably there is none.
-/// Who may not look is told nothing.
+/// Without a storage location in the namespace no server can do anything, and probably there is none. A user without
+/// the right to list locations gets no hint.
 async fn hint_if_no_location(installation: &Installation) {
     let locations = listing::find::<BackupStorageLocation>(installation, &[], None).await;
     if locations.is_ok_and(|locations| locations.is_empty()) {
@@ -131,7 +131,7 @@ fn add_flag_metadata(backup: &mut Backup, args: &Args) {
     run::add_metadata(&mut backup.metadata, flags::merged(&args.labels), annotations);
 }
 
-/// The backup that a schedule would make now.
+/// Backup that a schedule would create now.
 fn from_schedule(
     schedule: &Schedule,
     name: Option<&BackupName>,

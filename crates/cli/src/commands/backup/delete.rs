@@ -21,13 +21,13 @@ use crate::listing;
 use crate::output::{self, strip_control_chars};
 use crate::selection::Deletion;
 
-/// How often a request is looked at.
+/// Interval of checks of a request.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// A server that runs has begun by then.
+/// An active server has started by then.
 const NO_SERVER_HINT_DELAY: Duration = Duration::from_secs(10);
-/// How often it is said that the wait goes on.
+/// Interval of messages during the wait.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the cluster may be away.
+/// Longest outage of the cluster.
 const MAX_OUTAGE: Duration = Duration::from_mins(2);
 
 /// Delete backups
@@ -95,7 +95,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     Ok(Exit::Success)
 }
 
-/// What is asked of the server, as Velero's command asks it.
+/// Request to the server, as Velero's command creates it.
 fn deletion_request(backup: &Backup) -> DeleteBackupRequest {
     let name = backup.name_any();
     let spec =
@@ -137,7 +137,7 @@ async fn wait_for_requests(
         for error in &errors {
             output::print_message(format_args!("  {}", strip_control_chars(error)));
         }
-        // Who may not read the location is told nothing.
+        // A user without the right to read the location gets no hint.
         if let Ok(location) = storage_location(installation, backup).await {
             let command = installation.hint(&format!("backup delete {name} --forget"));
             let hint = location_hint(backup, location.as_ref(), &command);
@@ -147,7 +147,7 @@ async fn wait_for_requests(
     Ok(exit)
 }
 
-/// The storage location of a backup, if the backup names one that exists.
+/// Storage location of a backup, if the backup names one that exists.
 async fn storage_location(
     installation: &Installation,
     backup: &Backup,
@@ -158,13 +158,13 @@ async fn storage_location(
     }
 }
 
-/// Whether the last validation of a location succeeded.
+/// True if the last validation of a location succeeded.
 fn is_available(location: &BackupStorageLocation) -> bool {
     let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
     phase == Some(&LocationPhase::Available)
 }
 
-/// The fix for a deletion that failed, if the location of the backup cannot be used.
+/// Hint for a failed deletion, if the location of the backup is not available.
 fn location_hint(
     backup: &Backup,
     location: Option<&BackupStorageLocation>,
@@ -180,7 +180,7 @@ fn location_hint(
     ))
 }
 
-/// What kept the server from fulfilling a request; nothing if the backup is gone.
+/// Errors with which the server answered a request; none if the backup is gone.
 async fn wait_for_errors(
     installation: &Installation,
     request: &DeleteBackupRequest,
@@ -193,7 +193,7 @@ async fn wait_for_errors(
         let error = match timeout(API_TIMEOUT, api.get(&request.name_any())).await {
             Ok(Ok(found)) if found.uid() == request.uid() => {
                 unreachable_since = None;
-                // One that was answered without errors goes in a moment.
+                // A request that was answered without errors is deleted in a moment.
                 if let Some(errors) = answered_errors(&found).filter(|errors| !errors.is_empty()) {
                     return Ok(errors);
                 }
@@ -243,13 +243,13 @@ async fn errors_without_request(
     }
 }
 
-/// What the server says to a request, if it has answered.
+/// Errors in the server's answer to a request, if it has answered.
 fn answered_errors(request: &DeleteBackupRequest) -> Option<Vec<String>> {
     let DeleteBackupRequestStatus { phase, errors, .. } = request.status.clone()?;
     phase.is_some_and(|phase| phase.is_terminal()).then_some(errors)
 }
 
-/// What is being waited for.
+/// Message during the wait.
 fn wait_message(request: &DeleteBackupRequest, namespace: &str) -> String {
     let name = &request.spec.backup_name;
     if is_new(request) {

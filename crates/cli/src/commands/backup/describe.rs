@@ -1,4 +1,4 @@
-//! `bowline backup describe`: what is known of a backup, in the cluster and in its storage location.
+//! `bowline backup describe`: the state of a backup in the cluster and in its storage location.
 
 mod deletion;
 mod freeze;
@@ -17,14 +17,14 @@ use crate::describe::{DescribableRun, Fetched, FetchedVolumeProgress, file};
 use crate::download::Downloads;
 use crate::installation::Installation;
 
-/// What the storage location holds of a backup. A file that was not asked for is nothing.
+/// Files of a backup in the storage location. A file that was not requested is absent.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     results: Option<Fetched<Results>>,
     volumes: Option<Fetched<Vec<BackupVolumeInfo>>>,
     operations: Option<Fetched<Vec<BackupOperation>>>,
     resources: Option<Fetched<ResourceList>>,
-    /// Not a file: what became of requests to delete it.
+    /// Not a file: state of the requests to delete the backup.
     deletions: Option<Fetched<Vec<DeleteBackupRequest>>>,
 }
 

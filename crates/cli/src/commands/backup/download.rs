@@ -19,9 +19,9 @@ use crate::installation::Installation;
 use crate::run::Run as _;
 use crate::{flags, listing, output};
 
-/// What stands for standard output.
+/// Stands for standard output.
 const STDOUT: &str = "-";
-/// How often a line about progress is worth it, where there is no bar.
+/// Interval of progress lines, where there is no bar.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Download the object archive of a backup
@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     }
 }
 
-/// Whether the file may be written, before anything is downloaded.
+/// Checks that the file may be written, before anything is downloaded.
 fn check_target(target: &Path, force: bool) -> anyhow::Result<()> {
     let path = target.display();
     let Ok(metadata) = target.symlink_metadata() else { return Ok(()) };
@@ -103,7 +103,7 @@ fn check_target(target: &Path, force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes to standard output, and returns how much. Somebody who does not want more is no error.
+/// Writes to standard output, and returns the length. A reader that has gone away is not an error.
 async fn print(body: Body) -> anyhow::Result<u64> {
     let printed = body.read_in_thread("print the archive", |mut reader| {
         let mut stdout = io::stdout().lock();
@@ -115,14 +115,13 @@ async fn print(body: Body) -> anyhow::Result<u64> {
     printed.await
 }
 
-/// Writes beside the target and renames at the end, so that there is never half a file. Returns its
-/// size.
+/// Writes beside the target and renames at the end, so that the target is never incomplete. Returns its size.
 async fn save(mut body: Body, target: &Path, force: bool) -> anyhow::Result<u64> {
     let folder = match target.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    // For the user's eyes only, as such files are created.
+    // Readable by the user only, as temporary files are created.
     let file = NamedTempFile::with_prefix_in(".bowline-download-", folder)
         .with_context(|| format!("cannot write in {}", folder.display()))?;
     let cannot = || format!("cannot write {}", target.display());
@@ -140,7 +139,7 @@ async fn save(mut body: Body, target: &Path, force: bool) -> anyhow::Result<u64>
     Ok(size)
 }
 
-/// How far the download is: a bar on a terminal, else a line now and then.
+/// Progress of the download: a bar on a terminal, else a line at intervals.
 struct Progress {
     length: Option<u64>,
     bar: Option<ProgressBar>,

@@ -50,7 +50,7 @@ impl Tabular for Backup {
     }
 }
 
-/// When it may be deleted, as far as one can know.
+/// Time of expiration, if it is known.
 fn expiration(backup: &Backup) -> Option<Timestamp> {
     let expiration = backup.status.as_ref().and_then(|status| status.expiration.as_ref());
     if let Some(time) = expiration {

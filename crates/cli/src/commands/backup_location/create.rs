@@ -96,10 +96,10 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     listing::create_new(&installation, &location).await
 }
 
-/// The location that the command line asks for.
+/// Location that the command line requests.
 fn location(args: &Args, certificates: Option<Vec<u8>>) -> anyhow::Result<BackupStorageLocation> {
     let prefix = args.prefix.clone().unwrap_or_default();
-    // A prefix that the server could not use is told now.
+    // Reports now a prefix that the server could not use.
     Prefix::new(&prefix)?;
     let spec = BackupStorageLocationSpec {
         provider: args.provider.clone(),

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     Ok(Exit::Success)
 }
 
-/// Deletes the Backups of a location from the cluster; without the location nobody can use them.
+/// Deletes the Backups of a location from the cluster; without the location they cannot be used.
 async fn remove_backup_resources(
     installation: &Installation,
     location: &str,
@@ -68,7 +68,7 @@ async fn remove_backup_resources(
     Ok(())
 }
 
-/// The objects that belong to a location.
+/// Objects that belong to a location.
 async fn objects_of_location<K: ResourceKind>(
     installation: &Installation,
     location: &str,

@@ -80,7 +80,7 @@ impl Describable for BackupStorageLocation {
     }
 }
 
-/// The location without what some keep in its settings and should not. `get -o yaml` has all of it.
+/// Location without secrets that some users wrongly keep in its settings. `get -o yaml` has all of it.
 fn without_secrets(location: &BackupStorageLocation) -> BackupStorageLocation {
     let mut shown = location.clone();
     shown.spec.config = redact::settings(&location.spec.config);
@@ -88,7 +88,7 @@ fn without_secrets(location: &BackupStorageLocation) -> BackupStorageLocation {
     shown
 }
 
-/// Where the certificates are that are trusted besides the system's.
+/// Source of the certificates that are trusted besides the system's.
 fn certificates(bucket: Option<&ObjectStorageLocation>) -> String {
     let Some(ObjectStorageLocation { ca_cert, ca_cert_ref, .. }) = bucket else {
         return section::credential(None);

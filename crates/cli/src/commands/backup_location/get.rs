@@ -51,7 +51,7 @@ impl Tabular for BackupStorageLocation {
         ]
     }
 
-    /// Why it cannot be used, or why its backups are not all in the cluster.
+    /// Reason why it cannot be used, or why not all of its backups are in the cluster.
     fn warning(&self) -> Option<String> {
         let status = self.status.as_ref()?;
         let name = self.name_any();
@@ -72,7 +72,7 @@ impl Tabular for BackupStorageLocation {
     }
 }
 
-/// The conditions of a location that say that something is wrong.
+/// Conditions of a location that report a problem.
 pub(super) fn failing_conditions(location: &BackupStorageLocation) -> Vec<&Condition> {
     let conditions = location.status.iter().flat_map(|status| &status.conditions);
     let is_wrong = |condition: &&Condition| {
@@ -83,7 +83,7 @@ pub(super) fn failing_conditions(location: &BackupStorageLocation) -> Vec<&Condi
     conditions.filter(is_wrong).collect()
 }
 
-/// The bucket, and the folder in it.
+/// Bucket, and the prefix in it.
 pub(super) fn bucket(location: &BackupStorageLocation) -> String {
     let bucket = location.spec.object_storage.as_ref().map(|bucket| match bucket.prefix.as_str() {
         "" => bucket.bucket.clone(),

@@ -41,7 +41,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         bail!("nothing to change; add --cacert, --credential or --default");
     };
     let installation = Installation::connect(installation).await?;
-    // One that is not there is told with a hint.
+    // Reports a location that does not exist, with a hint.
     listing::get::<BackupStorageLocation>(&installation, &args.name).await?;
     if args.default == Some(true) {
         check_no_other_default(&installation, &args.name).await?;

@@ -1,5 +1,5 @@
-//! The archive of a support bundle. Whatever goes into it has lost its secrets here, so that nothing can
-//! be forgotten elsewhere.
+//! Archive of a support bundle. Secrets are removed here from everything that is added, so that no caller can forget
+//! it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +12,12 @@ use tempfile::NamedTempFile;
 
 use crate::{output, redact};
 
-/// What all files are below.
+/// Folder of all files in the archive.
 const FOLDER: &str = "bundle";
-/// What could not be collected, and why.
+/// File with the problems of the collection.
 const PROBLEMS_FILE: &str = "problems.txt";
 
-/// An archive that is being written. Until its end there is no file of its name.
+/// Archive that is being written. No file has its name until the end.
 pub(super) struct Bundle {
     target: PathBuf,
     archive: tar::Builder<GzEncoder<NamedTempFile>>,
@@ -32,7 +32,7 @@ impl Bundle {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        // For the user's eyes only, as such files are created.
+        // Readable by the user only, as temporary files are created.
         let file = NamedTempFile::with_prefix_in(".bowline-debug-", folder)
             .with_context(|| format!("cannot write in {}", folder.display()))?;
         let archive = tar::Builder::new(encode::gzip(file));
@@ -40,23 +40,23 @@ impl Bundle {
         Ok(Self { target, archive, now, is_verbose, problems: Vec::new() })
     }
 
-    /// Adds an object, without what is secret.
+    /// Adds an object without its secrets.
     pub(super) fn add_object(&mut self, file: &str, mut object: Value) -> anyhow::Result<()> {
         redact::object(&mut object);
         self.add(file, format!("{object:#}\n").as_bytes())
     }
 
-    /// Adds a text, without what is secret.
+    /// Adds a text without its secrets.
     pub(super) fn add_text(&mut self, file: &str, text: &str) -> anyhow::Result<()> {
         self.add(file, redact::text(text).as_bytes())
     }
 
-    /// Notes why a file is not in it, or not whole.
+    /// Records the reason why a file is missing or incomplete.
     pub(super) fn record_problem(&mut self, file: &str, error: &anyhow::Error) {
         self.problems.push(format!("{file}: {}", output::error_chain(error)));
     }
 
-    /// Closes the archive and gives it its name. Returns what could not be collected, and why.
+    /// Closes the archive and renames it into place. Returns the problems of the collection.
     pub(super) fn finish(mut self) -> anyhow::Result<Vec<String>> {
         let problems = std::mem::take(&mut self.problems);
         let problems: Vec<String> = problems.iter().map(|problem| redact::text(problem)).collect();
@@ -82,7 +82,7 @@ impl Bundle {
     }
 }
 
-/// Where a file lies in the archive. Names come from outside, so none leads out of it.
+/// Path of a file in the archive. Names come from outside, so none may lead out of it.
 fn archive_path(file: &str) -> PathBuf {
     let parts = file.split('/').filter(|part| !part.is_empty() && !part.starts_with('.'));
     [FOLDER].into_iter().chain(parts).collect()

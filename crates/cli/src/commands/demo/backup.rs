@@ -1,5 +1,5 @@
-//! The act in which the application is backed up: for how long it is frozen, and how its volume is
-//! uploaded behind that, even if the server is killed in the middle.
+//! Backup of the application: the duration of the freeze, and the upload of its volume afterwards, even if the server
+//! is killed during it.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ use crate::output;
 use crate::volume_progress::{self, ByteProgress, VolumeProgress};
 use crate::wait;
 
-/// How often uploads are looked at.
+/// Interval of checks of the upload.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What is known of the backup.
+/// Results of the backup.
 pub(super) struct DemoBackup {
     backup: Backup,
     /// From the thaw to the end of the upload.
@@ -37,7 +37,7 @@ impl DemoBackup {
         self.backup.status.as_ref().map_or(&[], |status| &status.freeze_windows)
     }
 
-    /// The longest time for which a pod was frozen.
+    /// Longest freeze of a pod.
     pub(super) fn freeze_window_ms(&self) -> u64 {
         let lengths = self.freeze_windows().iter().map(|window| window.milliseconds);
         lengths.max().and_then(|longest| u64::try_from(longest).ok()).unwrap_or_default()
@@ -57,7 +57,7 @@ pub(super) async fn run_backup(
     let (sender, mut extra_lines) = mpsc::channel(4);
     let mut upload = UploadObserver { wants_kill, ..UploadObserver::default() };
     let backup = {
-        // Boxed, since what it asks for is large.
+        // Boxed, since the future is large.
         let mut over = Box::pin(wait::until_ended(installation, &created, &mut extra_lines));
         loop {
             tokio::select! {
@@ -65,14 +65,14 @@ pub(super) async fn run_backup(
                 () = tokio::time::sleep(POLL_INTERVAL) => {
                     server.check()?;
                     if let Some(line) = upload.poll(installation, server).await? {
-                        // If nobody listens, nobody misses it.
+                        // Without a receiver the line is not needed.
                         let _ = sender.try_send(line);
                     }
                 }
             }
         }
     };
-    // The end may have come between two looks.
+    // The end may have come between two checks.
     upload.poll(installation, server).await?;
     let status = backup.status.clone().unwrap_or_default();
     if status.phase != Some(BackupPhase::Completed) {
@@ -87,7 +87,7 @@ pub(super) async fn run_backup(
     Ok(DemoBackup { backup, upload: upload_time, kills: upload.kills })
 }
 
-/// When the last pod was thawed.
+/// Time at which the last pod was thawed.
 fn last_thaw(windows: &[FreezeWindow]) -> Option<Timestamp> {
     let ends = windows.iter().filter_map(|window| {
         let length = SignedDuration::from_millis(window.milliseconds);
@@ -96,18 +96,17 @@ fn last_thaw(windows: &[FreezeWindow]) -> Option<Timestamp> {
     ends.max()
 }
 
-/// What has been seen of the upload.
+/// Observed state of the upload.
 #[derive(Default)]
 struct UploadObserver {
     wants_kill: bool,
     kills: u32,
-    /// When it was first seen to be over.
+    /// Time at which its end was first seen.
     ended: Option<Timestamp>,
 }
 
 impl UploadObserver {
-    /// Looks how far it is. In the middle of it the server is killed, if that is wanted. Returns what
-    /// is worth saying.
+    /// Checks the progress. Kills the server during the upload, if requested. Returns a line to print.
     async fn poll(
         &mut self,
         installation: &Installation,
@@ -141,8 +140,7 @@ fn is_partly_uploaded(transfer: &VolumeProgress) -> bool {
     transfer.outcome().is_none() && done > 0 && total.is_some_and(|total| done < total)
 }
 
-/// What is there now: the phase, the files, for how long the application was frozen, and for how long
-/// its volume was uploaded.
+/// Result: phase, files, duration of the freeze, and duration of the upload.
 pub(super) fn summary(server: &Server, backup: &DemoBackup) -> anyhow::Result<String> {
     let folder = server.backup_dir();
     let mut rows = Vec::new();
@@ -168,7 +166,7 @@ pub(super) fn summary(server: &Server, backup: &DemoBackup) -> anyhow::Result<St
     ))
 }
 
-/// What the application did meanwhile.
+/// Activity of the application during the backup.
 pub(super) fn orders_summary(hold: Hold, now: &Files) -> String {
     let orders = orders::order_count(now.bytes_of(JOURNAL).unwrap_or_default());
     format!(

@@ -1,10 +1,9 @@
-//! What the database of the sample application does: it writes orders to a file in its volume, one
-//! after the other, and holds still if it is asked to.
+//! Database of the sample application: it writes orders to a file in its volume, one after the other, and pauses on
+//! request.
 //!
-//! Its pod runs in name only, so this is done by a thread of the demo. Hooks are executed for real: they
-//! put a file `hold` into a folder and wait for `held`, and take it away again afterwards. An order is
-//! written in two parts. Whoever copies the file without asking gets half of one, or more orders than
-//! there were.
+//! Its pod is simulated, so a thread of the demo does this. Hooks are executed for real: they create a file `hold` in a
+//! folder, wait for `held`, and remove `hold` afterwards. An order is written in two parts: a copy of the file without
+//! a freeze contains half an order, or more orders than there were.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,43 +15,43 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-/// What asks it to hold still, and its answer.
+/// File that requests a pause, and the file that confirms it.
 const HOLD_REQUEST_FILE: &str = "hold";
 const HOLD_ANSWER_FILE: &str = "held";
-/// The length of an order, with the end of its line.
+/// Length of an order, with its line end.
 pub(super) const ORDER_BYTES: usize = 64;
-/// How often it writes, and looks whether it is asked for something.
+/// Interval of writes and of checks for a request.
 const WRITE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The database while it runs. Dropping it ends it.
+/// Running database. Dropping it ends it.
 pub(super) struct OrderDatabase {
     stop: Arc<AtomicBool>,
     last_hold: Arc<Mutex<Option<Hold>>>,
     thread: Option<JoinHandle<io::Result<()>>>,
 }
 
-/// A time in which it held still.
+/// Period in which the database paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// The length of the file meanwhile.
+    /// Length of the file during the pause.
     pub(super) bytes: u64,
     pub(super) duration: Duration,
 }
 
 impl Hold {
-    /// How many orders there were.
+    /// Number of orders at that time.
     pub(super) fn order_count(self) -> u64 {
         order_count(self.bytes)
     }
 }
 
-/// How many orders so many bytes are.
+/// Number of orders in so many bytes.
 pub(super) fn order_count(bytes: u64) -> u64 {
     bytes / ORDER_BYTES as u64
 }
 
 impl OrderDatabase {
-    /// Goes on with the file `journal`. Requests are files in the folder `requests`.
+    /// Continues the file `journal`. Requests are files in the folder `requests`.
     pub(super) fn start(journal: &Path, requests: &Path) -> anyhow::Result<Self> {
         let file = File::options().append(true).open(journal);
         let file = file.with_context(|| format!("cannot open {}", journal.display()))?;
@@ -70,12 +69,12 @@ impl OrderDatabase {
         Ok(Self { stop, last_hold, thread: Some(thread) })
     }
 
-    /// The last time in which it held still; none if there is none that has ended.
+    /// Last pause; none if none has ended.
     pub(super) fn last_hold(&self) -> Option<Hold> {
         *self.last_hold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it. An error if it has not written all that it should have.
+    /// Ends the database. Returns an error if a write failed.
     pub(super) fn end(mut self) -> anyhow::Result<()> {
         self.stop.store(true, Relaxed);
         match self.thread.take().map(JoinHandle::join) {
@@ -131,7 +130,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Holds still for as long as it is asked to.
+    /// Pauses as long as requested.
     fn hold(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         let started = Instant::now();
@@ -187,7 +186,7 @@ mod tests {
         orders.end().unwrap();
         assert_eq!(length() % ORDER_BYTES as u64, 0);
 
-        // Where one ends, the next goes on.
+        // The next database continues where the last one ended.
         let last = orders_in(&journal);
         let orders = OrderDatabase::start(&journal, folder.path()).unwrap();
         wait_until("orders come in again", || orders_in(&journal) > last);

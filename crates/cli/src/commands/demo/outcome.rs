@@ -1,4 +1,4 @@
-//! What the demo has shown, for programs.
+//! Outcome of the demo, for programs.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -8,24 +8,24 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// What came of the demo. Times are in milliseconds.
+/// Outcome of the demo. Times are in milliseconds.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct DemoOutcome {
-    /// Whether all files of the volume are what they were.
+    /// True if all files of the volume are equal to the originals.
     pub(super) files_equal: bool,
-    /// Whether all objects are.
+    /// True if all objects are equal to the originals.
     pub(super) objects_equal: bool,
-    /// For how long the application was frozen: the longest of its pods.
+    /// Longest freeze of a pod.
     pub(super) freeze_window_ms: u64,
-    /// From then on until its volume was uploaded.
+    /// From the thaw until its volume was uploaded.
     pub(super) upload_ms: u64,
-    /// For how long the application itself says that it has held still.
+    /// Duration of the pause as the application measured it.
     pub(super) held_ms: u64,
-    /// Files, folders and links in the volume, and the bytes in them.
+    /// Files, folders and links in the volume, and their bytes.
     pub(super) files: usize,
     pub(super) bytes: u64,
     pub(super) objects: usize,
-    /// How often the server was killed while it uploaded.
+    /// Number of kills of the server during the upload.
     pub(super) server_kills: u32,
 }
 
@@ -39,8 +39,7 @@ pub(super) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The file that the outcome is written to. It is empty until then, so that nobody takes an old one for
-/// that of a demo that has failed.
+/// File for the outcome. It is empty until then, so that an old outcome is not mistaken for that of a failed demo.
 pub(super) struct OutcomeFile(File);
 
 impl OutcomeFile {
@@ -71,7 +70,7 @@ mod tests {
         assert!(!outcome.is_equal());
         target.write(&outcome).unwrap();
         let written = std::fs::read_to_string(&path).unwrap();
-        // One line for each, which also simple tools can read.
+        // One line per value, which simple tools can read.
         for line in ["  \"files_equal\": true,\n", "  \"freeze_window_ms\": 42,\n"] {
             assert!(written.contains(line), "{written}");
         }

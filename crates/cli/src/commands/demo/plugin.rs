@@ -1,4 +1,4 @@
-//! The plugin that takes snapshots of the application's volume.
+//! Plugin that takes snapshots of the application's volume.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -8,10 +8,10 @@ use bowline_testbed::fixture;
 
 use crate::output;
 
-/// The binary, which comes beside ours.
+/// Binary, which is shipped beside `bowline`.
 const BINARY: &str = "bowline-plugin-local-volume";
 
-/// Where the plugin is to come from.
+/// Source of the plugin.
 #[derive(Debug, PartialEq, Eq)]
 enum PluginOrigin {
     Binary(PathBuf),
@@ -42,7 +42,7 @@ pub(super) async fn locate() -> anyhow::Result<PathBuf> {
                  first time …",
                 sources.display()
             ));
-            // Cargo says by itself how far it is, and what it waits for.
+            // Cargo prints its own progress, and what it waits for.
             let path = fixture::local_volume_with_build_output()
                 .await
                 .with_context(missing_plugin_message)?;
@@ -58,14 +58,14 @@ pub(super) async fn locate() -> anyhow::Result<PathBuf> {
     }
 }
 
-/// Whether what lies where our sources were may be run: Cargo runs it anyway, or our own program lies
-/// in it. Elsewhere that path means nothing, and anybody may have made it.
+/// True if the folder where the sources were may be trusted: Cargo runs this program anyway, or the program lies in
+/// that folder. Elsewhere the path means nothing, and anyone may have created it.
 fn is_trusted(sources: &Path, program: &Path, is_run_by_cargo: bool) -> bool {
     is_run_by_cargo || program.starts_with(sources)
 }
 
-/// A binary beside ours is the one that belongs to us, unless we were just built by Cargo, who builds
-/// only what it is told to: then it may be an old one.
+/// A binary beside this one belongs to it, unless Cargo has just built this one: Cargo builds only what it is asked to,
+/// so the binary may be old.
 fn find_origin(adjacent: &Path, is_run_by_cargo: bool, has_sources: bool) -> PluginOrigin {
     match (is_run_by_cargo, has_sources) {
         (true, true) => PluginOrigin::Sources,

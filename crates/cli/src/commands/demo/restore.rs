@@ -1,8 +1,7 @@
-//! The act in which the application is destroyed and restored, and what came back is compared with
-//! what there was: objects and files.
+//! Deletion and restore of the application, and a comparison of objects and files with the originals.
 //!
-//! The restore is the command that a user would type. The comparison of objects is the one of the
-//! engine, by which a restore decides whether an object that is there already is the one in the backup.
+//! The restore is the command that a user would type. The comparison of objects is that of the engine, by which a
+//! restore decides whether an existing object is equal to the one in the backup.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -21,35 +20,35 @@ use super::{DemoContext, run_command};
 use crate::output::{self, Step, strip_control_chars};
 use crate::{listing, wait};
 
-/// How often it is looked whether the server still runs.
+/// Interval of checks that the server still runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// How many differences of files are told.
+/// Number of file differences printed.
 const MAX_SHOWN_DIFFERENCES: usize = 20;
 
-/// What has become of an object.
+/// Comparison of an object with the original.
 #[derive(Debug, PartialEq, Eq)]
 enum ObjectComparison {
     Equal,
     Missing,
-    /// It is there, with other values in these fields.
+    /// The object exists, with other values in these fields.
     Differs(BTreeSet<String>),
 }
 
-/// What the application was: its objects, and its files at the time of the backup.
+/// Original application: its objects, and its files at the time of the backup.
 pub(super) struct OriginalApplication {
     pub(super) objects: Objects,
     pub(super) files: Files,
     pub(super) hold: Hold,
 }
 
-/// Whether what came back is what there was.
+/// Result of the comparison.
 #[derive(Debug, Default)]
 pub(super) struct RestoreComparison {
     pub(super) objects_equal: bool,
     pub(super) files_equal: bool,
 }
 
-/// Destroys the application, restores it, and shows what has become of its objects and files.
+/// Deletes the application, restores it, and compares its objects and files.
 pub(super) async fn restore_and_compare(
     context: &DemoContext<'_>,
     server: &mut Server,
@@ -84,18 +83,18 @@ pub(super) async fn restore_and_compare(
     let objects_equal =
         comparisons.iter().all(|(_, comparison)| *comparison == ObjectComparison::Equal);
     if objects_equal {
-        // Pods that do not run are told only if the table has not said what they lack.
+        // Pods that do not run are reported only if the table does not show the cause.
         pods_running?;
     }
     Ok(RestoreComparison { objects_equal, files_equal: differences.is_empty() })
 }
 
-/// Waits for the end of the restore. Not with `--wait`, which listens for Ctrl-C itself and would say
-/// that the restore goes on, while all of the demo ends.
+/// Waits for the end of the restore. Not with `--wait`, which handles Ctrl-C itself and would print that the restore
+/// continues, while the whole demo ends.
 async fn wait_for_end(context: &DemoContext<'_>, server: &mut Server) -> anyhow::Result<Restore> {
     let created: Restore = listing::get(&context.installation, NAME).await?;
     let (_, mut no_extra_lines) = mpsc::channel(1);
-    // Boxed, since what it asks for is large.
+    // Boxed, since the future is large.
     let mut over =
         Box::pin(wait::until_ended(&context.installation, &created, &mut no_extra_lines));
     loop {
@@ -106,7 +105,7 @@ async fn wait_for_end(context: &DemoContext<'_>, server: &mut Server) -> anyhow:
     }
 }
 
-/// What has become of each object.
+/// Comparison of each object.
 fn compare<'a>(originals: &'a Objects, after: &Objects) -> Vec<(&'a ObjectId, ObjectComparison)> {
     originals.iter().map(|(id, original)| (id, compare_object(original, after.get(id)))).collect()
 }
@@ -115,15 +114,15 @@ fn compare_object(original: &Value, restored: Option<&Value>) -> ObjectCompariso
     let Some(restored) = restored else { return ObjectComparison::Missing };
     let (original, restored) =
         (without_reassigned_fields(original), without_reassigned_fields(restored));
-    // Both ways: one way excuses fields that a cluster fills in, and both have lived in one.
+    // In both directions: one direction ignores fields that a cluster fills in, and both objects have been in one.
     let forward = difference::differs(&original, &restored);
     let backward = difference::differs(&restored, &original);
     let paths: BTreeSet<String> = [forward, backward].into_iter().flatten().flatten().collect();
     if paths.is_empty() { ObjectComparison::Equal } else { ObjectComparison::Differs(paths) }
 }
 
-/// An object without what is handed out anew and the engine's comparison takes for chosen: the
-/// addresses of a service, the folder of a volume, and the uid of its claim.
+/// Object without fields that are reassigned and that the engine's comparison takes for chosen: the addresses of a
+/// service, the folder of a volume, and the uid of its claim.
 fn without_reassigned_fields(object: &Value) -> Value {
     let mut object = object.clone();
     let kind = object["kind"].as_str().unwrap_or_default().to_owned();
@@ -157,7 +156,7 @@ fn destroyed_text(original: &OriginalApplication) -> String {
     )
 }
 
-/// What has become of the files.
+/// Result for the files.
 fn files_text(
     volume: &Path,
     original: &OriginalApplication,
@@ -190,7 +189,7 @@ fn files_text(
     )
 }
 
-/// A table of what has become of each object.
+/// Table with the result for each object.
 fn objects_text(items: i64, comparisons: &[(&ObjectId, ObjectComparison)]) -> String {
     let total = comparisons.len();
     let rows = comparisons.iter().map(|(id, comparison)| {
@@ -253,7 +252,7 @@ mod tests {
         })
     }
 
-    /// What has become of an object that was changed at one place.
+    /// Comparison of an object that was changed in one place.
     fn compare_changed(original: &Value, pointer: &str, value: Value) -> ObjectComparison {
         let mut restored = original.clone();
         let (parent, field) = pointer.rsplit_once('/').unwrap();

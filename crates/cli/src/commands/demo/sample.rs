@@ -1,4 +1,4 @@
-//! The application that the demo is about: its objects, and where its files are.
+//! Sample application of the demo: its objects, and the folders of its files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,29 +20,29 @@ use crate::output;
 
 const MANIFESTS: &str = include_str!("sample.yaml");
 
-/// The namespaces that the application lives in.
+/// Namespaces of the application.
 pub(super) const NAMESPACES: [&str; 2] = ["shop", "shop-data"];
 
-/// Its volume, and the pod that has it.
+/// Volume, and the pod that mounts it.
 const VOLUME: &str = "orders";
 const POD: &str = "orders-0";
 
-/// Its pods: three of the storefront, one of the database.
+/// Number of pods: three of the storefront, one of the database.
 const PODS: usize = 4;
 
 const START_TIMEOUT: Duration = Duration::from_mins(1);
 const DELETE_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What an object is called. Sorted as tables show them.
+/// Identity of an object. Sorted as tables show them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ObjectId {
-    /// Empty for what lives in none.
+    /// Empty for cluster-scoped objects.
     pub(super) namespace: String,
     pub(super) kind: String,
     pub(super) name: String,
 }
 
-/// Objects as the API server shows them.
+/// Objects as the API server returns them.
 pub(super) type Objects = BTreeMap<ObjectId, Value>;
 
 impl ObjectId {
@@ -54,17 +54,17 @@ impl ObjectId {
     }
 }
 
-/// The application on this machine.
+/// Application on this machine.
 pub(super) struct SampleApplication {
     objects: Vec<Value>,
-    /// The folder that volumes are in.
+    /// Folder of the volumes.
     volumes: PathBuf,
-    /// The pod with the volume, whose hooks are executed.
+    /// Pod with the volume, whose hooks are executed.
     pod: ExecutingPod,
 }
 
 impl SampleApplication {
-    /// An application whose files are in the bed. There is nothing of it yet.
+    /// Application with its files in the bed. Creates nothing yet.
     pub(super) fn new(bed: &Bed) -> anyhow::Result<Self> {
         let folder = |name: &str| {
             let folder = bed.subdir(name).and_then(|folder| folder.canonicalize());
@@ -90,22 +90,22 @@ impl SampleApplication {
         Ok(Self { objects, volumes, pod })
     }
 
-    /// The pod whose hooks are executed.
+    /// Pod whose hooks are executed.
     pub(super) fn pod(&self) -> &ExecutingPod {
         &self.pod
     }
 
-    /// The folder that volumes are in.
+    /// Folder of the volumes.
     pub(super) fn volumes(&self) -> &Path {
         &self.volumes
     }
 
-    /// Where its volume was in the beginning.
+    /// Original path of its volume.
     pub(super) fn volume(&self) -> PathBuf {
         self.volumes.join(VOLUME)
     }
 
-    /// The folder in which its database is asked to hold still.
+    /// Folder in which its database receives requests to pause.
     pub(super) fn requests(&self) -> &Path {
         &self.pod.folder
     }
@@ -120,7 +120,7 @@ impl SampleApplication {
         wait_until_running(client).await
     }
 
-    /// A table of what is there.
+    /// Table of the existing objects.
     pub(super) async fn summary(&self, client: &Client) -> anyhow::Result<String> {
         let mut ids: Vec<ObjectId> = self.objects.iter().map(ObjectId::from_object).collect();
         ids.sort();
@@ -135,14 +135,14 @@ impl SampleApplication {
         ))
     }
 
-    /// Reads what there is of the application: the objects that it was created from, and its pods.
+    /// Reads the application: the objects that it was created from, and its pods.
     pub(super) async fn read(&self, client: &Client) -> anyhow::Result<Objects> {
         let mut found = Vec::new();
         for object in &self.objects {
             let ObjectId { kind, name, .. } = ObjectId::from_object(object);
             match api_for(client, object)?.get(&name).await {
                 Ok(object) => found.push(serde_json::to_value(object)?),
-                // The object is not there, or not even its kind.
+                // The object does not exist, or not even its kind.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => {
                     return Err(error).with_context(|| format!("cannot read {kind} {name}"));
@@ -155,9 +155,9 @@ impl SampleApplication {
         Ok(found.into_iter().map(|object| (ObjectId::from_object(&object), object)).collect())
     }
 
-    /// Deletes the objects of the application, and waits until nothing is left of them; then its files.
+    /// Deletes the objects of the application, and waits until they are gone; then deletes its files.
     pub(super) async fn destroy(&self, client: &Client) -> anyhow::Result<()> {
-        // With its namespace goes all that lives in it.
+        // Everything in a namespace is deleted with it.
         for object in
             self.objects.iter().filter(|object| ObjectId::from_object(object).namespace.is_empty())
         {
@@ -184,7 +184,7 @@ impl SampleApplication {
     }
 }
 
-/// Where the cluster says that the volume of the application is.
+/// Path of the application's volume according to the cluster.
 pub(super) async fn volume_path(client: &Client) -> anyhow::Result<PathBuf> {
     let api: Api<PersistentVolume> = Api::all(client.clone());
     let volume = api.get(VOLUME).await.context("cannot read the volume")?;
@@ -209,8 +209,7 @@ pub(super) async fn wait_until_running(client: &Client) -> anyhow::Result<()> {
     }
 }
 
-/// Where an object of the application is read and written. It asks nobody, since the kind may be gone
-/// with its definition.
+/// API of an object of the application. Sends no discovery request, since the kind may be gone with its definition.
 fn api_for(client: &Client, object: &Value) -> anyhow::Result<Api<DynamicObject>> {
     let types: TypeMeta = serde_json::from_value(object.clone())?;
     let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);

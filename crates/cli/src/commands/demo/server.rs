@@ -1,5 +1,4 @@
-//! The server of the demo: a process of its own, as anywhere else, with a folder for backups and a
-//! plugin for volumes.
+//! Server of the demo: a separate process, as in production, with a folder for backups and a plugin for volumes.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -18,18 +17,18 @@ use tokio::time::Instant;
 
 use super::sample::SampleApplication;
 
-/// The name of the locations, of the folder, of the backup and of the restore.
+/// Name of the locations, the folder, the backup and the restore.
 pub(super) const NAME: &str = "demo";
-/// How long the server may take until it has a location.
+/// Longest wait until the server has a location.
 const START_TIMEOUT: Duration = Duration::from_mins(2);
-/// How often it is looked at.
+/// Interval of checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Plugins have sockets in the folder for temporary files. The path of a socket has at most 107 bytes.
+/// Plugins create sockets in the folder for temporary files. The path of a socket has at most 107 bytes.
 const MAX_SOCKET_DIR_LENGTH: usize = 80;
-/// How much of a volume is uploaded in a second: little, so that there is something to see.
+/// Bytes uploaded per second: few, so that the upload is visible.
 const UPLOAD_LIMIT: u32 = 8 * 1024 * 1024;
 
-/// A server. Dropping it ends it.
+/// Running server. Dropping it ends it.
 pub(super) struct Server {
     process: Process,
     bed: Bed,
@@ -37,8 +36,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts a server with a folder to keep backups in and a plugin for volumes, and waits until it
-    /// has a location there.
+    /// Starts a server with a folder for backups and a plugin for volumes, and waits until its location is available.
     pub(super) async fn start(
         plane: &ControlPlane,
         client: &Client,
@@ -61,21 +59,21 @@ impl Server {
         Ok(server)
     }
 
-    /// Kills it, as nothing in it can notice, and starts another one.
+    /// Kills the server with SIGKILL, and starts another one.
     pub(super) fn kill_and_restart(&mut self) -> anyhow::Result<()> {
         self.check()?;
-        // Dead before the next one is born. The plugin goes with it.
+        // The old server is dead before the next one starts. The plugin dies with it.
         self.process.kill();
         self.process = start_process(&self.bed, &self.kubeconfig, "server-again")?;
         Ok(())
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the server has ended.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         self.process.check().context("the server has exited")
     }
 
-    /// The folder with the files of the backup.
+    /// Folder with the files of the backup.
     pub(super) fn backup_dir(&self) -> PathBuf {
         self.bed.dir().join("buckets").join(NAME).join("backups").join(NAME)
     }
@@ -98,7 +96,7 @@ impl Server {
     }
 }
 
-/// What the server is configured with: where backups are, who takes snapshots, and its secret.
+/// Configuration of the server: locations for backups and snapshots, and its secret.
 fn config_objects(bed: &Bed, sample: &SampleApplication) -> [serde_json::Value; 4] {
     let metadata = json!({"name": NAME, "namespace": DEFAULT_NAMESPACE});
     [
@@ -137,14 +135,14 @@ fn config_objects(bed: &Bed, sample: &SampleApplication) -> [serde_json::Value; 
     ]
 }
 
-/// A process of our own program. `name` is that of its log.
+/// Process of this program. `name` is that of its log.
 fn start_process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow::Result<Process> {
     let program = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(program);
     command.args(["server", "--namespace", DEFAULT_NAMESPACE, "--metrics-address=0"]);
-    // What ends a bed finds its processes by their environment, which is not to be seen otherwise.
+    // The janitor of a bed finds processes by their environment, which is unreadable otherwise.
     command.arg("--core-dumps");
-    // Under the name of the one that was killed it need not wait until that one's time is up.
+    // With the identity of the killed server, it need not wait for the Lease to expire.
     command.args(["--identity", NAME]);
     for (flag, folder) in [
         ("--filesystem-root", "buckets"),
@@ -154,7 +152,7 @@ fn start_process(bed: &Bed, kubeconfig: &PathBuf, name: &'static str) -> anyhow:
         command.arg(flag).arg(bed.dir().join(folder));
     }
     command.arg("--kubeconfig").arg(kubeconfig);
-    // What the server and its plugins leave behind when they are killed goes with the bed.
+    // Leftovers of a killed server and its plugins are removed with the bed.
     let temporary = bed.dir().join("scratch");
     if temporary.as_os_str().len() <= MAX_SOCKET_DIR_LENGTH {
         command.env("TMPDIR", temporary);

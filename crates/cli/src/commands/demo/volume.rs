@@ -1,4 +1,4 @@
-//! The files of the sample application: what is in its volume, and whether it is what it was.
+//! Files of the sample application: content of its volume, and comparison with the original.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use sha2::{Digest as _, Sha256};
 
-/// The file that the application writes to all the time.
+/// File to which the application writes all the time.
 pub(super) const JOURNAL: &str = "orders.log";
 
-/// Pictures of what is sold, and how many of them are in a folder.
+/// Number of product photos, and number per folder.
 const PHOTOS: u64 = 240;
 const PHOTOS_IN_FOLDER: u64 = 24;
 const PHOTO_BYTES: usize = 64 * 1024;
 const CATALOGUE_BYTES: usize = 16 * 1024 * 1024;
-/// A file that is mostly a hole.
+/// Sparse file.
 const INDEX_BYTES: u64 = 8 * 1024 * 1024;
-/// How much of a file is read at once.
+/// Bytes read at once.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Makes the volume and all that is in it.
+/// Creates the volume and its files.
 pub(super) fn create_files(volume: &Path) -> io::Result<()> {
     let path = |name: &str| volume.join(name);
     fs::create_dir_all(path("config/empty"))?;
@@ -73,11 +73,11 @@ fn incompressible_bytes(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What an entry of a volume looks like.
+/// State of one entry of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileState {
     mode: u32,
-    /// When it was changed. Not of the journal, which goes on while others are looked at.
+    /// Modification time. Not of the journal, which is written during the comparison.
     modified: Option<(i64, i64)>,
     content: Content,
 }
@@ -89,12 +89,12 @@ enum Content {
     Link(PathBuf),
 }
 
-/// The entries of a volume by their paths. The volume itself has an empty one.
+/// Entries of a volume by path. The volume itself has an empty one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Files(BTreeMap<PathBuf, FileState>);
 
 impl Files {
-    /// Looks at a volume. Only so many bytes of its journal count, if a number is given.
+    /// Reads a volume. Only so many bytes of its journal count, if a number is given.
     pub(super) fn read(volume: &Path, journal: Option<u64>) -> anyhow::Result<Self> {
         let mut files = BTreeMap::new();
         let mut queue = vec![PathBuf::new()];
@@ -126,12 +126,12 @@ impl Files {
         Ok(Self(files))
     }
 
-    /// How many files, folders and links there are.
+    /// Number of files, folders and links.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The bytes in all files.
+    /// Bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = |state: &FileState| match state.content {
             Content::File { bytes, .. } => bytes,
@@ -140,7 +140,7 @@ impl Files {
         self.0.values().map(bytes).sum()
     }
 
-    /// The bytes of one file; none if it is not there.
+    /// Bytes of one file; none if it does not exist.
     pub(super) fn bytes_of(&self, path: &str) -> Option<u64> {
         match self.0.get(Path::new(path))?.content {
             Content::File { bytes, .. } => Some(bytes),
@@ -148,7 +148,7 @@ impl Files {
         }
     }
 
-    /// In what another volume differs from this one, path by path.
+    /// Differences between another volume and this one, by path.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let mut differences = Vec::new();
         for (path, original) in &self.0 {
@@ -174,7 +174,7 @@ fn display_path(path: &Path) -> String {
     if path.as_os_str().is_empty() { "the volume".to_owned() } else { path.display().to_string() }
 }
 
-/// How many bytes a file has, and their checksum; of not more than so many bytes.
+/// Length and checksum of a file, up to a limit.
 fn checksum(path: &Path, limit: Option<u64>) -> io::Result<(u64, Vec<u8>)> {
     let mut file = File::open(path)?.take(limit.unwrap_or(u64::MAX));
     let (mut bytes, mut hash) = (0, Sha256::new());
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn every_kind_of_change_is_reported() {
         assert_eq!(differences_after(|_| {}), [""; 0]);
-        // Nobody sees the time at which the journal was written.
+        // The modification time of the journal is ignored.
         assert_eq!(
             differences_after(|at| fs::write(at.join(JOURNAL), "one two").unwrap()),
             [""; 0]
@@ -275,7 +275,7 @@ mod tests {
         assert!((40_000_000..50_000_000).contains(&files.bytes()), "{}", files.bytes());
         let index = fs::metadata(volume.join("search.idx")).unwrap();
         assert!(index.blocks() * 512 < INDEX_BYTES, "it has no hole");
-        // Nothing is the same by chance.
+        // Contents do not match by chance.
         assert_ne!(incompressible_bytes(100, 1), incompressible_bytes(100, 2));
     }
 }

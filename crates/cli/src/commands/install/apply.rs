@@ -1,5 +1,4 @@
-//! Brings objects into the cluster. Whether all of them would be taken is asked first, since half an
-//! installation helps nobody.
+//! Applies objects to the cluster. A dry run of all of them comes first, since half an installation is of no use.
 
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -12,21 +11,21 @@ use super::objects::{self, MANAGED_BY_LABEL, NAME};
 use crate::installation::{API_TIMEOUT, Installation};
 use crate::{active_runs, output};
 
-/// The groups of the objects that are installed.
+/// API groups of the installed objects.
 const GROUPS: [&str; 5] = ["", "apps", "policy", "rbac.authorization.k8s.io", bowline_api::GROUP];
 
-/// What becomes of an object.
+/// Change to an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ApplyOutcome {
     Created,
     Updated,
     UpToDate,
-    /// It stays as it is, and why.
+    /// The object is kept as it is, with the reason.
     Kept(String),
 }
 
 impl ApplyOutcome {
-    /// In words: what was done, or would be.
+    /// Text: the change that was made, or would be.
     fn text(&self, is_done: bool) -> String {
         match (self, is_done) {
             (Self::Created, true) => "created".to_owned(),
@@ -39,8 +38,7 @@ impl ApplyOutcome {
     }
 }
 
-/// What would become of the objects, one line for each. Fails with all that speaks against it; nothing is
-/// changed.
+/// Changes that would be made to the objects, one line each. Fails with all objections; nothing is changed.
 pub(super) async fn check(
     installation: &Installation,
     objects: &[Value],
@@ -61,8 +59,7 @@ pub(super) async fn check(
     Ok(lines)
 }
 
-/// Brings the objects into the cluster and says what became of each. `before` is what has been done
-/// already.
+/// Applies the objects and reports the change to each. `before` lists the changes already made.
 pub(super) async fn apply_all(
     installation: &Installation,
     objects: &[Value],
@@ -82,7 +79,7 @@ pub(super) async fn apply_all(
     Ok(())
 }
 
-/// An error after which a part is there and the rest is not.
+/// Error after which a part is installed and the rest is not.
 pub(super) fn partial_install_error(
     error: &anyhow::Error,
     done: &[impl AsRef<str>],
@@ -96,7 +93,7 @@ pub(super) fn partial_install_error(
     )
 }
 
-/// The kinds that the cluster knows.
+/// Kinds that the cluster serves.
 struct KnownKinds(Discovery);
 
 impl KnownKinds {
@@ -113,7 +110,7 @@ impl KnownKinds {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ApplyMode {
-    /// The API server says what it would do.
+    /// The API server reports the change without making it.
     Check,
     Apply,
 }
@@ -144,7 +141,7 @@ async fn apply_without_timeout(
     let kind = GroupVersionKind::try_from(&object.types.clone().unwrap_or_default())?;
     let is_check = mode == ApplyMode::Check;
     let Some(resource) = kinds.find(&kind) else {
-        // One whose definition is installed only later cannot be there, nor be in anybody's way.
+        // An object whose definition is installed only later cannot exist, nor conflict with another.
         if is_check {
             return Ok(ApplyOutcome::Created);
         }
@@ -158,7 +155,7 @@ async fn apply_without_timeout(
     let existing = api.get_opt(&name).await.with_context(title)?;
     let is_user_managed = objects::is_user_managed(&kind.kind);
     if let Some(existing) = &existing {
-        // Others may run pods in it that our labels would keep out, Velero's among them.
+        // Other pods may run in the namespace that these labels would reject, Velero's among them.
         if kind.kind == "Namespace" {
             return Ok(ApplyOutcome::Kept(objects::kept_namespace_message(existing.labels())));
         }
@@ -170,8 +167,8 @@ async fn apply_without_timeout(
             );
         }
     }
-    // What others have set and we do not say stays as it is. What both say is ours for the server, and
-    // a conflict for what belongs to the user.
+    // Fields that others have set and this program does not stay as they are. Fields that both set are forced for the
+    // server's objects, and a conflict for objects that belong to the user.
     let params = PatchParams {
         dry_run: is_check,
         force: !is_user_managed,
@@ -184,7 +181,7 @@ async fn apply_without_timeout(
             Some(existing) if is_same(&existing, &after) => ApplyOutcome::UpToDate,
             Some(_) => ApplyOutcome::Updated,
         }),
-        // What it stands on is only created before it: the namespace, a role.
+        // Its dependencies are created just before it: the namespace, a role.
         Err(kube::Error::Api(status)) if status.code == 404 && is_check && existing.is_none() => {
             Ok(ApplyOutcome::Created)
         }
@@ -199,7 +196,7 @@ async fn apply_without_timeout(
     }
 }
 
-/// Who looks after an object, if not we.
+/// Other manager of an object, if there is one.
 fn other_owner(object: &DynamicObject) -> Option<String> {
     let mut owners = object.owner_references().iter();
     if let Some(owner) = owners.find(|owner| owner.controller == Some(true)) {
@@ -212,8 +209,7 @@ fn other_owner(object: &DynamicObject) -> Option<String> {
     }
 }
 
-/// Whether nothing that matters has changed. The version of an object does not tell, where the change is only
-/// tried.
+/// True if nothing of importance has changed. The resource version is no indication in a dry run.
 fn is_same(before: &DynamicObject, after: &DynamicObject) -> bool {
     before.data == after.data
         && before.labels() == after.labels()

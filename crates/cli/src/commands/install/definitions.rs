@@ -1,4 +1,4 @@
-//! The resource definitions, which everything else stands on.
+//! Custom resource definitions, on which everything else depends.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tokio::time::Instant;
 use crate::installation::connection_hint;
 use crate::output;
 
-/// How long the API server may take to serve the definitions.
+/// Longest wait until the API server serves the definitions.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What would become of the definitions, one line for each. The API server is asked, and nothing is changed.
+/// Changes that would be made to the definitions, one line each, from a dry run.
 pub(super) async fn check(client: &Client) -> anyhow::Result<Vec<String>> {
     let plans = apply(client, &crds::all(), true).await?;
     Ok(plans.iter().map(|(name, plan)| format!("{name}: {}", describe_plan(plan, true))).collect())
 }
 
-/// Installs the definitions, and says what was done for each.
+/// Installs the definitions, and reports the change to each.
 pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
     for (name, plan) in apply(client, &crds::all(), false).await? {
         output::print_message(format_args!("{name}: {}", describe_plan(&plan, false)));
@@ -30,8 +30,8 @@ pub(super) async fn install(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings the definitions of a cluster up to ours, and waits until they are served. Returns what
-/// was done for each, or what would be if `dry_run`: then the API server only says whether it would.
+/// Updates the definitions of a cluster, and waits until they are served. Returns the change to each, or the change
+/// that would be made if `dry_run`.
 pub(crate) async fn apply(
     client: &Client,
     definitions: &[CustomResourceDefinition],
@@ -68,8 +68,8 @@ async fn apply_plan(
         (Plan::UpToDate | Plan::KeepNewer { .. }, _) => Ok(()),
         (Plan::Create | Plan::Update, None) => api.create(&params, definition).await.map(drop),
         (Plan::Create | Plan::Update, Some(mut installed)) => {
-            // Labels and annotations of others stay; the resource version makes a concurrent
-            // change a conflict instead of a loss.
+            // Labels and annotations of others stay; the resource version makes a concurrent change a conflict instead
+            // of a loss.
             installed.labels_mut().extend(definition.labels().clone());
             installed.annotations_mut().extend(definition.annotations().clone());
             installed.spec = definition.spec.clone();
@@ -100,7 +100,7 @@ async fn wait_until_served(api: &Api<CustomResourceDefinition>, name: &str) -> a
     }
 }
 
-/// A cluster that does not answer is the usual reason; say what to look at.
+/// An unreachable cluster is the usual reason; the error has a hint for it.
 fn read_error(name: &str, error: kube::Error) -> anyhow::Error {
     match error {
         kube::Error::Api(_) => anyhow::Error::new(error).context(format!("cannot read {name}")),

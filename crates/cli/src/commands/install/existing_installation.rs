@@ -1,4 +1,4 @@
-//! What an installation that was here before has, and what of it is kept.
+//! Settings of an existing installation that are kept.
 
 use bowline_api::access::Profile;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -11,8 +11,8 @@ use super::{Args, plugins, server_pod};
 use crate::installation::Installation;
 use crate::output;
 
-/// Goes on with what an installation that was here before has, Velero's or ours: its image and profile unless others
-/// are named, the Secret is mounted, and plugins keep the containers that they have.
+/// Continues an existing installation, Velero's or Bowline's: keeps its image and profile unless others are given,
+/// mounts the Secret, and keeps the init containers of plugins.
 pub(super) async fn keep_existing_installation(
     installation: &Installation,
     args: &Args,
@@ -53,8 +53,7 @@ fn profile_of(role: &ClusterRole) -> Option<Profile> {
     role.labels().get(PROFILE_LABEL)?.parse().ok()
 }
 
-/// Keeps the image and the profile of a server that is there, unless others are named. Returns what there is to say
-/// about it.
+/// Keeps the image and the profile of an existing server, unless others are given. Returns messages about it.
 fn keep_existing(
     args: &Args,
     wish: &mut InstallPlan,
@@ -98,7 +97,7 @@ mod tests {
         args: Args,
     }
 
-    /// The image and profile that come of a command line and what is there, and what is said.
+    /// Image and profile from the command line and the existing server, and messages about them.
     fn kept_settings(
         line: &[&str],
         image: Option<&str>,

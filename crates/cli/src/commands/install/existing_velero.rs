@@ -1,4 +1,4 @@
-//! Velero's server, where one runs: two servers must not work on the same backups.
+//! Running Velero servers: two servers must not work on the same backups.
 
 use anyhow::bail;
 use kube::ResourceExt as _;
@@ -6,8 +6,7 @@ use kube::ResourceExt as _;
 use crate::installation::Installation;
 use crate::server_deployment::{runs_velero, velero_deployments};
 
-/// Refuses to install beside a Velero that runs: in this namespace in any case, in another one unless that is
-/// meant.
+/// Refuses to install beside a running Velero: always in this namespace, in another one unless the user requests it.
 pub(super) async fn refuse_beside_velero(
     installation: &Installation,
     is_allowed_elsewhere: bool,

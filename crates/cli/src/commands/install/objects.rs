@@ -1,4 +1,4 @@
-//! What is installed besides the definitions, as objects. Asks nobody.
+//! Objects to install besides the definitions. Sends no request.
 
 use std::collections::BTreeMap;
 
@@ -9,38 +9,38 @@ use serde_json::{Value, json};
 
 use super::server_pod::{self, ServerPod};
 
-/// What the server's objects are called in their namespace.
+/// Name of the server's objects in their namespace.
 pub(crate) const NAME: &str = "bowline";
-/// The label by which they are found.
+/// Label by which they are found.
 pub(crate) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
-/// The label that says who looks after an object.
+/// Label with the manager of an object.
 pub(crate) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 
-/// What says which pods a namespace lets in.
+/// Label with the Pod Security level of a namespace.
 const POD_SECURITY_LABEL: &str = "pod-security.kubernetes.io/enforce";
-/// Those that ask for the least.
+/// The strictest level.
 const RESTRICTED: &str = "restricted";
 
-/// What is to be installed.
+/// Settings of an installation.
 #[derive(Debug)]
 pub(super) struct InstallPlan {
     pub(super) namespace: String,
     pub(super) profile: Profile,
-    /// The credentials for the provider.
+    /// Credentials for the provider.
     pub(super) secret: Option<Vec<u8>>,
     pub(super) backups: Option<Location>,
-    /// The provider of snapshots, and its settings.
+    /// Provider of snapshots, and its settings.
     pub(super) snapshots: Option<(String, BTreeMap<String, String>)>,
-    /// A service account that is there already.
+    /// Existing service account to use.
     pub(super) service_account: Option<String>,
     pub(super) service_account_annotations: BTreeMap<String, String>,
     pub(super) pod: ServerPod,
-    /// What is to be said of flags that change nothing.
+    /// Messages about flags that change nothing.
     pub(super) warnings: Vec<String>,
 }
 
-/// Where backups go.
+/// Storage of backups.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) provider: String,
@@ -50,10 +50,10 @@ pub(super) struct Location {
     pub(super) config: BTreeMap<String, String>,
 }
 
-/// Says on the ClusterRole which profile it is.
+/// Label of the ClusterRole with its profile.
 pub(super) const PROFILE_LABEL: &str = "bowline.io/profile";
 
-/// What the server's objects outside of its namespace are called: there may be several installations.
+/// Name of the server's cluster-scoped objects: a cluster may have several installations.
 pub(crate) fn cluster_name(namespace: &str) -> String {
     format!("{NAME}-{namespace}")
 }
@@ -79,18 +79,18 @@ pub(super) fn all(plan: &InstallPlan) -> Vec<Value> {
     objects
 }
 
-/// What an object is called in messages.
+/// Kind and name of an object, for messages.
 pub(super) fn title(object: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     format!("{} {}", text(&object["kind"]), text(&object["metadata"]["name"]))
 }
 
-/// Whether objects of a kind are the user's to change once they are there.
+/// True if objects of a kind belong to the user once they exist.
 pub(super) fn is_user_managed(kind: &str) -> bool {
     matches!(kind, "Namespace" | "Secret" | "BackupStorageLocation" | "VolumeSnapshotLocation")
 }
 
-/// What becomes of a namespace that is there already: nothing. Only one that we create gets labels.
+/// Message for an existing namespace, which is not changed. Only a new one gets labels.
 pub(super) fn kept_namespace_message(labels: &BTreeMap<String, String>) -> String {
     if labels.get(POD_SECURITY_LABEL).is_some_and(|level| level == RESTRICTED) {
         return "up to date".to_owned();
@@ -125,7 +125,7 @@ fn service_account(plan: &InstallPlan) -> Value {
     account
 }
 
-/// The roles, and who has them.
+/// Roles and their bindings.
 fn roles(wish: &InstallPlan) -> [Value; 4] {
     const API: &str = "rbac.authorization.k8s.io/v1";
     let (namespace, cluster_role) = (&wish.namespace, cluster_name(&wish.namespace));

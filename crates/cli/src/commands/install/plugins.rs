@@ -1,19 +1,18 @@
-//! Which init container a plugin has.
+//! Init containers of plugins.
 
 use k8s_openapi::api::core::v1::Container;
 
 use crate::plugin_image::{container_name, is_same_plugin};
 
-/// A plugin of the server.
+/// Plugin of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plugin {
     pub(super) image: String,
-    /// The init container that copies it.
+    /// Init container that copies the plugin.
     pub(super) container: String,
 }
 
-/// The plugins of these images. One that is there already, as after `plugin add`, keeps its container and gets
-/// the version that is said now.
+/// Plugins of these images. An existing one, as after `plugin add`, keeps its container and gets the given version.
 pub(super) fn plugin_containers(
     images: &[String],
     existing: &[Container],

@@ -1,5 +1,5 @@
-//! The Deployment of the server: what Pod Security calls `restricted`, no file of its own to write, and the token of
-//! its account in no container but the server's.
+//! Deployment of the server: Pod Security level `restricted`, a read-only root file system, and the token of its
+//! account in no container but the server's.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,27 +9,27 @@ use serde_json::{Map, Value, json};
 use super::objects::{NAME, NAME_LABEL};
 use super::plugins::Plugin;
 
-/// The Secret with the credentials for the provider, as Velero calls it.
+/// Secret with the credentials for the provider, named as in Velero.
 pub(crate) const SECRET: &str = "cloud-credentials";
-/// Its key.
+/// Key in that Secret.
 pub(super) const SECRET_KEY: &str = "cloud";
-/// Whom the server runs as: nobody that any base image knows.
+/// User of the server: one that no base image defines.
 const USER: u32 = 65532;
-/// Where metrics and health checks are served.
+/// Port of metrics and health checks.
 const METRICS_PORT: u16 = 8085;
-/// Where a client in a pod looks for the token of its account.
+/// Folder in which a client in a pod looks for the token of its account.
 const TOKEN_FOLDER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// How long a token is good; the kubelet renews it before. As in tokens that are mounted by default.
+/// Lifetime of a token; the kubelet renews it before. The default of mounted tokens.
 const TOKEN_SECONDS: u32 = 3607;
-/// Room for the binaries of plugins, in GiB.
+/// Size limit for the binaries of plugins, in GiB.
 const PLUGINS_GIB: u32 = 2;
-/// Room for the log of the container, in GiB.
+/// Size limit for the log of the container, in GiB.
 const LOG_GIB: u32 = 1;
-/// What of the node's disk it is promised. Without it, it would be promised all that it may use.
+/// Request for disk space of the node. Without it, the request would equal the limit.
 const EPHEMERAL_REQUEST: &str = "256Mi";
-/// How long a server has to leave its runs in good order.
+/// Time for a server to leave its runs in a resumable state.
 const GRACE_SECONDS: u32 = 60;
-/// Where the libraries of the providers look for credentials.
+/// Variables in which the libraries of the providers look for credentials.
 const CREDENTIAL_VARIABLES: [&str; 4] = [
     "AWS_SHARED_CREDENTIALS_FILE",
     "AZURE_CREDENTIALS_FILE",
@@ -37,17 +37,17 @@ const CREDENTIAL_VARIABLES: [&str; 4] = [
     "ALIBABA_CLOUD_CREDENTIALS_FILE",
 ];
 
-/// What is to be known of the server's pods.
+/// Settings of the server's pods.
 #[derive(Debug)]
 pub(super) struct ServerPod {
     pub(super) image: String,
     pub(super) replicas: u16,
     pub(super) plugins: Vec<Plugin>,
-    /// What `filesystem` locations lie below.
+    /// Parent folder of `filesystem` locations.
     pub(super) filesystem_root: Option<PathBuf>,
     pub(super) flags: Vec<String>,
     pub(super) resources: Resources,
-    /// Room for temporary files, in GiB; 0 is no limit.
+    /// Size limit for temporary files, in GiB; 0 for none.
     pub(super) scratch_gib: u32,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: BTreeMap<String, String>,
@@ -55,7 +55,7 @@ pub(super) struct ServerPod {
     pub(super) has_credentials: bool,
 }
 
-/// What it is promised and what it may use at most, each; `0` is nothing said.
+/// Requests and limits; `0` for none.
 #[derive(Debug)]
 pub(super) struct Resources {
     pub(super) cpu: [String; 2],
@@ -76,10 +76,10 @@ pub(super) fn deployment(pod: &ServerPod, namespace: &str, account: &str) -> Val
     let selector = json!({"matchLabels": {NAME_LABEL: NAME}});
     let mut spec = json!({
         "serviceAccountName": account,
-        // Plugins come in images of others, whose init containers must not have the token: it is mounted for the
+        // Plugins come in third-party images, whose init containers must not have the token: it is mounted for the
         // server alone.
         "automountServiceAccountToken": false,
-        // Addresses of all Services as variables, for plugins to see.
+        // No addresses of all Services as variables, which plugins could see.
         "enableServiceLinks": false,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": {
@@ -88,7 +88,7 @@ pub(super) fn deployment(pod: &ServerPod, namespace: &str, account: &str) -> Val
         },
         "containers": [server(pod)],
         "volumes": volumes(pod),
-        // A machine that fails takes only one of them with it, where there are several.
+        // A failing node takes only one of several replicas with it.
         "topologySpreadConstraints": [{
             "maxSkew": 1, "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector,
@@ -107,7 +107,7 @@ pub(super) fn deployment(pod: &ServerPod, namespace: &str, account: &str) -> Val
         "spec": {
             "replicas": pod.replicas,
             "selector": selector,
-            // The one that works must go on while another starts.
+            // The active server must continue while another starts.
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
@@ -128,11 +128,11 @@ fn server(pod: &ServerPod) -> Value {
         json!({"name": "VELERO_SCRATCH_DIR", "value": "/scratch"}),
     ];
     let mut mounts = vec![
-        // A plugin must not leave another one there for the next start.
+        // A plugin must not be able to leave another one there for the next start.
         json!({"name": "plugins", "mountPath": "/plugins", "readOnly": true}),
         json!({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": true}),
         json!({"name": "scratch", "mountPath": "/scratch"}),
-        // Plugins of others want a place for their files.
+        // Third-party plugins need a folder for their files.
         json!({"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"}),
     ];
     if pod.has_credentials {
@@ -158,7 +158,7 @@ fn server(pod: &ServerPod) -> Value {
     })
 }
 
-/// Each copies its plugins into the folder that the server reads, as those of Velero do.
+/// Each copies its plugins into the folder that the server reads, as Velero's plugin images do.
 fn plugins(plugins: &[Plugin]) -> Vec<Value> {
     let container = |plugin: &Plugin| {
         json!({
@@ -179,7 +179,7 @@ fn volumes(pod: &ServerPod) -> Vec<Value> {
     let mut volumes = vec![
         folder("plugins", PLUGINS_GIB),
         folder("scratch", pod.scratch_gib),
-        // What `automountServiceAccountToken` would mount into all containers.
+        // Same content as `automountServiceAccountToken` would mount into all containers.
         json!({"name": "token", "projected": {"sources": [
             {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
             {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
@@ -195,7 +195,7 @@ fn volumes(pod: &ServerPod) -> Vec<Value> {
     volumes
 }
 
-/// Keeps one of several servers running while nodes are drained; a single one may go.
+/// Keeps one of several servers running while nodes are drained; a single one may be evicted.
 pub(super) fn disruption_budget(namespace: &str) -> Value {
     json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",

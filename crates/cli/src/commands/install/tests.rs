@@ -154,7 +154,7 @@ fn provider_must_be_built_in_or_have_a_plugin() {
     }
 }
 
-/// Every flag of `velero install` of Velero 1.18 that ours does not have as its own, with a value.
+/// Every flag of `velero install` of Velero 1.18 that Bowline lacks, with a value.
 const OTHER_VELERO_FLAGS: &[&str] = &[
     "--apply",
     "--node-agent-pod-cpu-request=1",
@@ -224,7 +224,7 @@ fn credentials_secret_is_excluded_from_backups() {
     assert_eq!(labels["velero.io/exclude-from-backup"], "true");
 }
 
-/// Init containers have images of others; the token of an account that may do everything is not for them.
+/// Init containers have third-party images; the token of a powerful account is not for them.
 #[test]
 fn token_is_mounted_only_into_the_server_container() {
     let objects = install_objects(&[MINIMAL_FLAGS, &["--plugins=x.io/a/aws:1"]].concat()).unwrap();
@@ -271,7 +271,7 @@ fn every_empty_dir_has_a_size_limit_unless_disabled() {
     }
 }
 
-/// A drain of nodes must leave one of two servers, and not be blocked by one alone.
+/// A drain of nodes must leave one of two servers, and not be blocked by a single one.
 #[test]
 fn disruption_budget_evicts_one_server_at_a_time() {
     let objects = install_objects(MINIMAL_FLAGS).unwrap();
@@ -282,7 +282,7 @@ fn disruption_budget_evicts_one_server_at_a_time() {
     assert!(!selected.is_empty() && selected.iter().all(|(key, value)| pods[key] == *value));
 }
 
-/// The policy that is shipped is for the pods that are installed.
+/// The shipped policy must select the installed pods.
 #[test]
 fn the_network_policy_selects_the_server_and_its_metrics() {
     use k8s_openapi::api::networking::v1::NetworkPolicy;

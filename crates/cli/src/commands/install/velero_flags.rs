@@ -1,4 +1,4 @@
-//! What `velero install` takes besides: flags that it hands to the server, and those that we have no use for.
+//! Further flags of `velero install`: those passed on to the server, and those without use here.
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
@@ -6,7 +6,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use crate::commands::server;
 use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, NO_FILE_BACKUP};
 
-/// Those that are the server's, which say the same there.
+/// Flags of the server, with the same meaning there.
 const SERVER_FLAG_IDS: [&str; 6] = [
     "concurrent_backups",
     "item_block_worker_count",
@@ -16,7 +16,7 @@ const SERVER_FLAG_IDS: [&str; 6] = [
     "schedule_skip_immediately",
 ];
 
-/// Flags that are handed to the server, as they are handed to it.
+/// Flags in the form in which the server receives them.
 #[derive(Debug, Default)]
 pub(super) struct ServerFlags(pub(super) Vec<String>);
 
@@ -41,7 +41,7 @@ impl FromArgMatches for ServerFlags {
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        // The server knows its defaults by itself.
+        // The server has its own defaults.
         let is_given = |id: &&&str| matches.value_source(id) == Some(ValueSource::CommandLine);
         let given = SERVER_FLAG_IDS.iter().filter(is_given).filter_map(|id| {
             let value = matches.try_get_raw(id).ok()??.next()?.to_str()?;
@@ -52,7 +52,7 @@ impl FromArgMatches for ServerFlags {
     }
 }
 
-/// The flags of `velero install` that we have no use for.
+/// Flags of `velero install` without use here.
 #[derive(Debug)]
 pub(super) struct IgnoredInstallFlags;
 
@@ -63,7 +63,7 @@ impl IgnoredFlagSet for IgnoredInstallFlags {
              mover; omit the flag, and use CSI snapshots or a snapshotter plugin for volumes",
         );
         let mut flags = vec![
-            // Objects that are there are changed in any case.
+            // Existing objects are always updated.
             Flag::switch("apply", FlagEffect::Implied),
             Flag::RESTORE_ONLY,
             Flag::UPLOADER,

@@ -1,4 +1,4 @@
-//! What carries over and what does not. Asks nobody.
+//! Compatibility of an installation after a switch. Sends no request.
 
 mod locations;
 #[cfg(test)]
@@ -17,18 +17,18 @@ use crate::active_runs;
 use crate::commands::server;
 pub(super) use to_velero::check_switch_to_velero;
 
-/// Something that was looked at.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Finding {
     pub(super) verdict: MigrationVerdict,
-    /// What was found.
+    /// Subject of the finding.
     pub(super) what: String,
-    /// What becomes of it.
+    /// Consequence for it.
     pub(super) why: String,
 }
 
-/// Whether something carries over.
+/// Verdict on a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum MigrationVerdict {
@@ -45,7 +45,7 @@ fn finding(
     Finding { verdict, what: what.into(), why: reason.into() }
 }
 
-/// What becomes of an installation of Velero.
+/// Findings for a switch from Velero.
 pub(super) fn check_switch_to_bowline(facts: &Facts, active: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !active.is_empty() {
@@ -84,7 +84,7 @@ pub(super) fn check_switch_to_bowline(facts: &Facts, active: &[String]) -> Vec<F
     findings
 }
 
-/// What needs no more than the same definitions and buckets.
+/// Objects that need only the same definitions and buckets.
 fn push_count(findings: &mut Vec<Finding>, count: usize, noun: &str, reason: &str) {
     match count {
         0 => {}
@@ -95,7 +95,7 @@ fn push_count(findings: &mut Vec<Finding>, count: usize, noun: &str, reason: &st
     }
 }
 
-/// Backups with data that this version can neither restore nor delete, as labels name them.
+/// Backups with data that this version can neither restore nor delete, by the names in labels.
 fn backups_with_unsupported_data(facts: &Facts) -> BTreeSet<&str> {
     facts.pod_volume_backups.iter().chain(&facts.data_uploads).map(String::as_str).collect()
 }
@@ -104,11 +104,11 @@ fn is_named_in(backup: &Backup, names: &BTreeSet<&str>) -> bool {
     names.contains(label::value(&backup.name_any()).as_ref())
 }
 
-/// Plugins that are object stores and snapshotters of a cloud alone: they ask the cluster for nothing.
+/// Plugins that are only object stores and snapshotters of a cloud: they send no request to the cluster.
 const STORE_PLUGINS: [&str; 3] =
     ["velero-plugin-for-aws", "velero-plugin-for-microsoft-azure", "velero-plugin-for-gcp"];
 
-/// What plugins may notice, apart from stores and snapshotters of a cloud.
+/// Differences that plugins may notice, except for stores and snapshotters of a cloud.
 const ACTION_PLUGIN_NOTICES: [(&str, &str); 3] = [
     (
         "permissions of plugins",
@@ -150,11 +150,11 @@ fn push_plugins(findings: &mut Vec<Finding>, server: &Server) {
     }
 }
 
-/// Which flags of Velero's server ours takes.
+/// Flags of Velero's server that Bowline's supports.
 fn push_flags(findings: &mut Vec<Finding>, server: &Server) {
     for words in group_flag_values(&server.flags) {
         if unsupported_default(&words).is_some() {
-            // That is told with what this version lacks.
+            // Reported with the missing methods.
             continue;
         }
         let name = format!("server flag {}", words.join(" "));
@@ -172,7 +172,7 @@ fn push_flags(findings: &mut Vec<Finding>, server: &Server) {
     }
 }
 
-/// The words of those flags that our server takes and makes use of.
+/// Words of those flags that Bowline's server supports and uses.
 pub(super) fn supported_flags(server: &Server) -> Vec<&str> {
     let is_supported = |words: &Vec<&str>| {
         unsupported_default(words).is_none()
@@ -181,7 +181,7 @@ pub(super) fn supported_flags(server: &Server) -> Vec<&str> {
     group_flag_values(&server.flags).into_iter().filter(is_supported).flatten().collect()
 }
 
-/// What our server reads from a flag, if it takes it.
+/// Value of a flag for Bowline's server, if it accepts the flag.
 fn parse_server_flag(words: &[&str]) -> Option<server::ServerCommandLine> {
     server::ServerCommandLine::try_parse_from(
         std::iter::once("server").chain(words.iter().copied()),
@@ -189,7 +189,7 @@ fn parse_server_flag(words: &[&str]) -> Option<server::ServerCommandLine> {
     .ok()
 }
 
-/// Each flag with the value that follows it as a word of its own, if one does.
+/// Each flag with its value, if that is a separate word.
 fn group_flag_values(words: &[String]) -> Vec<Vec<&str>> {
     let mut flags: Vec<Vec<&str>> = Vec::new();
     for word in words {
@@ -204,7 +204,7 @@ fn group_flag_values(words: &[String]) -> Vec<Vec<&str>> {
 const NO_FILE_SYSTEM_BACKUP: &str = "this version has no file-system backup";
 const NO_DATA_MOVER: &str = "this version has no data mover";
 
-/// Why a flag makes a method the default that this version does not have.
+/// Reason why a flag makes an unsupported method the default.
 fn unsupported_default(words: &[&str]) -> Option<&'static str> {
     let [word] = words else { return None };
     let (flag, value) = word.split_once('=').unwrap_or((word, "true"));
@@ -216,7 +216,7 @@ fn unsupported_default(words: &[&str]) -> Option<&'static str> {
     }
 }
 
-/// Methods that this version does not have.
+/// Methods that this version does not support.
 fn push_unsupported(findings: &mut Vec<Finding>, facts: &Facts) {
     if facts.has_node_agent {
         findings.push(finding(
@@ -266,7 +266,7 @@ fn push_unsupported(findings: &mut Vec<Finding>, facts: &Facts) {
     }
 }
 
-/// What a backup wants that this version does not have.
+/// Methods of a backup that this version does not support.
 fn unsupported_methods(spec: &BackupSpec) -> Vec<&'static str> {
     let mut methods = Vec::new();
     if spec.default_volumes_to_fs_backup == Some(true) {

@@ -1,4 +1,4 @@
-//! What is looked at in the cluster.
+//! Facts about an installation, read from the cluster.
 
 use anyhow::anyhow;
 use bowline_api::{
@@ -17,34 +17,34 @@ use crate::commands::install;
 use crate::installation::{Installation, is_unknown_kind};
 use crate::{listing, server_deployment};
 
-/// How many objects are asked for at once.
+/// Objects per answer of the API server.
 const PAGE_SIZE: u32 = 500;
-/// How many pages of a kind are read at most.
+/// Largest number of pages per kind.
 const MAX_PAGES: usize = 400;
 
-/// What was found.
+/// Collected facts.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Velero's server.
     pub(super) velero: Option<Server>,
-    /// Ours.
+    /// Bowline's server.
     pub(super) bowline: Option<Server>,
     pub(super) has_node_agent: bool,
     pub(super) backups: Vec<Backup>,
     pub(super) schedules: Vec<Schedule>,
     pub(super) locations: Vec<BackupStorageLocation>,
     pub(super) snapshot_locations: Vec<VolumeSnapshotLocation>,
-    /// Of each PodVolumeBackup, the backup that it belongs to, as a label names it.
+    /// Backup of each PodVolumeBackup, by the name in its label.
     pub(super) pod_volume_backups: Vec<String>,
-    /// The same of each DataUpload.
+    /// The same for each DataUpload.
     pub(super) data_uploads: Vec<String>,
     pub(super) repositories: usize,
-    /// Of each VolumePluginBackup, the plugin that took the snapshot, or the driver.
+    /// Plugin or driver that took the snapshot of each VolumePluginBackup.
     pub(super) snapshotters: Vec<String>,
 }
 
 impl Facts {
-    /// Whether nobody has ever asked for a backup here, or said where to.
+    /// True if there are no backups, schedules or locations.
     pub(super) fn is_empty(&self) -> bool {
         self.backups.is_empty()
             && self.schedules.is_empty()
@@ -53,20 +53,20 @@ impl Facts {
     }
 }
 
-/// A server, as its Deployment describes it.
+/// Server, as its Deployment describes it.
 #[derive(Debug, Default)]
 pub(super) struct Server {
-    /// What the Deployment is called.
+    /// Name of the Deployment.
     pub(super) name: String,
-    /// How many pods of it are wanted.
+    /// Desired number of pods.
     pub(super) replicas: i32,
-    /// Its flags, without the word `server`.
+    /// Flags, without the word `server`.
     pub(super) flags: Vec<String>,
-    /// The images of its plugins.
+    /// Images of its plugins.
     pub(super) plugins: Vec<String>,
 }
 
-/// Looks at an installation.
+/// Collects the facts about an installation.
 pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts> {
     let daemon_sets: Api<DaemonSet> = installation.api();
     let params = ListParams::default();
@@ -88,7 +88,7 @@ pub(super) async fn gather(installation: &Installation) -> anyhow::Result<Facts>
     })
 }
 
-/// Velero's server, whatever its Deployment is called; of several, one that has pods.
+/// Velero's server, whatever the name of its Deployment; of several, one that has pods.
 async fn find_velero_server(installation: &Installation) -> anyhow::Result<Option<Server>> {
     let found =
         server_deployment::velero_deployments(installation, &installation.api(), "").await?;
@@ -102,7 +102,7 @@ async fn find_bowline_server(installation: &Installation) -> anyhow::Result<Opti
     Ok(installation.call_api(&doing, api.get_opt(name)).await?.and_then(read_server))
 }
 
-/// What a Deployment says of the server in it: the container with Velero's, or the first one.
+/// Server in a Deployment: the container with Velero's, or the first one.
 fn read_server(deployment: Deployment) -> Option<Server> {
     let name = deployment.name_any();
     let spec = deployment.spec?;
@@ -122,12 +122,12 @@ fn read_server(deployment: Deployment) -> Option<Server> {
     })
 }
 
-/// The backup that an object belongs to.
+/// Backup that an object belongs to.
 fn backup_label<K: kube::Resource>(object: &K) -> String {
     object.labels().get(label::BACKUP_NAME).cloned().unwrap_or_default()
 }
 
-/// Something of each object of a kind; none are there of one that is not installed.
+/// A value from each object of a kind; none if the kind is not installed.
 async fn list_all<K, T>(
     installation: &Installation,
     extract: impl Fn(&K) -> T,
@@ -159,7 +159,7 @@ where
     })
 }
 
-/// All pages of a list, each asked for with what the one before says. None if there are too many.
+/// All pages of a list, each requested with the token of the one before. None if there are too many.
 async fn read_pages<T>(
     mut page: impl AsyncFnMut(Option<String>) -> anyhow::Result<(Vec<T>, Option<String>)>,
 ) -> anyhow::Result<Option<Vec<T>>> {

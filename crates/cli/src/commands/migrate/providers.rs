@@ -1,26 +1,26 @@
-//! Who serves the providers of locations: something that is built in, or a plugin in the Deployment of
-//! Velero, as far as the names of images tell.
+//! Support for the providers of locations: built in, or by a plugin in Velero's Deployment, as far as the names of
+//! images indicate.
 
-/// Who serves a provider.
+/// Support for a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProviderSupport<'a> {
-    /// The server itself.
+    /// Built into the server.
     BuiltIn,
-    /// A plugin of this image.
+    /// By a plugin of this image.
     Plugin(&'a str),
-    /// Maybe one of the plugins: no image is named after it.
+    /// Possibly by one of the plugins: no image is named after the provider.
     Unknown,
-    /// Nobody.
+    /// Not supported.
     Unsupported,
 }
 
 /// Providers whose plugins are Velero's own: their images are named after them.
 const VELERO_PROVIDERS: [&str; 3] = ["aws", "azure", "gcp"];
 
-/// Words in names of providers that say nothing of whose they are.
+/// Words in names of providers that do not identify a vendor.
 const COMMON_WORDS: [&str; 7] = ["velero", "plugin", "bowline", "com", "org", "net", "io"];
 
-/// Who serves a provider, with plugins of these images.
+/// Support for a provider by a server with plugins of these images.
 pub(super) fn provider_support<'a>(
     provider: &str,
     built_in: &[&str],
@@ -44,12 +44,12 @@ pub(super) fn provider_support<'a>(
     }
 }
 
-/// `aws` for `velero.io/aws`, which is the same in full.
+/// `aws` for `velero.io/aws`, which is the full form.
 pub(super) fn short_name(provider: &str) -> &str {
     provider.strip_prefix("velero.io/").unwrap_or(provider)
 }
 
-/// Whether the name of an image has a word in it. The registry is no part of the name, nor is the tag.
+/// True if the name of an image contains a word. Registry and tag do not belong to the name.
 fn has_word(image: &str, word: &str) -> bool {
     let path = image.split('@').next().unwrap_or_default();
     let path = match path.split_once('/') {

@@ -1,9 +1,9 @@
-//! How to switch, step by step, with the commands to type.
+//! Steps of a switch, with the commands to type.
 
 use super::compatibility::supported_flags;
 use super::facts::{Facts, Server};
 
-/// How to switch to Bowline.
+/// Steps for a switch to Bowline.
 pub(super) fn steps_to_bowline(facts: &Facts, namespace: &str) -> Vec<String> {
     let (install, name) =
         (install_command(facts.velero.as_ref(), namespace), velero_deployment_name(facts));
@@ -26,7 +26,7 @@ pub(super) fn steps_to_bowline(facts: &Facts, namespace: &str) -> Vec<String> {
     ]
 }
 
-/// How to switch back to Velero.
+/// Steps for a switch back to Velero.
 pub(super) fn steps_to_velero(facts: &Facts, namespace: &str) -> Vec<String> {
     let name = velero_deployment_name(facts);
     vec![
@@ -37,12 +37,12 @@ pub(super) fn steps_to_velero(facts: &Facts, namespace: &str) -> Vec<String> {
     ]
 }
 
-/// What Velero's Deployment is called.
+/// Name of Velero's Deployment.
 fn velero_deployment_name(facts: &Facts) -> &str {
     facts.velero.as_ref().map_or("velero", |server| &server.name)
 }
 
-/// The command that installs our server in the place of Velero's.
+/// Command that installs Bowline's server in place of Velero's.
 fn install_command(velero: Option<&Server>, namespace: &str) -> String {
     let image = concat!("--image=REGISTRY/bowline:v", env!("CARGO_PKG_VERSION"));
     let mut words = vec![
@@ -66,7 +66,7 @@ fn install_command(velero: Option<&Server>, namespace: &str) -> String {
     format!("`{}`", words.join(" "))
 }
 
-/// A word as a shell reads it.
+/// Word quoted for a shell.
 fn shell_quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=,@%+".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -11,10 +11,10 @@ use crate::installation::Installation;
 use crate::server_deployment::ServerDeployment;
 use crate::{output, plugin_image};
 
-/// The volume in which plugins are handed to the server, and where that looks for them.
+/// Volume with the plugins, and its path in the server.
 const VOLUME: &str = "plugins";
 const FOLDER: &str = "/plugins";
-/// Where images of plugins copy them to.
+/// Folder to which images of plugins copy them.
 const TARGET: &str = "/target";
 
 /// Add a plugin to the server
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     Ok(Exit::Success)
 }
 
-/// What is changed in the server's pod.
+/// Patch for the server's pod.
 fn plugin_patch(
     deployment: &ServerDeployment,
     image: &str,
@@ -101,11 +101,11 @@ fn plugin_patch(
         "imagePullPolicy": policy.as_str(),
         "volumeMounts": [{"name": VOLUME, "mountPath": TARGET}],
     });
-    // A namespace may ask for what the server is confined to.
+    // A namespace may require the restrictions that the server has.
     if let Some(context) = &server.security_context {
         plugin["securityContext"] = json!(context);
     }
-    // After those that are there, whatever order the API server would choose.
+    // After the existing ones, whatever order the API server would choose.
     let order =
         init_containers.iter().map(|one| json!({"name": one.name})).chain([json!({"name": name})]);
     let mut change = json!({

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     output: Format,
 }
 
-/// What `--kind` can name: each in all its versions.
+/// Values for `--kind`: each in all its versions.
 const KINDS: [&str; 6] = [
     "BackupItemAction",
     "RestoreItemAction",
@@ -92,7 +92,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
         heading: String::new(),
         output_error: None,
     };
-    // Who tries a plugin out on his own machine may set it up by any variable.
+    // A user who tests a plugin on their own machine may configure it with any variable.
     let inherited_environment = InheritedEnvironment::All;
     let options = Options { inherited_environment, ..Options::default() };
     let findings = check::run(&command, options, input, interrupt, |finding| {
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
 }
 
 fn check_input(args: &Args) -> anyhow::Result<Input> {
-    // Random enough to tell one check from another.
+    // Random enough to distinguish checks.
     let id = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let mut input = Input::new(id)?;
     let is_meant = |kind: &Kind| args.kind.iter().any(|word| word == trait_and_version(*kind).0);
@@ -177,9 +177,9 @@ fn timeout(text: &str) -> Result<std::time::Duration, String> {
 struct Printer<'a> {
     command: &'a Path,
     format: Format,
-    /// What the last findings were printed under; empty at first.
+    /// Heading of the last findings; empty at first.
     heading: String,
-    /// Why standard output takes no more.
+    /// Reason why standard output failed.
     output_error: Option<anyhow::Error>,
 }
 
@@ -225,7 +225,7 @@ fn heading(command: &Path, plugin: Option<&Plugin>) -> String {
     )
 }
 
-/// A line for the rule, and one for each thing that is left.
+/// Line for the rule, and one for each leftover.
 fn lines(finding: &Finding) -> String {
     let (label, detail) = match &finding.verdict {
         RuleVerdict::Holds(detail) => ("ok", detail.as_ref()),
@@ -240,7 +240,7 @@ fn lines(finding: &Finding) -> String {
     lines.concat()
 }
 
-/// How many rules there were of each verdict.
+/// Number of rules per verdict.
 #[derive(Default)]
 struct VerdictCounts {
     hold: usize,

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
 }
 
 fn sort_plugins(answer: &mut ServerStatusRequest) {
-    // Of the object itself nothing is of interest but the answer.
+    // Only the answer is of interest, not the metadata of the request.
     answer.metadata.managed_fields = None;
     if let Some(status) = &mut answer.status {
         status.plugins.sort_by(|a, b| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));

@@ -14,7 +14,7 @@ use super::{Format, identity, single_line};
 use crate::exit::Exit;
 use crate::output;
 
-/// How long the binary may take for each thing that it is asked.
+/// Longest wait for each answer of the binary.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Start a plugin binary and list its plugins
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What is wrong with the binary, a line each.
+/// Problems with the binary, one line each.
 fn warnings(inspection: &Inspection) -> Vec<String> {
     let problems = inspection.problems.iter().map(|problem| single_line(&problem.reason));
     let unknown = inspection.plugins.iter().filter_map(|inspected| {
@@ -96,7 +96,7 @@ fn document(InspectedPlugin { plugin, applies_to }: &InspectedPlugin) -> Value {
     document
 }
 
-/// A selector in a few words: `pods; namespaces app-*; labels app=web`.
+/// Selector in a few words: `pods; namespaces app-*; labels app=web`.
 fn selector_text(selector: &ResourceSelector) -> String {
     let is_all = |words: &[String]| words.is_empty() || words.iter().any(|word| word == "*");
     let mut parts = vec![if is_all(&selector.included_resources) {

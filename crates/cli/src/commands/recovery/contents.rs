@@ -1,4 +1,4 @@
-//! What is in a recovery file: a List that `kubectl apply` takes, with a few words about itself.
+//! Contents of a recovery file: a List that `kubectl apply` accepts, with a description of itself.
 
 use anyhow::{Context as _, bail};
 use bowline_api::{BackupStorageLocation, VolumeSnapshotLocation};
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-/// The version of the contents that is written, and the newest that is read.
+/// Version of the contents that is written, and the newest that is read.
 const CONTENTS_VERSION: u32 = 1;
-/// More objects than any installation has Secrets and locations.
+/// More objects than the Secrets and locations of any installation.
 const MAX_ITEMS: usize = 10_000;
-/// Holds all of an object once more, values of Secrets included.
+/// Contains the whole object once more, values of Secrets included.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The objects of a recovery file.
+/// Objects of a recovery file.
 #[derive(Debug)]
 pub(super) struct Contents {
     pub(super) about: ExportInfo,
@@ -25,14 +25,14 @@ pub(super) struct Contents {
     pub(super) snapshot_locations: Vec<VolumeSnapshotLocation>,
 }
 
-/// Where the objects come from.
+/// Origin of the objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ExportInfo {
     version: u32,
-    /// When they were exported.
+    /// Time of the export.
     pub(super) exported: String,
-    /// The namespace that they were in.
+    /// Namespace of the objects.
     pub(super) namespace: String,
 }
 
@@ -42,7 +42,7 @@ impl ExportInfo {
     }
 }
 
-/// The file as it is written. What `kubectl` does not know it passes over.
+/// File as it is written. `kubectl` ignores the fields that it does not know.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct List {
@@ -57,7 +57,7 @@ impl Contents {
         self.secrets.len() + self.backup_locations.len() + self.snapshot_locations.len()
     }
 
-    /// The text that is encrypted.
+    /// Text to encrypt.
     pub(super) fn encode(&self) -> anyhow::Result<Zeroizing<Vec<u8>>> {
         let mut items = Vec::with_capacity(self.count());
         for secret in &self.secrets {
@@ -80,7 +80,7 @@ impl Contents {
         Ok(text)
     }
 
-    /// Reads what was encrypted. Errors never quote it.
+    /// Parses decrypted text. Errors never quote it.
     pub(super) fn decode(text: &[u8]) -> anyhow::Result<Self> {
         let Ok(list) = serde_json::from_slice::<List>(text) else {
             bail!("not a recovery file: it contains no list of objects");
@@ -120,7 +120,7 @@ impl Contents {
         let unreadable = || format!("{kind} {name:?} in the recovery file cannot be read");
         match (version.as_str(), kind.as_str()) {
             ("v1", "Secret") => {
-                // What the parser says could quote a value.
+                // The parser's message could quote a value.
                 let Ok(mut secret) = serde_json::from_value::<Secret>(item) else {
                     bail!(unreadable());
                 };
@@ -150,7 +150,7 @@ impl Contents {
     }
 }
 
-/// What of an object's metadata means the same in another cluster.
+/// Metadata of an object that has the same meaning in another cluster.
 pub(super) fn portable(metadata: &ObjectMeta) -> ObjectMeta {
     let mut annotations = metadata.annotations.clone();
     if let Some(annotations) = &mut annotations {
@@ -165,19 +165,19 @@ pub(super) fn portable(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// A Secret as it goes into a file.
+/// Secret as stored in a file.
 pub(super) fn portable_secret(secret: &Secret) -> Secret {
     Secret { metadata: portable(&secret.metadata), string_data: None, ..secret.clone() }
 }
 
-/// A location as it goes into a file.
+/// Location as stored in a file.
 pub(super) fn portable_backup_location(location: &BackupStorageLocation) -> BackupStorageLocation {
     let mut copy = BackupStorageLocation::new(&location.name_any(), location.spec.clone());
     copy.metadata = portable(&location.metadata);
     copy
 }
 
-/// A location as it goes into a file.
+/// Location as stored in a file.
 pub(super) fn portable_snapshot_location(
     location: &VolumeSnapshotLocation,
 ) -> VolumeSnapshotLocation {

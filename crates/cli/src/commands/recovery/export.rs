@@ -44,7 +44,7 @@ fn recipient(text: &str) -> Result<Recipient, String> {
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    // Before anybody types a passphrase.
+    // Before the user types a passphrase.
     if !args.force && args.file.symlink_metadata().is_ok() {
         bail!("{} already exists; overwrite it with --force", args.file.display());
     }
@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     Ok(if found.missing.is_empty() { Exit::Success } else { Exit::Failed })
 }
 
-/// A number with its noun.
+/// Number with its noun.
 fn counted(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
@@ -107,7 +107,7 @@ fn counted(count: usize, noun: &str) -> String {
     }
 }
 
-/// Writes a file for its owner alone. Whoever finds it finds all of it.
+/// Writes a file for its owner alone, atomically.
 fn write(path: &Path, bytes: &[u8], replaces: bool) -> anyhow::Result<()> {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,

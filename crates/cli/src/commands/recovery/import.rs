@@ -55,19 +55,19 @@ pub(crate) struct Args {
     confirm: bool,
 }
 
-/// What is to become of an object.
+/// Action for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ImportAction {
     Create,
     Replace,
     Keep,
-    /// It differs, and nothing says what to do about that.
+    /// The object differs, and no flag decides.
     Refuse,
     UpToDate,
 }
 
 impl ImportAction {
-    /// For an object that is there or not, and differs or not.
+    /// Chooses the action for an object that exists or not, and differs or not.
     fn decide(exists: bool, differs: bool, args: &Args) -> Self {
         match (exists, differs) {
             (false, _) => Self::Create,
@@ -102,13 +102,13 @@ impl ImportAction {
     }
 }
 
-/// An object on its way into the cluster.
+/// Object to import.
 struct PlannedImport<K> {
     step: ImportAction,
     object: K,
 }
 
-/// A kind that recovery files have.
+/// Kind of object in recovery files.
 trait RecoverableKind:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -116,7 +116,7 @@ trait RecoverableKind:
     + DeserializeOwned
     + Serialize
 {
-    /// Whether two objects say the same, whatever else is noted on them.
+    /// True if two objects have the same content, whatever their metadata.
     fn is_same(&self, other: &Self) -> bool;
 }
 
@@ -145,7 +145,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     prepare_contents(&mut contents, &args);
     let installation = Installation::connect(installation).await?;
     check_namespace(&installation).await?;
-    // Tells whether the cluster knows the kinds at all.
+    // Also shows whether the cluster serves the kinds at all.
     let existing: Vec<BackupStorageLocation> = listing::find(&installation, &[], None).await?;
     let secrets = plan(&installation, contents.secrets, &args).await?;
     let backups = plan(&installation, contents.backup_locations, &args).await?;
@@ -192,7 +192,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     Ok(Exit::Success)
 }
 
-/// Makes of what is in the file what is to be in the cluster.
+/// Adapts the contents of the file to this cluster.
 fn prepare_contents(contents: &mut Contents, args: &Args) {
     for secret in &mut contents.secrets {
         secret.metadata.namespace = None;
@@ -216,7 +216,7 @@ async fn check_namespace(installation: &Installation) -> anyhow::Result<()> {
         match api.get(name).await {
             Ok(_) => Ok(true),
             Err(error) if is_not_found(&error) => Ok(false),
-            // Whoever may not look at namespaces may still write into this one.
+            // A user without the right to read namespaces may still write into this one.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(true),
             Err(error) => Err(error),
         }
@@ -250,7 +250,7 @@ async fn plan<K: RecoverableKind>(
         let differs = existing.as_ref().is_some_and(|existing| !existing.is_same(&object));
         let action = ImportAction::decide(existing.is_some(), differs, args);
         if let Some(there) = existing {
-            // What was changed meanwhile by somebody else is not replaced unseen.
+            // A concurrent change by someone else is not overwritten.
             object.meta_mut().resource_version = there.resource_version();
         }
         planned.push(PlannedImport { step: action, object });
@@ -298,7 +298,7 @@ fn titled_actions<K: RecoverableKind>(planned: &[PlannedImport<K>]) -> Vec<(Stri
     planned.iter().map(|one| (title(&one.object), one.step)).collect()
 }
 
-/// Two locations that are both the default.
+/// Warning about two locations that are both the default.
 fn duplicate_default_warning(
     existing: &[BackupStorageLocation],
     planned: &[PlannedImport<BackupStorageLocation>],
@@ -318,7 +318,7 @@ fn duplicate_default_warning(
     ))
 }
 
-/// What is left to do.
+/// Remaining steps for the user.
 async fn next_steps(installation: &Installation, secrets: &[PlannedImport<Secret>]) -> Vec<String> {
     let mut warning = vec![format!(
         "the server syncs the backups of the locations into the cluster within about a minute: {} \

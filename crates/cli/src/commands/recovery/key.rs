@@ -1,4 +1,4 @@
-//! What locks and opens a recovery file: a passphrase, or age keys.
+//! Keys of a recovery file: a passphrase, or age keys.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
@@ -13,7 +13,7 @@ use crate::age::{self, DecryptionKey, EncryptionKind, Identity};
 
 /// Longer than any passphrase.
 const MAX_PASSPHRASE_BYTES: u64 = 4096;
-/// The least that a new passphrase may have.
+/// Shortest new passphrase.
 const MIN_PASSPHRASE_CHARS: usize = 8;
 /// Larger than any file with identities.
 const MAX_IDENTITY_FILE_BYTES: u64 = 1 << 20;
@@ -38,10 +38,10 @@ pub(super) struct OpenArgs {
 }
 
 impl OpenArgs {
-    /// Opens the file. What `age --decrypt` has opened already is taken, too.
+    /// Opens the file. A file already decrypted with `age --decrypt` is accepted, too.
     pub(super) async fn open(&self) -> anyhow::Result<Contents> {
         let args = self.clone();
-        // Passphrases take a second to try, and the terminal takes as long as the user.
+        // A passphrase takes a second to try, and the terminal takes as long as the user.
         let opened = tokio::task::spawn_blocking(move || args.open_blocking()).await;
         opened.context("the recovery file was not opened")?
     }
@@ -85,7 +85,7 @@ impl OpenArgs {
     }
 }
 
-/// The passphrase in the first line of a file.
+/// Passphrase in the first line of a file.
 pub(super) fn read_passphrase(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let cannot = || format!("cannot read the passphrase in {}", path.display());
     let bytes = read_limited(File::open(path).with_context(cannot)?, MAX_PASSPHRASE_BYTES);
@@ -100,7 +100,7 @@ pub(super) fn read_passphrase(path: &Path) -> anyhow::Result<Zeroizing<String>> 
     Ok(Zeroizing::new(text.to_owned()))
 }
 
-/// A new passphrase, typed twice or from a file.
+/// New passphrase, typed twice or from a file.
 pub(super) fn new_passphrase(file: Option<&Path>) -> anyhow::Result<Zeroizing<String>> {
     let passphrase = if let Some(path) = file {
         read_passphrase(path)?
@@ -127,7 +127,7 @@ fn prompt_passphrase(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
     Ok(Zeroizing::new(terminal.read_secure_line().context(cannot)?))
 }
 
-/// The identities in files as `age-keygen` writes them.
+/// Identities in files as `age-keygen` writes them.
 fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
     let mut read_identities = Vec::new();
     for path in paths {
@@ -150,7 +150,7 @@ fn identities(paths: &[PathBuf]) -> anyhow::Result<Vec<Identity>> {
     Ok(read_identities)
 }
 
-/// All that there is, unless it is too much.
+/// Reads everything, up to a limit.
 fn read_limited(source: impl io::Read, limit: u64) -> anyhow::Result<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::new());
     source.take(limit + 1).read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! Notes in the cluster that an export was done, so that `install` can remind when it was not.
+//! Record of an export in the cluster, so that `install` can remind the user if none was made.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use super::source::RecoverySource;
 use crate::commands::install::{MANAGED_BY_LABEL, NAME};
 use crate::installation::{Installation, is_not_found};
 
-/// The ConfigMap with the note.
+/// ConfigMap with the record.
 const RECORD_NAME: &str = "bowline-recovery-export";
 const EXPORTED_KEY: &str = "exported";
 const DIGEST_KEY: &str = "digest";
 
-/// Whether an export is due.
+/// State of the recovery export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ExportState {
     /// There are no credentials.
     NotNeeded,
-    /// None was ever done. These Secrets are in no file.
+    /// No export was ever made. These Secrets are in no file.
     Never(Vec<String>),
-    /// Something has changed since the one at that time.
+    /// Something has changed since the export at that time.
     Outdated(String),
     Current,
 }
 
 impl ExportState {
-    /// What to tell the user, who exports with `command`.
+    /// Reminder for the user, who exports with `command`.
     pub(super) fn reminder(&self, command: &str) -> Option<String> {
         match self {
             Self::NotNeeded | Self::Current => None,
@@ -79,7 +79,7 @@ fn export_state(found: &RecoverySource, record: Option<&BTreeMap<String, String>
     }
 }
 
-/// Notes that all of this was exported.
+/// Records that all of this was exported.
 pub(super) async fn write_record(
     installation: &Installation,
     found: &RecoverySource,
@@ -88,7 +88,7 @@ pub(super) async fn write_record(
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {
             "name": RECORD_NAME,
-            // Restored into another cluster it would speak of a file that has nothing of that one.
+            // Restored into another cluster, it would refer to a file without that cluster's objects.
             "labels": {label::EXCLUDE_FROM_BACKUP: "true", MANAGED_BY_LABEL: NAME},
         },
         "data": {EXPORTED_KEY: found.contents.about.exported, DIGEST_KEY: found.digest},

@@ -1,4 +1,4 @@
-//! What of an installation belongs into a recovery file.
+//! Objects of an installation that belong into a recovery file.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,24 +16,24 @@ use crate::commands::install::CREDENTIALS_SECRET;
 use crate::installation::{Installation, is_not_found};
 use crate::listing;
 
-/// What backups leave out by its name, though no location may name it: the credentials of the server, the password of
+/// Secrets that backups exclude by name, even if no location names them: the credentials of the server, the password of
 /// Velero's repositories, and that of the plugin for local volumes as its page calls it.
 const WELL_KNOWN_SECRETS: [&str; 3] =
     [CREDENTIALS_SECRET, "velero-repo-credentials", "local-volume"];
-/// Settings of locations that name files of the server's pod, which nobody can export from here.
+/// Settings of locations that name files of the server's pod, which cannot be exported from here.
 const FILE_SETTINGS: [&str; 2] = ["passwordFile", "credentialsFile"];
 
-/// What an installation has.
+/// Exportable objects of an installation.
 #[derive(Debug)]
 pub(super) struct RecoverySource {
     pub(super) contents: Contents,
-    /// What is named and cannot be in the file, and by whom it is named.
+    /// Named objects that cannot be in the file, and the objects that name them.
     pub(super) missing: Vec<String>,
     /// Changes with each Secret and location.
     pub(super) digest: String,
 }
 
-/// Looks for the locations of an installation, and for the Secrets that they and the server use.
+/// Finds the locations of an installation, and the Secrets that they and the server use.
 pub(super) async fn gather(installation: &Installation) -> anyhow::Result<RecoverySource> {
     let mut backups: Vec<BackupStorageLocation> = listing::find(installation, &[], None).await?;
     let mut snapshots: Vec<VolumeSnapshotLocation> = listing::find(installation, &[], None).await?;
@@ -75,7 +75,7 @@ async fn find_secret(installation: &Installation, name: &str) -> anyhow::Result<
     installation.call_api(&format!("read Secret `{name}`"), request).await
 }
 
-/// The Secrets that locations name, and who names each.
+/// Secrets that locations name, with the locations.
 fn named_secrets(
     backups: &[BackupStorageLocation],
     snapshots: &[VolumeSnapshotLocation],
@@ -99,7 +99,7 @@ fn named_secrets(
     named
 }
 
-/// Files that locations name: they are in the server's pod, or nowhere.
+/// Files that locations name: they exist in the server's pod only.
 fn file_settings(
     backups: &[BackupStorageLocation],
     snapshots: &[VolumeSnapshotLocation],
@@ -122,8 +122,8 @@ fn file_settings(
     gaps
 }
 
-/// A digest over what would be exported. Secrets take part by their versions: a digest of their values would help to
-/// guess them.
+/// Digest over the objects to export. Secrets take part by their versions: a digest of their values would help to guess
+/// them.
 fn digest(
     secrets: &[Secret],
     backups: &[BackupStorageLocation],

@@ -57,7 +57,7 @@ impl Describable for BackupRepository {
     }
 }
 
-/// One clean-up in a line.
+/// One maintenance run in a line.
 fn maintenance(one: &Maintenance) -> String {
     let result = one.result.as_ref().map_or_else(|| NONE.to_owned(), ToString::to_string);
     let message = if one.message.is_empty() { "" } else { ": " };

@@ -22,7 +22,7 @@ impl Tabular for BackupRepository {
         ]
     }
 
-    /// Why it cannot be used.
+    /// Reason why it cannot be used.
     fn warning(&self) -> Option<String> {
         let message = &self.status.as_ref()?.message;
         let is_unusable = phase(self) == BackupRepositoryPhase::NotReady && !message.is_empty();

@@ -93,7 +93,7 @@ struct DryRunTrustArgs {
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    // First what is wrong with the command line, which needs no cluster.
+    // Mistakes in the command line first: finding them needs no cluster.
     let mut restore = restore(&args, Timestamp::now())?;
     let picks_backup =
         args.source.from_schedule.is_some() && args.allow_partially_failed == Some(true);
@@ -112,7 +112,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     match args.output {
         output if args.dry_run => {
             let trust = &args.trust.args;
-            // Boxed, since all that a restore needs goes through it.
+            // Boxed, since the future is large.
             Box::pin(dry_run::run(&connected, restore, source, trust, output)).await
         }
         Some(format) => listing::print_without_creating(restore, installation, format),
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     }
 }
 
-/// What the command line asks for.
+/// Restore that the command line requests.
 fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
     let mut spec = spec(&args.filter, &args.options)?;
     spec.backup_name = args.source.from_backup.clone().unwrap_or_default();
@@ -141,7 +141,7 @@ fn restore(args: &Args, now: Timestamp) -> anyhow::Result<Restore> {
     Ok(restore)
 }
 
-/// That of the backup or schedule, and the time.
+/// Name of the backup or schedule, and the time.
 fn default_name(source: &str, now: Timestamp) -> anyhow::Result<RestoreName> {
     RestoreName::new(source)?;
     RestoreName::new(format!("{source}-{}", relative_time::compact_digits(now))).with_context(

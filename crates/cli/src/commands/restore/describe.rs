@@ -1,4 +1,4 @@
-//! `bowline restore describe`: what is known of a restore, in the cluster and in its storage location.
+//! `bowline restore describe`: the state of a restore in the cluster and in its storage location.
 
 mod json;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::describe::{DescribableRun, Fetched, FetchedVolumeProgress, file};
 use crate::download::Downloads;
 
-/// What the storage location holds of a restore. A file that was not asked for is nothing.
+/// Files of a restore in the storage location. A file that was not requested is absent.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     results: Option<Fetched<Results>>,

@@ -28,7 +28,7 @@ impl Tabular for Restore {
         let none = || NONE.to_owned();
         let time = |time: Option<&Time>| time.map_or_else(none, relative_time::go_format);
         let status = self.status.clone().unwrap_or_default();
-        // The server fills it in when a schedule was named.
+        // The server sets it when a schedule was named.
         let backup = Some(self.spec.backup_name.clone()).filter(|name| !name.is_empty());
         vec![
             self.name_any(),

@@ -69,7 +69,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
-    // First what is wrong with the command line, which needs no cluster.
+    // Mistakes in the command line first: finding them needs no cluster.
     let schedule = schedule(&args)?;
     if let Some(format) = args.output {
         return listing::print_without_creating(schedule, installation, format);
@@ -79,25 +79,25 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     listing::create_new(&installation, &schedule).await
 }
 
-/// The schedule that the command line asks for.
+/// Schedule that the command line requests.
 fn schedule(args: &Args) -> anyhow::Result<Schedule> {
     let spec = ScheduleSpec {
         template: spec(&args.filter, &args.options)?,
         schedule: args.schedule.clone(),
-        // Velero's command line writes it in any case.
+        // Velero's command line always writes it.
         use_owner_references_in_backup: Some(args.use_owner_references_in_backup),
         paused: args.paused,
         skip_immediately: args.skip_immediately,
         ..ScheduleSpec::default()
     };
     let mut schedule = Schedule::new(BackupName::new(&args.name)?.as_str(), spec);
-    // The server puts those of the schedule on its backups.
+    // The server copies those of the schedule to its backups.
     let annotations = args.options.annotations(&args.annotations);
     run::add_metadata(&mut schedule.metadata, flags::merged(&args.labels), annotations);
     Ok(schedule)
 }
 
-/// Times that the server will understand, too.
+/// Cron expression that the server will understand, too.
 fn cron_expression(text: &str) -> Result<String, String> {
     schedule::parse(text).map(|_| text.to_owned())
 }

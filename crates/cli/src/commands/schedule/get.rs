@@ -37,12 +37,12 @@ impl Tabular for Schedule {
             last.map_or_else(|| "n/a".to_owned(), |last| relative_time::relative_to(last.0, now)),
             selector_text(self.spec.template.label_selector.as_ref()),
             self.spec.paused.to_string(),
-            // Last, so that those that Velero has stay where they are.
+            // Last, so that Velero's columns keep their positions.
             NextBackup::for_schedule(self, now).relative_text(now),
         ]
     }
 
-    /// Why it makes no backups.
+    /// Reason why it creates no backups.
     fn warning(&self) -> Option<String> {
         let errors = &self.status.as_ref()?.validation_errors;
         (!errors.is_empty())
@@ -50,7 +50,7 @@ impl Tabular for Schedule {
     }
 }
 
-/// How long backups are kept. Velero shows `0s` where the server decides, which is not what happens.
+/// Retention of backups. Velero shows `0s` for the server's default, which is not what happens.
 fn ttl(ttl: Duration) -> String {
     if ttl == Duration::ZERO { "<default>".to_owned() } else { ttl.to_string() }
 }

@@ -1,4 +1,4 @@
-//! When a schedule makes its next backup.
+//! Time of a schedule's next backup.
 
 use std::fmt;
 
@@ -10,20 +10,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::relative_time;
 
-/// When the next backup of a schedule is made, as far as that can be told from here.
+/// Time of the next backup of a schedule, as far as it is known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextBackup {
-    /// Never, as it is.
+    /// Never, in its current state.
     Never,
-    /// As soon as the server gets to it.
+    /// As soon as the server processes it.
     Now,
-    /// Then.
+    /// At that time.
     At(Timestamp),
 }
 
 impl NextBackup {
-    /// What the server will decide. A schedule that names no time zone means that of the server, which in a pod
-    /// is UTC.
+    /// Predicts the server's decision. A schedule without a time zone uses that of the server, which is UTC in a pod.
     pub(super) fn for_schedule(schedule: &Schedule, now: Timestamp) -> Self {
         match schedule::decide(&with_skip_recorded(schedule, now), &TimeZone::UTC, false, now) {
             ScheduleDecision::Idle
@@ -34,7 +33,7 @@ impl NextBackup {
         }
     }
 
-    /// How far away it is.
+    /// Distance from now.
     pub(super) fn relative_text(self, now: Timestamp) -> String {
         match self {
             Self::Never => "n/a".to_owned(),
@@ -43,7 +42,7 @@ impl NextBackup {
         }
     }
 
-    /// For programs.
+    /// Time for programs.
     pub(super) fn time(self) -> Option<Time> {
         match self {
             Self::At(time) => Some(Time(time)),
@@ -62,7 +61,7 @@ impl fmt::Display for NextBackup {
     }
 }
 
-/// The schedule once the server has noted whether the time until now is left out, which it does first.
+/// Schedule after the server has recorded whether to skip the time until now, which it does first.
 fn with_skip_recorded(schedule: &Schedule, now: Timestamp) -> Schedule {
     let mut settled = schedule.clone();
     if schedule.spec.skip_immediately == Some(true) {

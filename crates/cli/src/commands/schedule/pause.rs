@@ -23,7 +23,7 @@ pub(crate) struct Args {
     skip_immediately: Option<bool>,
 }
 
-/// Pauses schedules, or lets them go on. One that is so already stays as it is.
+/// Pauses or resumes schedules. Those already in that state stay as they are.
 pub(crate) async fn run(
     args: &Args,
     paused: bool,
@@ -44,7 +44,7 @@ pub(crate) async fn run(
     Ok(Exit::Success)
 }
 
-/// As Velero does it, an earlier wish to leave a time out is forgotten.
+/// As in Velero, an earlier request to skip is dropped.
 fn pause_patch(paused: bool, skip_immediately: Option<bool>) -> Value {
     json!({"spec": {"paused": paused, "skipImmediately": skip_immediately}})
 }

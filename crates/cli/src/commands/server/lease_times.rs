@@ -1,5 +1,5 @@
-//! The times of the Lease. Each flag alone may be right and the three together wrong, so they are checked when the
-//! line is read: by whoever installs a server as well as by the server.
+//! Times of the Lease. Each flag alone may be valid and the three together not, so they are checked when the command
+//! line is parsed: at installation as well as by the server.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ struct Flags {
     leader_elect_retry_period: Duration,
 }
 
-/// Times that a Lease can be kept with.
+/// Valid combination of Lease times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseTimes(pub(super) LeaseTimings);
 

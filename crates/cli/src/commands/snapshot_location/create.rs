@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
     listing::create_new(&installation, &location).await
 }
 
-/// The location that the command line asks for.
+/// Location that the command line requests.
 fn location(args: &Args) -> anyhow::Result<VolumeSnapshotLocation> {
     let spec = VolumeSnapshotLocationSpec {
         provider: args.provider.clone(),
@@ -63,7 +63,7 @@ fn location(args: &Args) -> anyhow::Result<VolumeSnapshotLocation> {
         credential: args.credential.clone(),
         ..VolumeSnapshotLocationSpec::default()
     };
-    // All of Velero's kinds are named by the same rule.
+    // The same naming rule applies to all of Velero's kinds.
     let mut location = VolumeSnapshotLocation::new(BackupName::new(&args.name)?.as_str(), spec);
     let mut annotations = BTreeMap::new();
     if let Some(snapshot_type) = args.snapshot_type {

@@ -36,7 +36,7 @@ pub(crate) async fn run(args: &Args, installation: &InstallationArgs) -> anyhow:
     Ok(Exit::Success)
 }
 
-/// What is lost with a location, if anything is.
+/// Warning about snapshots that are lost with a location, if there are any.
 fn lost_snapshots_warning(location: &str, backups: &[Backup]) -> Option<String> {
     let needs_location = |backup: &&Backup| {
         let snapshots = backup.status.as_ref().map(|status| status.volume_snapshots_attempted);

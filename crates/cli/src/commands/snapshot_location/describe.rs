@@ -37,7 +37,7 @@ impl Describable for VolumeSnapshotLocation {
     }
 }
 
-/// The location without what some keep in its settings and should not. `get -o yaml` has all of it.
+/// Location without secrets that some users wrongly keep in its settings. `get -o yaml` has all of it.
 fn without_secrets(location: &VolumeSnapshotLocation) -> VolumeSnapshotLocation {
     let mut shown = location.clone();
     shown.spec.config = redact::settings(&location.spec.config);

@@ -32,7 +32,7 @@ pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::
         bail!("nothing to change; add --credential or --snapshot-type");
     };
     let installation = Installation::connect(installation).await?;
-    // One that is not there is told with a hint.
+    // Reports a location that does not exist, with a hint.
     listing::get::<VolumeSnapshotLocation>(&installation, &args.name).await?;
     listing::patch::<VolumeSnapshotLocation>(&installation, &args.name, &patch).await?;
     output::print_message(format_args!("{} `{}` changed", VolumeSnapshotLocation::NOUN, args.name));

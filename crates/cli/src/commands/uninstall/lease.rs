@@ -1,5 +1,5 @@
-//! The Lease by which one server at a time works. It is removed once nobody holds it: without it, a server that
-//! stands by would begin beside the one that works.
+//! The Lease that allows one active server at a time. It is removed once no server holds it: without it, a standby
+//! server would start work beside the active one.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::{MANAGED_BY_LABEL, NAME, POLL_INTERVAL};
 use crate::installation::{Installation, is_not_found};
 use crate::output;
 
-/// How long a Lease is taken to last that does not say: longer than any that a server writes without being told.
+/// Assumed duration of a Lease that has none: longer than the default of any server.
 const DEFAULT_LEASE_DURATION: Duration = Duration::from_mins(1);
 /// More pods than a server has.
 const MAX_PODS: u32 = 500;
-/// How often somebody may be faster than we.
+/// Number of attempts after concurrent changes.
 const MAX_ATTEMPTS: usize = 5;
 
 /// Removes the Lease unless a server keeps renewing it. Returns that server's name.
@@ -37,7 +37,7 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
         let request = async {
             match api.delete(name, &params).await {
                 Err(error) if is_not_found(&error) => Ok(true),
-                // Somebody has written it meanwhile.
+                // The Lease was changed meanwhile.
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
                 deleted => deleted.map(|_| true),
             }
@@ -50,7 +50,7 @@ pub(super) async fn remove(installation: &Installation) -> anyhow::Result<Option
     Ok(Some("somebody".to_owned()))
 }
 
-/// The server that works under the Lease, unless it is one of our Deployment, which goes.
+/// Active server that holds the Lease, unless it belongs to Bowline's Deployment, which is removed.
 pub(super) async fn other_holder(installation: &Installation) -> anyhow::Result<Option<String>> {
     let api: Api<Lease> = installation.api();
     let request = api.get_opt(bowline_server::lease::NAME);
@@ -80,14 +80,14 @@ fn is_managed_by_bowline(deployment: &Deployment) -> bool {
     deployment.labels().get(MANAGED_BY_LABEL).is_some_and(|by| by == NAME)
 }
 
-/// Which pods are a Deployment's.
+/// Selector for the pods of a Deployment.
 fn pod_selector(deployment: &Deployment) -> String {
     let labels = deployment.spec.as_ref().and_then(|spec| spec.selector.match_labels.as_ref());
     let pairs = labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}"));
     pairs.collect::<Vec<_>>().join(",")
 }
 
-/// What the servers of a Deployment are told to be called, if not as their pods.
+/// Identity set by a flag for the servers of a Deployment, if it is not the name of the pod.
 fn identity_flag(deployment: &Deployment) -> Option<&str> {
     let pod = deployment.spec.as_ref()?.template.spec.as_ref()?;
     let mut words = pod.containers.iter().flat_map(|one| one.args.iter().flatten());
@@ -100,14 +100,14 @@ fn identity_flag(deployment: &Deployment) -> Option<&str> {
 
 enum LeaseLookup {
     Missing,
-    /// Nobody holds it, or whoever did has not renewed it in time.
+    /// No server holds it, or the holder has not renewed it in time.
     Expired(Box<Lease>),
-    /// It is renewed.
+    /// A server renews it.
     Renewed(String),
 }
 
-/// Looks at the Lease until it is clear. Times of two machines are not compared: one that does not change for as
-/// long as it lasts is let go.
+/// Observes the Lease until its state is clear. Clocks of two machines are not compared: a Lease that does not change
+/// for its whole duration has expired.
 async fn observe_lease(
     installation: &Installation,
     api: &Api<Lease>,
@@ -145,8 +145,8 @@ fn holder(lease: &Lease) -> &str {
     spec.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default()
 }
 
-/// How long a Lease lasts after a renewal. None if that is longer than any that a server of ours writes: it
-/// cannot be waited for, so that nobody is taken for silent.
+/// Duration of a Lease after a renewal. None if that is longer than any that a Bowline server writes: waiting for it is
+/// not possible, so its holder is never taken for dead.
 fn duration(lease: &Lease) -> Option<Duration> {
     let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());

@@ -1,5 +1,5 @@
-//! Restores hold their namespace back until a server has deleted their files. So they go while one runs,
-//! and what no server lets go of is let go here.
+//! The finalizers of restores block the deletion of their namespace until a server has deleted their files. So restores
+//! are deleted while a server runs, and finalizers that no server removes are removed here.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::installation::{Installation, is_not_found, is_unknown_kind};
 use crate::output;
 use crate::server_deployment::SERVER_CONTAINERS;
 
-/// How long a server has to delete the files of all restores.
+/// Time for a server to delete the files of all restores.
 const SERVER_TIMEOUT: Duration = Duration::from_mins(1);
-/// Objects in one answer, and the most answers of one kind.
+/// Objects per answer, and the largest number of answers for one kind.
 const PAGE_SIZE: u32 = 500;
 const MAX_PAGES: usize = 200;
 
-/// Deletes the restores, and sees to it that nothing of Velero's holds the namespace back.
+/// Deletes the restores, and removes all finalizers of Velero that block the namespace.
 pub(super) async fn delete_restores(installation: &Installation) -> anyhow::Result<()> {
     let api: Api<Restore> = installation.api();
     let doing = "delete the restores";
@@ -47,14 +47,14 @@ pub(super) async fn delete_restores(installation: &Installation) -> anyhow::Resu
         }
     }
     remove_finalizer::<Restore>(installation, finalizer::RESTORE).await?;
-    // These are of runs that nobody goes on with once the namespace is gone.
+    // These belong to runs that no server resumes once the namespace is gone.
     remove_finalizer::<DataUpload>(installation, finalizer::DATA_MOVE).await?;
     remove_finalizer::<DataDownload>(installation, finalizer::DATA_MOVE).await?;
     remove_finalizer::<PodVolumeBackup>(installation, finalizer::POD_VOLUME).await?;
     remove_finalizer::<PodVolumeRestore>(installation, finalizer::POD_VOLUME).await
 }
 
-/// Whether a server is ready to work, ours or Velero's.
+/// True if a server is available, Bowline's or Velero's.
 async fn is_server_available(installation: &Installation) -> anyhow::Result<bool> {
     let api: Api<Deployment> = installation.api();
     for name in SERVER_CONTAINERS {
@@ -102,7 +102,7 @@ where
     Ok(objects)
 }
 
-/// Takes a finalizer off all objects of a kind. What others hold stays held.
+/// Removes a finalizer from all objects of a kind. Finalizers of others stay.
 async fn remove_finalizer<K>(installation: &Installation, finalizer: &str) -> anyhow::Result<()>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -121,7 +121,7 @@ where
             (format!("remove the finalizer of {} {name}", K::kind(&())), PatchParams::default());
         let request = async {
             match api.patch_metadata(&name, &params, &change).await {
-                // Somebody has been faster.
+                // The object was deleted meanwhile.
                 Err(error) if is_not_found(&error) => Ok(()),
                 patched => patched.map(drop),
             }

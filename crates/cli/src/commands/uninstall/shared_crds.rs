@@ -1,4 +1,4 @@
-//! Who else needs the resource definitions: without them, all of their objects are deleted.
+//! Other users of the custom resource definitions: without them, all of their objects are deleted.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use kube::{Api, ResourceExt};
 use crate::installation::{Installation, is_unknown_kind};
 use crate::server_deployment::{self, is_server};
 
-/// How many objects of a kind are looked at: one is reason enough, the others only add names.
+/// Objects of a kind that are read: one is enough to decide, the others only add names.
 const PAGE_SIZE: u32 = 100;
 
-/// The other namespaces with an object of any of the definitions in them, or with a server.
+/// Other namespaces that contain an object of any of the definitions, or a server.
 pub(super) async fn find(installation: &Installation) -> anyhow::Result<BTreeSet<String>> {
     let elsewhere = format!("metadata.namespace!={}", installation.namespace());
     let mut namespaces = BTreeSet::new();

@@ -1,14 +1,14 @@
-//! The item actions for CSI, under the names that Velero's have.
+//! The item actions for CSI, under the names of Velero's.
 //!
-//! | name | sees | does |
+//! | name | items | effect |
 //! |---|---|---|
-//! | `velero.io/csi-pvc-backupper` | claims | says which VolumeSnapshot a claim has, and adds that |
-//! | `velero.io/csi-volumesnapshot-backupper` | VolumeSnapshots | says what a restore must know; adds content and class; begins the operation that waits until it can be used |
-//! | `velero.io/csi-volumesnapshotcontent-backupper` | contents | adds the Secret that deletes the snapshot |
-//! | `velero.io/csi-volumesnapshotclass-backupper` | classes | adds the Secret that lists snapshots |
+//! | `velero.io/csi-pvc-backupper` | claims | annotates a claim with its VolumeSnapshot, and adds that |
+//! | `velero.io/csi-volumesnapshot-backupper` | VolumeSnapshots | adds the annotations that a restore needs; adds content and class; starts the operation that waits until the snapshot is ready to use |
+//! | `velero.io/csi-volumesnapshotcontent-backupper` | contents | adds the Secret for deleting the snapshot |
+//! | `velero.io/csi-volumesnapshotclass-backupper` | classes | adds the Secret for listing snapshots |
 //!
-//! The snapshots are there when these come to it: they are taken for a whole block, between its hooks. So
-//! the actions look up what came of that, and ask nobody.
+//! The snapshots already exist when these actions run: they are taken for a whole block, between its hooks. The
+//! actions therefore only look up the outcome, and send no requests.
 
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use super::{CompletedSnapshots, CsiSnapshotRecord};
 use crate::action::NamedAction;
 use crate::backup::policy;
 
-/// The name of the action that begins the operations.
+/// The name of the action that starts the operations.
 pub const BACKUPPER: &str = "velero.io/csi-volumesnapshot-backupper";
 
-/// The actions, given what came of the snapshots of the run.
+/// The actions, given the snapshots of the run.
 pub(in crate::backup) fn built_in(
     completed: &Arc<CompletedSnapshots>,
 ) -> Vec<NamedAction<dyn BackupItemAction>> {
@@ -41,7 +41,7 @@ pub(in crate::backup) fn built_in(
         ("velero.io/csi-volumesnapshotclass-backupper", action_for(ActionKind::Classes)),
     ]
     .into_iter()
-    // None is lost: that these names are valid is tested.
+    // No action is lost: a test checks that these names are valid.
     .filter_map(|(name, action)| Some(NamedAction::new(name.parse().ok()?, action as _)))
     .collect()
 }
@@ -114,7 +114,7 @@ impl Action {
         let Some(record) = self.completed.of_claim(&namespace, &name) else { return Ok(output) };
         let backup = backup.metadata.name.as_deref().unwrap_or_default();
         let mut claim: Value = item.parse()?;
-        // That of a group is longer than a label can be; the annotation is what counts.
+        // The name of a group's snapshot is longer than a label can be; the annotation is what counts.
         put(&mut claim, "labels", label::VOLUME_SNAPSHOT_NAME, &label::value(&record.name));
         put(&mut claim, "labels", label::BACKUP_NAME, &label::value(backup));
         put(&mut claim, "annotations", label::VOLUME_SNAPSHOT_NAME, &record.name);
@@ -128,7 +128,7 @@ impl Action {
     fn snapshot_output(&self, item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
         let mut output = BackupOutput::unchanged(item);
         let Metadata { namespace, name, .. } = item.parse::<Envelope>()?.metadata;
-        // One that somebody else has made is stored as it is, and left alone. Velero would delete it.
+        // A VolumeSnapshot that this run did not create is stored as it is, and left alone. Velero would delete it.
         let Some(record) = self.completed.of_snapshot(&namespace, &name) else { return Ok(output) };
         let mut snapshot: Value = item.parse()?;
         for (key, value) in object::annotations(&record) {
@@ -148,8 +148,8 @@ impl Action {
     }
 }
 
-/// A VolumeSnapshot as it is when its operation has ended. One that lacks what a restore must know is not
-/// stored in the place of one that has it.
+/// A VolumeSnapshot as it is when its operation has ended. One that lacks facts that a restore needs does not replace
+/// one that has them.
 fn finalized_snapshot_output(item: &Item) -> std::result::Result<BackupOutput, InvalidItem> {
     let mut output = BackupOutput::unchanged(item);
     let annotations = Snapshot::read(item)?.metadata.annotations.unwrap_or_default();
@@ -184,7 +184,7 @@ fn with_secret(
     Ok(output)
 }
 
-/// Puts an entry into a map of the metadata, which may not be there.
+/// Sets an entry in a map of the metadata, which may be absent.
 fn put(object: &mut Value, map: &str, key: &str, value: &str) {
     let entries = &mut object["metadata"][map];
     if !entries.is_object() {
@@ -193,7 +193,8 @@ fn put(object: &mut Value, map: &str, key: &str, value: &str) {
     entries[key] = value.into();
 }
 
-/// A driver may have made a larger volume than was asked for. A new one for its snapshot must be as large.
+/// Raises the requested size: a driver may have created a larger volume than was requested, and a new one for its
+/// snapshot must be as large.
 fn raise_request(claim: &mut Value, restore_size: Option<i64>) {
     let Some(size) = restore_size else { return };
     let requested = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);

@@ -1,13 +1,12 @@
-//! Which VolumeSnapshotClass a claim is snapshotted with.
+//! Choice of the VolumeSnapshotClass for a claim.
 //!
-//! The rules are those of Velero, in its order: what the claim names, what the Backup names for the
-//! driver, and of the classes of the driver the one that is labelled for backups, the default, or the
-//! only one.
+//! The rules are those of Velero, in its order: the class that the claim names, the one that the Backup names for the
+//! driver, and of the classes of the driver the one that is labelled for backups, the default, or the only one.
 //!
 //! # Where we differ from Velero
-//! - The driver is that of the volume. Velero takes the provisioner of the StorageClass, so that it can do
-//!   nothing for a claim whose class is gone, or that never had one.
-//! - A class that is named and cannot be used is told before another one is taken. Velero is silent.
+//! - The driver is that of the volume. Velero uses the provisioner of the StorageClass, so that it can do nothing for
+//!   a claim whose class is gone, or that never had one.
+//! - A class that is named and cannot be used is reported before another one is used. Velero is silent.
 //! - `is-default-class: "false"` is no default.
 
 use std::collections::BTreeMap;
@@ -20,7 +19,7 @@ use serde::Deserialize;
 pub struct Class {
     /// Its name.
     pub name: String,
-    /// The driver that it is for.
+    /// The driver of the class.
     pub driver: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
@@ -28,19 +27,19 @@ pub struct Class {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// The class to use.
+/// The chosen class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassChoice<'a> {
-    /// It.
+    /// The class.
     pub class: &'a Class,
-    /// What somebody had asked for, and why it is not taken.
+    /// Requested classes that are not used, with the reason.
     pub ignored: Vec<String>,
 }
 
-/// Why there is no class to use.
+/// Failure to choose a class.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClassError {
-    /// The driver has none.
+    /// The driver has no class.
     #[error(
         "there is no VolumeSnapshotClass for its driver {driver}; create one if the driver can take \
          snapshots{}", ignored_suffix(.ignored)
@@ -48,10 +47,10 @@ pub enum ClassError {
     NoClass {
         /// The driver.
         driver: String,
-        /// What somebody had asked for, and why it is not taken.
+        /// Requested classes that are not used, with the reason.
         ignored: Vec<String>,
     },
-    /// It has several, and nothing tells which to use.
+    /// The driver has several classes, and nothing determines which to use.
     #[error(
         "its driver {driver} has several VolumeSnapshotClasses ({}); put the label {}=true on the one to \
          use{}", .classes.join(", "), label::VOLUME_SNAPSHOT_CLASS, ignored_suffix(.ignored)
@@ -61,7 +60,7 @@ pub enum ClassError {
         driver: String,
         /// The classes.
         classes: Vec<String>,
-        /// What somebody had asked for, and why it is not taken.
+        /// Requested classes that are not used, with the reason.
         ignored: Vec<String>,
     },
 }
@@ -85,7 +84,7 @@ struct Metadata {
 }
 
 impl Class {
-    /// Reads an object.
+    /// Parses an object.
     pub fn read(json: &[u8]) -> serde_json::Result<Self> {
         let ClassObject { metadata, driver } = serde_json::from_slice(json)?;
         Ok(Self {
@@ -106,8 +105,7 @@ impl Class {
     }
 }
 
-/// Chooses a class for a claim. `claim` and `backup` are their annotations; classes are in the order of
-/// their names.
+/// Chooses a class for a claim. `claim` and `backup` are their annotations; classes are in the order of their names.
 pub fn choose<'a>(
     driver: &str,
     claim: &BTreeMap<String, String>,

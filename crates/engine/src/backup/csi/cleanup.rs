@@ -1,9 +1,9 @@
-//! Snapshots that nobody waits for, when all items are in the archive.
+//! Deletes snapshots that no operation waits for, when all items are in the archive.
 //!
-//! A snapshot is followed by the operation that its VolumeSnapshot began when that was stored. Where an
-//! action has left out the claim or the VolumeSnapshot, or has failed at it, there is none, and nothing in
-//! the backup leads to the snapshot. The same holds for what a claim left whose snapshot failed, if it
-//! could not be taken away at once. Both are deleted here, at the driver too, and what cannot be is told.
+//! The operation that a VolumeSnapshot starts when it is stored follows its snapshot. Where an action has excluded
+//! the claim or the VolumeSnapshot, or has failed at it, there is no operation, and nothing in the backup refers to
+//! the snapshot. The same holds for leftovers of failed snapshots that could not be deleted at once. Both are deleted
+//! here, at the driver too, and failures are reported.
 
 use crate::backup::BackupOutcome;
 use crate::cluster::Cluster;
@@ -16,7 +16,7 @@ use super::{CsiSnapshotRecord, is_csi_operation};
 const NOT_REFERENCED: &str = "nothing in the backup leads to it";
 const API_NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
 
-/// Takes away the snapshots of a backup that nobody waits for.
+/// Deletes the snapshots of a backup that no operation waits for.
 pub(in crate::backup) async fn discard_unreferenced(
     cluster: &dyn Cluster,
     resources: &Resources,
@@ -64,7 +64,7 @@ pub(in crate::backup) async fn discard_unreferenced(
                 let text = format!("{target} could not be deleted, and is left over: {reason}");
                 report.error(&id, text);
             }
-            // The driver may have it all the same, and nothing else leads to it.
+            // The driver may still have the snapshot, and nothing else refers to it.
             (None, Some(missing)) if !record.handle.is_empty() => {
                 let text = format!(
                     "there was nothing by which its snapshot {} could be deleted: {missing}; if the \

@@ -1,5 +1,5 @@
-//! The window: VolumeSnapshots are made, and awaited until their point in time is fixed. And what follows it:
-//! those that were taken are marked for restores, those that were not are taken away.
+//! The freeze window, in which VolumeSnapshots are created and awaited until their point in time is fixed, and the
+//! steps after it: successful snapshots are labelled for restores, failed ones are deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,24 +26,24 @@ use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// How often an object is marked, if what is in the way may pass.
+/// Number of attempts to label an object, if the obstacle may pass.
 const MAX_LABEL_ATTEMPTS: u32 = 5;
-/// The pause after the first time; it doubles each time.
+/// The pause after the first attempt; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// A snapshot that was asked for.
+/// A requested snapshot.
 pub(in crate::backup) struct SnapshotAttempt {
     record: CsiSnapshotRecord,
-    /// Whether there may be a VolumeSnapshot.
+    /// True if a VolumeSnapshot may exist.
     may_exist: bool,
-    /// The group that it is in, or may be.
+    /// The group that it is in, or may be in.
     group: Option<Target>,
-    /// The same, if it was taken.
+    /// The group, if it was taken.
     created_group: Option<CreatedGroup>,
 }
 
 impl SnapshotAttempt {
-    /// What there may be of one that failed, if there may be anything.
+    /// The object that a failed attempt may have left, if any.
     fn leftover(&self) -> Option<Target> {
         let CsiSnapshotRecord { namespace, name, .. } = &self.record;
         let alone = || Target { namespace: namespace.clone(), name: name.clone(), is_group: false };
@@ -51,8 +51,7 @@ impl SnapshotAttempt {
     }
 }
 
-/// Takes the snapshots of all claims of a block side by side, and waits until the point in time of each is
-/// fixed.
+/// Takes the snapshots of all claims of a block concurrently, and waits until the point in time of each is fixed.
 pub(in crate::backup) async fn create_snapshots(
     context: &Context,
     planned: Vec<PlannedCsiSnapshot>,
@@ -89,7 +88,7 @@ async fn create_group(
         for warning in one.warnings {
             sink.report(context).warn(&one.record.claim_id(), warning);
         }
-        // Those of a group have no class of their own, and their names come with them.
+        // Snapshots of a group have no class of their own, and their names come from the controller.
         let (name, class) = (String::new(), String::new());
         let failure = created.as_ref().err().map(|failure| failure.reason.clone());
         let record = CsiSnapshotRecord { name, class, failure, ..one.record };
@@ -116,7 +115,7 @@ async fn create_one(
     }
     let item = match plan {
         CsiPlan::Ready(item) => item,
-        // Those are taken together.
+        // Members of a group are taken together.
         CsiPlan::Grouped(_) => return None,
         CsiPlan::Failed(reason) => {
             record.failure = Some(reason);
@@ -139,7 +138,7 @@ async fn create_one(
     Some(SnapshotAttempt { record, may_exist, group: None, created_group: None })
 }
 
-/// Why there is no snapshot, and whether there may be a VolumeSnapshot all the same.
+/// Reason why there is no snapshot, and whether a VolumeSnapshot may exist nevertheless.
 pub(super) struct CsiCreateFailure {
     pub(super) reason: String,
     pub(super) may_exist: bool,
@@ -170,8 +169,8 @@ async fn create_and_wait(
     Ok(())
 }
 
-/// Creates a VolumeSnapshot, or a group of them, and returns its uid. Where it is not known what came of
-/// that, it is tried once more: the name is ours alone, so that whatever is there is what we made.
+/// Creates a VolumeSnapshot, or a group of them, and returns its uid. Where the outcome is unknown, the request is
+/// repeated once: only this run uses the name, so an object of that name is the one that it created.
 pub(super) async fn create(
     context: &Context,
     resource: &Arc<Resource>,
@@ -199,8 +198,8 @@ fn data_loss_message(record: &CsiSnapshotRecord, reason: &str) -> String {
     format!("the data of its volume {} is not in the backup: {reason}", record.volume)
 }
 
-/// Writes down what is to be known of the snapshots of a block, when nobody is frozen any more. Those that
-/// failed are taken away, a group once for all its claims.
+/// Records the facts about the snapshots of a block, when no pod is frozen any more. Failed ones are deleted, a group
+/// once for all its claims.
 pub(in crate::backup) async fn finish(
     context: &Context,
     attempts: Vec<SnapshotAttempt>,
@@ -224,7 +223,7 @@ pub(in crate::backup) async fn finish(
     }
 }
 
-/// Takes away what was made for claims whose snapshots failed. Returns what it could not.
+/// Deletes the objects of claims whose snapshots failed. Returns those that could not be deleted.
 async fn discard(context: &Context, targets: &[Target]) -> Vec<Target> {
     let Some(api) = snapshot_api(context).filter(|_| !targets.is_empty()) else {
         return Vec::new();
@@ -237,8 +236,8 @@ async fn discard(context: &Context, targets: &[Target]) -> Vec<Target> {
     undeleted
 }
 
-/// The same, with what is known of the snapshots of groups now. A group that lacks one is not kept: whoever
-/// deletes it must name all its snapshots to the driver, and nobody would know that one.
+/// The attempts, with the current state of the snapshots of groups. A group that lacks one is not kept: deleting it
+/// requires naming all its snapshots to the driver, and the name of that one would be unknown.
 async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<SnapshotAttempt> {
     let mut groups: Vec<(CreatedGroup, Vec<SnapshotAttempt>)> = Vec::new();
     let mut all = Vec::new();
@@ -288,7 +287,7 @@ async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<
     all
 }
 
-/// Tells of a snapshot that failed. What could not be taken away is tried again at the end.
+/// Reports a failed snapshot. Deletion of its leftovers is retried at the end.
 fn finish_failed(
     context: &Context,
     attempt: SnapshotAttempt,
@@ -301,7 +300,7 @@ fn finish_failed(
     let text = format!("{} could not snapshot it: {reason}", record.driver);
     sink.report(context).error(&record.claim_id(), data_loss_message(&record, &text));
     match leftover {
-        // What is gone has no names.
+        // A deleted object has no names.
         None => record.clear_names(),
         Some(group) if group.is_group => {
             record.clear_names();
@@ -333,8 +332,8 @@ async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<
     failpoint::hit(Point::CsiSnapshotRecorded);
 }
 
-/// Marks a VolumeSnapshot and its content as those of the backup. They need not be read again then; where that
-/// cannot be done, they are stored as they should be.
+/// Labels a VolumeSnapshot and its content as those of the backup. They need not be read again then; where that
+/// fails, they are stored as they should be.
 async fn label_objects(
     context: &Context,
     api: &SnapshotResources,
@@ -344,7 +343,7 @@ async fn label_objects(
     let CsiSnapshotRecord { namespace, name, content, .. } = record;
     let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());
     let labels = json!({ "metadata": { "labels": { label::BACKUP_NAME: label::value(backup) } } });
-    // Those of a group have no labels of ours yet.
+    // Members of a group have no labels of ours yet.
     let marks = json!({ "metadata": {
         "labels": { label::BACKUP_NAME: label::value(backup), label::BACKUP_UID: uid },
         "annotations": object::annotations(record),
@@ -355,8 +354,8 @@ async fn label_objects(
     let (id, report) = (record.claim_id(), sink.report(context));
     match labelled_snapshot {
         Ok(object) => sink.add_member(object),
-        // By its labels it is known whose it is when its group is gone; one that was made for the claim has
-        // them from the start.
+        // The labels identify the owner when the group is gone; a VolumeSnapshot created for the claim has them from
+        // the start.
         Err(error) if !record.group_handle.is_empty() => {
             let text = format!(
                 "its VolumeSnapshot {name} cannot be labelled, so that only its group says whose it is: \
@@ -377,7 +376,7 @@ async fn label_objects(
     }
 }
 
-/// Changes an object. What may pass is tried again a few times.
+/// Patches an object, with a few retries for transient errors.
 async fn patch_with_retry(
     context: &Context,
     resource: &Arc<Resource>,
@@ -398,7 +397,7 @@ async fn patch_with_retry(
     context.cluster.patch(resource, namespace, name, Subresource::None, change).await
 }
 
-/// Whether what is in the way may pass by itself.
+/// True if the obstacle may pass without intervention.
 fn is_transient(error: &cluster::Error) -> bool {
     match error {
         cluster::Error::Unreachable(_) | cluster::Error::Timeout(_) => true,

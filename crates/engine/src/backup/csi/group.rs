@@ -1,8 +1,8 @@
 //! Claims that share a label are snapshotted together, by one VolumeGroupSnapshot.
 //!
-//! The driver takes all snapshots of the group at once, and the snapshot controller makes a VolumeSnapshot
-//! with its content for each. The group stays until the end of the backup: only through it can its
-//! snapshots be deleted at the driver, all or none.
+//! The driver takes all snapshots of the group at once, and the snapshot controller creates a VolumeSnapshot with its
+//! content for each. The group stays until the end of the backup: only through it can its snapshots be deleted at the
+//! driver, all or none.
 
 mod lasting_error;
 
@@ -33,13 +33,13 @@ use crate::resource::{Resource, Resources};
 use crate::snapshotter::hashed_object_name;
 use lasting_error::LastingError;
 
-/// How long the controller may take to make the VolumeSnapshots of a group that its driver has taken.
+/// Time the controller may take to create the VolumeSnapshots of a group that its driver has taken.
 const MEMBERS_TIMEOUT: Duration = Duration::from_mins(1);
-/// The pause between two looks for them; it doubles up to the longest.
+/// The pause between two reads of them; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// How many claims are named that stand in the way of a group.
+/// Number of obstructing claims that a message names.
 const MAX_NAMED_CLAIMS: usize = 5;
 
 /// The resources of the group snapshot API, in the version that the cluster prefers.
@@ -50,7 +50,7 @@ pub(super) struct GroupResources {
 }
 
 impl GroupResources {
-    /// None if they are not served.
+    /// None if the cluster does not serve them.
     pub(super) fn of(resources: &Resources) -> Option<Self> {
         let find = |plural| resources.find(&group_resource(plural)).cloned();
         Some(Self {
@@ -61,7 +61,7 @@ impl GroupResources {
     }
 }
 
-/// A VolumeGroupSnapshot that is to be made.
+/// A VolumeGroupSnapshot to create.
 #[derive(Clone)]
 pub(super) struct PlannedGroup {
     pub(super) namespace: String,
@@ -69,7 +69,7 @@ pub(super) struct PlannedGroup {
     item: Item,
 }
 
-/// One that was made, and that its driver has taken.
+/// A VolumeGroupSnapshot that was created, and that its driver has taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CreatedGroup {
     pub(super) namespace: String,
@@ -77,11 +77,11 @@ pub(super) struct CreatedGroup {
     uid: String,
 }
 
-/// What makes claims a group: namespace, value of the label, driver.
+/// Key of a group: namespace, value of the label, driver.
 type GroupKey = (String, String, String);
 
-/// Puts claims that belong together into groups. Where that cannot be, they stay as they are, and that is
-/// told.
+/// Puts claims that belong together into groups. Where that is impossible, they stay as they are, and that is
+/// reported.
 pub(super) async fn plan(context: &Context, planned: &mut [PlannedCsiSnapshot]) {
     let mut keys: BTreeMap<GroupKey, Vec<usize>> = BTreeMap::new();
     for (place, one) in planned.iter().enumerate() {
@@ -157,7 +157,7 @@ async fn plan_group(
     Ok(PlannedGroup { namespace: namespace.clone(), name, item })
 }
 
-/// The claims that a group would take: all with its label, whoever wants them.
+/// The claims that a group would include: all with its label, whether or not the backup includes them.
 async fn claims_with_label(
     context: &Context,
     namespace: &str,
@@ -177,7 +177,7 @@ async fn claims_with_label(
     names.map_err(|error| format!("the claims with its label cannot be listed: {error}"))
 }
 
-/// Whether a group would take the claims that are wanted of it, and no others.
+/// Checks that a group would include exactly the planned claims.
 fn check_members(planned: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<(), String> {
     let others: Vec<&str> = labelled.difference(planned).map(String::as_str).collect();
     if !others.is_empty() {
@@ -196,8 +196,8 @@ fn check_members(planned: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Res
     }
 }
 
-/// Chooses the class of a group, by Velero's rules: what the claim names, what the Backup names for the
-/// driver, or the one that is labelled. The only one of the driver needs no label.
+/// Chooses the class of a group, by Velero's rules: the one that the claim names, the one that the Backup names for
+/// the driver, or the labelled one. The only class of the driver needs no label.
 fn choose(
     driver: &str,
     claim: &BTreeMap<String, String>,
@@ -231,7 +231,7 @@ fn choose(
     }
 }
 
-/// Makes a VolumeGroupSnapshot, and waits until its driver has taken all its snapshots.
+/// Creates a VolumeGroupSnapshot, and waits until its driver has taken all its snapshots.
 pub(super) async fn create(
     context: &Context,
     group: &PlannedGroup,
@@ -284,7 +284,7 @@ async fn wait_for_handle(
     );
     let groups = watch::wait_until(&*context.cluster, &kinds.groups, own, deadline, |objects| {
         for one in objects.iter() {
-            // Its content says whether it is taken.
+            // The content shows whether the group is taken.
             of_group.record(one);
         }
         None
@@ -314,12 +314,12 @@ fn is_content_of(content: &Value, group: &CreatedGroup) -> bool {
 pub(super) struct GroupMembers {
     /// The VolumeSnapshot and the content of each claim.
     pub(super) of_claims: BTreeMap<String, (Snapshot, Content)>,
-    /// Why some are missing, if the cluster said so.
+    /// Reason why some are missing, if the cluster reported one.
     pub(super) error: Option<String>,
 }
 
-/// Finds the snapshots of a group. The controller makes their objects one by one, when the driver has taken
-/// all of them.
+/// Finds the snapshots of a group. The controller creates their objects one by one, when the driver has taken all of
+/// them.
 pub(super) async fn find_members(
     context: &Context,
     api: &SnapshotResources,

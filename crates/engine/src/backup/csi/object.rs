@@ -1,4 +1,4 @@
-//! The objects of the snapshot API: what we write, and what we read of them.
+//! Objects of the snapshot API: the fields written and read.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::operation::record::RunRef;
 
 /// The longest name that fits into a label, as the name of a VolumeSnapshot must.
 const MAX_LABEL_LENGTH: usize = 63;
-/// How many digits tell snapshots of the same claim apart.
+/// Number of digits that distinguish snapshots of the same claim.
 const SUFFIX_DIGITS: usize = 10;
 
-/// The name of the VolumeSnapshot of a claim. It begins as Velero's do, and is known before it is made.
+/// The name of the VolumeSnapshot of a claim. It starts like Velero's, and is known before the object is created.
 pub(super) fn snapshot_name(claim: &str, request: &str) -> String {
     let mut name = format!("velero-{claim}-");
-    // Names are ASCII; the API server cuts what it completes in the same way.
+    // Names are ASCII; the API server truncates generated names in the same way.
     name.truncate(name.floor_char_boundary(MAX_LABEL_LENGTH - SUFFIX_DIGITS));
     name.extend(request.chars().take(SUFFIX_DIGITS));
     name
 }
 
-/// The VolumeSnapshot of a claim, as Velero makes it, with the uid of its backup.
+/// The VolumeSnapshot of a claim, as Velero creates it, with the uid of its backup.
 pub(super) fn snapshot(
     record: &CsiSnapshotRecord,
     claim_labels: &BTreeMap<String, String>,
@@ -49,7 +49,7 @@ pub(super) fn snapshot(
     }))
 }
 
-/// What a restore must know of a snapshot, as annotations of its VolumeSnapshot.
+/// Facts that a restore needs about a snapshot, as annotations of its VolumeSnapshot.
 pub(super) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String> {
     let size = record.restore_size.map(quantity).unwrap_or_default();
     [
@@ -65,7 +65,7 @@ pub(super) fn annotations(record: &CsiSnapshotRecord) -> BTreeMap<String, String
     .collect()
 }
 
-/// Bytes as Kubernetes writes them.
+/// A number of bytes as a Kubernetes quantity.
 pub(super) fn quantity(bytes: i64) -> String {
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut number, mut unit) = (bytes, 0);
@@ -76,12 +76,12 @@ pub(super) fn quantity(bytes: i64) -> String {
     format!("{number}{}", UNITS[unit])
 }
 
-/// A time as it stands in the id of an operation.
+/// A time as it appears in the ID of an operation.
 pub(super) fn rfc3339(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// What is read of a VolumeSnapshot.
+/// Fields read of a VolumeSnapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Snapshot {
@@ -146,7 +146,7 @@ impl Snapshot {
         serde_json::from_slice(item.json())
     }
 
-    /// Whether it was made for a backup. One that Velero has made says only for a backup of which name.
+    /// True if it was created for a backup. One that Velero created names only the backup, without its uid.
     pub(super) fn belongs_to(&self, backup: RunRef<'_>) -> bool {
         let get = |key| self.metadata.labels.as_ref().and_then(|all| all.get(key));
         match get(label::BACKUP_UID) {
@@ -155,7 +155,7 @@ impl Snapshot {
         }
     }
 
-    /// The content that it is bound to; where that is not known yet, the one that it will be.
+    /// The content that it is bound to; where that is not known yet, the one that it will be bound to.
     pub(super) fn content(&self) -> String {
         let bound = self.status.as_ref().and_then(|status| {
             status.bound_volume_snapshot_content_name.clone().filter(|name| !name.is_empty())
@@ -168,24 +168,24 @@ impl Snapshot {
         self.spec.source.persistent_volume_claim_name.as_deref()
     }
 
-    /// The VolumeGroupSnapshot that it was taken with, if it was.
+    /// The VolumeGroupSnapshot that it was taken with, if any.
     pub(super) fn group(&self) -> Option<&str> {
         let name = self.status.as_ref()?.volume_group_snapshot_name.as_deref()?;
         Some(name).filter(|name| !name.is_empty())
     }
 
-    /// Whether an object with this uid owns it.
+    /// True if the object with this uid owns it.
     pub(super) fn is_owned_by(&self, uid: &str) -> bool {
         self.metadata.owners.iter().flatten().any(|owner| owner.uid == uid)
     }
 
-    /// What is wrong with it, if anything is.
+    /// The error in its status, if any.
     pub(super) fn error(&self) -> Option<String> {
         Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 }
 
-/// What is read of a VolumeSnapshotContent.
+/// Fields read of a VolumeSnapshotContent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(super) struct Content {
@@ -227,41 +227,41 @@ impl Content {
         serde_json::from_slice(item.json())
     }
 
-    /// Whether it is the content of a VolumeSnapshot that names it. The controller now and then forgets the
-    /// uid of one that is in a group.
+    /// True if it is the content of a VolumeSnapshot that names it. The controller now and then omits the uid of a
+    /// VolumeSnapshot that is in a group.
     pub(super) fn is_bound_to(&self, snapshot: &Snapshot) -> bool {
         let Reference { namespace, name, uid } = &self.spec.volume_snapshot_ref;
         let of = &snapshot.metadata;
         *uid == of.uid || (uid.is_empty() && *namespace == of.namespace && *name == of.name)
     }
 
-    /// Whether another says the same of its snapshot, whatever marks it has.
+    /// True if another content reports the same state of its snapshot, whatever its metadata.
     pub(super) fn has_same_state(&self, other: &Self) -> bool {
         self.spec == other.spec && self.status == other.status
     }
 
-    /// The snapshot in the words of its driver. Once there is one, its point in time is fixed.
+    /// The driver's handle of the snapshot. Once there is one, its point in time is fixed.
     pub(super) fn handle(&self) -> Option<&str> {
         let handle = self.status.as_ref()?.snapshot_handle.as_deref()?;
         Some(handle).filter(|handle| !handle.is_empty())
     }
 
-    /// Whether it can be used.
+    /// True if it is ready to use.
     pub(super) fn is_ready(&self) -> bool {
         self.status.as_ref().and_then(|status| status.ready_to_use).unwrap_or_default()
     }
 
-    /// How large a volume it needs.
+    /// Size of the volume that a restore needs.
     pub(super) fn restore_size(&self) -> Option<i64> {
         self.status.as_ref()?.restore_size
     }
 
-    /// What is wrong with it, if anything is.
+    /// The error in its status, if any.
     pub(super) fn error(&self) -> Option<String> {
         Some(self.status.as_ref()?.error.as_ref()?.message_text())
     }
 
-    /// Writes into a record what is known of its snapshot now.
+    /// Copies the current state of its snapshot into a record.
     pub(super) fn copy_into(&self, record: &mut CsiSnapshotRecord) {
         let status = self.status.clone().unwrap_or_default();
         record.content.clone_from(&self.metadata.name);

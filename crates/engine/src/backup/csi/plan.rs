@@ -1,4 +1,4 @@
-//! What is to be done for which claim, as far as that can be said before anybody is frozen.
+//! Plan for each claim, as far as it can be made before a pod is frozen.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -20,10 +20,10 @@ use crate::journal::{CsiIntent, Intent};
 
 /// A claim whose volume its CSI driver is to snapshot.
 pub(in crate::backup) struct PlannedCsiSnapshot {
-    /// With the names only.
+    /// Only the names are set.
     pub(super) record: CsiSnapshotRecord,
     pub(super) plan: CsiPlan,
-    /// What is to be told of it besides.
+    /// Further warnings to report.
     pub(super) warnings: Vec<String>,
     /// The annotations of the claim.
     pub(super) annotations: BTreeMap<String, String>,
@@ -32,24 +32,24 @@ pub(in crate::backup) struct PlannedCsiSnapshot {
 }
 
 impl PlannedCsiSnapshot {
-    /// Whether a driver is asked, so that the claim is stored when its snapshot is taken.
+    /// True if a driver is asked, so that the claim is stored when its snapshot is taken.
     fn is_requested(&self) -> bool {
         matches!(self.plan, CsiPlan::Ready(_) | CsiPlan::Grouped(_))
     }
 }
 
 pub(super) enum CsiPlan {
-    /// By this VolumeSnapshot.
+    /// Snapshot by this VolumeSnapshot.
     Ready(Item),
-    /// Together with others, by this VolumeGroupSnapshot.
+    /// Snapshot together with others, by this VolumeGroupSnapshot.
     Grouped(PlannedGroup),
-    /// It cannot be, for a reason.
+    /// No snapshot is possible, for this reason.
     Failed(String),
-    /// The cluster, or the driver, has no way to do it.
+    /// The cluster or the driver does not support snapshots.
     Unsupported(String),
 }
 
-/// What is read of a claim.
+/// Fields read of a claim.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Claim {
@@ -70,7 +70,7 @@ struct Spec {
     volume_name: Option<String>,
 }
 
-/// Makes the claims of a block ready. Nobody is frozen yet.
+/// Prepares the claims of a block. No pod is frozen yet.
 pub(in crate::backup) async fn prepare<'a>(
     context: &Context,
     objects: impl IntoIterator<Item = &'a Object>,
@@ -81,7 +81,7 @@ pub(in crate::backup) async fn prepare<'a>(
         if object.resource.is_core("persistentvolumes") {
             volumes.insert(object.name.clone());
         }
-        // Judged once, here: whoever meets the claim later knows less of its pods.
+        // Decided once, here: later visitors of the claim know less about its pods.
         if object.resource.is_core("persistentvolumeclaims")
             && context.csi.begin_snapshot(&object.namespace, &object.name)
             && let Ok(claim) = object.item.parse::<Claim>()
@@ -91,7 +91,7 @@ pub(in crate::backup) async fn prepare<'a>(
     }
     let all: Vec<SnapshotKey> = claims.keys().cloned().collect();
     let planned = plan_all(context, &facts, claims, &volumes).await;
-    // The others are stored as they are, whoever comes to them.
+    // The others are stored as they are, by any visitor.
     let is_waiting = |(namespace, name): &&SnapshotKey| {
         let mut requested = planned.iter().filter(|one| one.is_requested());
         requested.any(|one| one.record.namespace == *namespace && one.record.claim == *name)
@@ -102,8 +102,7 @@ pub(in crate::backup) async fn prepare<'a>(
     planned
 }
 
-/// The same for a claim that an action has brought in, and that is visited by who asks. Nothing is done for
-/// other items.
+/// [`prepare`] for a claim that an action added, and that the caller visits. Does nothing for other items.
 pub(in crate::backup) async fn prepare_one(
     context: &Context,
     object: &Object,
@@ -118,7 +117,7 @@ pub(in crate::backup) async fn prepare_one(
     plan_all(context, &facts, HashMap::from([(key, claim)]), &HashSet::new()).await
 }
 
-/// What is to be done for claims.
+/// Plans for claims.
 async fn plan_all(
     context: &Context,
     facts: &Volumes,
@@ -149,7 +148,7 @@ async fn plan_all(
     planned
 }
 
-/// Reads volumes of claims that are not among the items: a snapshot is of a claim, and that is.
+/// Reads volumes of claims that are not among the items: a snapshot is of a claim, and the claim is an item.
 async fn read_volumes(
     context: &Context,
     facts: &Volumes,
@@ -176,7 +175,7 @@ async fn read_volumes(
     futures::stream::iter(reads).buffer_unordered(MAX_CONCURRENT_REQUESTS).collect::<()>().await;
 }
 
-/// What is to be done for a claim; none if somebody else has seen to its volume.
+/// Plan for a claim; none if its volume is already handled.
 async fn plan(
     context: &Context,
     record: CsiSnapshotRecord,
@@ -212,7 +211,7 @@ async fn plan_one(
         Ok(choice) => choice,
         Err(error) => return unsupported(planned, error.to_string()),
     };
-    // From here on it is ours, and no plugin is asked.
+    // From here on the volume is ours, and no plugin is asked.
     if !context.snapshots.claim_volume(&record.volume) {
         return None;
     }
@@ -237,8 +236,8 @@ async fn plan_one(
     Some(planned)
 }
 
-/// Leaves volumes to plugins that know them and that their drivers cannot snapshot; of others that no
-/// plugin knows, the reason of the driver is told.
+/// Leaves volumes that their drivers cannot snapshot to plugins that support them; for those that no plugin supports,
+/// the reason of the driver is reported.
 pub(in crate::backup) fn prefer_plugins(
     planned: Vec<PlannedCsiSnapshot>,
     by_plugins: &mut Vec<snapshot::PlannedPluginSnapshot>,
@@ -260,7 +259,7 @@ pub(in crate::backup) fn prefer_plugins(
     remaining
 }
 
-/// What is noted before snapshots are taken.
+/// Intents to write to the journal before snapshots are taken.
 pub(in crate::backup) fn intents(planned: &[PlannedCsiSnapshot]) -> Vec<Intent> {
     let intent = |one: &PlannedCsiSnapshot| {
         let record = &one.record;
@@ -288,7 +287,7 @@ pub(in crate::backup) fn waiting_claims(
     ready.map(|one| one.record.claim_id()).collect()
 }
 
-/// What may be taken: nothing whose intent could not be noted.
+/// Fails the snapshots whose intents could not be written to the journal.
 pub(in crate::backup) fn fail_unless_journaled(
     planned: Vec<PlannedCsiSnapshot>,
     is_journaled: bool,

@@ -1,10 +1,10 @@
-//! The operations on CSI snapshots: whether they can be used.
+//! The operations on CSI snapshots: waiting until they are ready to use.
 //!
-//! One watch of the contents of a backup answers for all of them. A poll that has nothing to tell waits for
-//! a change for a while, so that the end of an operation is known when it comes.
+//! One watch on the contents of a backup serves all of them. A poll without news waits a while for a change, so that
+//! the end of an operation is known as soon as it happens.
 //!
-//! A snapshotter that writes the status of a content while its own older copy arrives can forget to look at
-//! it again, for a quarter of an hour. So a content that does not change is nudged, less and less often.
+//! A snapshotter that writes the status of a content while its own older copy arrives can fail to look at the content
+//! again for a quarter of an hour. A content that does not change is therefore nudged, less and less often.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,22 +24,22 @@ use crate::cluster::{self, Cluster, Query, Subresource, WatchEvent};
 use crate::operation::Operation;
 use crate::resource::Resource;
 
-/// How long a poll waits for a change.
+/// Time a poll waits for a change.
 const POLL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a driver may report an error before it counts. Nobody is frozen any more, and a snapshotter
-/// that has failed a few times waits for minutes before it tries again.
+/// Time a driver may report an error before it counts. No pod is frozen any more, and a snapshotter that has failed a
+/// few times waits for minutes before it retries.
 const ERROR_GRACE: Duration = Duration::from_mins(5);
-/// How long the watch may take to begin.
+/// Time the watch may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The pause before the watch is opened again that was refused.
+/// The pause before a refused watch is opened again.
 const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long a content may stay as it is before it is nudged; that doubles up to the longest.
+/// Time without a change before a content is nudged; it doubles up to the longest.
 const FIRST_NUDGE: Duration = Duration::from_secs(10);
 const LONGEST_NUDGE: Duration = Duration::from_mins(5);
-/// Changes with every nudge, so that the controllers look at a content.
+/// Annotation that changes with every nudge, so that the controllers look at a content.
 const NUDGED_ANNOTATION: &str = "bowline.io/nudged";
 
-/// Answers how the operations on the CSI snapshots of a backup go.
+/// Progress of the operations on the CSI snapshots of a backup.
 pub struct ReadinessWatch {
     cluster: Arc<dyn Cluster>,
     selector: String,
@@ -61,22 +61,22 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     has_started: bool,
-    /// As the watch tells them.
+    /// Contents as the watch reports them.
     contents: HashMap<String, ContentView>,
-    /// As each was last seen, by the watch or by a read.
+    /// Last known state of each content, from the watch or a read.
     last_seen: HashMap<String, ContentView>,
     canceled: HashSet<String>,
     nudges: HashMap<String, Nudge>,
 }
 
-/// When a content is nudged next, and how long after that.
+/// Time of a content's next nudge, and the interval after that.
 #[derive(Clone, Copy, Debug)]
 struct Nudge {
     at: Instant,
     pause: Duration,
 }
 
-/// A content, and since when it has an error.
+/// A content, and the time since which it has an error.
 #[derive(Clone, Debug)]
 struct ContentView {
     content: Content,
@@ -84,13 +84,13 @@ struct ContentView {
 }
 
 impl ReadinessWatch {
-    /// Follows the snapshots of a backup. Nothing is asked before the first question.
+    /// Follows the snapshots of a backup. No request is sent before the first poll.
     pub fn new(cluster: Arc<dyn Cluster>, backup: &str) -> Self {
         let selector = format!("{}={}", label::BACKUP_NAME, label::value(backup));
         Self { cluster, selector, shared: Arc::default(), session: OnceCell::new() }
     }
 
-    /// How an operation goes.
+    /// Progress of an operation.
     pub async fn progress(&self, operation: &Operation) -> Result<Progress> {
         let items = &operation.post_operation_items;
         let content = items.iter().find(|item| item.resource == CONTENTS);
@@ -103,7 +103,7 @@ impl ReadinessWatch {
         let session = self.session.get_or_try_init(|| self.open()).await?;
         let mut changes = self.shared.changes.subscribe();
         let started = changes.wait_for(|_| self.shared.lock().has_started);
-        // Without it the content is read one by one.
+        // Without the watch, contents are read one by one.
         let _ = timeout(WATCH_START_TIMEOUT, started).await;
         let first = self.check_progress(session, name, operation).await?;
         if first.state != State::Running {
@@ -121,7 +121,7 @@ impl ReadinessWatch {
         self.check_progress(session, name, operation).await
     }
 
-    /// Makes the controllers look at a content. If that cannot be done they look when they like.
+    /// Makes the controllers look at a content. If that fails, they look in their own time.
     async fn nudge(&self, session: &WatchSession, name: &str) {
         let change =
             json!({"metadata": {"annotations": {NUDGED_ANNOTATION: Timestamp::now().to_string()}}});
@@ -132,7 +132,7 @@ impl ReadinessWatch {
         }
     }
 
-    /// Asks for an operation to be stopped. A driver cannot be: the operation ends, and the snapshot is
+    /// Asks for an operation to be stopped. A driver cannot be stopped: the operation ends, and the snapshot is
     /// deleted with the backup.
     pub fn cancel(&self, operation: &Operation) -> Result<()> {
         self.shared.lock().canceled.insert(operation.id.to_string());
@@ -195,7 +195,7 @@ impl ReadinessWatch {
 }
 
 impl Inner {
-    /// Takes in how a content is now. One that has changed is not nudged for a while.
+    /// Updates the state of a content. One that has changed is not nudged for a while.
     fn update_view(&mut self, name: &str, content: Content, now: Instant) -> ContentView {
         let before = self.last_seen.get(name);
         if before.is_some_and(|before| !before.content.has_same_state(&content)) {
@@ -214,7 +214,7 @@ impl ContentView {
     }
 }
 
-/// How an operation goes, given its content.
+/// Progress of an operation, given its content.
 fn operation_progress(
     view: &ContentView,
     is_canceled: bool,
@@ -257,7 +257,7 @@ impl Shared {
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Whether a content has been as it is for long enough. The next time it must be for longer.
+    /// True if a content has been unchanged for long enough. The next interval is longer.
     fn is_time_to_nudge(&self, name: &str, now: Instant) -> bool {
         let first = Nudge { at: now + FIRST_NUDGE, pause: FIRST_NUDGE };
         let mut inner = self.lock();
@@ -283,7 +283,7 @@ impl Shared {
                     Err(cluster::Error::Object(_)) => {}
                     Err(error) => {
                         tracing::warn!("VolumeSnapshotContents cannot be followed: {error}");
-                        // What is known may be old.
+                        // The known state may be stale.
                         let mut inner = self.lock();
                         inner.contents.clear();
                         inner.has_started = true;
@@ -298,7 +298,7 @@ impl Shared {
     fn apply(&self, change: WatchEvent) {
         let mut inner = self.lock();
         match change {
-            // What is there is told again; what is not told may be gone, and is then asked for.
+            // The watch reports existing objects again; those that it does not report may be gone, and are then read.
             WatchEvent::Started => {
                 inner.has_started = true;
                 inner.contents.clear();

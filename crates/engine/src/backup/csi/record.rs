@@ -1,4 +1,4 @@
-//! What came of a snapshot, for the journal and for the file that says what became of volumes.
+//! Outcome of a snapshot, for the journal and for the volume info file.
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::{BackupVolumeInfo, CsiSnapshotInfo, Method, Outcome};
@@ -12,7 +12,7 @@ use super::retention::{Leftovers, Target};
 use super::snapshot_watch::SnapshotKey;
 use crate::operation::{Operation, State};
 
-/// What came of the snapshot of a volume that its driver was asked for.
+/// Outcome of a snapshot that was requested from a CSI driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct CsiSnapshotRecord {
@@ -30,33 +30,33 @@ pub struct CsiSnapshotRecord {
     pub driver: String,
     /// Its VolumeSnapshotContent.
     pub content: String,
-    /// The snapshot in the words of the driver.
+    /// The driver's handle of the snapshot.
     pub handle: String,
-    /// The group that it was taken in, in the words of the driver.
+    /// The driver's handle of the group that it was taken in.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group_handle: String,
-    /// What was to become of it with its VolumeSnapshot.
+    /// The deletion policy of its content.
     pub deletion_policy: String,
-    /// How large a volume it needs, in bytes.
+    /// Size of the volume that a restore needs, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<i64>,
-    /// Of when it is.
+    /// Point in time of the snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<Timestamp>,
-    /// Whether it could be used at once.
+    /// True if it was ready to use at once.
     pub is_ready: bool,
-    /// The operation that waits until it can be used.
+    /// The operation that waits until it is ready to use.
     pub operation: String,
-    /// Why there is none, if there is none.
+    /// Reason for the failure, if there is no snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
-    /// The VolumeGroupSnapshot that was made for it, failed, and could not be taken away.
+    /// The VolumeGroupSnapshot that was created for it, failed, and could not be deleted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub left_group: String,
 }
 
 impl CsiSnapshotRecord {
-    /// What is known of its volume, for the file that says so.
+    /// The volume info of its volume.
     pub(in crate::backup) fn info(&self, info: BackupVolumeInfo) -> BackupVolumeInfo {
         BackupVolumeInfo {
             backup_method: Some(Method::CsiSnapshot),
@@ -77,14 +77,13 @@ impl CsiSnapshotRecord {
         }
     }
 
-    /// Gives the operation that waits for it its name.
+    /// Sets the ID of the operation that waits for it.
     pub(super) fn name_operation(&mut self) {
         let now = object::rfc3339(Timestamp::now());
         self.operation = format!("{}/{}/{now}", self.namespace, self.name);
     }
 
-    /// What there may be of it in the cluster. Of one that failed there is only what could not be taken
-    /// away.
+    /// The object that may exist in the cluster. After a failure this is only an object that could not be deleted.
     pub(super) fn target(&self) -> Option<Target> {
         let (name, is_group) = match (self.name.as_str(), self.left_group.as_str()) {
             ("", "") => return None,
@@ -94,7 +93,7 @@ impl CsiSnapshotRecord {
         Some(Target { namespace: self.namespace.clone(), name: name.to_owned(), is_group })
     }
 
-    /// Forgets what was taken away.
+    /// Clears the names of deleted objects.
     pub(super) fn clear_names(&mut self) {
         let Self { name, content, operation, handle, group_handle, left_group, .. } = self;
         for gone in [name, content, operation, handle, group_handle, left_group] {
@@ -120,12 +119,12 @@ fn claim_id(namespace: &str, name: &str) -> ResourceIdentifier {
     }
 }
 
-/// Whether an operation waits for the snapshot of a CSI driver.
+/// True if an operation waits for the snapshot of a CSI driver.
 pub fn is_csi_operation(operation: &Operation) -> bool {
     operation.plugin.as_str() == BACKUPPER
 }
 
-/// What the records of volumes say once all operations have ended.
+/// Updates the records of volumes when all operations have ended.
 pub fn apply_operation_results(operations: &[Operation], infos: &mut [BackupVolumeInfo]) {
     for info in infos {
         let Some(csi) = &mut info.csi_snapshot_info else { continue };
@@ -141,8 +140,8 @@ pub fn apply_operation_results(operations: &[Operation], infos: &mut [BackupVolu
     }
 }
 
-/// Takes the handles of snapshots out of the records of volumes that have been deleted: those of
-/// `discarded` of which nothing may be `leftovers`.
+/// Removes the handles of deleted snapshots from the records of volumes: those of `discarded` of which nothing may be
+/// in `leftovers`.
 pub fn clear_discarded_handles(
     discarded: &[Target],
     leftovers: &Leftovers,

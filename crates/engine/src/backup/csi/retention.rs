@@ -1,15 +1,15 @@
-//! What becomes of a snapshot when its backup is over.
+//! Retention of snapshots when their backup has ended.
 //!
-//! | the snapshot | is | so that |
+//! | snapshot | action | effect |
 //! |---|---|---|
-//! | is complete, and so is the backup | [kept](retain), and its objects [removed](release) | nothing in the cluster can take it away; the backup has its handle |
-//! | has failed, or nobody wants the backup | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
+//! | complete, and so is the backup | [kept](retain), and its objects [removed](release) | nothing in the cluster can delete it; the backup has its handle |
+//! | failed, or the backup is discarded | [discarded](discard) | nothing is left, neither in the cluster nor at the driver |
 //!
-//! That an object is not found does not mean that its snapshot was deleted: somebody may have removed it, and
-//! the driver keeps the snapshot. So that is [told apart](Discarded), and such a handle is not forgotten.
+//! A missing object does not mean that its snapshot was deleted: a user may have removed the object while the driver
+//! keeps the snapshot. [`Discarded`] lists these separately, and such a handle is not forgotten.
 //!
-//! Names come from the journal, or from files in the bucket, which others may write to: so only objects
-//! are touched that carry the labels of the backup, and contents that are bound to one of those.
+//! Names come from the journal, or from files in the bucket, which others may write to. Only objects with the labels
+//! of the backup are therefore touched, and contents that are bound to one of those.
 
 mod batch;
 mod target;
@@ -30,13 +30,13 @@ use crate::resource::{Resource, Resources};
 pub use batch::{Discarded, discard, discard_and_report, release, retain};
 pub use target::{Leftovers, Target, targets_of_operations};
 
-/// How long a snapshot may take to go.
+/// Time the deletion of a snapshot may take.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause between two looks whether it is gone; it doubles up to the longest.
+/// The pause between two checks for its deletion; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// The resources of the snapshot API, and whose objects are touched.
+/// The resources of the snapshot API, and the backup whose objects are touched.
 pub struct SnapshotApi<'a> {
     cluster: &'a dyn Cluster,
     snapshots: Arc<Resource>,
@@ -46,7 +46,7 @@ pub struct SnapshotApi<'a> {
 }
 
 impl<'a> SnapshotApi<'a> {
-    /// None if the cluster does not serve the snapshot API, so that there is nothing to see to.
+    /// None if the cluster does not serve the snapshot API, so that there is nothing to do.
     pub(in crate::backup) fn new(
         cluster: &'a dyn Cluster,
         resources: &Resources,
@@ -57,7 +57,8 @@ impl<'a> SnapshotApi<'a> {
         Some(Self { cluster, snapshots, contents, groups: GroupResources::of(resources), backup })
     }
 
-    /// The same, for somebody who does not know what the cluster serves.
+    /// Discovers the snapshot API, for a caller that does not know the cluster's resources. None if the cluster does
+    /// not serve it.
     pub async fn discover(
         cluster: &'a dyn Cluster,
         backup: RunRef<'a>,
@@ -66,7 +67,7 @@ impl<'a> SnapshotApi<'a> {
         Ok(Self::new(cluster, &crate::backup::discover::resources(&discovery), backup))
     }
 
-    /// A VolumeSnapshot of the backup, with the version of it.
+    /// A VolumeSnapshot of the backup.
     async fn snapshot(&self, target: &Target) -> Result<Option<Snapshot>, Error> {
         let found = self.cluster.get(&self.snapshots, &target.namespace, &target.name).await?;
         let read = found.and_then(|object| Snapshot::read(&object.item).ok());
@@ -75,14 +76,15 @@ impl<'a> SnapshotApi<'a> {
         Ok(is_ours.then_some(snapshot))
     }
 
-    /// Whether a group of the backup owns a VolumeSnapshot. Such a one may lack the labels: it gets them late.
+    /// True if a group of the backup owns a VolumeSnapshot. Such a VolumeSnapshot may lack the labels: it gets them
+    /// late.
     async fn is_of_group(&self, snapshot: &Snapshot) -> Result<bool, Error> {
         let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) else { return Ok(false) };
         let group = self.group(kinds, &snapshot.metadata.namespace, name).await?;
         Ok(group.is_some_and(|(group, _)| snapshot.is_owned_by(&group.metadata.uid)))
     }
 
-    /// The content of a VolumeSnapshot.
+    /// The content of a VolumeSnapshot, and whether it is being deleted.
     async fn content(&self, snapshot: &Snapshot) -> Result<Option<(Content, bool)>, Error> {
         let found = self.cluster.get(&self.contents, "", &snapshot.content()).await?;
         let read = found
@@ -90,7 +92,7 @@ impl<'a> SnapshotApi<'a> {
         Ok(read.filter(|(content, _)| content.is_bound_to(snapshot)))
     }
 
-    /// Says what is to become of a snapshot with its content.
+    /// Sets the deletion policy of a content.
     async fn set_policy(&self, content: &Content, policy: &str) -> Result<(), Error> {
         if content.spec.deletion_policy == policy {
             return Ok(());
@@ -100,8 +102,8 @@ impl<'a> SnapshotApi<'a> {
         ignore_not_found(patched.map(drop))
     }
 
-    /// Deletes a content. One that no VolumeSnapshot is bound to gets the mark that the controller would have
-    /// given it: without it the snapshotter waits for ever.
+    /// Deletes a content. One that no VolumeSnapshot is bound to gets the annotation that the controller would have
+    /// set: without it the snapshotter waits for ever.
     async fn delete_content(&self, content: &Content, is_alone: bool) -> Result<(), Error> {
         let Content { metadata, spec, .. } = content;
         if is_alone || spec.volume_snapshot_ref.uid.is_empty() {
@@ -121,7 +123,7 @@ impl<'a> SnapshotApi<'a> {
         ignore_not_found(deleted)
     }
 
-    /// The content of a VolumeSnapshot that is to stay.
+    /// The content of a VolumeSnapshot, which must not be in deletion.
     async fn live_content(&self, snapshot: &Snapshot) -> Result<Content, RetainError> {
         match self.content(snapshot).await? {
             Some((content, false)) => Ok(content),
@@ -131,7 +133,7 @@ impl<'a> SnapshotApi<'a> {
         }
     }
 
-    /// Keeps a snapshot at its driver whatever becomes of its objects.
+    /// Keeps a snapshot at its driver whatever happens to its objects.
     async fn retain(&self, target: &Target) -> Result<(), RetainError> {
         let Some(snapshot) = self.snapshot(target).await? else {
             return Err(RetainError::lost("its VolumeSnapshot is gone, or another has its name"));
@@ -139,7 +141,7 @@ impl<'a> SnapshotApi<'a> {
         let content = self.live_content(&snapshot).await?;
         if content.spec.deletion_policy != "Retain" {
             self.set_policy(&content, "Retain").await?;
-            // It may have gone a moment before.
+            // The content may have been deleted a moment before.
             self.live_content(&snapshot).await?;
         }
         if let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) {
@@ -154,8 +156,7 @@ impl<'a> SnapshotApi<'a> {
         Ok(())
     }
 
-    /// Says what is to become of the snapshots of a group with its content. Returns whether it has one
-    /// that is not being deleted.
+    /// Sets the deletion policy of a group's content. Returns true if the group has one that is not being deleted.
     async fn set_group_policy(
         &self,
         kinds: &GroupResources,
@@ -169,7 +170,7 @@ impl<'a> SnapshotApi<'a> {
         if value["spec"]["volumeGroupSnapshotRef"]["uid"] != group.metadata.uid {
             return Ok(false);
         }
-        // Written only if need be: an older controller may keep more in it than our version has.
+        // Written only if necessary: an older controller may keep more in it than our version has.
         if value["spec"]["deletionPolicy"] != policy {
             let patch = object::deletion_policy_patch(policy);
             match self.cluster.patch(&kinds.contents, "", content, Subresource::None, &patch).await
@@ -182,7 +183,7 @@ impl<'a> SnapshotApi<'a> {
         Ok(!is_being_deleted)
     }
 
-    /// The objects of a snapshot that is kept, when it is kept whatever becomes of them.
+    /// The objects of a retained snapshot, once it no longer depends on them.
     async fn retain_objects(&self, target: &Target) -> Result<Option<RetainedSnapshot>, String> {
         let error_text = |error: Error| error.to_string();
         let Some(snapshot) = self.snapshot(target).await.map_err(error_text)? else {
@@ -191,14 +192,14 @@ impl<'a> SnapshotApi<'a> {
         let content =
             self.content(&snapshot).await.map_err(error_text)?.map(|(content, _)| content);
         if let Some(content) = &content {
-            // Never without this: the snapshot would go with it.
+            // Never without this: the snapshot would be deleted with the content.
             self.set_policy(content, "Retain").await.map_err(error_text)?;
         }
         Ok(Some(RetainedSnapshot { snapshot, content }))
     }
 
-    /// Removes the objects of a snapshot. The content goes first, as Velero does it, so that nobody can
-    /// bind it again.
+    /// Removes the objects of a snapshot. The content is deleted first, as in Velero, so that it cannot be bound
+    /// again.
     async fn delete_objects(&self, objects: &RetainedSnapshot) -> Result<(), String> {
         let error_text = |error: Error| error.to_string();
         if let Some(content) = &objects.content {
@@ -227,8 +228,8 @@ impl<'a> SnapshotApi<'a> {
         Ok(Some((group, content)).filter(|(group, _)| group.belongs_to(self.backup)))
     }
 
-    /// Removes a group, with its content. With the policy `Retain` nothing happens at its driver; with
-    /// `Delete` all its snapshots go.
+    /// Removes a group, with its content. With the policy `Retain` nothing happens at its driver; with `Delete` all
+    /// its snapshots are deleted.
     async fn remove_group(&self, target: &Target, policy: &str) -> Result<(), String> {
         let error_text = |error: Error| error.to_string();
         let Some(kinds) = &self.groups else { return Ok(()) };
@@ -273,8 +274,8 @@ impl<'a> SnapshotApi<'a> {
         Ok(members)
     }
 
-    /// Removes a group whose snapshots are kept, unless it is not sure of one that it is: a group takes its
-    /// VolumeSnapshots with it.
+    /// Removes a group whose snapshots are retained, unless one of them is not certain to be: deleting a group
+    /// deletes its VolumeSnapshots.
     async fn release_group(
         &self,
         group: &Target,
@@ -292,8 +293,7 @@ impl<'a> SnapshotApi<'a> {
         self.remove_group(group, "Retain").await
     }
 
-    /// Deletes a group with all its snapshots, unless some of them are kept: those that are not among
-    /// `all`.
+    /// Deletes a group with all its snapshots, unless some of them are retained: those that are not among `all`.
     async fn discard_group(
         &self,
         group: &Target,
@@ -313,22 +313,22 @@ impl<'a> SnapshotApi<'a> {
             return Err("it was taken in a group, of which other snapshots are kept".to_owned());
         }
         if !is_there {
-            // Whoever removed it may have ended before these. They alone prove nothing: no driver is asked
-            // for a member.
+            // The process that removed the group may have ended before it removed these. They alone prove nothing: no
+            // driver is asked to delete a single member.
             for member in members.iter().filter(|member| member.belongs_to(self.backup)) {
                 self.discard(member).await?;
             }
             return Ok(DiscardOutcome::NotFound("its VolumeGroupSnapshot is not there"));
         }
         self.remove_group(group, "Delete").await?;
-        // The controller should see to them, and now and then leaves one.
+        // The controller should delete them, but now and then leaves one.
         for member in &members {
             self.discard(member).await?;
         }
         Ok(DiscardOutcome::Deleted)
     }
 
-    /// Deletes a snapshot: at its driver, and its objects. Returns when they are gone, or are on the way.
+    /// Deletes a snapshot at its driver, and its objects. Returns when they are gone, or about to be.
     async fn discard(&self, snapshot: &Snapshot) -> Result<DiscardOutcome, String> {
         let error_text = |error: Error| error.to_string();
         let (namespace, name) =
@@ -350,11 +350,11 @@ impl<'a> SnapshotApi<'a> {
             }
             let is_there = self.snapshot(&target).await.map_err(error_text)?.is_some();
             match content {
-                // It was made, or freed, while we were at it.
+                // The content was created, or released, during the deletion.
                 Some((content, false)) if !is_there => {
                     self.delete_content(&content, true).await.map_err(error_text)?;
                 }
-                // Its driver has yet to do it, and will: the content waits for that.
+                // The driver has yet to delete the snapshot, and will: the content waits for that.
                 Some((_, true)) => break,
                 None if !is_there => break,
                 _ => {}
@@ -371,12 +371,12 @@ impl<'a> SnapshotApi<'a> {
     }
 }
 
-/// How a snapshot is gone.
+/// Outcome of deleting a snapshot.
 #[derive(Clone, Copy)]
 enum DiscardOutcome {
-    /// It is deleted at its driver, or will be.
+    /// The snapshot is deleted at its driver, or will be.
     Deleted,
-    /// Nothing of it was there by which that could be done, and what is missing.
+    /// There was no object by which to delete it; names what is missing.
     NotFound(&'static str),
 }
 
@@ -387,11 +387,11 @@ fn ignore_not_found(result: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// Why a snapshot is not sure to stay.
+/// Reason why a snapshot is not certain to be kept.
 enum RetainError {
-    /// It may be gone already.
+    /// The snapshot may be gone already.
     Lost(String),
-    /// It is there, and nobody has been told to keep it.
+    /// The snapshot exists, but its policy does not keep it.
     AtRisk(String),
 }
 
@@ -407,7 +407,7 @@ impl From<Error> for RetainError {
     }
 }
 
-/// A snapshot that is kept, and its objects.
+/// A retained snapshot, and its objects.
 struct RetainedSnapshot {
     snapshot: Snapshot,
     content: Option<Content>,

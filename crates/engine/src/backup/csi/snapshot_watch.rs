@@ -1,8 +1,8 @@
-//! What the cluster says of the snapshots of a run while they are taken.
+//! State of a run's snapshots in the cluster while they are taken.
 //!
-//! Two watches for the whole run, opened before the first application is frozen: the VolumeSnapshots of
-//! the backup, and all VolumeSnapshotContents, since those carry no label of ours when they are made.
-//! Only what concerns snapshots that somebody waits for is kept.
+//! Two watches for the whole run, opened before the first application is frozen: the VolumeSnapshots of the backup,
+//! and all VolumeSnapshotContents, since those carry no label of ours when they are created. Only the state of
+//! snapshots that a block waits for is kept.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,11 +20,11 @@ use crate::cluster::{Cluster, Error, Query, WatchEvent};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// How long a driver may report an error before it counts: it tries again meanwhile.
+/// Time a driver may report an error before it counts, since the driver retries meanwhile.
 pub(super) const ERROR_GRACE: Duration = Duration::from_secs(10);
-/// The pause before a watch is opened again that was refused.
+/// The pause before a refused watch is opened again.
 const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long the watches may take to begin.
+/// Time the watches may take to start.
 const WATCH_START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The namespace and the name of a VolumeSnapshot.
@@ -45,28 +45,28 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     expected: HashMap<SnapshotKey, SnapshotObservation>,
-    /// How each watch is: not begun, begun, or broken for a reason.
+    /// State of each watch: not started, started, or failed with a reason.
     watches: [Option<Result<(), String>>; 2],
 }
 
-/// What is known of a snapshot that somebody waits for.
+/// Observed state of a snapshot that a block waits for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SnapshotObservation {
     content: Option<Content>,
     snapshot_error: Option<String>,
     is_gone: bool,
-    /// Since when an error is reported.
+    /// Time since which an error is reported.
     failing_since: Option<Instant>,
 }
 
-/// What that means for who waits.
+/// Conclusion from an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SnapshotState {
     /// Its point in time is fixed.
     Taken(Box<Content>),
-    /// It will not be.
+    /// The snapshot will not be taken.
     Failed(String),
-    /// Nothing is known yet; at the latest it is looked again then.
+    /// Nothing is known yet; check again at this time at the latest.
     Wait(Option<Instant>),
 }
 
@@ -76,7 +76,7 @@ impl SnapshotObservation {
         of_content.or_else(|| self.snapshot_error.clone())
     }
 
-    /// Takes the time of the first error, and forgets it when there is none any more.
+    /// Sets the time of the first error, and clears it when there is no error any more.
     fn update_failing_since(&mut self, now: Instant) {
         self.failing_since = match self.error() {
             Some(_) => self.failing_since.or(Some(now)),
@@ -84,7 +84,7 @@ impl SnapshotObservation {
         };
     }
 
-    /// What is known means, for the VolumeSnapshot with a uid.
+    /// Conclusion for the VolumeSnapshot with a uid.
     fn state(&self, uid: &str, now: Instant) -> SnapshotState {
         let content = self.content.as_ref();
         let content = content.filter(|content| content.spec.volume_snapshot_ref.uid == uid);
@@ -105,7 +105,7 @@ impl SnapshotObservation {
 }
 
 impl SnapshotWatch {
-    /// Opens the watches, and returns when they have begun, or cannot.
+    /// Opens the watches, and returns when they have started, or cannot.
     pub(super) async fn open(
         cluster: &Arc<dyn Cluster>,
         snapshots: &Arc<Resource>,
@@ -125,22 +125,22 @@ impl SnapshotWatch {
         let watch = Self { shared, _watches: watches };
         let mut changes = watch.shared.changes.subscribe();
         let started = changes.wait_for(|_| watch.shared.lock().watches.iter().all(Option::is_some));
-        // One that has not begun by then is broken, or tells later.
+        // A watch that has not started by then has failed, or delivers later.
         let _ = timeout(WATCH_START_TIMEOUT, started).await;
         watch
     }
 
-    /// Why nothing can be seen, if that is so.
+    /// Reason why nothing can be observed, if any.
     pub(super) fn failure(&self) -> Option<String> {
         self.shared.lock().failure()
     }
 
-    /// Says that a snapshot is about to be made.
+    /// Announces a snapshot that is about to be created.
     pub(super) fn expect(&self, key: &SnapshotKey) {
         self.shared.lock().expected.insert(key.clone(), SnapshotObservation::default());
     }
 
-    /// Waits until the point in time of a snapshot is fixed, or will not be.
+    /// Waits until the point in time of a snapshot is fixed, or never will be.
     pub(super) async fn wait_until_taken(
         &self,
         key: &SnapshotKey,
@@ -175,7 +175,7 @@ impl SnapshotWatch {
             }
             let wake = retry_at.map_or(deadline, |again| again.min(deadline));
             tokio::select! {
-                // The sender is in `shared`.
+                // The sender is in `shared`, so it cannot be closed.
                 _ = changes.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
                 () = cancel.cancelled() => break Err("the backup was canceled".to_owned()),
@@ -191,7 +191,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows one kind of objects until the run ends.
+    /// Watches one kind of object until the run ends.
     async fn run_watch(
         &self,
         cluster: &dyn Cluster,

@@ -1,23 +1,23 @@
-//! Names to take and names to leave out.
+//! Lists of names to include and to exclude.
 
 use crate::glob::{Glob, Globs};
 use crate::resource::Resources;
 
 use super::{FilterVerdict, NEVER_COLLECTED, SkipReason};
 
-/// Patterns to take and to leave out. Nothing to take means everything.
+/// Patterns to include and to exclude. An empty include list means everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lists {
-    /// To take.
+    /// Patterns to include.
     pub included: Vec<Glob>,
-    /// To leave out.
+    /// Patterns to exclude.
     pub excluded: Vec<Glob>,
 }
 
 /// Compiled [`Lists`] of kinds, with their names resolved.
 #[derive(Debug)]
 pub struct CompiledLists {
-    /// None if nothing was said.
+    /// None if no list was given.
     included: Option<Globs>,
     excluded: Globs,
 }
@@ -36,7 +36,7 @@ impl CompiledLists {
         }
     }
 
-    /// Compiles lists of kinds of one scope. Names of the other one are ignored, with a warning.
+    /// Compiles lists of kinds of one scope. Names of the other scope are ignored, with a warning.
     pub(super) fn of_scope(
         lists: &Lists,
         resources: &Resources,
@@ -51,7 +51,7 @@ impl CompiledLists {
         }
     }
 
-    /// Adds what a resource policy says of kinds that were not spoken of yet.
+    /// Adds the lists of a resource policy, for kinds that these lists do not mention.
     pub(super) fn add_policy(
         &mut self,
         policy: &Lists,
@@ -72,7 +72,7 @@ impl CompiledLists {
         }
     }
 
-    /// Whether a kind is taken.
+    /// Verdict on a kind.
     pub fn verdict(&self, name: &str) -> FilterVerdict {
         match &self.included {
             _ if self.excluded.matches(name) => FilterVerdict::Skip(SkipReason::KindExcluded),
@@ -83,22 +83,22 @@ impl CompiledLists {
         }
     }
 
-    /// Whether a kind is explicitly left out.
+    /// True if a kind is explicitly excluded.
     pub(super) fn excludes(&self, name: &str) -> bool {
         self.excluded.matches(name)
     }
 
-    /// Whether a kind is explicitly taken, and not only because nothing was said.
+    /// True if a kind is explicitly included, and not only because no list was given.
     pub(super) fn includes_explicitly(&self, name: &str) -> bool {
         self.included.as_ref().is_some_and(|included| included.matches(name))
     }
 
-    /// Whether nothing was said at all.
+    /// True if no list was given at all.
     pub(super) fn is_unset(&self) -> bool {
         self.included.is_none() && self.excluded.is_empty()
     }
 
-    /// Whether every kind is taken.
+    /// True if every kind is included.
     pub(super) fn is_everything(&self) -> bool {
         self.excluded.is_empty() && self.included.as_ref().is_none_or(Globs::is_everything)
     }
@@ -108,8 +108,8 @@ impl CompiledLists {
     }
 }
 
-/// Excludes, without those that hold for every backup. Velero writes them into the spec of a
-/// backup, where they must not count as something that the user said.
+/// Excludes, without those that hold for every backup. Velero writes them into the spec of a backup, where they must
+/// not count as the user's.
 fn user_excludes(excluded: impl Iterator<Item = Glob>) -> Globs {
     excluded.filter(|glob| !NEVER_COLLECTED.contains(&glob.as_str())).collect()
 }

@@ -1,4 +1,4 @@
-//! From the namespaces that a user names to those that there are.
+//! From the user's patterns of namespaces to the namespaces of the cluster.
 
 #[cfg(test)]
 mod tests;
@@ -10,7 +10,7 @@ use bowline_api::label;
 use super::Scope;
 use crate::glob::{Glob, Globs};
 
-/// Argo CD puts it on the namespaces that it manages.
+/// Label that Argo CD puts on the namespaces that it manages.
 const MANAGED_BY_ARGO_CD: &str = "argocd.argoproj.io/managed-by";
 
 /// A namespace of the cluster.
@@ -20,28 +20,28 @@ pub struct Namespace {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Whether it is neither on its way in nor out.
+    /// True if its phase is Active.
     pub is_active: bool,
 }
 
 /// The namespaces of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExpandedNamespaces {
-    /// Those to take, without those that are excluded.
+    /// Namespaces to include, without the excluded ones.
     pub scope: Scope,
-    /// Whether the patterns stand for every namespace that there is, and none is excluded. Then they select
-    /// nothing, as to Velero 1.18 (pkg/util/collections/includes_excludes.go, `IncludeEverything`), and
-    /// cluster-scoped kinds are taken.
+    /// True if the patterns match every namespace of the cluster, and none is excluded. Then they select nothing, as
+    /// in Velero 1.18 (pkg/util/collections/includes_excludes.go, `IncludeEverything`), and cluster-scoped kinds are
+    /// included.
     pub is_of_all: bool,
-    /// Patterns of those to leave out.
+    /// Patterns of namespaces to exclude.
     pub excluded: Vec<Glob>,
-    /// Namespaces that were asked for and cannot be taken, those that are named in Velero's words.
+    /// Errors for requested namespaces that cannot be included; for namespaces given by name, in Velero's words.
     pub errors: Vec<String>,
-    /// What a user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// The names of namespaces that say themselves that no backup takes them.
+/// The names of namespaces with the exclude label.
 pub fn excluded_by_label(live: &[Namespace]) -> impl Iterator<Item = &str> {
     let is_excluded = |namespace: &&Namespace| {
         namespace.labels.get(label::EXCLUDE_FROM_BACKUP).is_some_and(|value| value == "true")
@@ -49,11 +49,11 @@ pub fn excluded_by_label(live: &[Namespace]) -> impl Iterator<Item = &str> {
     live.iter().filter(is_excluded).map(|namespace| namespace.name.as_str())
 }
 
-/// Looks up what the patterns of a user stand for.
+/// Resolves the patterns of a user.
 ///
-/// `*`, or nothing, is all namespaces and stays so: objects are then listed once for all. Any other
-/// pattern is replaced by the namespaces that it fits now; if there is none, nothing is taken. That is an
-/// error where no namespace is left at all, as it is for one that is named, and else a warning.
+/// `*`, or nothing, is all namespaces and stays so: objects are then listed once for all. Any other pattern is
+/// replaced by the namespaces that it matches now; if there is none, nothing is included. That is an error if no
+/// namespace remains at all, as it is for one given by name, and otherwise a warning.
 pub fn expand(included: &[Glob], excluded: &[Glob], live: &[Namespace]) -> ExpandedNamespaces {
     let labelled = excluded_by_label(live).map(Glob::literal);
     let mut patterns = excluded.to_vec();
@@ -91,7 +91,7 @@ fn included_names<'a>(
     for glob in included {
         let found: Vec<_> = live.iter().filter(|namespace| glob.matches(&namespace.name)).collect();
         names.extend(found.iter().map(|namespace| namespace.name.as_str()));
-        // An empty name is one that Velero lets pass: it stands for no namespace.
+        // Velero accepts an empty name: it stands for no namespace.
         if !glob.is_literal() || glob.as_str().is_empty() {
             continue;
         }
@@ -109,7 +109,7 @@ fn included_names<'a>(
     names
 }
 
-/// Tells of patterns that fit no namespace.
+/// Reports patterns that match no namespace.
 fn report_unmatched(
     included: &[Glob],
     live: &[Namespace],
@@ -132,7 +132,7 @@ fn report_unmatched(
     }
 }
 
-/// The warning in Velero's words, with the list as Go writes it.
+/// The warning in Velero's words, with the list in Go's notation.
 fn argo_cd_warning(scope: &Scope, excluded_globs: &Globs, live: &[Namespace]) -> Option<String> {
     let is_managed = |namespace: &&Namespace| {
         namespace.labels.get(MANAGED_BY_ARGO_CD).is_some_and(|value| !value.is_empty())

@@ -66,7 +66,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 
 const INCLUDE: FilterVerdict = FilterVerdict::Include;
 
-/// Which of some kinds are collected, and which are refused even as additional items.
+/// Checks which kinds are collected, and which are refused even as additional items.
 #[track_caller]
 fn check(filter: &Filter, rows: &[(&str, FilterVerdict, FilterVerdict)]) {
     for (name, kind, item) in rows {
@@ -92,7 +92,7 @@ fn a_backup_without_filters_takes_the_whole_cluster() {
     for filter in [
         filter(Kinds::default(), Scope::All, &[]),
         filter(new(lists(&[], &[]), lists(&["*"], &[])), Scope::All, &[]),
-        // What Velero writes into a spec by itself is no filter.
+        // Entries that Velero itself adds to a spec are not a filter.
         filter(
             new(
                 lists(&[], &["volumesnapshotcontents.snapshot.storage.k8s.io"]),
@@ -163,7 +163,7 @@ fn objects_of_the_snapshot_api_are_never_collected() {
 
 #[test]
 fn list_whose_names_are_all_ignored_includes_nothing() {
-    // Velero would take everything.
+    // Velero would include everything.
     let snapshots = filter(new(lists(&[], &[]), lists(&["vs"], &[])), Scope::All, &[]);
     check(&snapshots, &[("pods", skip(KindNotIncluded), skip(KindNotIncluded))]);
     let wrong_scope = filter(new(lists(&[], &[]), lists(&["clusterroles"], &[])), Scope::All, &[]);
@@ -182,7 +182,7 @@ fn old_lists_hold_for_kinds_of_both_scopes() {
             ("deployments", INCLUDE, INCLUDE),
             ("secrets", skip(KindNotIncluded), skip(KindNotIncluded)),
             ("persistentvolumes", INCLUDE, INCLUDE),
-            // Unset, includeClusterResources takes only what is in the lists.
+            // Without includeClusterResources only kinds in the lists are included.
             ("storageclasses", skip(KindNotIncluded), skip(KindNotIncluded)),
             ("namespaces", skip(KindNotIncluded), INCLUDE),
         ],
@@ -217,7 +217,7 @@ fn include_cluster_resources_true_takes_them_also_with_selected_namespaces() {
         ],
     );
     assert_eq!(all.crd_rule(), CrdRule::Collected);
-    // With a list they are collected only if they are in it, and may come with others if not.
+    // With a list, kinds are collected only if they are in it, and may still be additional items if not.
     let some = filter(old(&["pods"], &[], Some(true)), only(&["shop"]), &[]);
     check(
         &some,
@@ -237,7 +237,7 @@ fn include_cluster_resources_false_excludes_them_even_as_additional_items() {
         &[
             ("pods", INCLUDE, INCLUDE),
             ("persistentvolumes", skip(NoClusterResources), skip(NoClusterResources)),
-            // Namespaces are not collected, but what must come may.
+            // Namespaces are not collected, but may come as items that must be included.
             ("namespaces", skip(NoClusterResources), INCLUDE),
         ],
     );
@@ -255,7 +255,7 @@ fn new_lists_of_namespaced_kinds() {
             ("deployments", INCLUDE, INCLUDE),
             ("secrets", skip(KindExcluded), skip(KindExcluded)),
             ("widgets", skip(KindNotIncluded), skip(KindNotIncluded)),
-            // It is no backup of the whole cluster any more.
+            // The backup is no longer one of the whole cluster.
             ("clusterroles", skip(PartOfCluster), INCLUDE),
             ("namespaces", INCLUDE, INCLUDE),
         ],
@@ -288,7 +288,7 @@ fn new_lists_of_cluster_scoped_kinds() {
         ],
     );
 
-    // To exclude some says that not all are wanted, and not which are.
+    // An exclusion says that not all are wanted, but not which are.
     let excluded = filter(new(lists(&[], &["cr"]), lists(&[], &[])), Scope::All, &[]);
     check(
         &excluded,
@@ -372,7 +372,7 @@ fn a_policy_counts_where_the_spec_says_nothing() {
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&[], &["secrets"]) },
     );
     check(&everything, &[("secrets", INCLUDE, INCLUDE)]);
-    // What the spec excludes, the policy cannot make the only thing to take.
+    // A kind that the spec excludes cannot become the only included one by the policy.
     let contradicted = with_policy(
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&[], &["secrets"]) },
         ScopedLists { cluster: lists(&[], &[]), namespaced: lists(&["secrets"], &[]) },
@@ -423,7 +423,7 @@ fn namespace_object_of_an_excluded_namespace_is_never_included() {
     for (name, expected) in [
         ("kube-system", skip(NamespaceExcluded)),
         ("shop", INCLUDE),
-        // One that is not included may have been selected by its labels.
+        // A namespace that is not included may have been selected by its labels.
         ("other", INCLUDE),
     ] {
         assert_eq!(filter.item(&namespaces, "", name, &BTreeMap::new()), expected, "{name}");
@@ -439,10 +439,10 @@ fn namespace_objects_are_kept_for_their_own_sake() {
         (all(), "shop", "", true, vec![], INCLUDE),
         (all(), "shop", "", false, vec![], skip(NamespaceNotActive)),
         (all(), "shop", "b", false, app(), skip(NamespaceNotActive)),
-        // Labels choose.
+        // Selection by labels.
         (all(), "shop", "b", true, app(), INCLUDE),
         (all(), "shop", "c", true, app(), skip(NotSelected)),
-        // Names choose as well.
+        // Selection by names.
         (some(), "shop", "", true, vec![], INCLUDE),
         (some(), "shop", "c", true, app(), INCLUDE),
         (some(), "other", "", true, vec![], skip(NamespaceNotIncluded)),
@@ -488,7 +488,7 @@ fn naming_all_namespaces_is_not_a_selection() {
             };
             let filter = Filter::new(&spec, &resources());
             assert_eq!(filter.kind(&find("clusterroles")), verdict);
-            // One that comes up meanwhile was not asked for.
+            // A namespace created meanwhile was not selected.
             let young = filter.item(&find("pods"), "young", "x", &BTreeMap::new());
             assert_eq!(young, skip(NamespaceNotIncluded));
         }

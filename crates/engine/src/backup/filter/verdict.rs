@@ -1,29 +1,29 @@
-//! Whether something belongs to a backup, and why not.
+//! Verdict of a filter, with the reason for a refusal.
 
 use std::fmt;
 
 use bowline_api::label;
 
-/// Whether something belongs to a backup.
+/// Verdict of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterVerdict {
-    /// It does.
+    /// The object belongs to the backup.
     Include,
-    /// It does not.
+    /// The object does not belong to the backup.
     Skip(SkipReason),
 }
 
 impl FilterVerdict {
-    /// Whether it belongs to the backup.
+    /// True if the object belongs to the backup.
     pub fn is_include(self) -> bool {
         self == Self::Include
     }
 }
 
-/// Why something does not belong to a backup.
+/// Reason why an object does not belong to a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// It has the label for that.
+    /// It has the exclude label.
     ExcludeLabel,
     /// Its namespace is excluded.
     NamespaceExcluded,
@@ -33,7 +33,7 @@ pub enum SkipReason {
     KindExcluded,
     /// Its kind is not among those that were selected.
     KindNotIncluded,
-    /// It is cluster-scoped, and the backup takes nothing that is.
+    /// It is cluster-scoped, and the backup excludes cluster-scoped resources.
     NoClusterResources,
     /// It is cluster-scoped, and the backup is of a part of the cluster only.
     PartOfCluster,
@@ -43,9 +43,9 @@ pub enum SkipReason {
     Request,
     /// It holds credentials of the server.
     Credentials,
-    /// It is a Namespace on its way in or out.
+    /// It is a Namespace that is not active.
     NamespaceNotActive,
-    /// Its labels were not asked for.
+    /// Its labels do not match the selector.
     NotSelected,
 }
 

@@ -1,4 +1,4 @@
-//! Hooks that a pod asks for itself.
+//! Hooks from the annotations of a pod.
 
 use bowline_api::annotation::hook as key;
 
@@ -34,8 +34,8 @@ pub(super) const LEGACY_PRE: Keys = Keys {
     timeout: key::OLD_TIMEOUT,
 };
 
-/// The hook that annotations ask for; none if there is no command. What cannot be read besides the command
-/// means the default, as to Velero (internal/hook/item_hook_handler.go), and is a warning.
+/// The hook of annotations; none if there is no command. Except for the command, a value that cannot be parsed means
+/// the default, as in Velero (internal/hook/item_hook_handler.go), and is a warning.
 pub(super) fn hook(
     annotations: &Annotations<'_>,
     keys: &Keys,
@@ -55,7 +55,7 @@ pub(super) fn hook(
     }))
 }
 
-/// What an annotation says; none, with a warning, if it cannot be read.
+/// The value of an annotation; none, with a warning, if it cannot be parsed.
 fn or_default<T>(
     read: Result<Option<T>, Error>,
     default: &str,

@@ -1,4 +1,4 @@
-//! Runs hooks, and those before the backup of a pod.
+//! Execution of hooks, and of the pre-hooks of a pod.
 
 use bowline_plugin::ResourceIdentifier;
 
@@ -8,18 +8,16 @@ use crate::hook;
 use crate::item::Object;
 use crate::report::Report;
 
-/// How the hooks before the backup of a pod ended.
+/// Outcome of the pre-hooks of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreOutcome {
-    /// Whether one was started, or may have been. Then the post-hooks must run, whatever else
-    /// happens.
+    /// True if a pre-hook was started, or may have been. Then the post-hooks must run, whatever else happens.
     pub started: bool,
-    /// Whether the pod may be backed up.
+    /// True if the pod may be backed up.
     pub may_be_stored: bool,
 }
 
-/// Runs the hooks before the backup of a pod, one after the other. The first that fails and means
-/// `Fail` is the last.
+/// Runs the pre-hooks of a pod, one after the other. The first failure with `Fail` ends the sequence.
 pub async fn run_pre(
     cluster: &dyn Cluster,
     pod: &Object,
@@ -33,7 +31,7 @@ pub async fn run_pre(
         let started_at = tally.now();
         let ended = run(cluster, &id, hook).await;
         tally.count(ended.is_err());
-        // A pod that is gone has nothing to thaw. In every other case we cannot be sure.
+        // A pod that is gone has nothing to thaw. In every other case the hook may have started.
         if !ended.as_ref().is_err_and(|failure| failure.pod_is_gone) {
             outcome.started = true;
             tally.freeze(&id, started_at);
@@ -54,11 +52,11 @@ pub async fn run_pre(
     outcome
 }
 
-/// Why a hook has failed.
+/// Failure of a hook.
 pub(super) struct Failure {
     pub(super) text: String,
     pod_is_gone: bool,
-    /// The API server or the node was not reached, so that nobody knows whether it was started.
+    /// True if the API server or the node was not reached, so that the hook may or may not have started.
     pub(super) is_unreached: bool,
 }
 
@@ -82,8 +80,8 @@ pub(super) async fn run(
     check_result(executed)
 }
 
-/// Writes into the log of the backup what a hook wrote, as Velero does (pkg/podexec). How much is kept of it,
-/// the cluster says.
+/// Writes the output of a hook into the log of the backup, as Velero does (pkg/podexec). The cluster client limits
+/// its length.
 fn log_output(pod: &ResourceIdentifier, hook: &Hook, output: &str) {
     let output = output.trim();
     if !output.is_empty() {

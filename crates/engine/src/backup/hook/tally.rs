@@ -1,4 +1,4 @@
-//! What is counted and measured of hooks.
+//! Counts of hooks, and freeze windows.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use bowline_store::file::FreezeWindow;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-/// Counts the hooks of a run, and measures for how long pods were quiesced.
+/// Counts the hooks of a run, and measures the freeze windows of pods.
 pub struct Tally {
     attempted: AtomicU64,
     failed: AtomicU64,
@@ -18,23 +18,23 @@ pub struct Tally {
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
 }
 
-/// For how long a pod was quiesced.
+/// Freeze window of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freeze {
-    /// When its first pre-hook was started.
+    /// Start of its first pre-hook.
     pub from: Timestamp,
-    /// When its last post-hook ended; none if none has run.
+    /// End of its last post-hook; none if none has run.
     pub until: Option<Timestamp>,
 }
 
 impl Freeze {
-    /// How long it was, if its end is known.
+    /// Length of the window, if its end is known.
     pub fn milliseconds(&self) -> Option<i64> {
         self.until.map(|until| until.as_millisecond() - self.from.as_millisecond())
     }
 }
 
-/// With the clock of the machine.
+/// A tally with the system clock.
 impl Default for Tally {
     fn default() -> Self {
         Self::new(Timestamp::now)
@@ -42,7 +42,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// With a clock.
+    /// A tally with a clock.
     pub fn new(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Self {
             attempted: AtomicU64::new(0),
@@ -53,28 +53,28 @@ impl Tally {
         }
     }
 
-    /// How many hooks were run, and how many of them failed.
+    /// Number of hooks that ran, and number of those that failed.
     pub fn counts(&self) -> (u64, u64) {
         (self.attempted.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
     }
 
-    /// Counts hooks that were run and counted elsewhere.
+    /// Adds hooks that were run and counted elsewhere.
     pub(in crate::backup) fn add_counts(&self, (attempted, failed): (u64, u64)) {
         self.attempted.fetch_add(attempted, Ordering::Relaxed);
         self.failed.fetch_add(failed, Ordering::Relaxed);
     }
 
-    /// For how long pods were quiesced, of those whose windows have ended.
+    /// Freeze windows that have ended.
     pub fn windows(&self) -> Vec<FreezeWindow> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes windows that were measured elsewhere.
+    /// Adds windows that were measured elsewhere.
     pub(in crate::backup) fn add_windows(&self, windows: Vec<FreezeWindow>) {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner).extend(windows);
     }
 
-    /// For how long a pod was quiesced, if it was. It is forgotten then.
+    /// Removes and returns the freeze window of a pod, if it has one.
     pub fn take_freeze(&self, pod: &ResourceIdentifier) -> Option<Freeze> {
         let freeze = self.lock().remove(pod);
         if let Some((freeze, milliseconds)) =
@@ -84,7 +84,7 @@ impl Tally {
                 namespace: pod.namespace.clone(),
                 pod: pod.name.clone(),
                 start_timestamp: Some(MicroTime(freeze.from)),
-                // A clock may have been set back meanwhile.
+                // The clock may have been set back meanwhile.
                 milliseconds: milliseconds.max(0),
                 ..FreezeWindow::default()
             }]);
@@ -101,12 +101,12 @@ impl Tally {
         self.failed.fetch_add(u64::from(has_failed), Ordering::Relaxed);
     }
 
-    /// A pre-hook of a pod was started at this time; the first one counts.
+    /// Records the start of a pre-hook of a pod; the first one counts.
     pub(super) fn freeze(&self, pod: &ResourceIdentifier, from: Timestamp) {
         self.lock().entry(pod.clone()).or_insert(Freeze { from, until: None });
     }
 
-    /// A post-hook of a pod has ended; the last one counts.
+    /// Records the end of a post-hook of a pod; the last one counts.
     pub(super) fn thaw(&self, pod: &ResourceIdentifier) {
         let now = self.now();
         if let Some(freeze) = self.lock().get_mut(pod) {

@@ -48,7 +48,7 @@ fn exec(command: &str) -> Value {
     json!({"exec": {"command": [command]}})
 }
 
-/// The commands of hooks, for short.
+/// The commands of hooks, in short form.
 fn commands(hooks: &[Hook]) -> Vec<String> {
     hooks.iter().map(|hook| hook.command.join(" ")).collect()
 }
@@ -119,7 +119,7 @@ fn all_problems_are_reported_at_once() {
                 {"exec": {"command": ["x"], "timeout": "-1s"}},
             ],
         },
-        // What is not for pods is checked all the same.
+        // An entry that does not apply to pods is still checked.
         {"name": "other", "includedResources": ["secrets"], "pre": [{"exec": {}}]},
     ]))
     .unwrap_err();
@@ -151,7 +151,7 @@ fn annotations_replace_the_hooks_of_the_backup_for_their_phase() {
         (json!({old: "old"}), "old", "z"),
         (json!({old: "old", pre: "own"}), "own", "z"),
         (json!({pre: ""}), "a", "z"),
-        // Without a command the others mean nothing.
+        // Without a command the others have no effect.
         (json!({"pre.hook.backup.velero.io/timeout": "nonsense"}), "a", "z"),
     ] {
         let plan = hooks.plan(&annotated(annotations.clone())).unwrap();
@@ -256,8 +256,8 @@ fn a_pod_without_containers_cannot_have_hooks() {
     assert!(Hooks::default().plan(&pod).unwrap().is_empty());
 }
 
-/// Runs the hooks of `spec` in a pod in which commands end as `script` says, and whether the pod
-/// is backed up.
+/// Result of running the hooks of `spec` in a pod in which commands end as `script` says, and whether the pod is
+/// backed up.
 struct HookRunResult {
     outcome: PreOutcome,
     commands: Vec<String>,
@@ -271,7 +271,7 @@ async fn run(spec: Value, script: Script) -> HookRunResult {
     let plan = hooks(json!([spec])).plan(&pod()).unwrap();
     let fake = Fake::usual().with_exec_script(script);
     let report = Report::default();
-    // Every look at the clock is a second later.
+    // Every reading of the clock is a second later.
     let clock = AtomicI64::new(100);
     let now = move || Timestamp::from_second(clock.fetch_add(1, Ordering::Relaxed)).unwrap();
     let tally = Tally::new(now);
@@ -444,7 +444,7 @@ async fn commands_are_never_logged_or_reported() {
     assert!(!format!("{:?}", ran.report).contains("secret"));
 }
 
-/// Keeps what is logged.
+/// Collects log lines.
 struct LogLines(Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for LogLines {
@@ -483,8 +483,8 @@ async fn hook_output_is_logged_even_on_success() {
     };
     let pre = json!([hook("good", "Fail"), hook("bad", "Continue")]);
     let spec = json!({"name": "x", "pre": pre, "post": [exec("thaw")]});
-    // A line that another test is just logging for the first time may be switched off for good by `tracing`, which
-    // no later subscriber changes. Once it was logged here, it is known to all that come.
+    // A line that another test logs for the first time at this moment may be disabled for good by `tracing`, which no
+    // later subscriber changes. Once it was logged here, all later subscribers know it.
     run(spec.clone(), script).await;
     let guard = tracing::subscriber::set_default(LogLines(Arc::clone(&lines)));
     run(spec, script).await;

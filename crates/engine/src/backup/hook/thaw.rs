@@ -1,8 +1,8 @@
-//! The hooks after the backup of pods, which let applications go on.
+//! Post-hooks of pods, which thaw applications.
 //!
-//! A pod stays frozen if its post-hook does not reach it, so such a hook is tried again: through the
-//! restart of an API server or of a kubelet. One that has run is never run again, however it ended.
-//! What a run cannot thaw is in its journal, for whoever comes next.
+//! A pod stays frozen if its post-hook does not reach it, so such a hook is retried: through the restart of an API
+//! server or of a kubelet. One that has run is never run again, however it ended. Pods that a run cannot thaw are in
+//! its journal, for the next process.
 
 #[cfg(test)]
 mod tests;
@@ -23,74 +23,73 @@ use crate::cluster::Cluster;
 use crate::item::Object;
 use crate::report::Report;
 
-/// For how long a pod is tried to be thawed that is not reached. An API server is back by then, or has
-/// handed over to another; reads wait as long for it. Nobody knows how long an application may stay
-/// frozen, so it is not given up sooner.
+/// Time to retry the thaw of a pod that is not reached. An API server is back by then, or another has replaced it;
+/// reads wait for it as long. The time an application may stay frozen is unknown, so the thaw is not given up sooner.
 const RETRY_WINDOW: Duration = Duration::from_mins(2);
-/// The pause before the second try; it doubles up to the longest.
+/// The pause before the second attempt; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How many pods of a block are tried at a time, when the first was not reached.
+/// Number of pods of a block thawed concurrently, when the first was not reached.
 pub const MAX_CONCURRENT_THAWS: usize = 16;
 
-/// What hooks are run with.
+/// Inputs for running hooks.
 #[derive(Clone, Copy)]
 pub struct HookContext<'a> {
-    /// Where the pods are.
+    /// The cluster of the pods.
     pub cluster: &'a dyn Cluster,
-    /// Where failures are told.
+    /// Report of failures.
     pub report: &'a Report,
-    /// Where hooks are counted.
+    /// Tally of hooks.
     pub tally: &'a Tally,
 }
 
-/// The post-hooks of a pod, and how far they are.
+/// The post-hooks of a pod, and their progress.
 pub struct Thaw<'a> {
     pod: &'a Object,
     hooks: &'a [Hook],
-    /// Those that are over, by their place.
+    /// Hooks that have ended, by index.
     ran: Vec<usize>,
-    /// Why the first of the others did not reach the pod, if it was tried.
+    /// Reason why the first of the others did not reach the pod, if it was attempted.
     unreached_reason: Option<String>,
 }
 
-/// A pod that may be frozen still.
+/// A pod that may still be frozen.
 #[derive(Clone, Debug)]
 pub struct Unthawed<'a> {
     /// The pod.
     pub pod: &'a Object,
-    /// The post-hooks that have run all the same, by their place.
+    /// Post-hooks that have run nevertheless, by index.
     pub ran: Vec<usize>,
 }
 
 impl<'a> Thaw<'a> {
-    /// All of them.
+    /// All post-hooks of a plan.
     pub fn new(pod: &'a Object, plan: &'a Plan) -> Self {
         Self { pod, hooks: &plan.post, ran: Vec::new(), unreached_reason: None }
     }
 
-    /// The same, without those that have run before.
+    /// Without the hooks that have run before.
     #[must_use]
     pub fn without(self, ran: &[usize]) -> Self {
         Self { ran: ran.to_vec(), ..self }
     }
 
-    /// The post-hooks that have run, by their place.
+    /// The post-hooks that have run, by index.
     pub fn ran(&self) -> &[usize] {
         &self.ran
     }
 
-    /// Those that are left, in order.
+    /// The remaining hooks, in order.
     fn pending(&self) -> Vec<(usize, &'a Hook)> {
         let hooks = self.hooks.iter().enumerate();
         hooks.filter(|(place, _)| !self.ran.contains(place)).collect()
     }
 
-    /// Runs them one after the other, as far as they reach the pod. None is left out because another has
-    /// failed: to let an application go on matters more. Returns what is left; none if the pod is thawed.
+    /// Runs the hooks one after the other, as far as they reach the pod. None is skipped because another has failed:
+    /// thawing the application matters more. Returns the rest; none if the pod is thawed.
     pub async fn run(self, context: HookContext<'_>) -> Option<Self> {
         let pod = self.pod;
-        // If it breaks off, the other pods are thawed all the same.
+        // A panic must not keep the other pods from being thawed.
         let ran = AssertUnwindSafe(self.run_unguarded(context)).catch_unwind().await;
         let remaining = ran.unwrap_or_else(|_| {
             context.report.error(&pod.id(), "its post-hooks broke off: a defect; see the log");
@@ -117,7 +116,7 @@ impl<'a> Thaw<'a> {
         None
     }
 
-    /// Tells that the pod may be frozen, and tries those that are left behind the one that did not reach it.
+    /// Reports that the pod may be frozen, and attempts the hooks after the one that did not reach it.
     pub async fn give_up(mut self, context: HookContext<'_>) -> Unthawed<'a> {
         let mut reason = self.unreached_reason.take();
         for (place, hook) in self.pending() {
@@ -140,9 +139,9 @@ impl<'a> Thaw<'a> {
     }
 }
 
-/// Thaws pods that were not reached, side by side, so that one on a node that is away keeps no other
-/// frozen. That goes on until the outage is too long, or the server is asked to end: then the next one
-/// thaws them. Returns those that may be frozen still.
+/// Thaws pods that were not reached, concurrently, so that one on an unavailable node keeps no other frozen. This
+/// continues until the outage is too long, or the server is asked to end: then the next server thaws them. Returns
+/// those that may still be frozen.
 pub async fn retry_thaw_all<'a>(
     context: HookContext<'_>,
     pods: Vec<Thaw<'a>>,
@@ -153,7 +152,7 @@ pub async fn retry_thaw_all<'a>(
     join_all(pods).await.into_iter().flatten().collect()
 }
 
-/// Thaws one of them. A try needs one of the places; waiting for the next does not.
+/// Thaws one of them. An attempt needs a permit; the pause before the next does not.
 pub async fn retry_thaw<'a>(
     context: HookContext<'_>,
     mut thaw: Thaw<'a>,
@@ -181,7 +180,7 @@ pub async fn retry_thaw<'a>(
     Some(thaw.give_up(context).await)
 }
 
-/// Counts a hook that has run, and tells if it failed.
+/// Counts a hook that has run, and reports a failure.
 fn record_hook_result(
     context: HookContext<'_>,
     pod: &Object,
@@ -198,7 +197,7 @@ fn record_hook_result(
     }
 }
 
-/// Counts a hook that did not reach its pod, and tells what to do. Its command is not told: it may hold a
+/// Counts a hook that did not reach its pod, and reports it with a hint. The report omits the command: it may hold a
 /// password.
 fn report_unreached(context: HookContext<'_>, pod: &Object, hook: &Hook, reason: &str) {
     context.tally.count(true);
@@ -217,7 +216,7 @@ fn report_unreached(context: HookContext<'_>, pod: &Object, hook: &Hook, reason:
     context.report.error(&pod.id(), text);
 }
 
-/// Tells for how long a pod was frozen.
+/// Logs the freeze window of a pod.
 fn log_freeze(tally: &Tally, pod: &Object) {
     let id = pod.id();
     let Some(freeze) = tally.take_freeze(&id) else { return };

@@ -1,4 +1,4 @@
-//! An item among the actions: shown to each in order, with what they add to it.
+//! Actions on an item: each is called in order, and may return additional items.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,28 +20,27 @@ use crate::item::{InvalidObject, Object, is_name};
 use crate::operation::{Kind, Operation};
 use crate::selection::Action;
 
-/// The pause before an item is shown again to a plugin that has died.
+/// The pause before an item is passed again to a plugin that has died.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// What became of an item among the actions.
+/// Outcome of the actions on an item.
 pub(super) enum ActionOutcome {
     Store(Object),
     Exclude,
     Failed,
 }
 
-/// An item that an action added to another.
+/// An additional item.
 pub(super) struct AdditionalItem {
     id: ResourceIdentifier,
     /// The item that it was added to.
     parent: Arc<ResourceIdentifier>,
     action: Name,
-    /// Whether the action insists on it, whatever the filters say.
+    /// True if the action insists on it, whatever the filters say.
     must_include: bool,
 }
 
-/// Shows an item to the actions that select it, in order. What they add goes to `added`, to be visited
-/// afterwards.
+/// Calls the actions that select an item, in order. Additional items go to `added`, to be visited afterwards.
 pub(super) async fn run_actions(
     context: &Context,
     mut object: Object,
@@ -88,7 +87,7 @@ pub(super) async fn run_actions(
                     return ActionOutcome::Failed;
                 }
             };
-        // It goes on, whatever becomes of the item.
+        // The operation continues, whatever happens to the item.
         if let Some(operation) = operation {
             sink.record_operation(
                 context,
@@ -96,7 +95,7 @@ pub(super) async fn run_actions(
             );
         }
         let mut must_include = false;
-        // Most actions return what they were given.
+        // Most actions return the item unchanged.
         if item.json() != object.item.json() {
             let marks = match split_marks(item) {
                 Ok(marks) => marks,
@@ -120,7 +119,7 @@ pub(super) async fn run_actions(
                 }
             };
         }
-        // What comes last is visited first.
+        // The last one is visited first.
         added.extend(additional_items.into_iter().rev().map(|id| {
             let (parent, action) = (Arc::clone(parent), action.name.clone());
             AdditionalItem { id, parent, action, must_include }
@@ -129,14 +128,14 @@ pub(super) async fn run_actions(
     ActionOutcome::Store(object)
 }
 
-/// Whether a plugin may have died of another item while it had this one. One that is still at it is
-/// not meant: it would only have to do the same twice.
+/// True if a plugin may have died of another item while it processed this one. A plugin that is still working is not
+/// meant: it would only do the same twice.
 fn is_retryable(error: &bowline_plugin::Error) -> bool {
     error.class() == Class::Transient && error.code() != Code::DeadlineExceeded
 }
 
-/// Shows an item to the action of a plugin that has died, for the second and last time. One item at a
-/// time, so that whichever kills the plugin kills it alone.
+/// Passes an item to the action of a plugin that has died, for the second and last time. One item at a time, so that
+/// an item that kills the plugin affects no other.
 async fn retry_execute(
     context: &Context,
     action: &Action<dyn BackupItemAction>,
@@ -164,8 +163,8 @@ async fn retry_execute(
     executed
 }
 
-/// Reads an item that an action added, and says how it came in. None if it is not to be visited: it was, or
-/// will be, or it is not there.
+/// Reads an additional item, and returns its origin. None if it is not to be visited: it was, or will be, or does not
+/// exist.
 pub(super) async fn read_additional(
     context: &Context,
     additional: &AdditionalItem,
@@ -180,7 +179,7 @@ pub(super) async fn read_additional(
         return None;
     };
     let id = &id;
-    // Without a name it would be a list.
+    // Without a name the request would be a list.
     if !is_name(&id.name) || (!id.namespace.is_empty() && !is_name(&id.namespace)) {
         let text = format!("the action {action} added {id}, {}", invalid_name_message(&id.name));
         sink.report(context).error(&**parent, text);
@@ -190,7 +189,7 @@ pub(super) async fn read_additional(
         return None;
     }
     if sink.defers(id) {
-        // It is an item of the block, and comes to it by itself.
+        // An item of the block is visited anyway.
         let member = sink.take_member(id)?;
         return Some((member, VisitContext { must_include, ..VisitContext::default() }));
     }
@@ -219,16 +218,16 @@ pub(super) async fn read_additional(
     }
 }
 
-/// What is wrong with an item that has no name, or none that an object can have.
+/// Error for an item without a name, or with an invalid one.
 pub(in crate::backup) fn invalid_name_message(name: &str) -> &'static str {
     if name.is_empty() { "an item without a name" } else { "a name that no object can have" }
 }
 
-/// An object without the mark by which actions insist on their additional items: whoever may write the
-/// object could put it there, and would get what filters leave out into the backup.
+/// An object without the annotation by which actions insist on their additional items: a user who may write the
+/// object could set it, and get items that filters exclude into the backup.
 fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
     let mark = annotation::MUST_INCLUDE_ON_BACKUP;
-    // Nearly no object has it, so that nearly none is read for it.
+    // Almost no object has it, so almost none is parsed for it.
     if memmem::find(object.item.json(), mark.as_bytes()).is_none() {
         return Ok(object);
     }
@@ -241,7 +240,7 @@ fn strip_must_include(object: Object) -> Result<Object, InvalidObject> {
     Object::new(&object.resource, Item::from_object(&value)?)
 }
 
-/// An item as an action returned it, without the marks by which actions speak to us.
+/// An item as an action returned it, without the annotations meant for the server.
 struct ActionMarks {
     item: Item,
     is_skipped: bool,
@@ -260,7 +259,7 @@ fn split_marks(item: Item) -> Result<ActionMarks, bowline_plugin::InvalidItem> {
         annotations: Option<BTreeMap<String, String>>,
     }
     let annotations = item.parse::<Envelope>()?.metadata.annotations.unwrap_or_default();
-    // Velero asks for the value of the one and only for the presence of the other.
+    // Velero checks the value of the one and only the presence of the other.
     let is_skipped = annotations.contains_key(annotation::SKIP_FROM_BACKUP);
     let wants = annotations.get(annotation::MUST_INCLUDE_ON_BACKUP);
     let wants_additional = wants.is_some_and(|value| value == "true");
@@ -276,7 +275,7 @@ fn split_marks(item: Item) -> Result<ActionMarks, bowline_plugin::InvalidItem> {
     Ok(ActionMarks { item, is_skipped, wants_additional })
 }
 
-/// Work that an action has begun behind the backup.
+/// An operation that an action has started.
 fn started_operation(
     context: &Context,
     action: &Action<dyn BackupItemAction>,

@@ -1,4 +1,4 @@
-//! Where stored items go, and what has come with them.
+//! Destination of stored items and of their results.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -17,46 +17,45 @@ use crate::journal::Intent;
 use crate::operation::Operation;
 use crate::report::Report;
 
-/// Where stored items go, and what has come with them.
+/// Destination of stored items and of their results.
 pub(in crate::backup) struct Sink<'a> {
     pub(super) destination: Destination<'a>,
-    /// The items of the same block that are still to be visited. They have been read, so the cluster
-    /// is not asked for them while an application is frozen.
+    /// The items of the same block that are still to be visited. They have been read, so the cluster is not asked for
+    /// them while an application is frozen.
     members: Mutex<HashMap<ResourceIdentifier, Object>>,
     deferred: Mutex<DeferredItems>,
 }
 
-/// Items that are visited when the applications are thawed, since what is to be stored of them is known
-/// only then.
+/// Items that are visited after the thaw, since what is to be stored of them is known only then.
 #[derive(Default)]
 struct DeferredItems {
     ids: HashSet<ResourceIdentifier>,
     waiting: Vec<(Object, VisitContext)>,
 }
 
-/// How they get there.
+/// Destination of stored items.
 pub(super) enum Destination<'a> {
     /// Into the archive at once.
     Archive(&'a Archive),
-    /// Aside, with all that comes of the block, until that is noted. An application must not wait
-    /// for an upload.
+    /// Aside, with all results of the block, until those are in the journal. An application must not wait for an
+    /// upload.
     Block(Box<JournaledBlock>),
-    /// Aside, to be put in the place of what is in the archive.
+    /// Aside, to replace items in the archive.
     Replacement(ReplacementItems),
 }
 
 impl<'a> Sink<'a> {
-    /// Into the archive at once.
+    /// Sink into the archive at once.
     pub(in crate::backup) fn archive(archive: &'a Archive) -> Self {
         Self::new(Destination::Archive(archive))
     }
 
-    /// Aside, until somebody asks for it.
+    /// Sink that collects a block.
     pub(in crate::backup) fn for_block(block: JournaledBlock) -> Self {
         Self::new(Destination::Block(Box::new(block)))
     }
 
-    /// Aside, to be put in the place of what is in the archive.
+    /// Sink that collects items to replace in the archive.
     pub(in crate::backup) fn for_replacement(fresh: ReplacementItems) -> Self {
         Self::new(Destination::Replacement(fresh))
     }
@@ -65,12 +64,12 @@ impl<'a> Sink<'a> {
         Self { destination, members: Mutex::default(), deferred: Mutex::default() }
     }
 
-    /// Whether items go into the archive at once.
+    /// True if items go into the archive at once.
     pub(super) fn is_archive(&self) -> bool {
         matches!(self.destination, Destination::Archive(_))
     }
 
-    /// What is to be put in the place of what is in the archive.
+    /// The items to replace in the archive.
     pub(in crate::backup) fn into_replacement(self) -> Option<ReplacementItems> {
         match self.destination {
             Destination::Replacement(fresh) => Some(fresh),
@@ -78,25 +77,24 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// The same, for the items of a block.
+    /// The sink, with the items of a block.
     #[must_use]
     pub(in crate::backup) fn with_members(self, block: Vec<Object>) -> Self {
         let members = block.into_iter().map(|object| (object.id(), object)).collect();
         Self { members: Mutex::new(members), ..self }
     }
 
-    /// The same, with some that are to be kept back.
+    /// The sink, with items to defer.
     #[must_use]
     pub(in crate::backup) fn deferring(self, ids: HashSet<ResourceIdentifier>) -> Self {
         Self { deferred: Mutex::new(DeferredItems { ids, waiting: Vec::new() }), ..self }
     }
 
-    /// Whether an item is kept back, or will be.
+    /// True if an item is deferred, or will be.
     pub(super) fn defers(&self, id: &ResourceIdentifier) -> bool {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
     }
 
-    /// Keeps an item back.
     pub(super) fn defer(&self, object: Object, visit_context: VisitContext) {
         let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         let id = object.id();
@@ -105,24 +103,24 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// What was kept back, which is not any more.
+    /// Removes and returns the deferred items.
     pub(super) fn take_deferred(&self) -> Vec<(Object, VisitContext)> {
         let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *deferred).waiting
     }
 
-    /// Adds an item that has been read, in case somebody wants it.
+    /// Adds an item that has been read, for later visits.
     pub(in crate::backup) fn add_member(&self, object: Object) {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         members.insert(object.id(), object);
     }
 
-    /// An item of the block, if it has not been taken yet.
+    /// Removes and returns an item of the block, if it is still there.
     pub(in crate::backup) fn take_member(&self, id: &ResourceIdentifier) -> Option<Object> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(id)
     }
 
-    /// What was put aside, if it was.
+    /// The collected block, if any.
     pub(in crate::backup) fn into_block(self) -> Option<JournaledBlock> {
         match self.destination {
             Destination::Archive(_) | Destination::Replacement(_) => None,
@@ -130,7 +128,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Where to tell what goes wrong.
+    /// The report for this destination.
     pub(in crate::backup) fn report<'b>(&'b self, context: &'b Context) -> &'b Report {
         match &self.destination {
             Destination::Archive(_) | Destination::Replacement(_) => &context.report,
@@ -138,7 +136,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Where hooks are counted.
+    /// The tally of hooks for this destination.
     pub(in crate::backup) fn tally<'b>(&'b self, context: &'b Context) -> &'b Tally {
         match &self.destination {
             Destination::Archive(_) | Destination::Replacement(_) => &context.hook_tally,
@@ -152,7 +150,7 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Notes what came of a volume that was to be snapshotted.
+    /// Records the outcome of a volume selected for a snapshot.
     pub(in crate::backup) fn record_snapshot(
         &self,
         context: &Context,
@@ -167,19 +165,19 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Whether pods are frozen until all of it is done.
+    /// True if pods are frozen until everything is done.
     pub(in crate::backup) fn freezes_pods(&self) -> bool {
         matches!(&self.destination, Destination::Block(block) if block.has_pods())
     }
 
-    /// Notes a snapshot that a plugin was asked for, that nobody waits for any more, and that may yet come.
+    /// Records a snapshot requested from a plugin that the run gave up on and that may still appear.
     pub(in crate::backup) fn record_in_flight(&self, intent: Intent) {
         if let Destination::Block(block) = &self.destination {
             block.record_in_flight(intent);
         }
     }
 
-    /// Notes an operation that was begun.
+    /// Records an operation that was started.
     pub(in crate::backup) fn record_operation(&self, context: &Context, operation: Operation) {
         match &self.destination {
             Destination::Archive(_) => context.record_operation(operation),

@@ -1,4 +1,4 @@
-//! Which volumes a policy is for. All of its conditions must hold.
+//! Conditions of a policy on volumes. All of them must match.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ struct CsiDocument {
     volume_attributes: Option<BTreeMap<String, String>>,
 }
 
-/// Conditions. An empty one holds for every volume.
+/// Conditions. An empty one matches every volume.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Conditions {
     capacity: Capacity,
@@ -50,7 +50,7 @@ pub(super) struct Conditions {
     pvc_access_modes: BTreeSet<String>,
 }
 
-/// From one number of bytes to another, both included. Zero is an open side, as in Velero.
+/// From one number of bytes to another, both included. Zero is an open bound, as in Velero.
 #[derive(Clone, Debug, PartialEq)]
 struct Capacity {
     text: String,
@@ -59,7 +59,7 @@ struct Capacity {
 }
 
 impl ConditionsDocument {
-    /// Reads what must be read to understand it. What nothing can fit is a warning.
+    /// Parses the conditions. One that nothing can match is a warning.
     pub(super) fn read(self, warnings: &mut Vec<String>) -> Result<Conditions, InvalidPolicies> {
         let volume_types = self.volume_types.unwrap_or_default();
         for unknown in volume_types.iter().filter(|name| !volume::is_type(name)) {
@@ -90,7 +90,7 @@ impl ConditionsDocument {
 }
 
 impl Conditions {
-    /// Refuses what can never hold.
+    /// Refuses conditions that can never match.
     pub(super) fn check(&self) -> Result<(), InvalidPolicies> {
         if self.capacity.to != 0 && self.capacity.to < self.capacity.from {
             return Err(InvalidPolicies::EmptyRange(self.capacity.text.clone()));
@@ -103,7 +103,7 @@ impl Conditions {
         }
     }
 
-    /// Whether all of them hold.
+    /// True if all of them match.
     pub(super) fn fit(&self, volume: &VolumeFacts) -> bool {
         self.capacity.has(volume.capacity)
             && is_among(&volume.storage_class, &self.storage_classes)
@@ -138,7 +138,7 @@ impl Capacity {
     }
 }
 
-/// Whether a value is one of those asked for, or none is asked for. No value is never among them.
+/// True if a value is one of the wanted ones, or none is wanted. An empty value never matches a wanted one.
 fn is_among(value: &str, wanted: &[String]) -> bool {
     wanted.is_empty() || (!value.is_empty() && wanted.iter().any(|one| one == value))
 }

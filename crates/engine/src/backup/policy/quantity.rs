@@ -1,20 +1,20 @@
-//! Amounts of bytes as Kubernetes writes them: `10Gi`, `1.5G`, `1e9`.
+//! Amounts of bytes in Kubernetes' notation: `10Gi`, `1.5G`, `1e9`.
 
-/// A text that is no amount of bytes.
+/// A text that is not an amount of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no quantity: expected a number with a unit or without, as in 10Gi")]
 pub struct InvalidQuantity(String);
 
-/// As many digits behind the point as can matter: less than a byte depends on the others.
+/// Number of fractional digits that can matter: the others change less than a byte.
 const DIGITS_BEHIND_POINT: usize = 18;
 
-/// What a unit does to a number.
+/// Factor of a unit.
 enum Scale {
     Up(u128),
     Down(u128),
 }
 
-/// The number of bytes, rounded up; the largest one there is if it does not fit.
+/// The number of bytes, rounded up; `u64::MAX` if it does not fit.
 pub(crate) fn bytes(text: &str) -> Result<u64, InvalidQuantity> {
     read(text).ok_or_else(|| InvalidQuantity(text.to_owned()))
 }

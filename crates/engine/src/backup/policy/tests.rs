@@ -10,7 +10,7 @@ fn parse(yaml: &str) -> Result<Policies, InvalidPolicies> {
     Policies::parse(&data(yaml))
 }
 
-/// Policies with one that skips what fits the conditions, which are YAML in one line.
+/// Policies with one that skips volumes that match the conditions, given as YAML in one line.
 fn skipping(conditions: &str) -> Policies {
     parse(&format!(
         "version: v1\nvolumePolicies:\n- conditions: {conditions}\n  action: {{type: skip}}\n"
@@ -53,7 +53,7 @@ fn every_condition_holds_or_does_not() {
     for (conditions, facts, expected) in [
         ("{}", VolumeFacts::default(), true),
         ("", VolumeFacts::default(), true),
-        // Capacity: both ends are included, an empty or zero end is open.
+        // Capacity: both bounds are included, an empty or zero bound is open.
         ("{capacity: '10Gi,100Gi'}", sized("10Gi"), true),
         ("{capacity: '10Gi,100Gi'}", sized("100Gi"), true),
         ("{capacity: ' 10Gi , 100Gi '}", sized("50Gi"), true),

@@ -1,4 +1,4 @@
-//! What is known of a volume.
+//! Facts about a volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,18 +42,18 @@ const TYPES: [&str; 30] = [
     "vsphereVolume",
 ];
 
-/// What a policy can ask about a volume. Empty is what is not known, or not there.
+/// Facts about a volume that a policy can test. Unknown or absent ones are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeFacts {
     /// Its size in bytes.
     pub capacity: u64,
-    /// The class that it was made by.
+    /// Its StorageClass.
     pub storage_class: String,
-    /// Where it is, if it is an NFS share.
+    /// Its NFS share, if it is one.
     pub nfs: Option<Nfs>,
-    /// Who serves it, if a CSI driver does.
+    /// Its CSI driver, if it has one.
     pub csi: Option<Csi>,
-    /// What it is: `csi`, `hostPath`.
+    /// Its type: `csi`, `hostPath`.
     pub volume_type: Option<&'static str>,
     /// The labels of its claim.
     pub pvc_labels: BTreeMap<String, String>,
@@ -61,25 +61,25 @@ pub struct VolumeFacts {
     pub pvc_phase: String,
     /// The mode of its claim: `Filesystem`, `Block`.
     pub pvc_volume_mode: String,
-    /// How its claim may be mounted.
+    /// The access modes of its claim.
     pub pvc_access_modes: BTreeSet<String>,
 }
 
-/// An NFS share. In a condition, what is empty fits everything.
+/// An NFS share. In a condition, an empty field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nfs {
     /// The server.
     pub server: String,
-    /// The folder there.
+    /// The path on the server.
     pub path: String,
 }
 
-/// A volume of a CSI driver. In a condition, what is empty fits everything.
+/// A volume of a CSI driver. In a condition, an empty field matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Csi {
     /// The driver.
     pub driver: String,
-    /// What the driver was told.
+    /// The volume attributes.
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -89,12 +89,12 @@ impl From<&NFSVolumeSource> for Nfs {
     }
 }
 
-/// Whether a volume can be of this type.
+/// True if a volume can be of this type.
 pub(super) fn is_type(name: &str) -> bool {
     TYPES.contains(&name)
 }
 
-/// The name of the first source that is there.
+/// The name of the first source that is set.
 macro_rules! volume_type {
     ($volume:expr, $($field:ident = $name:literal),+ $(,)?) => {{
         let volume = $volume;
@@ -103,7 +103,7 @@ macro_rules! volume_type {
 }
 
 impl VolumeFacts {
-    /// What a PersistentVolume and its claim, if it is bound, tell.
+    /// Facts from a PersistentVolume and its claim, if it is bound.
     pub fn of_persistent_volume(
         volume: &PersistentVolume,
         claim: Option<&PersistentVolumeClaim>,
@@ -115,7 +115,7 @@ impl VolumeFacts {
             attributes: csi.volume_attributes.clone().unwrap_or_default(),
         });
         let facts = Self {
-            // The API server does not admit what is no quantity.
+            // The API server does not admit an invalid quantity.
             capacity: capacity.and_then(|size| quantity::bytes(&size.0).ok()).unwrap_or_default(),
             storage_class: spec.storage_class_name.clone().unwrap_or_default(),
             nfs: spec.nfs.as_ref().map(Nfs::from),
@@ -150,9 +150,9 @@ impl VolumeFacts {
         facts.with_claim(claim)
     }
 
-    /// What a volume of a pod tells, and the claim behind it, if there is one.
+    /// Facts from a volume of a pod, and the claim behind it, if there is one.
     ///
-    /// Where the claim is bound, its PersistentVolume tells more.
+    /// Where the claim is bound, its PersistentVolume has more.
     pub fn of_pod_volume(volume: &Volume, claim: Option<&PersistentVolumeClaim>) -> Self {
         let csi = volume.csi.as_ref().map(|csi| Csi {
             driver: csi.driver.clone(),
@@ -197,7 +197,7 @@ impl VolumeFacts {
         facts.with_claim(claim)
     }
 
-    /// What a claim without a volume tells.
+    /// Facts from a claim without a volume.
     pub fn of_claim(claim: &PersistentVolumeClaim) -> Self {
         Self::default().with_claim(Some(claim))
     }

@@ -1,7 +1,7 @@
-//! The server's own credentials, which backups leave out.
+//! The server's own credentials, which backups exclude.
 //!
-//! Whoever can read a backup must not get the keys of its bucket, of the volume snapshots beside it and of the
-//! repositories: with them a reader of one backup reads, and deletes, all of them.
+//! A reader of a backup must not get the keys of its bucket, of the volume snapshots beside it and of the
+//! repositories: with them a reader of one backup can read, and delete, all of them.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::SecretKeySelector;
 
 use super::Facts;
 
-/// Secrets in the server's namespace that hold credentials, whether or not a location names them: what
-/// `install` makes, the password of Velero's repositories, and the one that docs/local-volume.md has.
+/// Secrets in the server's namespace that hold credentials, whether or not a location names them: the one that
+/// `install` creates, the password of Velero's repositories, and the one that docs/local-volume.md uses.
 const WELL_KNOWN: [&str; 3] = ["cloud-credentials", "velero-repo-credentials", "local-volume"];
 
-/// The names of Secrets in the server's namespace that a backup leaves out.
+/// Names of the Secrets in the server's namespace that a backup excludes.
 pub(super) fn excluded_secrets(
     backup: &Backup,
     facts: &Facts,
@@ -29,10 +29,10 @@ pub(super) fn excluded_secrets(
     };
     match &facts.storage_locations {
         Ok(locations) => locations.iter().for_each(|one| add(one.spec.credential.as_ref())),
-        // Otherwise keys of a bucket could be in the backup without a word.
+        // Otherwise the keys of a bucket could silently be in the backup.
         Err(error) => errors.push(format!("error listing backup storage locations: {error}")),
     }
-    // That these cannot be listed is an error already.
+    // A failure to list these is already reported as an error.
     for location in facts.snapshot_locations.iter().flatten() {
         add(location.spec.credential.as_ref());
     }
@@ -40,7 +40,7 @@ pub(super) fn excluded_secrets(
     names
 }
 
-/// Whether a Backup says that the server's credentials are to be in it.
+/// True if a Backup asks for the server's credentials to be included.
 fn includes_credentials(backup: &Backup, errors: &mut Vec<String>) -> bool {
     let key = annotation::INCLUDE_CREDENTIALS;
     let text = backup.metadata.annotations.as_ref().and_then(|all| all.get(key));

@@ -1,4 +1,4 @@
-//! What a request is made of besides the Backup.
+//! Inputs of a request besides the Backup.
 
 use std::collections::BTreeMap;
 
@@ -7,63 +7,63 @@ use bowline_api::{BackupStorageLocation, Duration, VolumeSnapshotLocation, label
 
 use crate::backup::filter::namespaces::Namespace;
 
-/// What came of looking for something.
+/// Result of a lookup.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Lookup<T> {
-    /// It is there.
+    /// The object exists.
     Found(T),
-    /// It is not there.
+    /// The object does not exist.
     #[default]
     Missing,
-    /// It is not known whether it is there, and why.
+    /// The lookup failed, with the reason.
     Failed(String),
 }
 
-/// What the server looked up for a Backup.
+/// Objects that the server looked up for a Backup.
 #[derive(Clone, Debug)]
 pub struct Facts {
     /// The location that [`storage_location_name`](super::storage_location_name) names.
     pub storage_location: Lookup<BackupStorageLocation>,
-    /// The name of the location that says that it is the default one.
+    /// The name of the location that is marked as the default.
     pub default_storage_location: Option<String>,
-    /// All BackupStorageLocations, or why they could not be listed.
+    /// All BackupStorageLocations, or the reason why they could not be listed.
     pub storage_locations: Result<Vec<BackupStorageLocation>, String>,
-    /// All VolumeSnapshotLocations, or why they could not be listed.
+    /// All VolumeSnapshotLocations, or the reason why they could not be listed.
     pub snapshot_locations: Result<Vec<VolumeSnapshotLocation>, String>,
-    /// All namespaces of the cluster, or why they could not be listed.
+    /// All namespaces of the cluster, or the reason why they could not be listed.
     pub namespaces: Result<Vec<Namespace>, String>,
-    /// The data of the ConfigMap that `spec.resourcePolicy` names. Not looked at if it names none.
+    /// The data of the ConfigMap that `spec.resourcePolicy` names. Not looked up if it names none.
     pub policy: Lookup<BTreeMap<String, String>>,
 }
 
-/// What the server is configured with. The defaults are Velero's.
+/// Configuration of the server. The defaults are Velero's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Defaults {
-    /// How long a backup is kept.
+    /// Time a backup is kept.
     pub ttl: Duration,
-    /// Where it goes, if no location says that it is the default one.
+    /// The storage location, if none is marked as the default.
     pub storage_location: String,
-    /// How long an operation of a plugin may take.
+    /// Time an operation of a plugin may take.
     pub item_operation_timeout: Duration,
-    /// How long a CSI snapshot may take to become ready.
+    /// Time a CSI snapshot may take to become ready.
     pub csi_snapshot_timeout: Duration,
-    /// How long anything else may take that is waited for.
+    /// Time to wait for anything else.
     pub resource_timeout: Duration,
-    /// Whether volumes of pods are copied file by file unless they opt out.
+    /// True if volumes of pods are backed up with `fs-backup` unless they opt out.
     pub volumes_to_fs_backup: bool,
-    /// Whether the data of snapshots is moved into the storage location.
+    /// True if the data of snapshots is moved to the storage location.
     pub snapshot_move_data: bool,
     /// The label whose value groups volumes that must be snapshotted together.
     pub volume_group_label_key: String,
     /// The VolumeSnapshotLocation to use for a provider that has several.
     pub snapshot_locations: BTreeMap<String, String>,
-    /// Whether snapshots are uploaded, where nothing else says so.
+    /// Upload of snapshots, where neither the Backup nor the location sets it.
     pub snapshot_type: SnapshotType,
     /// The version of the cluster.
     pub cluster_version: ClusterVersion,
 }
 
-/// The version of a cluster, as its API server tells it.
+/// The version of a cluster, as its API server reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterVersion {
     /// `v1.36.1`

@@ -1,4 +1,4 @@
-//! The lists of a spec, checked as Velero checks them.
+//! The lists of a spec, validated as Velero does.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use bowline_api::BackupSpec;
 use crate::backup::filter::{Kinds, Lists, ScopedLists};
 use crate::glob::{Glob, check_namespace};
 
-/// What Kubernetes allows for the name of a namespace.
+/// Kubernetes' limit on the name of a namespace.
 const LONGEST_NAMESPACE: usize = 63;
 
-/// Reads which kinds are asked for, in the way that the spec uses.
+/// Parses the filters on kinds, in the form that the spec uses.
 pub(super) fn kinds(spec: &BackupSpec, errors: &mut Vec<String>) -> Kinds {
     let new = [
         &spec.included_cluster_scoped_resources,
@@ -53,7 +53,7 @@ pub(super) fn kinds(spec: &BackupSpec, errors: &mut Vec<String>) -> Kinds {
     Kinds::New { spec, policy: ScopedLists::default() }
 }
 
-/// Reads which namespaces are asked for and which are not.
+/// Parses the included and excluded namespaces.
 pub(super) fn namespaces(spec: &BackupSpec, errors: &mut Vec<String>) -> (Vec<Glob>, Vec<Glob>) {
     let (included, excluded) = (&spec.included_namespaces, &spec.excluded_namespaces);
     let mut problems = contradictions(included, excluded);
@@ -65,7 +65,7 @@ pub(super) fn namespaces(spec: &BackupSpec, errors: &mut Vec<String>) -> (Vec<Gl
     (included, excluded)
 }
 
-/// Compiles a pair of lists, unless something is wrong with them.
+/// Compiles a pair of lists, unless they are invalid.
 fn lists(
     prefix: &str,
     (included, excluded): (&[String], &[String]),
@@ -102,7 +102,7 @@ fn contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
     problems
 }
 
-/// Of kinds of one scope all may be left out.
+/// All kinds of one scope may be excluded.
 fn scoped_contradictions(included: &[String], excluded: &[String]) -> Vec<String> {
     let mut problems = Vec::new();
     if has_star_among_others(included) {
@@ -138,9 +138,9 @@ fn sorted(list: &[String]) -> BTreeSet<&str> {
     list.iter().map(String::as_str).collect()
 }
 
-/// What keeps a text from being a namespace, or a pattern of namespaces.
+/// Reasons why a text is neither a namespace nor a pattern of namespaces.
 fn namespace_problems(name: &str) -> Vec<String> {
-    // An empty name is one that Velero lets pass: it stands for no namespace.
+    // Velero accepts an empty name: it stands for no namespace.
     if name.is_empty() {
         return Vec::new();
     }
@@ -148,7 +148,7 @@ fn namespace_problems(name: &str) -> Vec<String> {
         return vec![error.to_string()];
     }
     let mut problems = Vec::new();
-    // What stands for characters is as good as one.
+    // A wildcard counts as a valid character.
     let plain = name.replace(['*', '?', '[', ']'], "x");
     let is_inside = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
     if !plain.bytes().all(is_inside) || plain.starts_with('-') || plain.ends_with('-') {

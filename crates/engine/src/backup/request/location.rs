@@ -1,4 +1,4 @@
-//! Where a backup goes, and its snapshots.
+//! The storage location of a backup, and the locations of its snapshots.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,7 @@ use bowline_api::{
 
 use super::{Defaults, Facts, Lookup};
 
-/// The name of the location that a backup goes to: its own, else the one that says that it is the
-/// default, else the server's.
+/// The name of a backup's storage location: its own, else the one marked as the default, else the server's.
 pub fn storage_location_name<'a>(
     backup: &'a Backup,
     default_location: Option<&'a str>,
@@ -23,7 +22,7 @@ pub fn storage_location_name<'a>(
     }
 }
 
-/// Writes the location into spec and labels, and checks that it can be written to.
+/// Writes the location into spec and labels, and checks that it is writable.
 pub(super) fn choose_storage(
     backup: &mut Backup,
     facts: &Facts,
@@ -75,8 +74,8 @@ fn check_storage(name: &str, location: &BackupStorageLocation, errors: &mut Vec<
     }
 }
 
-/// Chooses one VolumeSnapshotLocation for each provider that has one, and writes them into the
-/// spec. Also without `snapshotVolumes`, since a volume policy may ask for a snapshot.
+/// Chooses one VolumeSnapshotLocation for each provider that has one, and writes them into the spec. Also without
+/// `snapshotVolumes`, since a volume policy may ask for a snapshot.
 pub(super) fn choose_snapshots(
     spec: &mut BackupSpec,
     facts: &Facts,
@@ -99,8 +98,7 @@ pub(super) fn choose_snapshots(
     }
 }
 
-/// The names of the locations: those that were asked for in that order, then one for each other
-/// provider.
+/// The names of the locations: the requested ones in their order, then one for each other provider.
 fn choose(
     requested: &[String],
     locations: &[VolumeSnapshotLocation],

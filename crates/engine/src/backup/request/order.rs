@@ -1,8 +1,8 @@
-//! Which objects come first.
+//! Order of objects in a backup.
 
 use std::collections::BTreeMap;
 
-/// Reads `orderedResources`: by the plural of a resource, names separated by commas.
+/// Parses `orderedResources`: by the plural of a resource, names separated by commas.
 pub(super) fn read(
     ordered: &BTreeMap<String, String>,
     errors: &mut Vec<String>,
@@ -37,8 +37,8 @@ fn is_plural(resource: &str) -> bool {
     !resource.is_empty() && resource.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
-/// Whether it can be the name of an object, with its namespace or without. Names of some kinds,
-/// such as ClusterRoles, may have almost anything in them.
+/// True if a text can be the name of an object, with or without its namespace. Names of some kinds, such as
+/// ClusterRoles, may contain almost anything.
 fn is_name(name: &str) -> bool {
     let is_part = |part: &str| !part.is_empty() && !part.contains(char::is_whitespace);
     match name.split_once('/') {

@@ -158,7 +158,7 @@ fn invalid_hooks_are_reported_with_all_other_problems() {
             {"name": "labels", "labelSelector": {
                 "matchExpressions": [{"key": "a", "operator": "Near"}],
             }},
-            // Whether there is such a resource is for the cluster to say.
+            // The existence of a resource is checked later, against the cluster.
             {"name": "good", "includedResources": ["po"], "pre": [{"exec": {"command": ["a"]}}]},
         ]},
     });

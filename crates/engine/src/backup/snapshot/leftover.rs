@@ -1,5 +1,4 @@
-//! Snapshots that nobody wants any more: of a backup that was cancelled, or of a block that is done
-//! again.
+//! Leftover snapshots: of a backup that was canceled, or of a block that is repeated.
 
 use bowline_plugin::{Name, ResourceIdentifier, SnapshotId, VolumeId};
 use bowline_store::file::Snapshot;
@@ -15,12 +14,12 @@ use crate::journal::{Intent, JournalEntry, Recovered, SnapshotIntent};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotters, volume_id};
 
-/// How many snapshots are deleted at a time.
+/// Number of snapshots deleted concurrently.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
-/// How long a plugin may take for one.
+/// Time a plugin may take for one snapshot.
 const PLUGIN_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Tells of a snapshot that may be there without a record.
+/// Warns about a snapshot that may exist without a record.
 pub(super) fn warn_leftover(
     report: &Report,
     id: &ResourceIdentifier,
@@ -35,7 +34,7 @@ pub(super) fn warn_leftover(
     report.warn(id, text);
 }
 
-/// Tells of all snapshots that were asked for when a server ended, of a run that does not go on.
+/// Warns about all snapshots that were requested when a server ended, of a run that is not resumed.
 pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &Recovered) {
     for intent in &recovered.in_flight {
         if let (Some(snapshot_intent), Ok(plugin)) = (&intent.snapshot, intent.plugin.parse()) {
@@ -44,8 +43,8 @@ pub(in crate::backup) fn warn_all_leftovers(report: &Report, recovered: &Recover
     }
 }
 
-/// Deletes snapshots of a backup that is not to be. Those that could not be deleted stay in the list,
-/// and are told.
+/// Deletes the snapshots of a backup that is discarded. Those that could not be deleted stay in the list and are
+/// reported.
 pub async fn discard(
     snapshotters: &dyn Snapshotters,
     snapshots: Vec<Snapshot>,
@@ -68,34 +67,34 @@ pub async fn discard(
 }
 
 async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<(), String> {
-    // One that was not taken.
+    // This snapshot was not taken.
     let Some(id) = SnapshotId::new(&snapshot.status.provider_snapshot_id) else { return Ok(()) };
     let opened = snapshotters.open(&snapshot.spec.location).await;
     let snapshotter = opened.map_err(|error| error.to_string())?;
     snapshotter::delete(&snapshotter, &id, PLUGIN_TIMEOUT).await
 }
 
-/// What became of a snapshot that was in flight.
+/// Outcome for a snapshot that was in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimOutcome {
-    /// It is deleted.
+    /// The snapshot is deleted.
     Deleted,
-    /// A backup has it: only the journal did not say so. It is kept.
+    /// A backup has the snapshot: only the journal did not say so. The snapshot is kept.
     Recorded,
-    /// Its plugin is of version 1, which cannot be asked for it.
+    /// The plugin is of version 1, which cannot be asked for the snapshot.
     Unsupported,
 }
 
-/// Sees to a snapshot that was asked for when the server ended, so that nobody knows what came of it, and
-/// notes that. If nothing can be learnt, that is told, and not noted: a process that is killed takes its warnings
-/// with it, and the next one must tell it again.
+/// Reclaims a snapshot that was requested when the server ended and whose outcome is unknown, and writes the result
+/// to the journal. If nothing can be determined, this is reported but not written: a process that is killed loses its
+/// warnings, and the next one must report it again.
 pub(in crate::backup) async fn reclaim_in_flight(context: &Context, intent: &Intent) {
     let Some(snapshot_intent) = &intent.snapshot else { return };
     let id: ResourceIdentifier = intent.item.clone().into();
     let request = &context.request;
     let labels = request.backup.metadata.labels.as_ref();
     let snapshotters = &*context.snapshots.port;
-    // The block is done again, and nothing of its first time is in any record.
+    // The block is repeated, and no record contains anything from its first attempt.
     let reclaimed = reclaim(snapshotters, request.name.as_str(), labels, intent, &[]).await;
     match &reclaimed {
         Ok(ReclaimOutcome::Deleted | ReclaimOutcome::Recorded) => {}
@@ -126,9 +125,9 @@ fn warn_intent(
     }
 }
 
-/// Deletes a snapshot that may have been taken though nobody has heard of it. A plugin of version 2 finds it
-/// by the tag of its request: asked for the same once more it answers with the same, which is deleted, unless it is
-/// among those that the files of the backup name: a journal that could not be written lacks what they have.
+/// Deletes a snapshot that may have been taken without a known answer. A plugin of version 2 finds it by the tag of
+/// its request: it answers a repeated request with the same snapshot. That snapshot is deleted, unless the files of
+/// the backup name it: a journal that could not be written lacks entries that the files have.
 pub async fn reclaim(
     snapshotters: &dyn Snapshotters,
     backup: &str,

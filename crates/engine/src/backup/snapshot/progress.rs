@@ -1,6 +1,6 @@
-//! The snapshots that plugins take, for whoever shows them while the items of a backup are still being collected.
+//! Snapshots that plugins take, for display while the items of a backup are still being collected.
 //!
-//! Writing to it costs no request and waits for nobody: it happens while applications are frozen.
+//! Recording costs no request and never blocks: it happens while applications are frozen.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,28 +12,28 @@ use crate::operation::{Kind, Operation};
 #[derive(Debug, Default)]
 pub struct SnapshotProgress {
     requested: AtomicUsize,
-    /// By volume, snapshot and kind, so that one that comes twice counts once.
+    /// By volume, snapshot and kind, so that a duplicate counts once.
     operations: Mutex<BTreeMap<(String, String, Kind), Operation>>,
 }
 
 impl SnapshotProgress {
-    /// How many snapshots plugins were asked for, or are being asked for.
+    /// Number of snapshots requested from plugins, including requests in progress.
     pub fn requested(&self) -> usize {
         self.requested.load(Ordering::Relaxed)
     }
 
-    /// The operations on snapshots that have an id, in the order of the volumes' names.
+    /// The operations on snapshots that have an ID, in the order of the volumes' names.
     pub fn operations(&self) -> Vec<Operation> {
         let operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.values().cloned().collect()
     }
 
-    /// A plugin is asked for a snapshot.
+    /// Counts a request for a snapshot.
     pub(in crate::backup) fn count_request(&self) {
         self.requested.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An operation has begun. Only those on snapshots are kept.
+    /// Records an operation that has started. Only those on snapshots are kept.
     pub(in crate::backup) fn record_operation(&self, operation: &Operation) {
         if !operation.kind.is_of_volume() {
             return;
@@ -41,7 +41,7 @@ impl SnapshotProgress {
         let (volume, snapshot) = (operation.item.name.clone(), operation.id.to_string());
         let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         if operations.insert((volume, snapshot, operation.kind), operation.clone()).is_none() {
-            // One of an earlier process was asked for by that one.
+            // The operations of an earlier process were also requested by it.
             self.requested.fetch_max(operations.len().div_ceil(2), Ordering::Relaxed);
         }
     }

@@ -1,14 +1,14 @@
-//! In which zone a volume is.
+//! Availability zone of a volume.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 
-/// What a volume is labelled with, the newer first.
+/// Zone labels of a volume, the newer first.
 const ZONE_LABELS: [&str; 2] =
     ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 
-/// What drivers call the zone among the nodes that a volume can be used from.
+/// Topology keys that drivers use for the zone in a volume's node affinity.
 const DRIVER_ZONE_KEYS: [&str; 4] = [
     "topology.ebs.csi.aws.com/zone",
     "topology.disk.csi.azure.com/zone",
@@ -16,12 +16,11 @@ const DRIVER_ZONE_KEYS: [&str; 4] = [
     "topology.manila.csi.openstack.org/zone",
 ];
 
-/// The one whose volumes are in several zones.
+/// The key of the driver whose volumes span several zones.
 const GKE_ZONE_KEY: &str = "topology.gke.io/zone";
 const ZONE_SEPARATOR: &str = "__";
 
-/// The zone of a volume: what its labels say, else what the nodes have in common that it can be used
-/// from. Empty if nothing says.
+/// The zone of a volume: from its labels, else from its node affinity. Empty if neither has one.
 pub(super) fn zone_of(volume: &PersistentVolume) -> String {
     let labels = volume.metadata.labels.as_ref();
     let labelled = ZONE_LABELS.iter().find_map(|key| labels.and_then(|labels| labels.get(*key)));
@@ -46,7 +45,7 @@ fn zone_of_nodes(volume: &PersistentVolume) -> String {
     regional.join(ZONE_SEPARATOR)
 }
 
-/// The tags of a snapshot: the labels of the backup, and which backup and volume it is of.
+/// The tags of a snapshot: the labels of the backup, and the names of backup and volume.
 pub(super) fn tags(
     labels: Option<&BTreeMap<String, String>>,
     backup: &str,

@@ -1,17 +1,17 @@
-//! Which method a volume is to be saved by, and what comes of it.
+//! Decision on the method for a volume, and its result.
 
 use super::VolumeOptions;
 use super::volume_facts::{Obstacle, PodVolume};
 use crate::backup::policy::{Method, VolumeFacts};
 
-/// A PersistentVolume to judge.
+/// A PersistentVolume to decide on.
 pub(super) struct Case<'a> {
     pub(super) facts: &'a VolumeFacts,
-    /// Whether the volume is in the backup, so that its facts are known.
+    /// True if the volume is in the backup, so that its facts are known.
     pub(super) has_volume: bool,
-    /// Whether its claim is in the backup.
+    /// True if its claim is in the backup.
     pub(super) has_claim: bool,
-    /// The volumes of pods that it is.
+    /// The volumes of pods that refer to it.
     pub(super) mounts: &'a [Mount<'a>],
 }
 
@@ -22,28 +22,28 @@ pub(super) struct Mount<'a> {
     pub(super) volume: &'a PodVolume,
 }
 
-/// What becomes of the data of a volume.
+/// Decision on the data of a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum VolumeDecision<'a> {
-    /// Nobody wants it saved.
+    /// The data is not wanted.
     Skipped(SkipCause),
-    /// It is to be snapshotted by a plugin.
+    /// A plugin is to snapshot the volume.
     Snapshot {
-        /// What is left if no plugin knows it.
+        /// Fallback if no plugin supports it.
         fallback: SnapshotFallback,
     },
-    /// It is to be saved by a method that this version does not have.
+    /// The volume needs a method that this version does not support.
     Unsupported(UnsupportedMethod<'a>),
-    /// It is to be saved, but nothing fits it.
+    /// The data is wanted, but no method fits the volume.
     NoMethod(NoMethod<'a>),
 }
 
-/// What is left for a volume that no plugin can snapshot.
+/// Fallback for a volume that no plugin can snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SnapshotFallback {
     /// A snapshot by its CSI driver.
     Csi { driver: String },
-    /// Nothing.
+    /// No fallback.
     Nothing { volume_type: Option<&'static str> },
 }
 
@@ -60,7 +60,7 @@ impl From<&SnapshotFallback> for VolumeDecision<'_> {
     }
 }
 
-/// Who does not want the data of a volume.
+/// Reason why the data of a volume is not wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SkipCause {
     PolicySkip,
@@ -68,7 +68,7 @@ pub(super) enum SkipCause {
     SnapshotsOff,
 }
 
-/// The method that this version does not have.
+/// A method that this version does not support.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UnsupportedMethod<'a> {
     FsBackup {
@@ -78,11 +78,11 @@ pub(super) enum UnsupportedMethod<'a> {
     CsiSnapshot {
         driver: String,
     },
-    /// What kind of snapshot it takes is not known, since the volume is not in the backup.
+    /// The kind of snapshot is unknown, since the volume is not in the backup.
     AnySnapshot,
 }
 
-/// Why files are to be copied.
+/// Reason for a file system backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum FsBackupCause {
     Policy,
@@ -90,20 +90,20 @@ pub(super) enum FsBackupCause {
     NotOptedOut,
 }
 
-/// Why no method fits a volume.
+/// Reason why no method fits a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoMethod<'a> {
     /// Nothing can snapshot it.
     NoSnapshotter { volume_type: Option<&'static str> },
-    /// Its files cannot be read through the pod that has it.
+    /// Its files cannot be read through the pod that mounts it.
     Unreachable { pod: &'a str, obstacle: Obstacle },
     /// It is a folder of a node.
     HostPath,
-    /// Its files are to be copied, but claims are not backed up.
+    /// It is selected for `fs-backup`, but claims are not backed up.
     NoClaims,
 }
 
-/// What becomes of the data of a PersistentVolume.
+/// Decides on the data of a PersistentVolume.
 pub(super) fn decide<'a>(case: &Case<'a>, options: &VolumeOptions<'_>) -> VolumeDecision<'a> {
     match method(case.facts, options) {
         Some(Method::Skip) => return VolumeDecision::Skipped(SkipCause::PolicySkip),
@@ -165,7 +165,7 @@ fn decide_snapshot<'a>(case: &Case<'a>, options: &VolumeOptions<'_>) -> VolumeDe
     }
 }
 
-/// Whether the files in a volume of a pod are to be copied that is no claim.
+/// Reason for a file system backup of a pod's volume that is not a claim, if any.
 pub(super) fn wants_copy(
     volume: &PodVolume,
     facts: &VolumeFacts,
@@ -178,7 +178,7 @@ pub(super) fn wants_copy(
     }
 }
 
-/// Whether the files in a volume of a pod are to be copied that is a claim of which nothing is known.
+/// Reason for a file system backup of a pod's volume that is a claim of which nothing is known, if any.
 pub(super) fn wants_copy_of_claim(
     volume: &PodVolume,
     options: &VolumeOptions<'_>,
@@ -186,12 +186,12 @@ pub(super) fn wants_copy_of_claim(
     opt_in_cause(volume, options).filter(|_| options.includes_claims && volume.obstacle.is_none())
 }
 
-/// What a policy says about a volume.
+/// The method that a policy sets for a volume.
 fn method(facts: &VolumeFacts, options: &VolumeOptions<'_>) -> Option<Method> {
     options.policies?.action_for(facts).map(|action| action.method)
 }
 
-/// Whether a pod wants a volume of it copied, where no policy says otherwise.
+/// Reason for a file system backup of a pod's volume where no policy decides.
 fn opt_in_cause(volume: &PodVolume, options: &VolumeOptions<'_>) -> Option<FsBackupCause> {
     if options.default_volumes_to_fs_backup {
         (!volume.is_opted_out).then_some(FsBackupCause::NotOptedOut)

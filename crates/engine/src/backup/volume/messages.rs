@@ -1,11 +1,11 @@
-//! What became of the data of volumes, in words.
+//! Messages about the data of volumes.
 
 use bowline_api::annotation::{BACKUP_VOLUMES, BACKUP_VOLUMES_EXCLUDES};
 
 use super::decide::{FsBackupCause, NoMethod, SkipCause, UnsupportedMethod, VolumeDecision};
 use super::volume_facts::{CopyProblem, Obstacle};
 
-/// Why a volume was not saved, as the volume info says it: the method, and the reason.
+/// Reason why a volume was not saved, for the volume info: the method, and the cause.
 pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
     let (approach, reason) = match decision {
         VolumeDecision::Skipped(SkipCause::PolicySkip) => {
@@ -37,7 +37,7 @@ pub(super) fn skipped_reason(decision: &VolumeDecision<'_>) -> String {
     format!("{approach}: {reason};")
 }
 
-/// A volume that was to be saved by a method that is lacking.
+/// A volume that needs a method that is not supported.
 pub(super) fn unsupported(volume: &str, lacking: &UnsupportedMethod<'_>) -> String {
     let prefix = format!("the data of its volume {volume} is not in the backup");
     let snapshots_off = "let a volume policy say `skip` for it, or set snapshotVolumes to false";
@@ -61,7 +61,7 @@ pub(super) fn unsupported(volume: &str, lacking: &UnsupportedMethod<'_>) -> Stri
     }
 }
 
-/// A volume that was to be snapshotted, and that nobody has seen to.
+/// A volume selected for a snapshot that was never requested.
 pub(super) fn never_requested(volume: &str) -> String {
     format!(
         "the data of its volume {volume} is not in the backup: no snapshot was asked for, which is a \
@@ -69,7 +69,7 @@ pub(super) fn never_requested(volume: &str) -> String {
     )
 }
 
-/// Volumes of a pod that were to be copied.
+/// Volumes of a pod selected for `fs-backup`.
 pub(super) fn unsupported_in_pod(volumes: &[&str], cause: FsBackupCause) -> String {
     let (volumes, them) = match volumes {
         [one] => (format!("volume {one} is"), "it"),
@@ -82,7 +82,7 @@ pub(super) fn unsupported_in_pod(volumes: &[&str], cause: FsBackupCause) -> Stri
     )
 }
 
-/// What to do about files that cannot be copied.
+/// Hint for files that cannot be copied.
 fn opt_out_hint(cause: FsBackupCause, them: &str, of_pod: &str) -> String {
     let policy = format!("let a volume policy say `skip` for {them}");
     match cause {
@@ -96,7 +96,7 @@ fn opt_out_hint(cause: FsBackupCause, them: &str, of_pod: &str) -> String {
     }
 }
 
-/// A volume that nothing fits.
+/// A volume that no method fits.
 pub(super) fn no_method(volume: &str, reason: &NoMethod<'_>) -> String {
     format!("the data of its volume {volume} is not in the backup: {}", no_method_reason(reason))
 }
@@ -120,7 +120,7 @@ fn no_method_reason(no_method: &NoMethod<'_>) -> String {
     }
 }
 
-/// A volume that a pod wants copied, and that can never be.
+/// A volume that a pod opts in to `fs-backup`, and that can never be copied.
 pub(super) fn uncopyable(volume: &str, problem: CopyProblem) -> String {
     let reason = match problem {
         CopyProblem::Missing => "which it does not have",

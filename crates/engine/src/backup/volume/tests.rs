@@ -94,7 +94,7 @@ fn policies(condition: &str, action: &str) -> Policies {
     Policies::parse(&BTreeMap::from([("policy".to_owned(), text)])).unwrap()
 }
 
-/// What a Backup wishes that says nothing.
+/// Options of an empty Backup spec.
 const DEFAULT_OPTIONS: VolumeOptions<'_> = VolumeOptions {
     snapshot_volumes: true,
     default_volumes_to_fs_backup: false,
@@ -106,13 +106,13 @@ const DEFAULT_OPTIONS: VolumeOptions<'_> = VolumeOptions {
 const DEFAULT_FS: VolumeOptions<'_> =
     VolumeOptions { default_volumes_to_fs_backup: true, ..DEFAULT_OPTIONS };
 
-/// What is said of a volume: the reason in its info, and what kind of message there is on what.
+/// Decision on a volume: the reason in its info, and the level and item of each message.
 fn decide_and_describe(
     objects: &[Value],
     options: &VolumeOptions<'_>,
 ) -> (Vec<String>, Vec<String>) {
     let volumes = record_all(objects);
-    // No plugin knows any of them.
+    // No plugin supports any of them.
     for volume in volumes.volumes_to_snapshot(options) {
         volumes.record_snapshot(&volume, SnapshotOutcome::Unmatched);
     }
@@ -216,7 +216,7 @@ fn a_policy_comes_before_everything_else() {
             assert_eq!(reasons, [reason], "{action}");
             assert_eq!(messages.len(), usize::from(is_error), "{action}: {messages:?}");
         }
-        // One that does not fit says nothing.
+        // A policy that does not match has no effect.
         let options = VolumeOptions { policies: Some(&policies), ..DEFAULT_OPTIONS };
         assert_eq!(decide_and_describe(&[nfs(), claim()], &options).0, [NO_SNAPSHOTTER]);
     }
@@ -296,7 +296,7 @@ fn files_that_cannot_be_read_through_a_pod_are_a_warning() {
         let text = format!("the data of its volume pv-1 is not in the backup: {reason}");
         assert_eq!(messages, [format!("warning {ON_CLAIM}: {text}")]);
 
-        // Another pod that has it is enough, wherever it comes.
+        // One other pod that mounts it is enough, wherever it comes in the order.
         let mut other = pod_with(|_| {});
         other["metadata"]["name"] = "other".into();
         let (reasons, messages) =
@@ -350,7 +350,7 @@ fn a_volume_of_its_own_in_a_pod_counts_only_if_it_is_to_be_copied() {
             }
         }
     }
-    // What a pod has for itself is not there when it does not run.
+    // A pod's own volumes do not exist while it does not run.
     let mut ended = pod(&opted_in("cache"), &own);
     ended["status"]["phase"] = "Succeeded".into();
     assert_eq!(decide_and_describe(&[ended], &DEFAULT_OPTIONS), (vec![], vec![]));

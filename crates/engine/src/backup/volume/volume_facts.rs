@@ -1,4 +1,4 @@
-//! What is kept of pods, claims and volumes: names and facts, no objects.
+//! Facts about pods, claims and volumes: names and properties, no objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::ClaimKey;
 use crate::backup::policy::VolumeFacts;
 use crate::item::Object;
 
-/// What the token of a ServiceAccount was mounted as, once.
+/// Name prefix of the volume that once held a ServiceAccount's token.
 const TOKEN_VOLUME_PREFIX: &str = "default-token";
 
 /// A pod with volumes that can hold data.
@@ -20,7 +20,7 @@ pub(crate) struct PodFacts {
     pub(super) namespace: Box<str>,
     pub(super) name: Box<str>,
     pub(super) volumes: Vec<PodVolume>,
-    /// Volumes that it wants copied, and why that can never be.
+    /// Volumes that it opts in to `fs-backup`, and the reason why they can never be copied.
     pub(super) uncopyable: Vec<(Box<str>, CopyProblem)>,
 }
 
@@ -29,24 +29,24 @@ pub(crate) struct PodFacts {
 pub(super) struct PodVolume {
     pub(super) name: Box<str>,
     pub(super) source: Source,
-    /// Whether the pod names it among those to copy file by file.
+    /// True if the pod opts the volume in to `fs-backup`.
     pub(super) is_opted_in: bool,
-    /// Whether the pod names it among those not to copy.
+    /// True if the pod opts the volume out of `fs-backup`.
     pub(super) is_opted_out: bool,
-    /// Why its files cannot be read through this pod, if they cannot.
+    /// Reason why its files cannot be read through this pod, if any.
     pub(super) obstacle: Option<Obstacle>,
 }
 
-/// What a volume of a pod is.
+/// Source of a pod's volume.
 #[derive(Debug)]
 pub(super) enum Source {
     /// A claim.
     Claim(Box<str>),
-    /// Something of the pod's own.
+    /// A volume of the pod's own.
     Inline(Arc<VolumeFacts>),
 }
 
-/// Why the files of a volume cannot be read through a pod.
+/// Reason why the files of a volume cannot be read through a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
     NotRunning,
@@ -54,14 +54,14 @@ pub(super) enum Obstacle {
     BlockDevice,
 }
 
-/// Why a volume that a pod names cannot be copied.
+/// Reason why a volume that a pod names cannot be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyProblem {
     Missing,
     HostPath,
 }
 
-/// What is kept of a claim.
+/// Facts about a claim.
 #[derive(Debug)]
 pub(super) struct ClaimFacts {
     /// The volume that it is bound to.
@@ -69,10 +69,10 @@ pub(super) struct ClaimFacts {
     pub(super) facts: VolumeFacts,
 }
 
-/// What is kept of a PersistentVolume.
+/// Facts about a PersistentVolume.
 #[derive(Debug)]
 pub(super) struct PersistentVolumeFacts {
-    /// The claim that it belongs to, or once did.
+    /// The claim that it is or was bound to.
     pub(super) claim: Option<ClaimKey>,
     is_bound: bool,
     pub(super) reclaim_policy: Box<str>,
@@ -80,7 +80,7 @@ pub(super) struct PersistentVolumeFacts {
     facts: VolumeFacts,
 }
 
-/// What is read of a pod.
+/// Fields read of a pod.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct PodObject {
@@ -168,7 +168,7 @@ impl PodFacts {
             };
             let source = match claim_of(volume, &object.name) {
                 Some(claim) => Source::Claim(claim),
-                // What a pod has for itself does not outlive it, and is not there before it.
+                // A pod's own volume does not outlive it, and does not exist before it.
                 None if obstacle.is_some() => continue,
                 None => Source::Inline(share(VolumeFacts::of_pod_volume(volume, None))),
             };
@@ -184,7 +184,7 @@ impl PodFacts {
         Self { namespace, name, volumes, uncopyable }
     }
 
-    /// Reads a pod that is not part of the run.
+    /// Parses a pod that is not part of the run.
     pub(crate) fn read(object: &Object) -> serde_json::Result<Self> {
         Ok(Self::new(object, read_pod(object)?, Arc::new))
     }
@@ -194,14 +194,13 @@ impl PodFacts {
         &self.name
     }
 
-    /// Whether there is nothing to say about it.
+    /// True if there is nothing to record about it.
     pub(super) fn is_empty(&self) -> bool {
         self.volumes.is_empty() && self.uncopyable.is_empty()
     }
 }
 
-/// Whether there is more in a volume than other objects, or the files of a node. Those are never
-/// copied.
+/// True if a volume holds more than other objects, or the files of a node. Those are never copied.
 fn can_hold_data(volume: &Volume) -> bool {
     volume.host_path.is_none()
         && volume.secret.is_none()
@@ -211,7 +210,7 @@ fn can_hold_data(volume: &Volume) -> bool {
         && !volume.name.starts_with(TOKEN_VOLUME_PREFIX)
 }
 
-/// The claim that a volume is, its own or one that Kubernetes makes for the pod.
+/// The claim of a volume: its own or one that Kubernetes creates for the pod.
 fn claim_of(volume: &Volume, pod: &str) -> Option<Box<str>> {
     let given = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
     let generated = || volume.ephemeral.as_ref().map(|_| format!("{pod}-{}", volume.name));
@@ -245,13 +244,13 @@ impl PersistentVolumeFacts {
         })
     }
 
-    /// The claim that it belongs to now. A volume that was released keeps the name of its claim,
-    /// and there may be another claim of that name.
+    /// The claim that it is bound to now. A released volume keeps the name of its claim, and there may be another
+    /// claim of that name.
     pub(super) fn bound_to(&self) -> Option<&ClaimKey> {
         self.claim.as_ref().filter(|_| self.is_bound)
     }
 
-    /// What a policy can ask about it, given its claim.
+    /// Facts that a policy can test, given its claim.
     pub(super) fn facts_with(&self, claim: Option<&ClaimFacts>) -> VolumeFacts {
         let of_volume = self.facts.clone();
         let Some(ClaimFacts { facts: of_claim, .. }) = claim else { return of_volume };

@@ -1,7 +1,8 @@
-//! What the API server serves.
+//! Discovery of the resources that the API server serves.
 //!
-//! In: its aggregated discovery, or from older ones an answer for each group version. Out: one list, and
-//! what did not answer. A group whose own API server is away must not hide the others.
+//! Input: aggregated discovery, or from older API servers one answer per group version. Output: one
+//! list, and the groups that did not answer. A group whose own API server is unavailable must not
+//! hide the others.
 
 use kube::core::discovery::v2::{APIGroupDiscovery, APIGroupDiscoveryList};
 
@@ -11,7 +12,7 @@ use super::{ApiServer, with_timeout};
 use crate::resource::{GroupResource, Resource};
 
 impl ApiServer {
-    /// Asks once what there is.
+    /// One attempt at discovery.
     pub(super) async fn discover_once(&self) -> Result<Discovery, FailedAttempt> {
         let core: APIGroupDiscoveryList =
             with_timeout(self.client.list_core_api_versions_aggregated()).await?;
@@ -26,7 +27,7 @@ impl ApiServer {
         Ok(discovery)
     }
 
-    /// Discovery by one request for each group version, for API servers before Kubernetes 1.27.
+    /// Discovery by one request per group version, for API servers before Kubernetes 1.27.
     async fn discover_one_by_one(&self) -> Result<Discovery, FailedAttempt> {
         let mut discovery = Discovery::default();
         let core = with_timeout(self.client.list_core_api_versions()).await?;
@@ -37,7 +38,7 @@ impl ApiServer {
             let preferred = group.preferred_version.map(|preferred| preferred.version);
             let mut versions: Vec<String> =
                 group.versions.into_iter().map(|version| version.version).collect();
-            // A stable sort: the preferred one first, the others as they are.
+            // Stable sort: the preferred version first, the others in their order.
             versions.sort_by_key(|version| Some(version) != preferred.as_ref());
             group_versions
                 .extend(versions.into_iter().map(|version| (group.name.clone(), version)));
@@ -61,7 +62,7 @@ impl ApiServer {
                         verbs: found.verbs,
                     }));
                 }
-                // The API server itself is gone, not one of those behind it.
+                // The API server itself is unreachable, not one of those behind it.
                 Err(error @ Error::Unreachable(_)) => return Err(error.into()),
                 Err(error) => discovery.failed.push(format!("{group}/{version}: {error}")),
             }

@@ -1,18 +1,19 @@
-//! How a command in a container ended, from what the API server says of it.
+//! Outcome of a command in a container, from the status that the API server sends.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use super::super::{Error, Result};
 
-/// What an API server says that could not call the kubelet. Since 1.30 it opens the stream to us before it
-/// calls, so that this comes where the end of a command is told, as any other internal error. What the
-/// kubelet itself has refused reads otherwise.
+/// Messages of an API server that could not call the kubelet. Since 1.30 the API server opens the
+/// stream to the client before it calls, so this message arrives in place of the command's exit
+/// status, like any other internal error. Refusals by the kubelet itself have other texts.
 const KUBELET_NOT_REACHED: [&str; 2] = ["error sending request: ", "error dialing backend: "];
 
-/// Where a command begins in the address of a kubelet.
+/// Start of the command in the URL of a kubelet.
 const COMMAND_PARAMETER: &str = "?command=";
 
-/// Why a command failed; none if it did not. An error means that it was not started.
+/// Reason of a command's failure; `None` for success. An error means that the command was not
+/// started.
 pub(super) fn failure(status: Option<Status>) -> Result<Option<String>> {
     let Some(status) = status else {
         return Ok(Some("the connection to the container ended before the command".to_owned()));
@@ -31,7 +32,7 @@ pub(super) fn failure(status: Option<Status>) -> Result<Option<String>> {
     }
 }
 
-/// An error that does not tell the command.
+/// Error without the command.
 pub(super) fn redact_command(error: Error) -> Error {
     match error {
         Error::Refused { code, reason, message } => {
@@ -42,13 +43,13 @@ pub(super) fn redact_command(error: Error) -> Error {
     }
 }
 
-/// A message without the command in it: API servers name the address that they called, with all that was
-/// in it, and a command may hold a password.
+/// Message without the command: API servers quote the URL that they called, with all its
+/// parameters, and a command may contain a password.
 fn strip_command(message: &str) -> String {
     let mut parts = message.split(COMMAND_PARAMETER);
     let mut redacted = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        // What is in an address is escaped, so that it ends here at the latest.
+        // Parameters of a URL are escaped, so the command ends here at the latest.
         let end = part.find(|c: char| c == '"' || c.is_whitespace()).unwrap_or(part.len());
         redacted.push_str(&part[end..]);
     }

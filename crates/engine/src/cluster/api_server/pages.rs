@@ -1,7 +1,8 @@
 //! Lists, page by page and object by object.
 //!
-//! A list can be longer than memory, and its reader slower than the API server: so no more is read than is
-//! asked for, and a page that breaks off is read again from its beginning, without those before it.
+//! A list can be larger than memory, and its reader slower than the API server: so only requested
+//! data is read, and a page that breaks off is read again from its beginning, without the previous
+//! pages.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use super::{ApiServer, next_bytes, path_of, segment};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// What is listed.
+/// Source of a list.
 pub(super) struct ListSource {
     pub(super) server: ApiServer,
     pub(super) resource: Arc<Resource>,
@@ -42,15 +43,15 @@ pub(super) fn list(source: ListSource, announce: Announce) -> BoxStream<'static,
     .boxed()
 }
 
-/// A list in the middle of its pages.
+/// List in progress.
 struct Pages {
     source: ListSource,
     page: Option<Page>,
-    /// The token of the page that is read, or that comes next; none when the last one is through.
+    /// Token of the current or next page; `None` after the last page.
     next: Option<String>,
-    /// How many objects this try has read of the page of that token.
+    /// Number of objects that this attempt has read of the page with that token.
     read: usize,
-    /// The most that any try has.
+    /// Maximum over all attempts.
     max_read: usize,
     retry_budget: RetryBudget,
     announce: Announce,
@@ -78,7 +79,7 @@ impl Pages {
                     if self.read == 0
                         && let Some(after) = page.splitter.remaining()
                     {
-                        // A page with others after it is full.
+                        // A page that is followed by others is full.
                         let page_size = u64::from(self.source.server.page_size);
                         (self.announce)(after.saturating_add(page_size));
                     }
@@ -121,7 +122,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Makes ready for another try after a page failed, or gives up.
+    /// Prepares another attempt after a page failed, or gives up.
     async fn recover(&mut self, failed: FailedAttempt) -> Result<()> {
         let resource = &self.source.resource.id;
         if let Error::Expired { next: Some(token) } = &failed.error {

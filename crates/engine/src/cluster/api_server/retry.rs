@@ -1,7 +1,7 @@
-//! Whether something that failed is asked for again, when, and for how long.
+//! Retries of failed requests: if, when, and for how long.
 //!
-//! An API server that restarts must not fail a backup, and one that is overloaded must not be asked without
-//! end. So refusals are counted, absence is timed, and progress forgives both.
+//! An API server that restarts must not fail a backup, and an overloaded one must not be asked
+//! without end. So refusals are counted, unavailability is timed, and progress resets both.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use tokio::time::Instant;
 
 use super::super::{Error, Result};
 
-/// How often something is asked for that the API server refuses for the moment, unless there is
-/// progress between the tries.
+/// Maximum number of attempts that the API server refuses for the moment, without progress in
+/// between.
 pub(super) const MAX_REFUSALS: u32 = 5;
-/// For how long it is asked for while the API server is not there, counted from the first failure
-/// since there was progress. A restart takes less.
+/// Maximum time of retries while the API server is unreachable, counted from the first failure
+/// since the last progress. A restart takes less.
 pub(super) const MAX_OUTAGE: Duration = Duration::from_mins(2);
-/// The pause before the second try; it doubles.
+/// Pause before the second attempt; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause, also where the API server asks for a longer one.
+/// Maximum pause, also if the API server requests a longer one.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A try that failed.
+/// Failed attempt.
 pub(super) struct FailedAttempt {
     pub(super) error: Error,
     pub(super) retry_hint: RetryHint,
 }
 
-/// Why another try may end better.
+/// Chance of a retry.
 pub(super) enum RetryHint {
-    /// It will not.
+    /// A retry cannot succeed.
     Never,
     /// The API server will be back.
     WhenReachable,
-    /// It said "not now", and perhaps for how long.
+    /// The API server refused for the moment, possibly with a time.
     After(Option<Duration>),
 }
 
@@ -43,7 +43,7 @@ impl From<Error> for FailedAttempt {
         let retry_hint = match &error {
             Error::Refused { code: 429 | 500 | 502 | 503 | 504, .. } => RetryHint::After(None),
             Error::Unreachable(_) | Error::Timeout(_) => RetryHint::WhenReachable,
-            // There is nothing to wait for, but this must not go on for ever.
+            // There is nothing to wait for, but this must not repeat without end.
             Error::Expired { next: Some(_) } => RetryHint::After(Some(Duration::ZERO)),
             Error::Refused { .. }
             | Error::Expired { next: None }
@@ -55,12 +55,12 @@ impl From<Error> for FailedAttempt {
     }
 }
 
-/// How long something is tried again.
+/// Remaining retries.
 pub(super) struct RetryBudget {
     max_outage: Duration,
     failures: u32,
     refusals: u32,
-    /// When the API server was first found to be away.
+    /// First time that the API server was unreachable.
     unreachable_since: Option<Instant>,
 }
 
@@ -69,12 +69,12 @@ impl RetryBudget {
         Self { max_outage, failures: 0, refusals: 0, unreachable_since: None }
     }
 
-    /// There was progress.
+    /// Resets the budget after progress.
     pub(super) fn reset(&mut self) {
         *self = Self::new(self.max_outage);
     }
 
-    /// Waits until the next try, or gives up.
+    /// Waits until the next attempt, or gives up.
     pub(super) async fn wait_or_give_up(&mut self, failed: FailedAttempt) -> Result<()> {
         let FailedAttempt { error, retry_hint } = failed;
         let doubled = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.failures));
@@ -102,8 +102,8 @@ impl RetryBudget {
     }
 }
 
-/// For how long the API server asks to be left alone. The time of day that it may say instead is not
-/// understood; Kubernetes says seconds.
+/// Pause that the API server requests. An HTTP date instead of seconds is not supported; Kubernetes
+/// sends seconds.
 pub(super) fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let seconds = response.headers().get(http::header::RETRY_AFTER)?.to_str().ok()?;
     seconds.trim().parse().ok().map(Duration::from_secs)

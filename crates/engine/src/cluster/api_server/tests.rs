@@ -1,4 +1,4 @@
-//! An API server that is away, busy, or broken off in the middle.
+//! Tests with an API server that is unreachable, busy, or cut off in the middle of an answer.
 
 use std::future::{Ready, ready};
 use std::sync::Mutex;
@@ -13,16 +13,16 @@ use super::*;
 use crate::cluster::fake::usual_resources;
 use crate::resource::Resources;
 
-/// What one request is answered with.
+/// Answer to one request.
 #[derive(Clone)]
 enum ScriptedAnswer {
-    /// Nobody listens.
+    /// Connection refused.
     Refused,
-    /// A status, seconds to wait, and the body.
+    /// Status, seconds to wait, and body.
     Responds(u16, Option<&'static str>, String),
 }
 
-/// Answers the n-th request as it is told to, and notes when it came.
+/// Answers the n-th request as scripted, and records its time.
 #[derive(Clone)]
 struct ScriptedServer {
     answer: Arc<dyn Fn(usize) -> ScriptedAnswer + Send + Sync>,
@@ -38,7 +38,7 @@ impl ScriptedServer {
         ApiServer::new(kube::Client::new(self.clone(), "default"), 500)
     }
 
-    /// The seconds between the first request and the last, and how many there were.
+    /// Seconds between the first and the last request, and the number of requests.
     fn elapsed_and_count(&self) -> (u64, usize) {
         let requests = self.requests.lock().unwrap();
         let lasted = requests.last().unwrap().duration_since(requests[0]);
@@ -71,7 +71,7 @@ impl tower_service::Service<Request<Body>> for ScriptedServer {
     }
 }
 
-/// A page of config maps.
+/// Page of ConfigMaps.
 fn page(count: usize) -> String {
     let items: Vec<Value> = (0..count)
         .map(|n| json!({"metadata": {"name": format!("m{n}"), "namespace": "a"}}))
@@ -79,7 +79,7 @@ fn page(count: usize) -> String {
     json!({"kind": "ConfigMapList", "metadata": {}, "items": items}).to_string()
 }
 
-/// The beginning of a page, with so many whole objects.
+/// Truncated page, with this many whole objects.
 fn cut(count: usize) -> String {
     let whole = page(count + 1);
     let at = whole.find(&format!("\"m{count}\"")).unwrap();
@@ -160,7 +160,7 @@ async fn truncated_page_is_requested_again() {
 
 #[tokio::test(start_paused = true)]
 async fn list_that_makes_progress_is_not_given_up() {
-    // Between two pages that get one object further, it refuses as often as it may.
+    // Between two attempts that get one object further, the maximum number of refusals.
     let round = usize::try_from(MAX_REFUSALS).unwrap();
     let stage = ScriptedServer::new(move |n| match (n / round, n % round) {
         (20, _) => ScriptedAnswer::Responds(200, None, page(21)),
@@ -168,7 +168,7 @@ async fn list_that_makes_progress_is_not_given_up() {
         _ => ScriptedAnswer::Responds(500, None, String::new()),
     });
     assert_eq!(list(&stage).await.unwrap().last().unwrap(), "m20");
-    // Without getting further it is.
+    // Without progress the page is given up.
     let stage = ScriptedServer::new(move |n| match n % 2 {
         0 => ScriptedAnswer::Responds(200, None, cut(5)),
         _ => ScriptedAnswer::Responds(500, None, String::new()),

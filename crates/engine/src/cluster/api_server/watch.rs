@@ -1,8 +1,8 @@
-//! Watches: one long answer, a line for each change.
+//! Watches: one long response, with a line for each change.
 //!
-//! A watch is opened without a version, so that it begins with all objects that are there: whoever
-//! follows it needs no list before, and after a break nothing but to begin anew. That costs little for
-//! the few objects that a selector fits, which is what it is for.
+//! A watch is opened without a resource version, so that it starts with all existing objects: its
+//! reader needs no list before, and after a break it only has to be opened again. That is cheap for
+//! the few objects that a selector matches, which is the intended use.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ use super::{
 };
 use crate::item::Object;
 
-/// After how many seconds the API server ends a watch.
+/// Seconds after which the API server ends a watch.
 const WATCH_TIMEOUT_SECONDS: u32 = 240;
-/// How long there may be no byte. The API server says that it is there about once a minute.
+/// Maximum time without a byte. The API server sends a bookmark about once a minute.
 const READ_TIMEOUT: Duration = Duration::from_mins(3);
-/// How long a watch is open at least before the next.
+/// Minimum time between the openings of two watches.
 const MIN_WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Follows objects.
+/// Watches objects.
 pub(super) fn watch(source: ListSource) -> BoxStream<'static, Result<WatchEvent>> {
     let retry_budget = RetryBudget::new(source.server.max_outage);
     let stream_state = WatchStream { source, open: None, opened_at: None, retry_budget };
@@ -49,18 +49,18 @@ pub(super) fn watch(source: ListSource) -> BoxStream<'static, Result<WatchEvent>
 struct WatchStream {
     source: ListSource,
     open: Option<OpenWatch>,
-    /// When the last one was opened.
+    /// Opening time of the last watch.
     opened_at: Option<Instant>,
     retry_budget: RetryBudget,
 }
 
-/// An answer that goes on.
+/// Response in progress.
 struct OpenWatch {
     body: Body,
     buffer: BytesMut,
 }
 
-/// A line of it.
+/// Line of a response.
 #[derive(Deserialize)]
 struct WatchLine<'a> {
     #[serde(rename = "type")]
@@ -104,7 +104,7 @@ impl WatchStream {
         }
     }
 
-    /// What a line says, if it says anything.
+    /// Event of a line, if it has one.
     fn read(&mut self, line: &[u8]) -> Result<Option<WatchEvent>> {
         let unreadable = |error: serde_json::Error| Error::Unreadable(error.to_string());
         let WatchLine { kind, object } = serde_json::from_slice(line).map_err(unreadable)?;
@@ -142,7 +142,7 @@ impl ListSource {
         }
         match self.server.get_once(&path).await {
             Ok(response) => Ok(OpenWatch { body: response.into_body(), buffer: BytesMut::new() }),
-            // The past that it would begin with is forgotten; the next try begins later.
+            // The resource version to start from has expired; the next attempt starts later.
             Err(FailedAttempt { error: error @ Error::Expired { .. }, .. }) => {
                 Err(FailedAttempt { error, retry_hint: RetryHint::After(None) })
             }
@@ -152,7 +152,7 @@ impl ListSource {
 }
 
 impl OpenWatch {
-    /// The next line; none at the end.
+    /// Next line; `None` at the end.
     async fn line(&mut self) -> Result<Option<Bytes>> {
         let mut scanned = 0;
         loop {

@@ -1,4 +1,4 @@
-//! A content that is on its way out, as a watch tells of it.
+//! Watches a content that is being deleted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::cluster::{self, Query, Subresource, WatchEvent};
 use crate::item::Object;
 use crate::resource::Resource;
 
-/// After how long the controllers are made to look again; it doubles each time.
+/// Delay before the first nudge of the controllers; it doubles each time.
 pub(super) const FIRST_NUDGE: Duration = Duration::from_secs(1);
-/// How long it may take to find out what the controllers complain of.
+/// Timeout for reading the error messages of the controllers.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(20);
-/// Changes with every attempt, so that the controllers look at a content again at once.
+/// Changes with every attempt, so that the controllers reconcile a content at once.
 pub(super) const ATTEMPT_ANNOTATION: &str = "bowline.io/deletion-attempt";
 
 /// A content in the cluster.
@@ -39,7 +39,7 @@ impl ClusterContent {
     }
 }
 
-/// Follows one content.
+/// Watch of one content.
 pub(super) struct ContentDeletionWatch<'a> {
     job: &'a DeletionJob<'a>,
     kinds: &'a CsiResources,
@@ -48,17 +48,17 @@ pub(super) struct ContentDeletionWatch<'a> {
     driver: &'a str,
     found: &'a ClusterContent,
     changes: BoxStream<'static, cluster::Result<WatchEvent>>,
-    /// Whether its status has named its snapshot.
+    /// True if its status has contained the handle.
     had_handle: bool,
-    /// The group that its snapshot is a member of, if the snapshotter said so.
+    /// The group that its snapshot is a member of, if the snapshotter has set it.
     group: Option<String>,
     deadline: Instant,
 }
 
-/// What is heard of it.
+/// An observation of the content.
 enum ContentEvent {
     Present(Value),
-    /// It is gone, and was like this in the end; none if nobody saw that.
+    /// The content is gone; with its last state, `None` if that was not observed.
     Gone(Option<Value>),
 }
 
@@ -89,7 +89,7 @@ impl<'a> ContentDeletionWatch<'a> {
         }
     }
 
-    /// What comes next; none if nothing does until then.
+    /// The next observation; `None` if there is none until then.
     async fn next_event(&mut self, until: Instant) -> Result<Option<ContentEvent>, String> {
         loop {
             let Ok(change) = timeout_at(until, self.changes.next()).await else { return Ok(None) };
@@ -109,7 +109,7 @@ impl<'a> ContentDeletionWatch<'a> {
                         return Ok(Some(ContentEvent::Gone(Some(found.value))));
                     }
                 }
-                // What went before it began is not told.
+                // The watch does not report a deletion that happened before it began.
                 Some(Ok(WatchEvent::Started)) => {
                     let current =
                         get(self.job, self.resource, self.content_kind, &self.found.name).await?;
@@ -129,10 +129,10 @@ impl<'a> ContentDeletionWatch<'a> {
         }
     }
 
-    /// Waits until the status says which snapshot it is. The snapshotter writes that when it has asked the
-    /// driver. Where the driver does not know the snapshot, or cannot say, it writes that something is
-    /// wrong, and then we write it: earlier it would not stand, since the snapshotter writes its whole
-    /// answer over what is there. Returns whether it is so; if not, the content is gone.
+    /// Waits until the status contains the handle of the snapshot. The snapshotter writes it after it has asked the
+    /// driver. If the driver does not know the snapshot, or cannot answer, the snapshotter writes an error, and then
+    /// this function writes the handle: earlier it would not persist, since the snapshotter overwrites the whole
+    /// status with its answer. Returns true if the handle is set; false if the content is gone.
     pub(super) async fn wait_until_handle_set(&mut self, status: &Value) -> Result<bool, String> {
         let mut is_written = false;
         loop {
@@ -153,12 +153,12 @@ impl<'a> ContentDeletionWatch<'a> {
         }
     }
 
-    /// Waits until the content is really gone. If the controllers complain, not for long. Returns whether that
-    /// proves that the driver has deleted the snapshot: then the snapshotter takes its name out of the
-    /// status before it lets the content go.
+    /// Waits until the content is really gone; only briefly if the controllers report an error. Returns true if that
+    /// proves that the driver has deleted the snapshot: in this case the snapshotter removes the handle from the status
+    /// before it releases the content.
     ///
-    /// A snapshotter that writes the status of a content at the moment of its deletion can miss that, and
-    /// would look again only after a quarter of an hour: so it is nudged.
+    /// A snapshotter that writes the status of a content at the moment of its deletion can miss the deletion, and would
+    /// reconcile again only after a quarter of an hour: so it is nudged.
     pub(super) async fn wait_until_gone(&mut self) -> Result<bool, String> {
         let complaint_delay = self.job.deadlines.complaint;
         let (started_at, since) = (Instant::now(), timestamp_now());
@@ -193,8 +193,8 @@ impl<'a> ContentDeletionWatch<'a> {
         }
     }
 
-    /// It is an error if its snapshot is a member of a group, since the snapshotter lets such a content go
-    /// without a word to the driver.
+    /// Fails if the snapshot is a member of a group, since the snapshotter releases such a content without calling the
+    /// driver.
     pub(super) fn check_not_in_group(&self) -> Result<(), String> {
         self.group.as_ref().map_or(Ok(()), |group| {
             Err(format!(
@@ -216,14 +216,14 @@ impl<'a> ContentDeletionWatch<'a> {
         )
     }
 
-    /// What the controllers complain of since a time.
+    /// The last error that the controllers reported since a time.
     async fn last_complaint(&mut self, since: &str) -> Option<String> {
         let events = self.kinds.events.as_ref()?;
         let last = last_warning(self.job.cluster, events, None, &self.found.uid, since);
         timeout(EVENTS_TIMEOUT, last).await.ok()?
     }
 
-    /// Changes it. One that is gone needs no change.
+    /// Patches the content. One that is gone needs no patch.
     pub(super) async fn patch(
         &mut self,
         subresource: Subresource,
@@ -236,13 +236,13 @@ impl<'a> ContentDeletionWatch<'a> {
         }
     }
 
-    /// Makes the controllers look at it again.
+    /// Makes the controllers reconcile the content again.
     pub(super) async fn nudge(&mut self) -> Result<(), String> {
         let change = json!({"metadata": {"annotations": {ATTEMPT_ANNOTATION: timestamp_now()}}});
         self.patch(Subresource::None, &change).await
     }
 
-    /// Deletes it. It is there until the controllers let it go.
+    /// Deletes the content. It exists until the controllers release it.
     pub(super) async fn delete(&mut self) -> Result<(), String> {
         let ClusterContent { name, uid, .. } = self.found;
         match self.job.cluster.delete(self.resource, "", name, Some(uid)).await {
@@ -257,7 +257,7 @@ impl<'a> ContentDeletionWatch<'a> {
     }
 }
 
-/// A content, if it is there.
+/// A content, if it exists.
 pub(super) async fn get(
     job: &DeletionJob<'_>,
     resource: &Arc<Resource>,
@@ -274,7 +274,7 @@ pub(super) async fn get(
     }
 }
 
-/// Now, to the second, as the API server writes it.
+/// The current time to the second, in the API server's format.
 fn timestamp_now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,4 +1,4 @@
-//! Deletes a snapshot, or a group of them, through a content that is made for the purpose.
+//! Deletes a snapshot or a group through a content that is created for the purpose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::csi::{being_deleted_patch, deletion_policy_patch, group_being_deleted
 use crate::failpoint::{self, Point};
 use crate::resource::Resource;
 
-/// How often a content is made that goes without a proof that its snapshot was deleted.
+/// Maximum number of contents created for a snapshot whose deletion is not proven.
 pub(super) const MAX_ATTEMPTS: usize = 5;
-/// The pause between two looks whether a group is gone; it doubles up to the longest.
+/// First interval between checks whether a group is gone; it doubles up to the maximum.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A snapshot that goes, or a group of them.
+/// Deletion of a snapshot or a group.
 pub(super) struct Deletion<'a> {
     pub(super) job: &'a DeletionJob<'a>,
     pub(super) kinds: &'a CsiResources,
@@ -54,7 +54,7 @@ impl Deletion<'_> {
         ))
     }
 
-    /// Has the driver asked once. Returns whether it is proven that it has deleted the snapshot.
+    /// Has the driver called once. Returns true if it is proven that the driver has deleted the snapshot.
     async fn try_delete(
         &self,
         resource: &Arc<Resource>,
@@ -90,7 +90,7 @@ impl Deletion<'_> {
             }
             failpoint::hit(Point::DeleteSnapshot);
             watch.delete().await?;
-            // Nobody is asked for it then, so that there is nothing to wait for.
+            // The driver is not called in this case, so there is nothing to wait for.
             watch.check_not_in_group()?;
         }
         let is_proven = watch.wait_until_gone().await?;
@@ -100,7 +100,7 @@ impl Deletion<'_> {
         Ok(is_proven)
     }
 
-    /// Creates the content for the purpose. Another attempt may have done so.
+    /// Creates the content for the deletion. Another attempt may have done so already.
     async fn create(&self, resource: &Arc<Resource>, name: &str) -> Result<ClusterContent, String> {
         let content_kind = self.unit.content_kind;
         let content = self.unit.content(name, &resource.api_version(), self.job.name.as_str());
@@ -118,7 +118,7 @@ impl Deletion<'_> {
         }
     }
 
-    /// Lets the objects go that the backup has left in the cluster. They keep the snapshot.
+    /// Removes the leftovers of the backup from the cluster. The snapshot is retained.
     async fn release(
         &self,
         member: &DeletableCsiSnapshot,
@@ -146,16 +146,16 @@ impl Deletion<'_> {
             watch.patch(Subresource::None, &deletion_policy_patch("Retain")).await?;
         }
         self.release_snapshot(&found).await?;
-        // Also if it is going: without the mark it would go on for ever.
+        // Also for a content that is being deleted: without the annotation it would never be released.
         watch.patch(Subresource::None, &being_deleted_patch()).await?;
         if !found.is_terminating {
             watch.delete().await?;
         }
-        // Nothing was to be deleted, so nothing needs a proof.
+        // No snapshot was to be deleted, so no proof is needed.
         watch.wait_until_gone().await.map(drop)
     }
 
-    /// Lets the VolumeSnapshot of a content go.
+    /// Deletes the VolumeSnapshot of a content.
     async fn release_snapshot(&self, content: &ClusterContent) -> Result<(), String> {
         let Some(resource) = &self.kinds.snapshots else { return Ok(()) };
         match Reference::of(content, "volumeSnapshotRef") {
@@ -176,8 +176,8 @@ impl Deletion<'_> {
         }
     }
 
-    /// Lets the group go that the backup has left in the cluster. It keeps its snapshots, and goes before
-    /// them: the controller lets none go whose group is there.
+    /// Removes the leftover group of the backup from the cluster. Its snapshots are retained. The group goes before its
+    /// members: the controller releases no member whose group exists.
     async fn release_group(&self, deadline: Instant) -> Result<(), String> {
         let (ContentKind::Group, Some(contents)) =
             (self.unit.content_kind, &self.kinds.group_contents)
@@ -213,7 +213,7 @@ impl Deletion<'_> {
         Ok(())
     }
 
-    /// The contents of the group that were made when it was taken. What restores have made stays.
+    /// Contents of the group that were created when it was taken. Those that restores created stay.
     async fn leftover_groups(
         &self,
         contents: &Arc<Resource>,
@@ -239,7 +239,6 @@ impl Deletion<'_> {
         Ok(leftovers)
     }
 
-    /// Waits until an object is gone.
     async fn wait_until_gone(
         &self,
         resource: &Arc<Resource>,
@@ -275,7 +274,7 @@ impl Deletion<'_> {
     }
 }
 
-/// What a content is bound to.
+/// Object that a content is bound to.
 struct Reference {
     namespace: String,
     name: String,
@@ -283,7 +282,7 @@ struct Reference {
 }
 
 impl Reference {
-    /// None if it is bound to nothing.
+    /// `None` if the content is not bound.
     fn of(content: &ClusterContent, field: &str) -> Option<Self> {
         let part = |part: &str| text(&content.value, &format!("/spec/{field}/{part}")).to_owned();
         let (namespace, name, uid) = (part("namespace"), part("name"), part("uid"));

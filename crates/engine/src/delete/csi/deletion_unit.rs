@@ -1,4 +1,4 @@
-//! What one call of a driver deletes, and the object by which its controllers are asked for that.
+//! Unit of deletion: the snapshots that one driver call deletes, and the object that triggers the call.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use super::{DeletableCsiSnapshot, text};
 use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
 use crate::journal::digest;
 
-/// What one call of a driver deletes: a snapshot, or all snapshots of a group.
+/// A snapshot, or all snapshots of a group, which one driver call deletes.
 pub(super) struct DeletionUnit<'a> {
     pub(super) content_kind: ContentKind,
     pub(super) driver: &'a str,
-    /// The snapshot or the group, in the words of the driver.
+    /// The driver's handle of the snapshot or the group.
     pub(super) handle: &'a str,
-    /// The snapshots that go.
+    /// The snapshots to delete.
     pub(super) members: Vec<&'a DeletableCsiSnapshot>,
 }
 
-/// Which kind of content stands for it.
+/// Kind of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ContentKind {
     /// A VolumeSnapshotContent.
@@ -28,14 +28,14 @@ pub(super) enum ContentKind {
     Group,
 }
 
-/// What the status of a content says of its snapshot.
+/// State of a content according to its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ContentState {
-    /// Nothing yet, or nothing any more.
+    /// No handle yet, or no longer.
     Empty,
-    /// Its handle, so that a deletion reaches the driver.
+    /// The handle is set, so that a deletion reaches the driver.
     HasHandle,
-    /// That something is wrong with it.
+    /// An error is set.
     HasError,
 }
 
@@ -47,7 +47,7 @@ impl ContentKind {
         }
     }
 
-    /// What keeps a content until the controllers have deleted its snapshot.
+    /// The finalizer that keeps a content until the controllers have deleted its snapshot.
     pub(super) fn finalizer(self) -> &'static str {
         match self {
             Self::Snapshot => {
@@ -59,7 +59,7 @@ impl ContentKind {
         }
     }
 
-    /// Where the status of a content names its snapshot.
+    /// Status field with the handle.
     fn handle_field(self) -> &'static str {
         match self {
             Self::Snapshot => "snapshotHandle",
@@ -81,18 +81,18 @@ impl ContentKind {
         }
     }
 
-    /// What the status of a content calls its snapshot; empty if it does not.
+    /// The handle in the status of a content; empty if there is none.
     fn status_handle(self, content: &Value) -> &str {
         text(content, &format!("/status/{}", self.handle_field()))
     }
 
-    /// The group that the snapshot of a content is a member of, if its status says so.
+    /// The group that the snapshot of a content is a member of, if the status has it.
     pub(super) fn group(self, content: &Value) -> Option<String> {
         let group = text(content, "/status/volumeGroupSnapshotHandle");
         (self == Self::Snapshot && !group.is_empty()).then(|| group.to_owned())
     }
 
-    /// Whether a content stands for a snapshot.
+    /// True if a content refers to a snapshot.
     pub(super) fn references(self, content: &Value, handle: &str) -> bool {
         self.status_handle(content) == handle || text(content, self.source_pointer()) == handle
     }
@@ -107,15 +107,15 @@ impl ContentKind {
         }
     }
 
-    /// Whether a content that had named its snapshot was cleared, as the snapshotter does when the driver
-    /// has deleted it. One that has lost the name to an error still says that it is not ready.
+    /// True if the handle of a content was cleared, as the snapshotter does when the driver has deleted the snapshot. A
+    /// content that lost its handle because of an error still says that it is not ready.
     pub(super) fn is_cleared(self, content: &Value) -> bool {
         let is_ready = content.pointer("/status/readyToUse");
         self.status_handle(content).is_empty() && is_ready.is_none_or(Value::is_null)
     }
 }
 
-/// What is deleted by one call each.
+/// Groups snapshots into units.
 pub(super) fn units(snapshots: &[DeletableCsiSnapshot]) -> Vec<DeletionUnit<'_>> {
     let (mut units, mut groups) = (Vec::new(), BTreeMap::<_, Vec<&DeletableCsiSnapshot>>::new());
     for content in snapshots {
@@ -143,7 +143,7 @@ pub(super) fn units(snapshots: &[DeletableCsiSnapshot]) -> Vec<DeletionUnit<'_>>
 }
 
 impl DeletionUnit<'_> {
-    /// What is told of it.
+    /// Description for messages.
     pub(super) fn description(&self) -> String {
         let volumes = self.members.iter().map(|member| member.volume.as_str());
         let volumes: Vec<&str> = volumes.filter(|volume| !volume.is_empty()).collect();
@@ -156,16 +156,16 @@ impl DeletionUnit<'_> {
         format!("{noun} {}{of}", self.handle)
     }
 
-    /// What the content for its deletion is called: the same in every attempt.
+    /// Name of the content for the deletion: the same in every attempt.
     pub(super) fn name(&self, backup: &str) -> String {
         let hash = digest(format!("{backup}/{}/{}", self.driver, self.handle).as_bytes());
         format!("{}-{}", self.content_kind.prefix(), hash.get(..32).unwrap_or(&hash))
     }
 
-    /// The content for its deletion. It has the finalizer of the controllers from the start.
+    /// The content for the deletion. It has the finalizer of the controllers from the start.
     pub(super) fn content(&self, name: &str, api_version: &str, backup: &str) -> Value {
         let Self { content_kind, driver, handle, .. } = self;
-        // There is none, and there is to be none.
+        // The VolumeSnapshot does not exist, and must not.
         let mut placeholder_ref =
             json!({ "namespace": format!("ns-{name}"), "name": format!("name-{name}") });
         let (source, reference) = match content_kind {
@@ -198,13 +198,13 @@ impl DeletionUnit<'_> {
         })
     }
 
-    /// What the status must say for the driver to be asked.
+    /// The status that makes the controllers call the driver.
     pub(super) fn status(&self) -> Value {
         json!({"status": { self.content_kind.handle_field(): self.handle, "readyToUse": true, "error": null }})
     }
 
-    /// The annotations that its deletion needs. The controllers put the secret of a group on the contents of
-    /// its members too, under another name.
+    /// Annotations that the deletion needs. The controllers also put the secret of a group on the contents of its
+    /// members, under another name.
     fn annotations(&self) -> BTreeMap<&str, &str> {
         let mut all = BTreeMap::new();
         for member in &self.members {

@@ -1,4 +1,4 @@
-//! Which CSI snapshots a backup holds.
+//! CSI snapshots of a backup.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,34 +10,34 @@ use super::super::BackupInventory;
 use super::text;
 use crate::csi::{DELETION_SECRET, GROUP_DELETION_SECRET};
 
-/// A CSI snapshot that is to be deleted.
+/// A CSI snapshot to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeletableCsiSnapshot {
-    /// The VolumeSnapshotContent of the backup, which may be gone; empty if that is not known.
+    /// The VolumeSnapshotContent of the backup, which may be gone; empty if unknown.
     pub name: String,
     /// The driver.
     pub driver: String,
-    /// The snapshot, in the words of the driver.
+    /// The driver's handle of the snapshot.
     pub handle: String,
-    /// The claim or volume that it is of.
+    /// The claim or volume that it was taken of.
     pub volume: String,
-    /// The group that it was taken in, in the words of the driver; empty if it was taken alone.
+    /// The driver's handle of the group that it was taken in; empty if it was taken alone.
     pub group: String,
-    /// The VolumeSnapshotClass that it was taken with; empty if that is not known.
+    /// The VolumeSnapshotClass that it was taken with; empty if unknown.
     pub class: String,
-    /// The namespace and the name of the VolumeSnapshot that it was taken for.
+    /// Namespace and name of the VolumeSnapshot that it was taken for.
     pub snapshot: (String, String),
-    /// Whether it was taken with a Secret. Which one [this cluster](super::check_csi_ready) says.
+    /// True if it was taken with a Secret. [This cluster](super::check_csi_ready) determines which one.
     pub needs_secret: bool,
     /// Annotations that its deletion needs: they name the Secret. Never those of the archive.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Where the controller notes the group of a content before its status says so.
+/// Annotation with the group of a content, which the controller sets before the status has it.
 const GROUP_HANDLE_POINTER: &str =
     "/metadata/annotations/groupsnapshot.storage.k8s.io~1volumeGroupSnapshotHandle";
 
-/// Whether a backup may hold CSI snapshots, so that its archive must be looked into.
+/// True if a backup may have CSI snapshots, so that its archive must be searched.
 pub(in crate::delete) fn may_hold_csi_snapshots(
     backup: &Backup,
     inventory: &BackupInventory,
@@ -48,7 +48,7 @@ pub(in crate::delete) fn may_hold_csi_snapshots(
         || !inventory.csi_undecided.is_empty()
 }
 
-/// What the backup says of volumes with CSI snapshots, which are still where they were taken.
+/// Volumes of the backup with CSI snapshots that were not moved.
 fn csi_volumes(inventory: &BackupInventory) -> impl Iterator<Item = &BackupVolumeInfo> {
     inventory.volumes.iter().flatten().filter(|volume| {
         !volume.skipped
@@ -57,9 +57,9 @@ fn csi_volumes(inventory: &BackupInventory) -> impl Iterator<Item = &BackupVolum
     })
 }
 
-/// Whether a backup has taken a snapshot itself, by its content and its VolumeSnapshot in the archive.
-/// Velero puts the label of the backup on the contents of all snapshots that it finds, also on those
-/// that users took; but on no VolumeSnapshot of theirs.
+/// True if a backup took a snapshot itself, judged by its content and its VolumeSnapshot in the archive. Velero puts
+/// the label of the backup on the contents of all snapshots that it finds, including those that users took, but never
+/// on a user's VolumeSnapshot.
 pub(in crate::delete) fn is_created_by(
     backup: &str,
     content: &Value,
@@ -73,7 +73,7 @@ pub(in crate::delete) fn is_created_by(
     is_labelled(content) && snapshot.is_none_or(is_labelled)
 }
 
-/// The namespace and the name of the VolumeSnapshot that a content is for.
+/// Namespace and name of the VolumeSnapshot of a content.
 pub(in crate::delete) fn snapshot_of(content: &Value) -> (&str, &str) {
     (
         text(content, "/spec/volumeSnapshotRef/namespace"),
@@ -81,8 +81,8 @@ pub(in crate::delete) fn snapshot_of(content: &Value) -> (&str, &str) {
     )
 }
 
-/// Whether a content is that of a VolumeSnapshot, by what either says of the other. Velero has bound contents
-/// to another VolumeSnapshot after the backup, and then only the first one knows.
+/// True if a content belongs to a VolumeSnapshot, according to either of them. Velero has bound contents to another
+/// VolumeSnapshot after the backup, and then only the first one has the reference.
 pub(in crate::delete) fn are_bound(content: &Value, snapshot: &Value) -> bool {
     let own = (text(snapshot, "/metadata/namespace"), text(snapshot, "/metadata/name"));
     let bound = text(snapshot, "/status/boundVolumeSnapshotContentName");
@@ -90,8 +90,7 @@ pub(in crate::delete) fn are_bound(content: &Value, snapshot: &Value) -> bool {
     is_named || (!own.1.is_empty() && snapshot_of(content) == own)
 }
 
-/// The contents of which nothing says whether the backup took them, and that stand for a snapshot that is not
-/// among those that it did, by their names.
+/// Names of the contents of unknown origin whose snapshot is not among those that the backup took.
 pub(in crate::delete) fn undecided_contents(
     inventory: &BackupInventory,
     found: &[DeletableCsiSnapshot],
@@ -106,8 +105,8 @@ pub(in crate::delete) fn undecided_contents(
     contents.filter(is_unknown).map(|content| content.name).collect()
 }
 
-/// The CSI snapshots of a backup, each once; and what is not known well enough to be deleted, by what
-/// it is known by.
+/// CSI snapshots of a backup, without duplicates; and the handles or names of those with insufficient information for
+/// a deletion.
 pub(in crate::delete) fn held_csi_snapshots(
     inventory: &BackupInventory,
     name_of: impl Fn(&BackupVolumeInfo) -> String,
@@ -116,7 +115,7 @@ pub(in crate::delete) fn held_csi_snapshots(
     let mut unknown = Vec::new();
     for stored in &inventory.csi_contents {
         let content = parse_content(stored);
-        // One without a handle stands for nothing.
+        // A content without a handle represents no snapshot.
         if !content.handle.is_empty() && content.driver.is_empty() {
             unknown.push(content.name);
         } else if !content.handle.is_empty() {
@@ -132,7 +131,7 @@ pub(in crate::delete) fn held_csi_snapshots(
         if !handle.is_empty() && !driver.is_empty() {
             let content = found.entry((driver.clone(), handle.clone())).or_insert_with(|| {
                 let mut undecided = inventory.csi_undecided.iter().map(parse_content);
-                // It is decided by this, and knows more.
+                // The volume information settles the origin, and the content has more details.
                 let same = undecided.find(|one| one.driver == driver && one.handle == handle);
                 same.unwrap_or(DeletableCsiSnapshot {
                     name: info.vsc_name,
@@ -152,7 +151,7 @@ pub(in crate::delete) fn held_csi_snapshots(
     (found.into_values().collect(), unknown)
 }
 
-/// Reads a VolumeSnapshotContent.
+/// Parses a VolumeSnapshotContent.
 pub(in crate::delete) fn parse_content(stored: &Value) -> DeletableCsiSnapshot {
     let handle = match text(stored, "/status/snapshotHandle") {
         "" => text(stored, "/spec/source/snapshotHandle"),
@@ -260,7 +259,7 @@ mod tests {
             },
         ];
         assert_eq!(found, expected);
-        // What a snapshot is called, or whose it is, is not said.
+        // The handle of the snapshot, or its driver, is missing.
         assert_eq!(unknown, ["three", "four"]);
     }
 

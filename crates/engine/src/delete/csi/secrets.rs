@@ -1,8 +1,8 @@
-//! With which Secret a snapshot is deleted.
+//! Secrets for the deletion of CSI snapshots.
 //!
-//! The archive says it, in annotations of the VolumeSnapshotContent. It is not believed: whoever can write into the
-//! bucket would choose a Secret of this cluster that is handed to a driver. So the VolumeSnapshotClasses of this cluster
-//! say it, as they do when a snapshot is taken.
+//! The archive names the Secret in annotations of the VolumeSnapshotContent. They are not trusted: anyone with write
+//! access to the bucket could choose a Secret of this cluster to be passed to a driver. So the Secret comes from the
+//! VolumeSnapshotClasses of this cluster, as it does when a snapshot is taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::csi::{
 };
 use crate::resource::{Resource, Resources};
 
-/// The parameters of a class that name its Secret: name and namespace.
+/// Parameters of a class that name its Secret: name and namespace.
 const PARAMETERS: [&str; 2] = [
     "csi.storage.k8s.io/snapshotter-secret-name",
     "csi.storage.k8s.io/snapshotter-secret-namespace",
 ];
-/// The same for a class of groups.
+/// The same for a VolumeGroupSnapshotClass.
 const GROUP_PARAMETERS: [&str; 2] = [
     "csi.storage.k8s.io/group-snapshotter-secret-name",
     "csi.storage.k8s.io/group-snapshotter-secret-namespace",
@@ -33,7 +33,7 @@ const GROUP_PARAMETERS: [&str; 2] = [
 pub(super) struct SecretClass {
     name: String,
     driver: String,
-    /// Name and namespace of its Secret, if it has one; either may be a template.
+    /// Name and namespace of its Secret, if any; either may be a template.
     secret: Option<[String; 2]>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct SecretClasses {
 }
 
 impl SecretClasses {
-    /// Reads them. A kind that is not served has none.
+    /// Reads the classes. A kind that is not served has none.
     pub(super) async fn read(
         cluster: &dyn Cluster,
         resources: &Resources,
@@ -58,7 +58,7 @@ impl SecretClasses {
         })
     }
 
-    /// Writes into contents what their deletion needs, or says which of them nobody could delete.
+    /// Sets the annotations that the deletion of each content needs, or returns the contents that cannot be deleted.
     pub(super) fn resolve_secrets(&self, contents: &mut [DeletableCsiSnapshot]) -> Vec<String> {
         let mut reasons = BTreeSet::new();
         for content in contents {
@@ -104,7 +104,7 @@ async fn read(
     Ok(classes)
 }
 
-/// The Secret with which a snapshot is deleted: name and namespace.
+/// Name and namespace of the Secret for the deletion of a snapshot.
 fn secret(
     content: &DeletableCsiSnapshot,
     classes: &[SecretClass],
@@ -141,7 +141,7 @@ fn secret(
     Ok(Some([name?, namespace?]))
 }
 
-/// What a template of a class means for a snapshot.
+/// Resolves a template of a class for a snapshot.
 fn resolve_template(template: &str, content: &DeletableCsiSnapshot) -> Result<String, String> {
     let (namespace, snapshot) = &content.snapshot;
     let values = [
@@ -208,7 +208,7 @@ mod tests {
                 (found, _) => panic!("{classes:?}: {found:?}"),
             }
         }
-        // One that was taken without needs none, whatever classes there are.
+        // A snapshot that was taken without a Secret needs none, whatever classes there are.
         assert_eq!(secret(&content("a", false), &[]), Ok(None));
         assert_eq!(secret(&content("x", false), &[class("a", a), class("b", b)]), Ok(None));
     }

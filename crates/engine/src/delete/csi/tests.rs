@@ -56,7 +56,7 @@ fn csi_snapshot() -> DeletableCsiSnapshot {
     }
 }
 
-/// Two snapshots that were taken as a group, and one that was not.
+/// Two snapshots that were taken as a group, and one that was taken alone.
 fn group() -> Vec<DeletableCsiSnapshot> {
     let member = |handle: &str| DeletableCsiSnapshot {
         name: String::new(),
@@ -112,8 +112,7 @@ impl World {
         delete_data(job).await
     }
 
-    /// Deletes beside controllers that behave as the real ones do. Returns the handles of the snapshots
-    /// that these have deleted.
+    /// Deletes with controllers that behave like the real ones. Returns the handles of the snapshots that they deleted.
     async fn delete_with_controllers(&self) -> (DeletionResult, Vec<String>) {
         self.delete_with(&Controllers::default()).await
     }
@@ -136,16 +135,16 @@ fn backup() -> bowline_api::Backup {
     .unwrap()
 }
 
-/// What the snapshot controller and the sidecar of a driver do about contents.
+/// Behaviour of the snapshot controller and the sidecar of a driver.
 #[derive(Default)]
 struct Controllers {
-    /// Whether the driver knows no snapshot that it is asked for.
+    /// True if the driver does not know any of the snapshots.
     knows_no_snapshot: bool,
-    /// Whether the driver says of each snapshot that it is in a group.
+    /// True if the driver reports a group for each snapshot.
     reports_groups: bool,
-    /// Whether nobody does anything about contents that go.
+    /// True if the controllers ignore contents that are being deleted.
     ignores_deletions: bool,
-    /// How many contents lose their name to an error before they go.
+    /// Number of contents that lose their handle because of an error before they are released.
     status_wipes: Mutex<usize>,
     deleted: Mutex<Vec<String>>,
 }
@@ -257,7 +256,7 @@ async fn snapshot_is_deleted_though_its_content_is_gone() {
     let [created] = &world.fake.creations()[..] else { panic!("not one") };
     assert!(created.name.starts_with("vsc-") && created.name.len() == 36, "{created}");
     assert!(world.fake.object(PLURAL, "", &created.name).is_none());
-    // Again, as after a kill: the driver is asked again, under the same name.
+    // Again, as after a kill: the driver is called again, under the same name.
     let (ended, deleted) = world.delete_with_controllers().await;
     assert_eq!((ended, deleted), (DeletionResult::Done, vec!["s1".to_owned()]));
     assert_eq!(world.fake.creations()[1], *created);
@@ -279,7 +278,7 @@ async fn leftover_content_is_deleted_and_the_snapshot_once() {
 
 #[tokio::test(start_paused = true)]
 async fn objects_of_another_backup_are_kept() {
-    // Others have its names.
+    // Other objects have its names.
     let world =
         World::new(cluster().with(leftover_content("Delete", "s9")).with(snapshot("v9"))).await;
     let (ended, deleted) = world.delete_with_controllers().await;
@@ -296,7 +295,7 @@ async fn objects_of_another_backup_are_kept() {
 #[tokio::test(start_paused = true)]
 async fn unfinished_deletion_is_an_error_and_a_retry_finishes_it() {
     let world = World::new(cluster()).await;
-    // Nobody works on contents.
+    // No controller handles contents.
     let DeletionResult::Failed(errors) = world.delete().await else { panic!("it is not done") };
     let [error] = &errors[..] else { panic!("{errors:?}") };
     assert!(error.contains("error deleting CSI snapshot s1 of shop/data: "), "{error}");
@@ -304,13 +303,13 @@ async fn unfinished_deletion_is_an_error_and_a_retry_finishes_it() {
     let name = world.fake.creations()[0].name.clone();
     let content = world.fake.object(PLURAL, "", &name).unwrap();
     assert!(content["metadata"].get("deletionTimestamp").is_none(), "it would keep the snapshot");
-    // Nobody works on those that go.
+    // No controller handles contents that are being deleted.
     let blind = Controllers { ignores_deletions: true, ..Controllers::default() };
     let (DeletionResult::Failed(errors), _) = world.delete_with(&blind).await else {
         panic!("not done")
     };
     assert!(errors[0].contains("nobody has let go of"), "{errors:?}");
-    // The driver fails, and says so.
+    // The driver fails and reports it.
     let uid = content["metadata"]["uid"].clone();
     world.fake.put(json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "default", "name": "e"},
@@ -332,7 +331,7 @@ async fn content_gone_without_proof_is_created_again() {
     let hasty = Controllers { status_wipes: Mutex::new(2), ..Controllers::default() };
     assert_eq!(world.delete_with(&hasty).await, (DeletionResult::Done, vec!["s1".to_owned()]));
     assert_eq!(world.fake.creations().len(), 3);
-    // But not for ever.
+    // But not forever.
     let world = World::new(cluster()).await;
     let never = Controllers { status_wipes: Mutex::new(usize::MAX), ..Controllers::default() };
     let (DeletionResult::Failed(errors), deleted) = world.delete_with(&never).await else {
@@ -354,7 +353,7 @@ async fn snapshot_unknown_to_the_driver_is_deleted_anyway() {
 #[tokio::test(start_paused = true)]
 async fn the_snapshots_of_a_group_are_deleted_by_one_call() {
     let world = World { csi: group(), ..World::new(cluster()).await };
-    // One that stays tells how it was made.
+    // A content that remains shows how it was created.
     let blind = Controllers { ignores_deletions: true, ..Controllers::default() };
     let (DeletionResult::Failed(errors), _) = world.delete_with(&blind).await else {
         panic!("not done")
@@ -368,7 +367,7 @@ async fn the_snapshots_of_a_group_are_deleted_by_one_call() {
     let source = &content["spec"]["source"]["groupSnapshotHandles"];
     assert_eq!(source["volumeSnapshotHandles"], json!(["m1", "m2"]));
     assert_eq!(content["metadata"]["annotations"][GROUP_DELETION_SECRET[0]], "key");
-    // The next try goes on with it.
+    // The next attempt continues with it.
     let (ended, mut deleted) = world.delete_with_controllers().await;
     deleted.sort();
     assert_eq!((ended, deleted), (DeletionResult::Done, vec!["g".to_owned(), "s1".to_owned()]));
@@ -517,7 +516,7 @@ async fn groups_are_not_deleted_without_the_group_api() {
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left: m1, m2"));
     check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap();
-    // One that does not answer may serve them.
+    // A group that does not answer may serve them.
     let fake = cluster().with_failed_group("groupsnapshot.storage.k8s.io/v1beta1: no answer");
     let reasons = check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap_err();
     assert!(reasons[0].contains("it is not known"), "{reasons:?}");

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A content that an old Velero has labelled, as it did with all that it met.
+/// A content with the label that an old Velero put on all contents that it found.
 fn content(name: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
@@ -17,7 +17,7 @@ fn content(name: &str) -> Value {
     })
 }
 
-/// A VolumeSnapshot; one of Velero has a label.
+/// A VolumeSnapshot; those of Velero have a label.
 fn snapshot(name: &str, is_of_velero: bool) -> Value {
     let labels = if is_of_velero { json!({"velero.io/backup-name": "b"}) } else { json!({}) };
     json!({
@@ -45,7 +45,7 @@ fn archive(snapshots: &[Value]) -> Vec<u8> {
     gzip.finish().unwrap()
 }
 
-/// What an old backup holds, by the handles of its contents: what it took, and what cannot be said.
+/// Inventory of an old backup, by the handles of its contents: those that it took, and those of unknown origin.
 async fn held_handles(
     contents: &[&str],
     file: Option<Vec<Value>>,

@@ -40,7 +40,7 @@ fn snapshot(location: &str, id: &str, phase: &str) -> Snapshot {
     }))
 }
 
-/// The only reason that speaks against it.
+/// The only objection to the deletion.
 fn reason(backup: &Backup, inventory: &BackupInventory) -> String {
     let mut reasons = plan_deletion(backup, inventory).unwrap_err();
     assert_eq!(reasons.len(), 1, "{reasons:?}");
@@ -191,7 +191,7 @@ fn old_backups_without_volume_info_go_by_their_status_counts() {
     assert!(plan_deletion(&backup, &old).is_ok());
     backup.status.as_mut().unwrap().backup_item_operations_completed = 1;
     assert!(reason(&backup, &old).contains("DataUploads"));
-    // A newer one says what it has, here nothing.
+    // A newer backup lists its volumes, here none.
     let new = BackupInventory { volumes: Some(Vec::new()), ..BackupInventory::default() };
     assert!(plan_deletion(&backup, &new).is_ok());
 }
@@ -207,7 +207,7 @@ fn files_deleted_by_an_earlier_attempt_are_not_required() {
     assert!(plan_deletion(&completed_backup(), &BackupInventory { record, ..inventory }).is_ok());
 }
 
-/// Which uid, phase, beginning and end a Backup or a record has, and which uid was noted.
+/// Uid, phase, start and end of a Backup or a record, and the uid in the annotation.
 type RunFacts = (&'static str, &'static str, &'static str, &'static str, Option<&'static str>);
 
 fn backup_with((uid, phase, started, ended, record_uid): RunFacts) -> Backup {
@@ -269,7 +269,7 @@ fn files_of_another_backup_of_the_same_name_are_kept() {
             deleting,
             FileOwnership::Own,
         ),
-        // The same schedule in two clusters: ours has failed, since theirs was there.
+        // The same schedule in two clusters: ours has failed, since the other cluster's files existed.
         (
             "the same second",
             ("u", "Failed", DAY, DAY, None),
@@ -340,7 +340,7 @@ fn possible_user_snapshot_blocks_the_deletion() {
     let inventory = BackupInventory { csi_undecided: vec![content], ..BackupInventory::default() };
     let reason = reason(&completed_backup(), &inventory);
     assert!(reason.contains("whether it took them") && reason.contains("vsc-1"), "{reason}");
-    // An earlier try has deleted what would say so, and the snapshots before that.
+    // An earlier attempt has deleted the files with this information, and the snapshots before them.
     let plan = plan_deletion(&backup("u", "Deleting", DAY), &inventory).unwrap();
     assert_eq!(plan.csi, []);
 }

@@ -44,7 +44,7 @@ fn canceled() -> Observation {
     Observation::StopRequested(StopCause::Canceled("by a user".into()))
 }
 
-/// Lets an operation go through observations at seconds of its life.
+/// Drives an operation through observations at the given seconds of its life.
 fn drive(steps: Vec<(u64, Observation)>) -> (Operation, Effects) {
     let mut state = (fresh(), Effects::default());
     for (second, observation) in steps {
@@ -74,7 +74,7 @@ fn every_observation_has_its_outcome() {
         (vec![(1, ended(Told::Succeeded))], "Completed"),
         (vec![(1, ended(Told::Failed("disk full".into())))], "Failed: disk full"),
         (vec![(1, ended(Told::Failed(" ".into())))], "Failed: the plugin gave no reason"),
-        // Errors: those that pass, those that do not, those that do not say.
+        // Errors: transient, permanent and unclear ones.
         (vec![(1, failed(Code::Unavailable)), (599, failed(Code::Unavailable))], "New"),
         (
             vec![(1, failed(Code::Unavailable)), (601, failed(Code::Unavailable))],
@@ -100,7 +100,7 @@ fn every_observation_has_its_outcome() {
             ],
             "InProgress",
         ),
-        // The end of its time.
+        // The deadline.
         (vec![(over - 1, TimePassed)], "New"),
         (vec![(over, TimePassed)], "New"),
         (
@@ -114,7 +114,7 @@ fn every_observation_has_its_outcome() {
              may go on: busy",
         ),
         (vec![(over, ended(Told::Succeeded))], "Completed"),
-        // A cancel.
+        // A cancellation.
         (vec![(1, canceled())], "New"),
         (vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, running(1, true))], "InProgress"),
         (
@@ -142,9 +142,9 @@ fn every_observation_has_its_outcome() {
             "Failed: canceled: by a user; the plugin was told to stop, and has not said that it \
              did: no",
         ),
-        // Nobody asked for it.
+        // Without a request.
         (vec![(1, StopAnswered(Ok(())))], "New"),
-        // What has ended has ended.
+        // A terminal state never changes.
         (vec![(1, ended(Told::Succeeded)), (2, ended(Told::Failed("x".into())))], "Completed"),
         (vec![(1, failed(Code::NotFound)), (2, ended(Told::Succeeded))], "Failed: no"),
         (vec![(1, ended(Told::Succeeded)), (2, canceled())], "Completed"),
@@ -227,7 +227,7 @@ proptest! {
             operation = next;
         }
         prop_assert!(cancels <= 1 && ends <= 1, "{} cancels, {} ends", cancels, ends);
-        // However it went, time ends it.
+        // In any case, time ends it.
         for _ in 0..3 {
             second += TIMEOUT.as_secs();
             operation = step(&operation, Observation::TimePassed, LONGEST_PAUSE, at(second)).0;
@@ -257,7 +257,7 @@ fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_p
     let (next, effects) = step(&next, failed(Code::Unimplemented), LONGEST_PAUSE, at(2));
     assert_eq!(next.state, State::InProgress, "it is neither complete nor has it failed");
     assert!(effects.poll_at.is_some() && !effects.cancel);
-    // Its deadline decides, and what was last told is the reason.
+    // The deadline decides, and the last description is the reason.
     let progress = Progress {
         description: "phase Done".to_owned(),
         started: Some(at(0)),
@@ -278,7 +278,7 @@ fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_p
     );
 }
 
-/// One call that tells how far it is each second, and then fails.
+/// One call that reports progress each second, and then fails.
 fn attempt(
     start: u64,
     progress: &[i64],
@@ -317,17 +317,17 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
             vec![(0, UploadStarted), unknown(1), unknown(2), unknown(3)],
             "Failed: it has failed 3 times: no",
         ),
-        // Each time it comes as far as before, and no further.
+        // Each attempt gets as far as the previous one, and no further.
         (
             [0, 10, 20].into_iter().flat_map(|start| attempt(start, &[30, 90], unknown)).collect(),
             "Failed: it has failed 3 times: no",
         ),
-        // It has been away only now.
+        // Unavailable only now.
         (
             [attempt(0, &[30, 90], unknown), attempt(1900, &[30, 90], unavailable)].concat(),
             "InProgress",
         ),
-        // Who was away is there again, also if he begins anew.
+        // The plugin is available again, even if it starts from the beginning.
         (
             [0, 1900]
                 .into_iter()
@@ -340,7 +340,7 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
             vec![(0, UploadStarted), (1, canceled()), (2, StopAnswered(Ok(()))), unknown(3)],
             "Failed: canceled: no",
         ),
-        // It was faster than the cancel.
+        // The upload was faster than the cancellation.
         (vec![(0, UploadStarted), (1, canceled()), (2, returned(Ok(())))], "Completed"),
         (
             vec![(0, UploadStarted), (over, TimePassed), (over + 1, StopAnswered(Ok(())))],

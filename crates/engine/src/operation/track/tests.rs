@@ -5,18 +5,18 @@ use bowline_plugin::{Name, OperationId, ResourceIdentifier, State as Told};
 use super::*;
 use crate::operation::Kind;
 
-/// How a plugin treats one operation.
+/// Behaviour of a plugin for one operation.
 #[derive(Clone, Debug)]
 enum Behaviour {
-    /// It succeeds at the poll of this number.
+    /// Succeeds at the poll of this number.
     SucceedsAt(u32),
-    /// It answers no poll, ever.
+    /// Never answers a poll.
     Hangs,
-    /// Its polls fail so many times, and then it succeeds.
+    /// Fails this many polls, and then succeeds.
     Recovers(u32),
-    /// It goes on until it is told to stop.
+    /// Continues until asked to stop.
     StopsWhenCanceled,
-    /// It goes on, whatever it is told.
+    /// Continues despite stop requests.
     IgnoresCancel,
 }
 
@@ -75,7 +75,7 @@ fn operation(id: &str, timeout: Duration) -> Operation {
     Operation::started(Kind::ItemBackup, plugin, item, id, Timestamp::now(), timeout)
 }
 
-/// Pauses are short: the machine reads the real clock.
+/// Pauses are short: the tracker reads the real clock.
 const QUICK: Deadlines = Deadlines {
     poll: Duration::from_secs(5),
     cancel: Duration::from_millis(50),
@@ -171,11 +171,11 @@ async fn stopping_server_leaves_operations_unchanged() {
     assert!(plugin.cancels.lock().unwrap().is_empty());
 }
 
-/// How a plugin uploads a snapshot.
+/// Behaviour of a plugin for uploads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Upload {
     Succeeds,
-    /// It fails so many times for a reason that may pass, and then succeeds.
+    /// Fails this many times for a transient reason, and then succeeds.
     SucceedsAfter(u32),
     RunsUntilCanceled,
     NotImplemented,
@@ -183,7 +183,7 @@ enum Upload {
 
 struct Uploader {
     upload: Upload,
-    /// Whether the creation of the snapshot succeeds.
+    /// True if the creation of the snapshot succeeds.
     creates: bool,
     calls: Mutex<Vec<&'static str>>,
     canceled: CancellationToken,
@@ -193,7 +193,7 @@ struct Uploader {
 #[async_trait]
 impl OperationClient for Uploader {
     async fn progress(&self, operation: &Operation) -> Result<Progress> {
-        // What it says of an upload is not believed.
+        // The polled state of an upload is ignored.
         let state = match operation.kind {
             Kind::SnapshotCreation if !self.creates => Told::Failed("no room".into()),
             _ => Told::Succeeded,
@@ -233,8 +233,8 @@ impl OperationClient for Uploader {
     }
 }
 
-/// Follows snapshots with their uploads. Returns the states of creation and upload of each, what was
-/// called, and how many uploads ran at a time.
+/// Tracks snapshots with their uploads. Returns the states of creation and upload of each, the
+/// calls, and the maximum number of concurrent uploads.
 async fn upload(
     upload: Upload,
     creates: bool,
@@ -262,7 +262,7 @@ async fn upload(
         deadlines: QUICK,
         uploads: &UploadSlots::new(2),
     };
-    // Somebody keeps what is told.
+    // Saves the published operations.
     let keeping = async {
         let mut changes = table.changes();
         while changes.changed().await.is_ok() {
@@ -388,7 +388,7 @@ async fn operation_is_polled_once_before_its_deadline_decides() {
     let (cancel, stop) = <(CancellationToken, CancellationToken)>::default();
     let behaviours =
         [("done", Behaviour::SucceedsAt(1)), ("long", Behaviour::SucceedsAt(u32::MAX))];
-    // Their time is over before they are followed.
+    // The deadlines have passed before tracking starts.
     let (operations, plugin) = track(&behaviours, Duration::ZERO, &cancel, &stop).await;
     assert_eq!(state(&operations, "done"), State::Completed);
     let State::Failed(reason) = state(&operations, "long") else { panic!("{operations:?}") };

@@ -1,5 +1,5 @@
-//! The second stage of a snapshot: begun when the first is complete, done by one call that may take
-//! hours, asked about meanwhile, and begun anew if it fails for a reason that may pass.
+//! Upload of a snapshot, its second stage: starts when the first is complete, consists of one call
+//! that may take hours, is polled meanwhile, and restarts after a transient failure.
 
 use std::future::pending;
 
@@ -12,12 +12,12 @@ use crate::failpoint::{self, Point};
 use crate::operation::step::{Effects, Observation, StopCause};
 use crate::operation::{Kind, Operation, State, duration_between};
 
-/// Why an upload is not begun.
+/// Reason why an upload is not started.
 pub(in crate::operation) const SNAPSHOT_NOT_COMPLETED: &str =
     "it was not begun, because the snapshot was not completed";
 
 impl Tracker<'_> {
-    /// Brings an upload to its end.
+    /// Tracks an upload until it ends.
     pub(super) async fn upload(&self, index: usize, cancel: &CancellationToken, reason: &str) {
         if self.has_ended(index) {
             return;
@@ -27,8 +27,8 @@ impl Tracker<'_> {
         let location = upload.volume.as_ref().map_or("", |volume| volume.location.as_str());
         let mut retry_at = Timestamp::now();
         loop {
-            // The slot is held for one attempt, and not between two: an upload that waits for its storage keeps
-            // no other from its turn.
+            // The slot is held for one attempt, and not between two: an upload that waits for its
+            // storage blocks no other.
             let ready = async {
                 tokio::time::sleep(duration_between(Timestamp::now(), retry_at)).await;
                 if !self.wait_until_created(index).await {
@@ -39,7 +39,8 @@ impl Tracker<'_> {
             let slot = tokio::select! {
                 biased;
                 () = cancel.cancelled() => {
-                    // It was not begun, or by a process that is gone; the plugin is told in any case.
+                    // The upload was not started, or by a process that has ended; the plugin is
+                    // asked to stop it in any case.
                     return self.end_before_call(index, canceled()).await;
                 }
                 () = tokio::time::sleep(duration_between(Timestamp::now(), upload.deadline)) => {
@@ -59,7 +60,7 @@ impl Tracker<'_> {
         }
     }
 
-    /// One call, from its beginning to its return, or until it is not waited for any more.
+    /// One call, from its start to its return, or until it is not awaited any more.
     async fn attempt(&self, index: usize, cancel: &CancellationToken, reason: &str) -> Effects {
         let mut effects = self.observe(index, Observation::UploadStarted);
         let Some(operation) = self.table.get(index) else { return Effects::default() };
@@ -101,7 +102,7 @@ impl Tracker<'_> {
         self.observe(index, Observation::UploadReturned(answer))
     }
 
-    /// Ends an upload that no call is under way for.
+    /// Ends an upload that has no running call.
     async fn end_before_call(&self, index: usize, observation: Observation) {
         let effects = self.observe(index, observation);
         if effects.cancel {
@@ -111,14 +112,14 @@ impl Tracker<'_> {
         self.observe(index, Observation::UploadReturned(Err(error)));
     }
 
-    /// Waits until the snapshot of an upload is complete, and that is safe from a kill: from the first
-    /// call on, a plugin that is asked how it goes speaks of the upload. Returns whether it is.
+    /// Waits until the snapshot of an upload is complete, and that survives a kill: from the first
+    /// upload call on, a poll of the plugin describes the upload. Returns true if it is complete.
     async fn wait_until_created(&self, index: usize) -> bool {
         let Some(upload) = self.table.get(index) else { return false };
         let mut changes = self.table.changes();
         loop {
             match self.table.find(|other| is_creation_of(other, &upload)) {
-                // One that has none was complete when it was taken.
+                // A snapshot without a creation operation was complete when it was taken.
                 None => return true,
                 Some((creation, State::Completed)) => {
                     self.table.wait_until_saved(creation).await;
@@ -134,7 +135,7 @@ impl Tracker<'_> {
     }
 }
 
-/// Whether an operation creates the snapshot that another uploads.
+/// True if an operation creates the snapshot that another uploads.
 fn is_creation_of(creation: &Operation, upload: &Operation) -> bool {
     creation.kind == Kind::SnapshotCreation
         && creation.id == upload.id

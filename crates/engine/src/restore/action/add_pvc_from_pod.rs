@@ -1,4 +1,4 @@
-//! Pods come after the claims that they mount.
+//! Restores the claims of a pod before the pod.
 
 use async_trait::async_trait;
 use bowline_api::Restore;
@@ -12,7 +12,7 @@ use super::{id, read};
 /// Adds the claims of a pod.
 pub(super) struct AddPvcFromPod;
 
-/// What is read of a pod.
+/// The required fields of a pod.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Pod {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::edit;
 use super::json::{elements_mut, text};
 
-/// Replaces side effects that `v1` refuses, such as `Unknown`, by `None`. Clusters that served both
-/// versions kept them.
+/// Replaces side effects that `v1` refuses, such as `Unknown`, by `None`. Clusters that served both versions kept
+/// them.
 pub(super) struct AdmissionWebhookConfiguration;
 
 fn change(configuration: &mut Value) -> bool {

@@ -1,14 +1,14 @@
-//! APIServices that the API server makes by itself.
+//! APIServices that the API server manages.
 
 use async_trait::async_trait;
 use bowline_api::Restore;
 use bowline_plugin::{Encoded, Item, ResourceSelector, RestoreItemAction, RestoreOutput, Result};
 
-/// Skips APIServices that the API server made for its own groups and for those of definitions: it
-/// has made, or will make, those that fit.
+/// Skips APIServices that the API server created for its own groups and for those of CustomResourceDefinitions: the
+/// target's API server has created, or will create, the matching ones.
 pub(super) struct ApiService;
 
-/// On APIServices that the API server made.
+/// Label of APIServices that the API server manages.
 const AUTO_MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 #[async_trait]

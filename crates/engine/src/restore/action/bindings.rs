@@ -1,4 +1,4 @@
-//! Bindings of roles: ServiceAccounts move with their namespaces.
+//! Role bindings: ServiceAccounts move with their namespaces.
 
 use std::collections::BTreeMap;
 

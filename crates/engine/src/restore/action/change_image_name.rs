@@ -1,4 +1,4 @@
-//! Images that the new cluster has under another name.
+//! Images that have another name in the target cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use super::json::{elements_mut, text};
 use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_IMAGE_NAME, edit};
 
-/// Renames the images of containers by the rules of a ConfigMap.
+/// Renames the images of containers according to a ConfigMap.
 ///
-/// Of several rules that fit an image, the first by its key in the ConfigMap holds; in Velero, any.
+/// If several rules match an image, the first one by ConfigMap key applies; in Velero, any of them.
 pub(super) struct ChangeImageName {
     lookup: Arc<Lookup>,
     rules: CachedLookup<Vec<Rule>>,
 }
 
-/// Each row of the ConfigMap is one: `old,new`.
+/// One entry of the ConfigMap: `old,new`.
 #[derive(Debug, PartialEq)]
 struct Rule {
-    /// A part of the names of images.
+    /// A part of image names.
     old: String,
-    /// What stands in its place.
+    /// Its replacement.
     new: String,
 }
 
@@ -33,7 +33,7 @@ impl Rule {
     fn parse(row: &str) -> Option<Self> {
         let (old, new) = row.split_once(',')?;
         let rule = Self { old: old.trim().to_owned(), new: new.trim().to_owned() };
-        // An empty part is in every name, before each of its letters. Velero replaces it.
+        // An empty part matches before each letter of every name. Velero replaces it.
         (!rule.old.is_empty() && !new.is_empty()).then_some(rule)
     }
 }
@@ -135,7 +135,7 @@ mod tests {
             })
         };
         let before = || spec(["r1:5000/app:1", "other/app-app", "other/db"]);
-        // Only the first rule that fits holds, for all places that it fits.
+        // Only the first matching rule applies, at all places where it matches.
         let after = || spec(["r2:3000/app:1", "other/web-web", "other/db"]);
         let within = |kind: &str, spec: Value| match kind {
             "Pod" => json!({"kind": kind, "spec": spec}),

@@ -1,4 +1,4 @@
-//! Volumes for which the new cluster has another storage class.
+//! Volumes that have another storage class in the target cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use super::json::{elements_mut, text};
 use super::lookup::{CachedLookup, Lookup, cached_or_read};
 use super::{CHANGE_STORAGE_CLASS, read, write};
 
-/// Changes the class of claims and volumes as a ConfigMap says, to classes that exist.
+/// Changes the class of claims and volumes according to a ConfigMap, to classes that exist.
 pub(super) struct ChangeStorageClass {
     lookup: Arc<Lookup>,
     mapping: CachedLookup<Mapping>,
 }
 
-/// The new class for each old one.
+/// New class by old class.
 type Mapping = BTreeMap<String, Target>;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ fn mapping(config: BTreeMap<String, String>) -> Mapping {
     config.into_iter().map(|(old, new)| (old, target(new))).collect()
 }
 
-/// Changes the class wherever the object names one that is mapped, and says to which.
+/// Replaces every mapped class in the object, and returns the new ones.
 fn change<'a>(object: &mut Value, mapping: &'a Mapping) -> Vec<&'a Target> {
     if text(object, "/kind") == "StatefulSet" {
         let templates = elements_mut(object, "/spec/volumeClaimTemplates");
@@ -44,7 +44,7 @@ fn change<'a>(object: &mut Value, mapping: &'a Mapping) -> Vec<&'a Target> {
 
 fn change_one<'a>(object: &mut Value, mapping: &'a Mapping) -> Option<&'a Target> {
     let class = object.pointer_mut("/spec/storageClassName")?;
-    // An empty name says that no class is wanted.
+    // An empty name means that no class is wanted.
     let target = class.as_str().filter(|name| !name.is_empty()).and_then(|old| mapping.get(old))?;
     *class = target.class.as_str().into();
     Some(target)

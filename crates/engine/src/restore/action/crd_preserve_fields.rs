@@ -1,4 +1,4 @@
-//! Definitions of resources that were written for `v1beta1`.
+//! CustomResourceDefinitions that were written for `v1beta1`.
 
 use async_trait::async_trait;
 use bowline_api::Restore;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::edit;
 use super::json::{elements_mut, map, remove, text};
 
-/// Moves `preserveUnknownFields: true`, with which `v1` refuses new definitions, into their schemas.
+/// Moves `preserveUnknownFields: true`, which `v1` refuses in new definitions, into their schemas.
 pub(super) struct CrdPreserveFields;
 
 fn change(definition: &mut Value) -> bool {

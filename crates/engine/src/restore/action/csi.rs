@@ -1,20 +1,20 @@
-//! The actions for what CSI drivers took snapshots of.
+//! Actions for CSI snapshots.
 //!
-//! A claim is made from a VolumeSnapshot, that one from a VolumeSnapshotContent, and that one from the
-//! handle of the snapshot in the words of its driver. Snapshot and content are static and get a name
-//! that only this restore has, so that many restores of one backup do not meet. They are kept when they
-//! go (`Retain`): what a restore makes never takes the snapshot with it.
+//! A claim is created from a VolumeSnapshot, which is bound to a VolumeSnapshotContent, which contains the driver's
+//! handle of the snapshot. VolumeSnapshot and content are static, and their names are unique to the restore, so that
+//! several restores of one backup do not collide. Their deletion policy is `Retain`: deleting objects of a restore
+//! never deletes the snapshot.
 //!
-//! | file | action | sees |
+//! | file | action | resources |
 //! |---|---|---|
 //! | `claim` | `velero.io/csi-pvc-restorer` | claims |
 //! | `class` | `velero.io/csi-volumesnapshotclass-restorer` | VolumeSnapshotClasses |
 //! | `content` | `velero.io/csi-volumesnapshotcontent-restorer` | VolumeSnapshotContents |
 //! | `snapshot`, `group` | `velero.io/csi-volumesnapshot-restorer` | VolumeSnapshots |
 //!
-//! `source` is what the archive says of a snapshot, `capabilities` what the cluster must have for it.
-//! They look things up, but write nothing that a restore would not show as an item, except for the stub
-//! of a group, which a dry run leaves out.
+//! `source` reads the archive's information about a snapshot, `cluster_capabilities` the requirements on the cluster.
+//! The actions perform lookups, but write nothing that a restore would not show as an item, except for the stub of a
+//! group, which a dry run omits.
 
 mod claim;
 mod class;
@@ -49,21 +49,21 @@ pub(in crate::restore) use claim::data_source;
 use cluster_capabilities::ClusterCapabilities;
 pub(in crate::restore) use source::SnapshotSource;
 
-/// The action that follows claims until they have their volumes.
+/// The action that tracks claims until they have their volumes.
 pub const CSI_PVC_ACTION: &str = "velero.io/csi-pvc-restorer";
 
-/// What the snapshot controllers note on contents while they work on them.
+/// Annotations that the snapshot controllers set on contents in progress.
 const IN_PROGRESS_ANNOTATIONS: [&str; 2] = [BEING_CREATED, BEING_DELETED];
 
-/// What the actions know of one restore.
+/// Shared state of the CSI actions of one restore.
 pub(in crate::restore) struct CsiRestoreContext {
     contents: Arc<Contents>,
     volumes: Arc<BackupVolumes>,
     report: Arc<Report>,
     volume_options: VolumeOptions,
-    /// What is changed after the actions.
+    /// Modifiers, which are applied after the actions.
     modifiers: Option<Modifiers>,
-    /// Whether the backup copied the data of its snapshots into a store.
+    /// True if the backup moved the data of its snapshots to object storage.
     is_data_moved: bool,
     is_dry_run: bool,
     capabilities: ClusterCapabilities,
@@ -90,13 +90,13 @@ impl CsiRestoreContext {
         }
     }
 
-    /// The same, of which nothing is to be written.
+    /// The same context for a dry run, which writes nothing.
     #[must_use]
     pub(in crate::restore) fn dry_run(self) -> Self {
         Self { is_dry_run: true, ..self }
     }
 
-    /// What an object becomes by modifiers, which come after the actions. A rule that fails is told there.
+    /// An object with the modifiers applied, which come after the actions. A failing rule is reported there, not here.
     fn modified(&self, kind: &GroupResource, object: &Value) -> Value {
         let mut object = object.clone();
         if let Some(modifiers) = &self.modifiers {
@@ -105,17 +105,17 @@ impl CsiRestoreContext {
         object
     }
 
-    /// What the cluster has.
+    /// Capabilities of the cluster.
     pub(in crate::restore) fn capabilities(&self) -> &ClusterCapabilities {
         &self.capabilities
     }
 
-    /// Whether the backup copied the data of its snapshots into a store.
+    /// True if the backup moved the data of its snapshots to object storage.
     pub(in crate::restore) fn is_data_moved(&self) -> bool {
         self.is_data_moved
     }
 
-    /// What the archive says of a VolumeSnapshot.
+    /// The archive's information about a VolumeSnapshot.
     pub(in crate::restore) fn source(
         &self,
         namespace: &str,
@@ -132,14 +132,14 @@ impl CsiRestoreContext {
         Ok(source)
     }
 
-    /// The driver of a VolumeSnapshotContent, as it will be.
+    /// The driver of a VolumeSnapshotContent after the modifiers.
     fn driver(&self, content: &Value) -> String {
         let content = self.modified(&kind(CONTENTS), content);
         super::json::text(&content, "/spec/driver").to_owned()
     }
 }
 
-/// The actions, in Velero's order. They come after those of version 1.
+/// The actions, in Velero's order. They run after those of version 1.
 pub(in crate::restore) fn actions(
     csi: &Arc<CsiRestoreContext>,
 ) -> Vec<NamedAction<dyn RestoreItemAction>> {
@@ -155,8 +155,8 @@ pub(in crate::restore) fn actions(
     actions.into_iter().filter_map(named).collect()
 }
 
-/// What a VolumeSnapshot of the backup, or its content, is called in this restore. Contents live in no
-/// namespace, so that the one of the VolumeSnapshot counts, which it does not in Velero.
+/// Name of a VolumeSnapshot of the backup, or of its content, in this restore. Contents are cluster-scoped, so the
+/// name includes the namespace of the VolumeSnapshot, which it does not in Velero.
 pub(in crate::restore) fn name_in_restore(
     restore: &str,
     namespace: &str,

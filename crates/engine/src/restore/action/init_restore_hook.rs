@@ -1,7 +1,7 @@
 //! Hooks that are init containers.
 //!
-//! A pod asks for one itself, by annotations, or the restore asks for some. What the pod asks for
-//! holds, and then what the restore asks for does not.
+//! Annotations of a pod or the Restore define them. Annotations take precedence: hooks of the Restore are then
+//! ignored.
 
 #[cfg(test)]
 mod tests;
@@ -24,19 +24,18 @@ use super::{read, target_namespace, write};
 use crate::glob::Globs;
 use crate::selector::Selector;
 
-/// Adds the init containers of hooks to pods, before those that a pod has, but after the one that
-/// waits for its volumes.
+/// Adds the init containers of hooks to pods, before the pod's own, but after the one that waits for its volumes.
 pub(super) struct InitRestoreHook {
     hooks: Result<Vec<Hook>>,
 }
 
-/// The init container that waits until the volumes of a pod are filled.
+/// The init container that waits until the volumes of a pod are restored.
 const RESTORE_WAIT: &str = "restore-wait";
 
-/// What the name of an init container begins with whose hook gives it none.
+/// Name prefix of an init container whose hook does not name it.
 const GENERATED_NAME_PREFIX: &str = "velero-restore-init-";
 
-/// Init containers for some pods.
+/// Init containers with their pod selection.
 struct Hook {
     included_namespaces: Globs,
     excluded_namespaces: Globs,
@@ -44,7 +43,7 @@ struct Hook {
     containers: Vec<Value>,
 }
 
-/// What is read of a pod.
+/// The required fields of a pod.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Pod {
@@ -62,7 +61,7 @@ struct Metadata {
 }
 
 impl Hook {
-    /// Hooks are for pods, whatever resources they name: so it is in Velero.
+    /// Hooks apply to pods, whatever resources they name, as in Velero.
     fn new(hook: &RestoreResourceHooks) -> Result<Self> {
         let init = hook.post_hooks.iter().filter_map(|hook| hook.init.as_ref());
         let containers: Vec<_> = init.flat_map(|init| &init.init_containers).cloned().collect();
@@ -100,7 +99,7 @@ fn invalid(reason: &impl ToString) -> Error {
     Error::new(Code::InvalidArgument, reason.to_string())
 }
 
-/// The init container that a pod asks for itself.
+/// The init container that a pod's annotations define.
 fn from_annotations(pod: &Pod, uid: &str) -> Result<Option<Value>> {
     let annotations = pod.metadata.annotations.as_ref();
     let get = |key| annotations.and_then(|all| all.get(key)).filter(|value| !value.is_empty());
@@ -120,27 +119,26 @@ fn from_annotations(pod: &Pod, uid: &str) -> Result<Option<Value>> {
     Ok(Some(container))
 }
 
-/// The program and its arguments as a JSON list, or the program alone. A list that is broken would
-/// be a program that no image has, and a pod that never starts.
+/// Program and arguments as a JSON list, or the program alone. An invalid list would be a program that no image has,
+/// and a pod that never starts.
 fn parse_command(text: &str) -> Result<Vec<String>> {
     if !text.starts_with('[') {
         return Ok(vec![text.to_owned()]);
     }
-    // The text is not told, for it may hold a password.
+    // The message omits the text, which may contain a password.
     serde_json::from_str(text).map_err(|_| {
         invalid(&format!("annotation {INIT_COMMAND} begins with `[` but is no JSON list of texts"))
     })
 }
 
-/// The same in each restore of the same pod. In Velero it is random.
+/// The same name in each restore of the same pod. In Velero it is random.
 fn generated_name(pod: &Pod, uid: &str) -> String {
     let Metadata { namespace, name, .. } = &pod.metadata;
     let hash = Sha256::digest(format!("{uid}/{namespace}/{name}"));
     format!("{GENERATED_NAME_PREFIX}{:02x}{:02x}{:02x}{:02x}", hash[0], hash[1], hash[2], hash[3])
 }
 
-/// The init containers to add. `namespace` is the one that the pod is restored to, `uid` the one
-/// that it had.
+/// The init containers to add. `namespace` is the target namespace of the pod, `uid` its uid in the backup.
 fn init_containers_for(
     pod: &Pod,
     uid: &str,
@@ -172,8 +170,8 @@ fn change(pod: &mut Value, hooks: Vec<Value>) -> bool {
     true
 }
 
-/// Whether an earlier restore added an init container for the same hook. The pod has been backed up
-/// with it since, and two of one name would be refused. It may have another image by now.
+/// True if an earlier restore added an init container for the same hook. The pod has been backed up with it since, and
+/// two of the same name would be refused. Its image may have changed in the meantime.
 fn is_same_hook(container: &Value, hook: &Value) -> bool {
     let (own, new) = (text(container, "/name"), text(hook, "/name"));
     let are_generated =
@@ -206,7 +204,7 @@ impl RestoreItemAction for InitRestoreHook {
         restore: &Encoded<Restore>,
     ) -> Result<RestoreOutput> {
         let pod: Pod = read(item)?;
-        // The uid has been removed from what is restored.
+        // The item to restore no longer has its uid.
         let backed_up: Pod = read(item_from_backup)?;
         let namespace = target_namespace(&restore.spec, &pod.metadata.namespace);
         let hooks = init_containers_for(&pod, &backed_up.metadata.uid, namespace, &self.hooks)?;

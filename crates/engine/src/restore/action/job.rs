@@ -1,4 +1,4 @@
-//! Jobs, which Kubernetes ties to their pods by a uid.
+//! Jobs, which are linked to their pods by a uid.
 
 use async_trait::async_trait;
 use bowline_api::Restore;
@@ -8,11 +8,10 @@ use serde_json::Value;
 use super::edit;
 use super::json::remove_entries;
 
-/// Removes the labels with the uid of the Job that was. The restored one has another, and is given
-/// labels with it.
+/// Removes the labels with the uid of the original Job. The restored one has a new uid, and gets labels with it.
 pub(super) struct Job;
 
-/// In its older and its newer spelling; Kubernetes sets both.
+/// The older and the newer label; Kubernetes sets both.
 const CONTROLLER_UID: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
 fn change(job: &mut Value) -> bool {

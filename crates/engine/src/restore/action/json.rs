@@ -1,19 +1,18 @@
-//! Reading and editing JSON whose shape nobody vouches for. What is not there, or of another type,
-//! is left alone.
+//! Reading and editing JSON of unknown structure. Values that are missing, or of another type, are ignored.
 
 use serde_json::{Map, Value};
 
-/// The text at a place; empty if there is none.
+/// The string at a pointer; empty if there is none.
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The value of an annotation, whose key may have slashes and so has no pointer.
+/// The value of an annotation. A pointer does not work, since the key may contain slashes.
 pub(super) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object.pointer("/metadata/annotations")?.get(key)?.as_str()
 }
 
-/// The map at a place.
+/// The map at a pointer.
 pub(super) fn map<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Map<String, Value>> {
     object.pointer_mut(pointer)?.as_object_mut()
 }
@@ -31,7 +30,7 @@ pub(super) fn elements_mut<'a>(
     object.pointer_mut(pointer).and_then(Value::as_array_mut).into_iter().flatten()
 }
 
-/// Removes fields of the map at a place. Says whether there was one.
+/// Removes fields of the map at a pointer. Returns true if any existed.
 pub(super) fn remove(object: &mut Value, pointer: &str, keys: &[&str]) -> bool {
     let Some(map) = map(object, pointer) else { return false };
     let before = map.len();
@@ -39,8 +38,8 @@ pub(super) fn remove(object: &mut Value, pointer: &str, keys: &[&str]) -> bool {
     map.len() < before
 }
 
-/// Removes entries of the map that a field of the map at a place holds, and the field if nothing
-/// remains, as the API server would. Says whether there was one.
+/// Removes entries of a map in a field of the map at a pointer, and the field if the map becomes empty, as the API
+/// server would. Returns true if any existed.
 pub(super) fn remove_entries(
     object: &mut Value,
     pointer: &str,
@@ -56,8 +55,8 @@ pub(super) fn remove_entries(
     changed
 }
 
-/// Removes elements of the list that a field of the map at a place holds, and the field if nothing
-/// remains. Says whether there was one.
+/// Removes elements of a list in a field of the map at a pointer, and the field if the list becomes empty. Returns
+/// true if any existed.
 pub(super) fn remove_elements(
     object: &mut Value,
     pointer: &str,

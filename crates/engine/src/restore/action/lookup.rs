@@ -1,4 +1,4 @@
-//! What actions look up in the cluster.
+//! Lookups of actions in the cluster.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::resource::{GroupResource, Resources};
 pub(super) struct Lookup {
     cluster: Arc<dyn Cluster>,
     resources: Arc<Resources>,
-    /// The server's, where the ConfigMaps for actions are.
+    /// Namespace of the server, which holds the ConfigMaps of actions.
     namespace: String,
 }
 
-/// What has been learned once, also that it cannot be learned.
+/// Cached result of a lookup, including a failure.
 pub(super) type CachedLookup<T> = OnceCell<Result<T>>;
 
-/// What was learned, or is learned now by whoever comes first. A failure that may pass is not kept:
-/// the next one who needs the answer asks again.
+/// The cached result, or the result of the lookup, which the first caller performs. A temporary failure is not cached:
+/// the next caller repeats the lookup.
 pub(super) async fn cached_or_read<T: Send>(
     cache: &CachedLookup<T>,
     read: impl Future<Output = Result<T>> + Send,
@@ -38,13 +38,12 @@ pub(super) async fn cached_or_read<T: Send>(
     cache.get_or_try_init(settle).await?.as_ref().map_err(Clone::clone)
 }
 
-/// The names of the ServiceAccounts in each namespace.
+/// Names of the ServiceAccounts in each namespace.
 #[derive(Default)]
 pub(super) struct Accounts(HashMap<String, HashSet<String>>);
 
 impl Accounts {
-    /// Whether a name is one that Kubernetes gave to the token of a ServiceAccount that is there:
-    /// `<account>-token-<random>`.
+    /// True if a name is a generated name of the token of an existing ServiceAccount: `<account>-token-<random>`.
     pub(super) fn have_token(&self, namespace: &str, name: &str) -> bool {
         let Some(accounts) = self.0.get(namespace) else { return false };
         name.match_indices("-token-").any(|(end, _)| accounts.contains(&name[..end]))
@@ -64,8 +63,7 @@ impl Lookup {
         }
     }
 
-    /// The data of the ConfigMap for an action, which is found by its labels. Nothing if there is
-    /// none.
+    /// The data of the ConfigMap for an action, which is found by its labels. Empty if there is none.
     pub(super) async fn config(&self, action: &str) -> Result<BTreeMap<String, String>> {
         #[derive(Deserialize)]
         struct ConfigMap {
@@ -134,7 +132,7 @@ impl Lookup {
     }
 }
 
-/// An error of the cluster, as actions tell it.
+/// Converts an error of the cluster into one of an action.
 pub(super) fn action_error(error: &cluster::Error, context: &str) -> Error {
     use cluster::Error::{Expired, Refused, Timeout, Unreachable};
     let code = match error {

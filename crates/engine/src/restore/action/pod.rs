@@ -1,4 +1,4 @@
-//! Pods, which their old cluster has told where to run.
+//! Pods, which the original cluster has scheduled.
 
 use async_trait::async_trait;
 use bowline_api::Restore;
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::json::{elements_mut, remove, remove_elements, text};
 use super::{id, read, write};
 
-/// Removes from a pod what was decided for it: its node, its priority, and the volume with the
-/// token of its ServiceAccount, which comes anew. Adds its PriorityClass.
+/// Removes the values that the cluster assigned to a pod: its node, its priority, and the volume with the token of its
+/// ServiceAccount, which is injected anew. Adds its PriorityClass.
 pub(super) struct Pod;
 
 fn change(pod: &mut Value) -> bool {

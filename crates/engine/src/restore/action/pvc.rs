@@ -1,4 +1,4 @@
-//! Claims, which were bound in their old cluster.
+//! Claims, which were bound in the original cluster.
 
 use async_trait::async_trait;
 use bowline_api::{Restore, annotation, label};
@@ -11,8 +11,7 @@ use serde_json::Value;
 use super::json::remove_entries;
 use super::{edit, id, read};
 
-/// Removes the annotations by which controllers remember how they bound a claim, and adds the
-/// volume that it was bound to.
+/// Removes the annotations that controllers set when they bound a claim, and adds the volume that it was bound to.
 pub(super) struct Pvc;
 
 const BINDING_ANNOTATIONS: [&str; 7] = [
@@ -25,7 +24,7 @@ const BINDING_ANNOTATIONS: [&str; 7] = [
     annotation::DATA_UPLOAD_NAME,
 ];
 
-/// What is read of a claim as it was backed up; only there it still has a status.
+/// The required fields of the backed-up claim, which still has a status.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct BackedUp {

@@ -1,4 +1,4 @@
-//! Secrets with tokens of ServiceAccounts, which another cluster would not accept.
+//! Secrets with ServiceAccount tokens, which another cluster would not accept.
 
 use std::sync::Arc;
 
@@ -12,18 +12,17 @@ use super::json::remove_entries;
 use super::lookup::{Accounts, CachedLookup, Lookup, cached_or_read};
 use super::{edit, read, target_namespace};
 
-/// Skips the tokens that Kubernetes generated for ServiceAccounts, and empties those that users
-/// asked for, so that Kubernetes fills them anew.
+/// Skips the tokens that Kubernetes generated for ServiceAccounts, and empties those that users requested, so that
+/// Kubernetes fills them anew.
 ///
-/// The accounts are looked up in the namespace that the Secret is restored to; Velero looks in the
-/// one that it was in. Accounts that are restored after the first token do not count: they come
-/// before Secrets, so that there are none.
+/// The accounts are looked up in the target namespace of the Secret; Velero looks in the original one. Accounts that
+/// are restored after the first token do not count: accounts come before Secrets, so there are none.
 pub(super) struct Secret {
     lookup: Arc<Lookup>,
     accounts: CachedLookup<Accounts>,
 }
 
-/// What is read of a Secret. Most are not for us, and some are large.
+/// The required fields of a Secret. Most Secrets are not affected, and some are large.
 #[derive(Deserialize)]
 struct Envelope {
     #[serde(rename = "type", default)]
@@ -45,7 +44,7 @@ impl Envelope {
     }
 }
 
-/// Removes what Kubernetes fills in.
+/// Removes the fields that Kubernetes fills in.
 fn change(secret: &mut Value) -> bool {
     let uid = ["kubernetes.io/service-account.uid"];
     let uid = remove_entries(secret, "/metadata", "annotations", &uid);

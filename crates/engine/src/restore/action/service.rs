@@ -1,4 +1,4 @@
-//! Services: what their old cluster gave them goes, and what users chose stays.
+//! Services: values allocated by the original cluster are removed, values chosen by users stay.
 
 #[cfg(test)]
 mod tests;
@@ -15,20 +15,20 @@ use serde_json::Value;
 use super::edit;
 use super::json::{annotation, elements, elements_mut, remove, text};
 
-/// Removes addresses of the cluster, and ports of nodes unless they are to be kept or a user chose
-/// them. Families of addresses stay: they say what kind of new addresses is wanted.
+/// Removes cluster IPs, and node ports unless they are to be preserved or a user chose them. IP families stay: they
+/// determine the kind of the new addresses.
 ///
-/// Whether a user chose a port is told by what was last applied, if that is known, else by who owns
-/// the field.
+/// The last-applied configuration shows which ports a user chose, if there is one, otherwise the ownership of the
+/// fields.
 pub(super) struct Service;
 
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The ports of nodes that a user chose.
+/// Node ports that a user chose.
 enum UserNodePorts {
-    /// Those that were applied: names of ports, and numbers where a port has no name.
+    /// Ports of the last-applied configuration: names, and numbers of ports without a name.
     Applied { names: HashSet<String>, numbers: HashSet<u64> },
-    /// The ports whose field has an owner. The API server is none.
+    /// Ports whose field has an owner. The API server does not count as one.
     Owned(HashSet<String>),
 }
 
@@ -44,7 +44,7 @@ impl UserNodePorts {
         let (mut names, mut numbers) = (HashSet::new(), HashSet::new());
         for port in elements(applied, "/spec/ports") {
             let number = match port.get("nodePort") {
-                // Clients once wrote numbers as texts.
+                // Old clients wrote numbers as strings.
                 Some(Value::String(number)) => number.parse().map_err(|_| {
                     let message =
                         format!("annotation {LAST_APPLIED} has a nodePort that is no number");
@@ -81,7 +81,7 @@ impl UserNodePorts {
     }
 }
 
-/// The part about the spec of each entry of `managedFields`.
+/// The `spec` part of each entry of `managedFields`.
 fn owned_specs(service: &Value) -> impl Iterator<Item = &Value> {
     elements(service, "/metadata/managedFields")
         .filter_map(|entry| entry.pointer("/fieldsV1/f:spec"))
@@ -96,7 +96,7 @@ fn last_applied(service: &Value) -> Result<Option<Value>> {
 }
 
 fn change(service: &mut Value, preserve_node_ports: bool) -> Result<bool> {
-    // A Service without addresses wants none.
+    // A headless Service stays headless.
     let is_headless = text(service, "/spec/clusterIP") == "None";
     let mut changed = !is_headless && remove(service, "/spec", &["clusterIP", "clusterIPs"]);
     if !preserve_node_ports {

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::edit;
 use super::json::{remove_elements, text};
 
-/// Removes references to tokens that Kubernetes generated, which `velero.io/secret` skips. Velero
-/// removes only one of several.
+/// Removes references to tokens that Kubernetes generated, which `velero.io/secret` skips. Velero removes only one of
+/// several.
 pub(super) struct ServiceAccount;
 
 fn change(account: &mut Value) -> bool {

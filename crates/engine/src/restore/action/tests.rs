@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::Fake;
 
-/// Checks rows of a name, JSON before, and JSON after if that is to be changed.
+/// Checks rows of a name, the JSON before, and the JSON after if a change is expected.
 pub(super) fn changes<const N: usize>(
     change: impl Fn(&mut Value) -> bool,
     rows: [(&str, Value, Option<Value>); N],
@@ -19,7 +19,7 @@ pub(super) fn changes<const N: usize>(
     }
 }
 
-/// Shows an action an item that is restored as it was backed up.
+/// Runs an action on an item that is restored unchanged.
 pub(super) async fn execute(
     action: &dyn RestoreItemAction,
     item: &Value,
@@ -106,7 +106,7 @@ fn three_built_in_actions_need_a_cluster() {
     assert!(!is_pure(&"example.io/pod".parse().unwrap()));
 }
 
-/// Items of an odd shape, with every part that an action looks at missing or of another type.
+/// Malformed items: every field that an action reads is missing or of another type.
 fn malformed_objects() -> impl Iterator<Item = Value> {
     let kinds = ["Pod", "CronJob", "StatefulSet", "Service", "Secret"];
     let parts = [
@@ -144,7 +144,7 @@ async fn malformed_items_do_not_break_actions() {
     let mut survived = 0;
     for item in malformed_objects() {
         for action in all() {
-            // An error is as good an answer as any other; a panic is none.
+            // An error is acceptable; a panic is not.
             if let Ok(output) = execute(action.plugin.as_ref(), &item, &restore).await {
                 let restored: Value = output.item.parse().unwrap();
                 assert_eq!(restored["kind"], item["kind"]);

@@ -1,5 +1,5 @@
-//! What is known of Kubernetes' own kinds: what servers and controllers fill in, what they fill it
-//! in with, and which lists are sets.
+//! Knowledge about Kubernetes' own kinds: fields that servers and controllers fill in, default values, and lists that
+//! are sets.
 
 use bowline_api::label;
 use serde_json::Value;
@@ -33,24 +33,24 @@ const GROUPS: [&str; 23] = [
     "storagemigration.k8s.io",
 ];
 
-/// Whether Kubernetes itself defines an API group. Others are those of custom resources.
+/// True if Kubernetes itself defines an API group. All others are those of custom resources.
 pub(super) fn is_builtin_group(group: &str) -> bool {
     GROUPS.contains(&group)
 }
 
-/// Whether users choose the keys within a field.
+/// True if users choose the keys within a field.
 pub(super) fn is_user_defined(kind: &str, field: &str) -> bool {
     match field {
         "binaryData" | "capacity" | "data" | "hard" | "nodeSelector" | "openAPIV3Schema"
         | "options" | "overhead" | "parameters" | "requests" | "stringData"
         | "volumeAttributes" => true,
-        // Of a LimitRange they are a list of objects that Kubernetes knows.
+        // In a LimitRange, `limits` is a list of objects that Kubernetes defines.
         "limits" => kind != "LimitRange",
         _ => false,
     }
 }
 
-/// Whether the order of a list means nothing.
+/// True if the order of a list is irrelevant.
 pub(super) fn is_set(field: &str) -> bool {
     matches!(
         field,
@@ -85,7 +85,7 @@ pub(super) fn is_set(field: &str) -> bool {
     )
 }
 
-/// By what the elements of a list can be told apart.
+/// The field that identifies the elements of a list.
 pub(super) fn merge_key(field: &str) -> Option<&'static str> {
     match field {
         "containers"
@@ -103,7 +103,7 @@ pub(super) fn merge_key(field: &str) -> Option<&'static str> {
     }
 }
 
-/// The field beside a field that says whether it may be there.
+/// The sibling field that determines whether a field may be set.
 pub(super) fn choice_field(field: &str) -> Option<&'static str> {
     match field {
         "rollingUpdate" => Some("type"),
@@ -112,8 +112,7 @@ pub(super) fn choice_field(field: &str) -> Option<&'static str> {
     }
 }
 
-/// Whether an element of a list in a pod was put there by the API server: the volume with the
-/// pod's token, and its mounts.
+/// True if the API server injected an element into a list of a pod: the volume with the pod's token, and its mounts.
 pub(super) fn is_injected(field: &str, element: &Value) -> bool {
     let name = element.get("name").and_then(Value::as_str).unwrap_or_default();
     match field {
@@ -123,7 +122,7 @@ pub(super) fn is_injected(field: &str, element: &Value) -> bool {
     }
 }
 
-/// Whether a field is filled in by servers and controllers, if nobody else does.
+/// True if servers and controllers fill in a field that is not set.
 pub(super) fn is_filled_in(kind: &str, field: &str) -> bool {
     match field {
         "caBundle" | "creationTimestamp" | "resourceVersion" | "uid" => true,
@@ -149,7 +148,7 @@ pub(super) fn is_filled_in(kind: &str, field: &str) -> bool {
     }
 }
 
-/// A value that the API server fills in.
+/// A default value of the API server.
 enum DefaultValue {
     Text(&'static str),
     Number(i64),
@@ -175,9 +174,9 @@ const SERVICE_CALLERS: &[&str] = &[
 const DEFINITIONS: &[&str] = &["CustomResourceDefinition"];
 const RBAC: &[&str] = &["ClusterRoleBinding", "RoleBinding"];
 
-/// Fields of kinds, and the values that the API server fills in if they are not set.
+/// Fields of kinds, and their defaults in the API server.
 const DEFAULTS: &[(&[&str], &str, DefaultValue)] = &[
-    // Pods, and what has templates of them
+    // Pods and pod templates
     (ANY, "apiVersion", Text("v1")),
     (ANY, "defaultMode", Number(0o644)),
     (ANY, "dnsPolicy", Text("ClusterFirst")),
@@ -255,7 +254,7 @@ const DEFAULTS: &[(&[&str], &str, DefaultValue)] = &[
     (WEBHOOKS, "timeoutSeconds", Number(10)),
 ];
 
-/// Whether a value is what a field has that nobody has set.
+/// True if a value is the default of a field.
 pub(super) fn is_default(kind: &str, field: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -287,8 +286,7 @@ impl DefaultValue {
     }
 }
 
-/// Whether an object without fields is as good as none. It often is not: an empty selector selects
-/// everything.
+/// True if an empty object is equivalent to a missing one. Often it is not: an empty selector selects everything.
 fn is_default_if_empty(kind: &str, field: &str) -> bool {
     match field {
         "affinity" | "annotations" | "dnsConfig" | "labels" | "loadBalancer" | "matchLabels"
@@ -307,7 +305,7 @@ fn is_default_list(field: &str, list: &[Value]) -> bool {
     }
 }
 
-/// What every pod gets, so that it survives the short absence of its node.
+/// True for the tolerations that every pod gets, so that it survives a short absence of its node.
 fn is_default_toleration(toleration: &Value) -> bool {
     let text = |field: &str| toleration.get(field).and_then(Value::as_str).unwrap_or_default();
     let keys = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -317,7 +315,7 @@ fn is_default_toleration(toleration: &Value) -> bool {
         && toleration.get("tolerationSeconds").and_then(Value::as_i64) == Some(300)
 }
 
-/// Whether a label is written by a server, a controller or a restore.
+/// True if a server, a controller or a restore writes a label.
 pub(super) fn is_system_label(key: &str) -> bool {
     matches!(
         key,
@@ -336,8 +334,8 @@ pub(super) fn is_system_label(key: &str) -> bool {
     ) || key.starts_with("bowline.io/")
 }
 
-/// Whether an annotation is written by a server or a controller. Many others of Kubernetes' domains
-/// are settings of users.
+/// True if a server or a controller writes an annotation. Many other annotations of Kubernetes' domains are settings of
+/// users.
 pub(super) fn is_system_annotation(key: &str) -> bool {
     const PREFIXES: [&str; 11] = [
         "apf.kubernetes.io/",
@@ -362,7 +360,7 @@ pub(super) fn is_system_annotation(key: &str) -> bool {
         )
 }
 
-/// Fields of an object that a controller fills in, whatever a user writes there.
+/// Fields of an object that a controller fills in, regardless of the user's values.
 pub(super) fn filled_by_controllers(object: &Value) -> Option<&'static str> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     match text("kind") {
@@ -374,8 +372,7 @@ pub(super) fn filled_by_controllers(object: &Value) -> Option<&'static str> {
     }
 }
 
-/// Whether an object in the cluster belongs to the cluster itself: servers and controllers write it
-/// and would write it again.
+/// True if an object belongs to the cluster itself: servers and controllers write it, and would write it again.
 pub(super) fn is_managed_by_cluster(cluster: &Value) -> bool {
     let text = |pointer: &str| cluster.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let metadata = |map: &str, key: &str| {

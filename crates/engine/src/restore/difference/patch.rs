@@ -1,4 +1,4 @@
-//! What must change for an object in the cluster to be the one in the backup.
+//! Patches that make an object in the cluster match the backup.
 
 use bowline_api::label;
 use serde_json::{Map, Value, json};
@@ -8,11 +8,11 @@ use super::{
     names, value,
 };
 
-/// The JSON merge patch (RFC 7386) that makes an object in the cluster like the one to be restored,
-/// and labels it with the restore. An empty one if there is nothing to do.
+/// The JSON merge patch (RFC 7386) that makes an object in the cluster match the one to be restored, and labels it with
+/// the restore. Empty if there is nothing to do.
 ///
-/// Only what counts as a difference is changed. A list can only be replaced as a whole; elements
-/// that were in it before keep what servers have filled in.
+/// Only differences are changed. A list can only be replaced as a whole; elements that it already contained keep the
+/// values that servers have filled in.
 pub fn merge_patch(cluster: &Value, desired: &Value) -> Value {
     let Some(comparison) = Comparison::new(desired, cluster) else { return json!({}) };
     let (ours_parts, cluster_parts) = (comparison.parts(desired), comparison.parts(cluster));
@@ -36,8 +36,8 @@ pub fn merge_patch(cluster: &Value, desired: &Value) -> Value {
     patch
 }
 
-/// The merge patch that only labels an object in the cluster with the restore. Empty if it has the
-/// labels, or is the cluster's own.
+/// The merge patch that only labels an object in the cluster with the restore. Empty if the object has the labels, or
+/// belongs to the cluster.
 pub fn label_patch(cluster: &Value, desired: &Value) -> Value {
     let get = |object: &Value, key: &str| object.pointer("/metadata/labels")?.get(key).cloned();
     let mut labels = Map::new();
@@ -51,9 +51,8 @@ pub fn label_patch(cluster: &Value, desired: &Value) -> Value {
     json!({"metadata": {"labels": labels}})
 }
 
-/// The merge patch that gives a ServiceAccount in the cluster what only the one to be restored has:
-/// secrets, pull secrets, labels and annotations. What both have stays as it is in the cluster, as
-/// does all that others rely on.
+/// The merge patch that adds to a ServiceAccount in the cluster what only the backup has: secrets, pull secrets, labels
+/// and annotations. Values that both have stay as they are in the cluster, as does everything that others rely on.
 pub fn service_account_patch(cluster: &Value, desired: &Value) -> Value {
     let mut patch = Map::new();
     for field in ["secrets", "imagePullSecrets"] {
@@ -134,7 +133,7 @@ impl Comparison<'_> {
         patch
     }
 
-    /// How a value changes, if it does.
+    /// The patch for a value, if it changes.
     fn change(
         &self,
         rules: FieldRules,
@@ -154,7 +153,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// A list as it is wanted, in which what was there keeps what servers have filled in.
+    /// The desired list, in which existing elements keep the values that servers have filled in.
     fn merge_list(
         &self,
         rules: FieldRules,
@@ -191,7 +190,7 @@ impl Comparison<'_> {
     }
 }
 
-/// A value as a merge patch can say it: in a patch, `null` is a word.
+/// A value in the form of a merge patch, in which `null` would mean removal.
 fn without_null(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -11,13 +11,13 @@ fn object(api_version: &str, kind: &str, rest: &Value) -> Value {
     object
 }
 
-/// Compares the rest of two objects of a kind. Empty if they are the same.
+/// Compares two objects of a kind with these contents. Empty if they are equal.
 fn found(api_version: &str, kind: &str, desired: &Value, cluster: &Value) -> Vec<String> {
     let desired = object(api_version, kind, desired);
     let cluster = object(api_version, kind, cluster);
     let found = differs(&desired, &cluster).unwrap_or_default();
 
-    // What holds for any two objects.
+    // Invariants for any two objects.
     let patch = merge_patch(&cluster, &desired);
     let mut patched = cluster.clone();
     json_patch::merge(&mut patched, &patch);
@@ -130,7 +130,7 @@ fn server_written_fields_are_no_difference() {
                 "default": {"cpu": "1"},
                 "defaultRequest": {"cpu": "1"}}]}}),
         ),
-        // The order of sets, the spelling of numbers, and what is not set on either side.
+        // The order of sets, the spelling of numbers, and fields that neither side sets.
         (
             "rbac.authorization.k8s.io/v1",
             "Role",
@@ -155,7 +155,7 @@ fn server_written_fields_are_no_difference() {
             json!({"spec": {"a": null}}),
             json!({"spec": {}, "status": {"b": 1}}),
         ),
-        // What restores and servers write about an object.
+        // Metadata that restores and servers write.
         (
             "v1",
             "ConfigMap",
@@ -171,7 +171,7 @@ fn server_written_fields_are_no_difference() {
             json!({"spec": {"template": {"metadata": {"annotations":
                 {"cni.projectcalico.org/podIP": "10.0.0.1"}}}}}),
         ),
-        // What a controller fills in, whoever wrote something there.
+        // Fields that a controller fills in, regardless of their values.
         (
             "rbac.authorization.k8s.io/v1",
             "ClusterRole",
@@ -202,7 +202,7 @@ fn user_changes_are_differences() {
         ),
         ("v1", "ConfigMap", json!({"data": {}}), json!({"data": {"a": "1"}}), "data.a"),
         ("v1", "ConfigMap", json!({"data": {"a": ""}}), json!({"data": {}}), "data.a"),
-        // Keys of users are not fields, whatever they are called.
+        // User-defined keys are not fields, whatever their names.
         (
             "v1",
             "ConfigMap",
@@ -283,7 +283,7 @@ fn user_changes_are_differences() {
             json!({"spec": {"template": {"spec": {"securityContext": {"runAsUser": 0}}}}}),
             "spec.template.spec.securityContext",
         ),
-        // Off is not the same as not said.
+        // Disabled is not the same as not set.
         (
             "v1",
             "Pod",
@@ -306,7 +306,7 @@ fn user_changes_are_differences() {
             "spec.selector",
         ),
         ("v1", "Service", json!({"spec": {}}), json!({"spec": {"type": "NodePort"}}), "spec.type"),
-        // What servers fill in if nobody does was wanted here.
+        // Here a user set a value that servers fill in otherwise.
         (
             "v1",
             "Service",
@@ -393,7 +393,7 @@ fn cluster_managed_objects_are_not_compared() {
         assert_eq!(merge_patch(&cluster, &desired), json!({}), "{cluster}");
         assert_eq!(label_patch(&cluster, &desired), json!({}), "{cluster}");
     }
-    // A default role that its admin has taken over is the admin's.
+    // A default role that its admin has taken over belongs to the admin.
     let mine = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
         "metadata": {"name": "view", "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"},
         "annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}});
@@ -488,7 +488,7 @@ fn patch_keeps_server_defaults() {
     }
 }
 
-/// The API server refuses what belongs to another choice, and has filled it in itself.
+/// The API server refuses fields of another choice, and has filled them in itself.
 #[test]
 fn patch_removes_fields_of_another_choice() {
     let usual = json!({"maxSurge": "25%", "maxUnavailable": "25%"});
@@ -513,7 +513,7 @@ fn patch_removes_fields_of_another_choice() {
         assert_eq!(merge_patch(&cluster, &desired), patch);
         assert_eq!(differs(&desired, &cluster).unwrap().len(), 2);
     }
-    // The same choice, and what the server fills in for it.
+    // The same choice, with the values that the server fills in for it.
     let desired = json!({"spec": {"strategy": {"type": "RollingUpdate"}}});
     let cluster = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": usual}}});
     assert_eq!(found("apps/v1", "Deployment", &desired, &cluster), SAME);
@@ -556,7 +556,7 @@ fn service_account_patch_only_adds() {
     assert_eq!(service_account_patch(&json!({}), &cluster), cluster);
 }
 
-/// Names that mean something to the rules, and some that do not.
+/// Names with a meaning for the rules, and some without.
 const FIELDS: [&str; 24] = [
     "spec",
     "data",

@@ -41,7 +41,7 @@ fn kinds_are_found_by_any_name_and_excludes_win() {
         (&["*"], &["secrets"], "secrets", skip(Reason::KindExcluded)),
         (&["pods"], &["*.io"], "volumesnapshotcontents.snapshot.storage.k8s.io", YES),
         (&["*"], &["*.velero.io"], "datauploads.velero.io", skip(Reason::KindExcluded)),
-        // A user may exclude what a backup never collects by itself.
+        // A user may exclude kinds that a backup never collects on its own.
         (
             &[],
             &["volumesnapshots.snapshot.storage.k8s.io"],

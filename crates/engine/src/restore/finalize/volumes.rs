@@ -1,10 +1,10 @@
-//! What the new volumes of a restore get from those that they stand for.
+//! Applies properties of the original volumes to the new ones.
 //!
-//! A volume that its storage class has made from a CSI snapshot has the labels and the reclaim policy
-//! of the class. Those of the backup are written to it when it is there. Volumes that are made only
-//! when a pod needs them, and are not there yet, are left alone, as in Velero.
+//! A volume that was provisioned from a CSI snapshot has the labels and the reclaim policy of its storage class. Those
+//! of the backup are written to it once it exists. Volumes that are provisioned when a pod first uses them, and do not
+//! exist yet, are left alone, as in Velero.
 //!
-//! Here also go the stubs for groups of snapshots, when the contents do not need them any more.
+//! This module also removes the stubs for snapshot groups when the contents do not need them any more.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,26 +27,26 @@ use crate::operation::{Operation, State};
 use crate::report::{Report, ReportSubject};
 use crate::resource::{GroupResource, Resource, Resources};
 
-/// How many volumes are worked on at a time.
+/// Maximum number of volumes processed concurrently.
 const MAX_CONCURRENT_VOLUMES: usize = 16;
 
 /// A restore whose operations have ended.
 pub struct VolumeFinalizer<'a> {
-    /// Where its objects are.
+    /// The target cluster.
     pub cluster: &'a dyn Cluster,
     /// The Restore.
     pub restore: &'a Restore,
-    /// How the backup saved volumes.
+    /// Volume information of the backup.
     pub saved: &'a [BackupVolumeInfo],
-    /// What became of the items.
+    /// Result of each item.
     pub items: &'a ResourceList,
     /// The operations.
     pub operations: &'a [Operation],
-    /// How long to wait for a volume, or for a content.
+    /// Maximum wait for a volume or a content.
     pub limit: Duration,
 }
 
-/// Whether there is anything to do for a backup.
+/// True if a backup has volumes that need finalization.
 pub fn has_csi_volumes(saved: &[BackupVolumeInfo]) -> bool {
     saved.iter().any(is_csi_snapshot)
 }
@@ -55,10 +55,10 @@ fn is_csi_snapshot(info: &BackupVolumeInfo) -> bool {
     info.backup_method == Some(Method::CsiSnapshot) && !info.skipped
 }
 
-/// A volume that is to get something.
+/// A volume to update.
 #[derive(Clone, Debug, PartialEq)]
 struct VolumeUpdate<'a> {
-    /// Its claim, as the backup calls it.
+    /// The claim in the backup.
     id: ResourceIdentifier,
     /// The namespace of the claim in the cluster.
     namespace: &'a str,
@@ -67,7 +67,7 @@ struct VolumeUpdate<'a> {
 }
 
 impl VolumeFinalizer<'_> {
-    /// Does it. Tells what went wrong, and notes the names of volumes that are there by now.
+    /// Updates the volumes. Reports failures, and records the names of volumes that exist by now.
     pub async fn run(&self, volumes: &mut [RestoreVolumeInfo]) -> Result<Report, Error> {
         let served = self.cluster.discover().await?.resources.into_iter();
         let resources = Resources::new(served.filter(|served| !served.id.resource.contains('/')));
@@ -78,7 +78,7 @@ impl VolumeFinalizer<'_> {
                 report_ref.error(&update.id, error);
             }
         });
-        // Collected, since a closure over borrowed values must not live across a wait.
+        // Collected, since a closure over borrowed values must not live across an await point.
         let work: Vec<_> = work.collect();
         stream::iter(work).buffer_unordered(MAX_CONCURRENT_VOLUMES).collect::<()>().await;
         let is_group = |info: &BackupVolumeInfo| {
@@ -92,7 +92,7 @@ impl VolumeFinalizer<'_> {
         Ok(report)
     }
 
-    /// The volumes of claims that this restore has created from CSI snapshots.
+    /// The volumes of claims that this restore created from CSI snapshots.
     fn volume_updates(&self) -> Vec<VolumeUpdate<'_>> {
         let created = self.items.0.get("v1/PersistentVolumeClaim");
         let created: BTreeSet<&str> =
@@ -126,7 +126,7 @@ impl VolumeFinalizer<'_> {
         all
     }
 
-    /// Gives a volume what it is to have, if it is there or will be.
+    /// Updates a volume, if it exists or will exist.
     async fn update_volume(
         &self,
         resources: &Resources,
@@ -189,7 +189,7 @@ impl VolumeFinalizer<'_> {
         found.map(|found| found.item.parse().map_err(|error| error_chain(&error))).transpose()
     }
 
-    /// Waits for an object. None if that takes too long.
+    /// Waits for an object. `None` after the timeout.
     async fn wait<T>(
         &self,
         resource: &Arc<Resource>,
@@ -221,7 +221,7 @@ impl VolumeFinalizer<'_> {
         Ok(mode == Some("WaitForFirstConsumer"))
     }
 
-    /// Removes the stubs for groups, when the contents that needed them are ready.
+    /// Removes the stubs for groups once the contents that needed them are ready.
     async fn remove_stubs(&self, resources: &Resources, report: &Report) {
         let Some(stubs) = resources.find(&GroupResource::new(GROUP_GROUP, GROUP_CONTENTS)) else {
             return;
@@ -259,7 +259,7 @@ impl VolumeFinalizer<'_> {
         }
     }
 
-    /// Waits until the contents that stand for these snapshots are ready.
+    /// Waits until the contents of these snapshots are ready.
     async fn wait_until_ready(
         &self,
         contents: &Arc<Resource>,
@@ -296,7 +296,7 @@ impl VolumeFinalizer<'_> {
         }
     }
 
-    /// Notes what the volumes are called that claims from CSI snapshots have by now.
+    /// Records the names of the volumes that claims from CSI snapshots have by now.
     async fn record_volume_names(&self, resources: &Resources, volumes: &mut [RestoreVolumeInfo]) {
         let Ok(claims) = core(resources, "persistentvolumeclaims") else { return };
         let unnamed = volumes.iter_mut().filter(|volume| {
@@ -333,7 +333,7 @@ fn bound_volume(claim: &Value) -> Option<&str> {
     (text(claim, "/status/phase") == "Bound" && !volume.is_empty()).then_some(volume)
 }
 
-/// What a volume lacks of what it had. Labels that it has besides stay: they tell where it is now.
+/// Patch with the properties that a volume lacks. Additional labels stay: they describe its current location.
 fn volume_patch(volume: &Value, info: &PersistentVolumeInfo) -> Option<Value> {
     let labels = volume.pointer("/metadata/labels");
     let is_missing = |(key, value): &(&String, &String)| {
@@ -356,7 +356,7 @@ fn volume_patch(volume: &Value, info: &PersistentVolumeInfo) -> Option<Value> {
     patch.as_object().is_some_and(|patch| !patch.is_empty()).then_some(patch)
 }
 
-/// The snapshots that a stub stands for.
+/// The snapshots that a stub covers.
 fn handles(stub: &Value) -> BTreeSet<String> {
     let handles = stub.pointer("/spec/source/groupSnapshotHandles/volumeSnapshotHandles");
     let handles = handles.and_then(Value::as_array).into_iter().flatten();

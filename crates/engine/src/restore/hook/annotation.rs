@@ -1,11 +1,11 @@
-//! The hook that a pod asks for itself.
+//! The hook that a pod's annotations define.
 
 use bowline_api::annotation::hook as key;
 
 use super::{Annotations, DEFAULT_ON_ERROR, EXEC_TIMEOUT, Error, Hook, HookSource};
 
-/// The hook that annotations ask for; none if there is no command. For one that cannot be read the default
-/// holds, as in Velero, and a warning says so. Not so for a command that looks like a list and is none.
+/// The hook that annotations define; `None` if there is no command. An annotation that cannot be parsed gets the
+/// default, as in Velero, with a warning. A command that looks like a list but is invalid is an error.
 pub(super) fn hook(
     annotations: &Annotations<'_>,
     warnings: &mut Vec<String>,
@@ -27,7 +27,7 @@ pub(super) fn hook(
     }))
 }
 
-/// What an annotation says, if that can be read.
+/// The parsed annotation, or a warning.
 fn or_warn<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Option<T> {
     read.unwrap_or_else(|error| {
         warnings.push(format!("{error}; the hook runs with the default"));
@@ -35,7 +35,7 @@ fn or_warn<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Opt
     })
 }
 
-/// The words that Go takes for true and false.
+/// Parses the words that Go accepts as booleans.
 fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),

@@ -1,4 +1,4 @@
-//! What a look at a pod shows, and what follows from it for its hooks.
+//! Observed state of a pod, and the next step for its hooks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde::de::IgnoredAny;
 use super::Hook;
 use crate::item::Object;
 
-/// The pause between two looks at a pod.
+/// Interval between two checks of a pod.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is read of a pod.
+/// The required fields of a pod.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Pod {
@@ -72,27 +72,27 @@ struct StateReason {
     reason: Option<String>,
 }
 
-/// What a look at a pod shows.
+/// Observed state of a pod.
 #[derive(Debug)]
 pub(super) enum PodState {
-    /// Nothing can be run in it any more, and why.
+    /// No command can run in the pod any more, for this reason.
     Ended(String),
-    /// It could not be seen, and why.
+    /// The pod could not be read, for this reason.
     Unknown(String),
-    /// It is there.
+    /// The pod exists.
     Present(Box<Pod>),
 }
 
-/// What follows for the hooks that have not been run yet.
+/// Next step for the hooks that have not run yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum HookStep {
-    /// This one can be run.
+    /// This hook can run.
     Run(usize),
-    /// This one cannot be run, and why.
+    /// This hook cannot run, for this reason.
     GiveUp(usize, String),
-    /// None can be run, and why.
+    /// No hook can run, for this reason.
     GiveUpAll(String),
-    /// Look again after a while.
+    /// Check again after this time.
     Wait(Duration),
 }
 
@@ -105,7 +105,7 @@ impl Pod {
         self.spec.containers.iter().flatten().next().map(|container| container.name.as_str())
     }
 
-    /// Whether a command can be run in a container. Sidecars are init containers that go on.
+    /// True if a command can run in a container. Sidecars are init containers that keep running.
     fn has_container(&self, container: &str) -> bool {
         let sidecars = self.spec.init_containers.iter().flatten();
         let sidecars = sidecars.filter(|init| init.restart_policy.as_deref() == Some("Always"));
@@ -113,7 +113,7 @@ impl Pod {
         all.any(|other| other.name == container)
     }
 
-    /// What a container lacks for a hook to be run in it; none if it can be.
+    /// The condition that a container lacks for a hook; `None` if the hook can run.
     fn missing_condition(&self, hook: &Hook) -> Option<String> {
         let Status { container_statuses, init_container_statuses, .. } = &self.status;
         let mut all =
@@ -140,8 +140,8 @@ impl Pod {
 }
 
 impl PodState {
-    /// Judges what the cluster has under the name of a pod. The uid, where it is known, tells the one
-    /// that was restored from another that has taken its place.
+    /// State of the pod with a name in the cluster. The uid, if known, distinguishes the restored pod from one that has
+    /// replaced it.
     pub(super) fn new(found: Option<&Object>, uid: Option<&str>) -> Self {
         let Some(object) = found else {
             return Self::Ended("the pod has been deleted".to_owned());
@@ -164,8 +164,8 @@ impl PodState {
         }
     }
 
-    /// What to do with hooks that have not been run yet, after a time of waiting. Those of a
-    /// container stand together, and only the first of them can be the next.
+    /// The next step for hooks that have not run yet, after a time of waiting. The hooks of a container are adjacent,
+    /// and only the first of them can be next.
     pub(super) fn step(
         &self,
         hooks: &[Hook],

@@ -119,7 +119,7 @@ fn hook_entry_applies_to_selected_pods() {
         (json!({"includedNamespaces": ["*"], "excludedNamespaces": ["shop"]}), false),
         (json!({"labelSelector": {"matchLabels": {"app": "db"}}}), true),
         (json!({"labelSelector": {"matchLabels": {"app": "web"}}}), false),
-        // Velero does not read them.
+        // Velero ignores the resources.
         (json!({"includedResources": ["deployments"]}), true),
         (json!({"excludedResources": ["pods"]}), true),
     ] {
@@ -185,7 +185,7 @@ fn annotations_replace_the_hooks_of_the_restore() {
         (json!({}), ["a", "b"].as_slice()),
         (json!({COMMAND: "own"}), &["own"]),
         (json!({COMMAND: ""}), &["a", "b"]),
-        // Without a command the others mean nothing.
+        // Without a command the other annotations have no effect.
         (json!({"post.hook.restore.velero.io/wait-timeout": "nonsense"}), &["a", "b"]),
     ] {
         let plan = hooks.plan(&annotated(annotations.clone())).unwrap();
@@ -283,7 +283,7 @@ fn a_pod_without_containers_cannot_have_hooks() {
 
 const DEFAULT: Duration = Duration::from_mins(10);
 
-/// What follows for hooks from a pod with a status, after a time of waiting.
+/// The next step for the hooks of a pod with a status, after a time of waiting.
 fn step(hooks: Value, status: Value, waited: u64) -> HookStep {
     let plan = self::hooks(json!([{"name": "x", "postHooks": hooks}])).plan(&pod()).unwrap();
     let pod = pod_with(json!({}), |pod| pod["status"] = status);
@@ -346,7 +346,7 @@ fn wait_ends_at_the_hook_or_server_timeout() {
             Err((1, within("2", "it has ended: Error")))
         }),
         (json!([wait("1h")]), json!({}), 700, Ok(1000)),
-        // What is up is run, however late.
+        // A hook whose container is up runs, however late.
         (json!([wait("1s")]), up("main", false), 9, Err((0, String::new()))),
     ] {
         let case = format!("{hooks} {container} {waited}");

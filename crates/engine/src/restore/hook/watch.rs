@@ -1,4 +1,4 @@
-//! Waits for the containers of restored pods and runs hooks in them, while the restore goes on.
+//! Waits for the containers of restored pods and runs hooks in them, while the restore continues.
 
 #[cfg(test)]
 mod tests;
@@ -25,12 +25,12 @@ use crate::item::Object;
 use crate::report::Report;
 use crate::resource::Resource;
 
-/// How many pods are looked at at a time, at most. There may be thousands that wait.
+/// Maximum number of concurrent pod checks. Thousands of pods may be waiting.
 const MAX_CONCURRENT_CHECKS: usize = 16;
 
 const STOPPED: &str = "the restore was stopped";
 
-/// The hooks of a restore at work.
+/// Runs the hooks of a restore.
 #[derive(Debug)]
 pub struct HookRunner {
     hooks: Hooks,
@@ -38,15 +38,14 @@ pub struct HookRunner {
     shared: Arc<HookCounters>,
 }
 
-/// For how long hooks wait.
+/// Wait limits of hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookLimits {
-    /// How long a hook waits for its container that does not say: the resource timeout of the
-    /// server.
+    /// Time that a hook without a wait timeout waits for its container: the resource timeout of the server.
     pub default_wait: Duration,
 }
 
-/// What all pods share.
+/// State shared by all pods.
 #[derive(Debug)]
 struct HookCounters {
     checks: Semaphore,
@@ -54,7 +53,7 @@ struct HookCounters {
     failed: AtomicU64,
 }
 
-/// A pod whose hooks are being run.
+/// A pod whose hooks are running.
 struct PodHookRun {
     cluster: Arc<dyn Cluster>,
     report: Arc<Report>,
@@ -66,7 +65,7 @@ struct PodHookRun {
 }
 
 impl HookRunner {
-    /// Compiles the hooks of a Restore, or says all that is wrong with them.
+    /// Compiles the hooks of a Restore, or returns all their errors.
     pub fn new(restore: &Restore) -> Result<Self, Vec<String>> {
         let shared = HookCounters {
             checks: Semaphore::new(MAX_CONCURRENT_CHECKS),
@@ -80,12 +79,12 @@ impl HookRunner {
         })
     }
 
-    /// Begins to wait for a pod that was created, if there is something to run in it. The wait of
-    /// its hooks counts from here. Best is the pod as the API server returned it: by its uid it is
-    /// never taken for another, and its first container is what webhooks left as the first.
+    /// Starts waiting for a created pod, if it has hooks. The wait time of its hooks starts here. Pass the pod as the
+    /// API server returned it: its uid ensures that it is never mistaken for another, and its first container is the
+    /// one after webhooks.
     ///
-    /// What fails is told as an error on the pod, and touches no other pod. When `stop` is
-    /// cancelled, what has not been run is given up.
+    /// A failure is reported as an error of the pod, and affects no other pod. When `stop` is cancelled, hooks that
+    /// have not run are abandoned.
     pub fn start(
         &self,
         cluster: &Arc<dyn Cluster>,
@@ -130,8 +129,7 @@ impl HookRunner {
         self.tasks().spawn(task.in_current_span());
     }
 
-    /// Waits until no hook runs or waits any more. How many hooks there were, and how many of them
-    /// failed.
+    /// Waits until no hook runs or waits any more. Returns the number of hooks, and the number of failed ones.
     pub async fn finish(&self) -> (u64, u64) {
         loop {
             let mut tasks = mem::take(&mut *self.tasks());
@@ -160,7 +158,7 @@ impl HookCounters {
 }
 
 impl PodHookRun {
-    /// Runs the hooks that are left. One is taken from them when it is known what becomes of it.
+    /// Runs the remaining hooks. A hook is removed from the list when its outcome is determined.
     async fn run(&self, remaining: &mut Vec<Hook>, mut uid: Option<String>) {
         let started_at = Instant::now();
         let mut running = Duration::ZERO;
@@ -193,14 +191,14 @@ impl PodHookRun {
                     remaining.clear();
                 }
                 HookStep::Wait(pause) => {
-                    // What has been stopped is found out by the next look.
+                    // The next check notices a stop.
                     self.unless_stopped(sleep(pause)).await;
                 }
             }
         }
     }
 
-    /// A hook has failed. If that means to, those that would follow are given up.
+    /// Records the failure of a hook. If its `onError` says so, the following hooks are abandoned.
     fn fail(&self, remaining: &mut Vec<Hook>, at: usize, reason: &str) {
         let hook = remaining.remove(at);
         let given_up = match hook.on_error {
@@ -224,7 +222,7 @@ impl PodHookRun {
         self.unless_stopped(check).await.unwrap_or_else(|| PodState::Ended(STOPPED.to_owned()))
     }
 
-    /// Runs a hook, or says how it failed.
+    /// Runs a hook, or returns the failure.
     async fn exec(&self, hook: &Hook) -> Result<(), String> {
         let exec = Exec {
             namespace: self.id.namespace.clone(),
@@ -246,7 +244,7 @@ impl PodHookRun {
         }
     }
 
-    /// What comes of some work, unless the restore is stopped before.
+    /// Result of some work, unless the restore is stopped first.
     async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -256,8 +254,8 @@ impl PodHookRun {
     }
 }
 
-/// Moves the hooks of a container to the front, so that no other container comes in between. `at`
-/// is the first of them.
+/// Moves the hooks of a container to the front, so that no other container interrupts them. `at` is the first of
+/// them.
 fn move_container_hooks_first(hooks: &mut [Hook], at: usize) {
     let same = |hook: &&Hook| hook.container == hooks[at].container;
     let count = hooks[at..].iter().take_while(same).count();

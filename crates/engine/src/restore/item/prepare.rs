@@ -1,8 +1,8 @@
-//! From an item of the archive to the object that is written, for a restore as for its dry run.
+//! Turns an item of the archive into the object to write, for a restore and for its dry run.
 //!
-//! In two halves, since the namespace of an item is made ready in between: [`Working::find`] reads it
-//! and asks the filters, [`Working::prepare_object`] takes away its former life, shows it to the actions and
-//! makes the changes that were asked for.
+//! There are two halves, since the namespace of an item is created in between: [`ItemRestore::read_item`] reads the
+//! item and applies the filters, [`ItemRestore::prepare_object`] resets it, runs the actions and makes the requested
+//! changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,47 +30,47 @@ use crate::operation::{Kind, Operation};
 use crate::resource::{GroupResource, Resource};
 use crate::selection;
 
-/// Where the control plane has its own objects.
+/// Namespace of the control plane.
 const CONTROL_PLANE: &str = "kube-system";
-/// How long an action may take to stop what it began.
+/// Timeout for canceling an operation of an action.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an action is asked whether what it added is ready.
+/// Interval between checks whether additional items are ready.
 const READY_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long an answer may take at least. The last question comes at the deadline.
+/// Minimum time for an answer. The last check happens at the deadline.
 const READY_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-/// After how many errors in a row an action is not asked any more.
+/// Number of consecutive errors after which an action is no longer asked.
 const READY_MAX_ERRORS: usize = 3;
 
-/// What an item of the archive turns out to be.
+/// Classification of an item of the archive.
 pub(in crate::restore) enum ArchiveItem {
-    /// No part of the restore.
+    /// Excluded by the filters.
     Excluded(Reason),
-    /// A namespace, which is made ready by rules of its own. Its target is set.
+    /// A Namespace, which has rules of its own. Its target is set.
     Namespace,
-    /// Something that must not be brought back.
+    /// An item that must never be restored.
     NotRestorable(Reason),
     /// An object to restore.
     Object(Box<StoredObject>),
 }
 
-/// An object as it is in the archive.
+/// An object as stored in the archive.
 pub(in crate::restore) struct StoredObject {
     pub(in crate::restore) kind: GroupResource,
     pub(in crate::restore) object: Object,
-    /// The namespace that it goes to; empty for what lives in none.
+    /// Target namespace; empty for cluster-scoped objects.
     pub(in crate::restore) namespace: String,
     value: Value,
-    /// Whether the user asked for it, and not only for something that needs it.
+    /// True if the filters select the item itself, so that it is not only an additional item.
     is_selected: bool,
 }
 
-/// What an object becomes.
+/// Result of the preparation of an object.
 pub(in crate::restore) enum PreparedItem {
-    /// Nothing, and why.
+    /// The item is not restored, with the reason.
     Skipped(String),
-    /// Nothing before another has gone, and what is waited for. Only in a dry run, which does not wait.
+    /// Another object must be deleted first. Only in a dry run, which does not wait.
     Waiting(String),
-    /// This.
+    /// The object to write.
     Ready(Box<ReadyObject>),
 }
 
@@ -79,14 +79,14 @@ pub(in crate::restore) struct ReadyObject {
     pub(in crate::restore) resource: Arc<Resource>,
     pub(in crate::restore) namespace: String,
     pub(in crate::restore) value: Value,
-    /// The status that it had.
+    /// The backed-up status.
     pub(in crate::restore) status: Option<Value>,
-    /// Who owned which of its fields, if that is to be written back.
+    /// The backed-up field ownership, if it is to be written back.
     pub(in crate::restore) managed_fields: Option<Value>,
 }
 
 impl ItemRestore<'_> {
-    /// Reads the item, and says whether it is to be restored.
+    /// Reads the item and classifies it.
     pub(in crate::restore) fn read_item(
         &mut self,
         reason: VisitReason<'_>,
@@ -147,8 +147,8 @@ impl ItemRestore<'_> {
         })))
     }
 
-    /// What stands for a kind that the cluster does not serve, if an action or a modifier may make another
-    /// kind of the item, which it does serve.
+    /// Stand-in for a kind that the cluster does not serve, if an action or a modifier may convert the item to a kind
+    /// that it does serve.
     fn convertible(&self, kind: &GroupResource) -> Option<Arc<Resource>> {
         let Self { context, id, .. } = *self;
         let resource = context.contents.resource(kind, &id.namespace, &id.name)?;
@@ -158,8 +158,8 @@ impl ItemRestore<'_> {
             .then(|| Arc::new(resource))
     }
 
-    /// Makes of the item what is written: its former life is taken away, the actions see it, and
-    /// what they add is visited first.
+    /// Computes the object to write: resets the item and runs the actions. Their additional items are visited
+    /// first.
     pub(in crate::restore) async fn prepare_object(
         &mut self,
         stored: StoredObject,
@@ -200,8 +200,8 @@ impl ItemRestore<'_> {
         })))
     }
 
-    /// Shows the item to the actions, with a note before and after if one of them may begin an
-    /// operation. What they made of it in an earlier process holds.
+    /// Runs the actions on the item, with journal entries before and after if one of them may start an operation. The
+    /// result of an earlier process takes precedence.
     async fn run_actions_journaled(
         &self,
         object: &Object,
@@ -227,7 +227,7 @@ impl ItemRestore<'_> {
             }
         };
         if let Some(outcome) = journal.earlier_outcome(id).await {
-            // They may not have got their turn before the server ended.
+            // The earlier process may have ended before it visited them.
             self.visit_additional(None, journal.earlier_additional_items(id), true).await;
             self.merge_into_run();
             return outcome;
@@ -236,7 +236,7 @@ impl ItemRestore<'_> {
         let outcome = self.run_actions(object, value).await;
         let operations = self.operations();
         if context.has_stopped() {
-            // It was broken off, so that it is done again as if nothing had come of it.
+            // The run was interrupted, so the item is processed again as if the actions had not run.
             self.stop_operations(&operations).await;
             self.merge_into_run();
             return Err("stopped before it was restored".to_owned());
@@ -253,7 +253,7 @@ impl ItemRestore<'_> {
         outcome
     }
 
-    /// Tells operations to stop that nobody will know of.
+    /// Cancels operations that no record will mention.
     async fn stop_operations(&self, operations: &[Operation]) {
         let context = self.context;
         for operation in operations {
@@ -266,7 +266,7 @@ impl ItemRestore<'_> {
         }
     }
 
-    /// Shows the item to the actions that select it, in order.
+    /// Runs the matching actions on the item, in order.
     async fn run_actions(&self, object: &Object, value: Value) -> Result<ActionsOutcome, String> {
         let context = self.context;
         let selecting = || context.actions.iter().filter(|action| action.selects(object));
@@ -293,7 +293,7 @@ impl ItemRestore<'_> {
             if skip_restore {
                 return Ok(ActionsOutcome::Skipped(format!("the action {} says so", action.name)));
             }
-            // Each action counts for itself: what it is shown has no mark.
+            // The annotation applies to each action separately: its input never has it.
             let must_be_included = must_include(&changed);
             item = if must_be_included { without_must_include(&changed)? } else { changed };
             let name = Some(&action.name);
@@ -304,13 +304,13 @@ impl ItemRestore<'_> {
         }
         let mut value: Value =
             item.parse().map_err(|error| format!("an action returned no object: {error}"))?;
-        // It may say that it is not set.
+        // The annotation may also be present with a value that means "not set".
         reset::remove_must_include(&mut value);
         Ok(ActionsOutcome::Changed(value))
     }
 
-    /// Shows the item to an action. If the plugin dies meanwhile, maybe of another item, it is shown
-    /// once more: alone, so that one that kills the plugin again takes no other such item with it.
+    /// Runs an action on the item. If the plugin dies meanwhile, possibly because of another item, the call is retried
+    /// once: exclusively, so that an item that kills the plugin again affects no other retry.
     async fn execute(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
@@ -342,8 +342,8 @@ impl ItemRestore<'_> {
         execute().await
     }
 
-    /// Visits what an action added. Returns those that are in the cluster then, by the names that the
-    /// action knows: those of the backup.
+    /// Visits the additional items of an action. Returns those that are in the cluster afterwards, by the names that
+    /// the action knows: those of the backup.
     async fn visit_additional(
         &self,
         action: Option<&Name>,
@@ -389,9 +389,9 @@ impl ItemRestore<'_> {
         restored
     }
 
-    /// The namespace that an item would go to, if that is one which whoever writes there rules the cluster,
-    /// and the user did not ask for it: that of the control plane, and the server's own. Actions may want
-    /// items whatever the filters say, and go by what the archive tells them.
+    /// The target namespace of an item, if it is a privileged one that the user did not ask for: that of the control
+    /// plane or the server's own, where write access means control of the cluster. Actions may require items
+    /// regardless of the filters, and they rely on the contents of the archive.
     fn protected_namespace(&self, item: &ResourceIdentifier) -> Option<&str> {
         let Self { context, served_api, .. } = *self;
         let protected = [CONTROL_PLANE, context.options.namespace.as_str()];
@@ -404,9 +404,9 @@ impl ItemRestore<'_> {
         (!served_api.filter.namespace(source).is_restore()).then_some(found)
     }
 
-    /// Waits until an action calls what it added ready. If it never does, that is told, and the item
-    /// is restored all the same. If the restore is stopped meanwhile the item is not: the next attempt
-    /// would take it for done.
+    /// Waits until an action considers its additional items ready. After the timeout, a message is reported and the
+    /// item is restored anyway. If the restore is stopped meanwhile, the item is not restored: the next attempt would
+    /// consider it done.
     async fn wait_until_ready(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
@@ -436,8 +436,8 @@ impl ItemRestore<'_> {
         Ok(())
     }
 
-    /// Asks an action until it calls what it added ready. A question is harmless, so that one that
-    /// failed is asked again: the plugin may have died of another item.
+    /// Asks an action until it considers its additional items ready. The call has no side effects, so a failed one is
+    /// retried: the plugin may have died because of another item.
     async fn poll_until_ready(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
@@ -480,7 +480,7 @@ impl ItemRestore<'_> {
         }
     }
 
-    /// Modifiers, namespace and labels; and what the item is by now.
+    /// Applies modifiers, namespace and labels, and determines the resulting resource.
     fn apply_changes(
         &mut self,
         stored: &GroupResource,
@@ -502,7 +502,7 @@ impl ItemRestore<'_> {
         };
         let (api_version, kind) = (text("/apiVersion"), text("/kind"));
         let resource = served_api.versions.of_kind(&api_version, &kind).map_err(|error| {
-            // One that nobody has changed is told as what it was.
+            // An item that was not converted is reported under its stored kind.
             self.not_served.take().map_or_else(|| error.to_string(), |stored| stored.to_string())
         })?;
         let namespace =
@@ -520,7 +520,7 @@ impl ItemRestore<'_> {
         Ok(())
     }
 
-    /// Notes work that an action has begun behind the restore.
+    /// Records an operation that an action started.
     fn record_operation(
         &self,
         action: &selection::Action<dyn RestoreItemAction>,
@@ -536,19 +536,19 @@ impl ItemRestore<'_> {
     }
 }
 
-/// Whether an error may mean that the plugin has died.
+/// True if an error may mean that the plugin has died.
 fn is_plugin_crash(error: &bowline_plugin::Error) -> bool {
     error.code() == Code::Unavailable
 }
 
-/// What came of the questions whether something is ready.
+/// Result of the readiness checks.
 enum AdditionalItemsReadiness {
     Ready,
     TimedOut,
     Failed(bowline_plugin::Error),
 }
 
-/// An item without the mark that an action has set.
+/// An item without the annotation that an action has set.
 fn without_must_include(item: &Item) -> Result<Item, String> {
     let broken = |error| format!("an action returned no object: {error}");
     let mut value: Value = item.parse().map_err(broken)?;
@@ -556,7 +556,7 @@ fn without_must_include(item: &Item) -> Result<Item, String> {
     Item::from_object(&value).map_err(broken)
 }
 
-/// Whether an action wants what it adds to be restored whatever the filters say.
+/// True if an action requires that its additional items are included.
 fn must_include(item: &Item) -> bool {
     #[derive(serde::Deserialize)]
     struct Envelope {

@@ -32,10 +32,10 @@ use crate::cluster::{Cluster, Fake};
 use crate::report::Report;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How long the server waits where the action does not say.
+/// Time that the server waits if the action does not specify one.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// An action that brings secrets along with the ConfigMap `parent` and lets it wait for them.
+/// An action that adds secrets to the ConfigMap `parent` and makes it wait for them.
 struct SlowReadinessAction {
     secrets: &'static [&'static str],
     timeout: Option<Duration>,
@@ -44,7 +44,7 @@ struct SlowReadinessAction {
     start: Instant,
 }
 
-/// The answer to a question: how many came before it, and when it came.
+/// The answer to a readiness check, by the number of earlier checks and the time.
 type Answers = dyn Fn(usize, Duration) -> BoxFuture<'static, Answer<bool>> + Send + Sync;
 
 impl SlowReadinessAction {
@@ -56,12 +56,12 @@ impl SlowReadinessAction {
         Self { secrets: &["needed"], timeout, answers, readiness_calls: Mutex::default(), start }
     }
 
-    /// One that is ready at some time.
+    /// An action whose items become ready after a time.
     fn ready_after(timeout: Option<Duration>, after: Duration) -> Self {
         Self::new(timeout, move |_, now| Box::pin(async move { Ok(now >= after) }))
     }
 
-    /// One that fails so often before it is ready.
+    /// An action that fails this often before its items are ready.
     fn failing(errors: usize, error: Error) -> Self {
         let answer = move |before, _| {
             let answer = if before < errors { Err(error.clone()) } else { Ok(true) };
@@ -70,7 +70,7 @@ impl SlowReadinessAction {
         Self::new(None, answer)
     }
 
-    /// When it was asked.
+    /// Times of the checks.
     fn times(&self) -> Vec<Duration> {
         self.readiness_calls.lock().unwrap().iter().map(|(time, _)| *time).collect()
     }
@@ -107,8 +107,8 @@ impl RestoreItemAction for SlowReadinessAction {
     }
 }
 
-/// An action whose plugin takes three seconds for an item, and is killed by the ConfigMap `parent`: in
-/// the middle of that, or each time when it is asked whether what it added is ready.
+/// An action whose plugin takes three seconds per item, and is killed by the ConfigMap `parent`: in the middle of that
+/// time, or at each readiness check.
 struct CrashingAction {
     crashes_on_readiness: bool,
     crashes: watch::Sender<usize>,
@@ -216,7 +216,7 @@ fn request(spec: Value) -> Request {
     request::prepare(&restore, &facts, &Defaults::default(), now).outcome.unwrap()
 }
 
-/// What came of a restore.
+/// Outcome of a restore.
 struct Outcome {
     cluster: Arc<Fake>,
     results: Results,
@@ -229,7 +229,7 @@ impl Outcome {
         self.cluster.object(resource, "shop", name).is_some()
     }
 
-    /// The one error that there is, which is about the parent.
+    /// The only error, which concerns the parent.
     fn error(&self) -> &str {
         let errors = &self.results.errors;
         assert_eq!(errors.count(), 1, "{errors:?}");
@@ -313,7 +313,7 @@ async fn run_with_operations(
     (fake, report.results(), operations)
 }
 
-/// An action that begins an operation for the ConfigMap `parent`, and does not want it restored.
+/// An action that starts an operation for the ConfigMap `parent`, and skips the item.
 struct SkippingAction;
 
 #[async_trait]
@@ -379,7 +379,7 @@ async fn readiness_wait_ends_at_the_timeout() {
         assert_eq!(outcome.action.times().last(), Some(&limit), "asked for the last time");
         assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
 
-        // What becomes ready shortly before is in time.
+        // Items that become ready shortly before the timeout are in time.
         let outcome = restore(SlowReadinessAction::ready_after(own, limit * 9 / 10)).await;
         assert_eq!(outcome.results, Results::default(), "{words}");
     }
@@ -393,7 +393,7 @@ async fn silent_action_is_given_up_at_the_timeout() {
     assert!(outcome.error().contains("was not ready within 3 s"), "{}", outcome.error());
     assert_eq!(outcome.elapsed, 3 * SECOND);
     assert!(outcome.has("configmaps", "parent") && outcome.has("services", "late"));
-    // An answer gets a moment even if the timeout is short.
+    // An answer gets a minimum time even if the timeout is short.
     let slow = |_, _| -> BoxFuture<'static, Answer<bool>> {
         Box::pin(async {
             tokio::time::sleep(SECOND / 2).await;
@@ -423,7 +423,7 @@ async fn failed_readiness_check_is_retried() {
         assert_eq!(outcome.action.times().len(), questions, "{error}");
         assert!(outcome.has("configmaps", "parent"));
     }
-    // Its timeout holds all the same, and the reason is told.
+    // The timeout still applies, and the reason is reported.
     let failing = SlowReadinessAction::failing(usize::MAX, gone());
     let outcome = restore(SlowReadinessAction { timeout: Some(SECOND / 2), ..failing }).await;
     assert!(outcome.error().contains("it has died"), "{}", outcome.error());
@@ -441,7 +441,7 @@ async fn readiness_check_names_existing_items_by_backup_name() {
     assert_eq!(items, [id("secrets", "needed").to_string()]);
     assert!(outcome.cluster.object("configmaps", "copy", "parent").is_some());
 
-    // What the filters leave out does not exist.
+    // Items that the filters exclude do not exist.
     let mut action = SlowReadinessAction::ready_after(None, Duration::ZERO);
     action.secrets = &["needed"];
     let spec = json!({"excludedResources": ["secrets"]});
@@ -471,7 +471,7 @@ async fn item_that_crashes_its_plugin_does_not_fail_others() {
     let failed = "the action example.io/mortal failed: it has died";
     let unsure = "the action example.io/mortal cannot say whether what it added is ready: it has \
                   died; the item is restored all the same";
-    // What may begin operations may have begun one that is left over.
+    // An action that may start operations may have started one that is a leftover.
     for (action, error, warned) in [
         (NamedAction::new(name(), CrashingAction::shared(false)), failed, &[][..]),
         (

@@ -1,4 +1,4 @@
-//! Which objects a rule is for. All of its conditions must hold.
+//! Conditions of a rule. All of them must hold.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use regex::Regex;
@@ -12,7 +12,7 @@ use crate::glob::Globs;
 use crate::resource::GroupResource;
 use crate::selector::Selector;
 
-/// Conditions as they are written.
+/// Conditions as users write them.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ConditionsDocument {
@@ -32,10 +32,10 @@ struct Match {
     value: Option<String>,
 }
 
-/// Conditions, compiled.
+/// Compiled conditions.
 #[derive(Clone, Debug)]
 pub(super) struct Conditions {
-    /// None if all namespaces are meant.
+    /// `None` for all namespaces.
     namespaces: Option<Globs>,
     kind: KindPattern,
     name: Option<Regex>,
@@ -72,13 +72,13 @@ impl ConditionsDocument {
 }
 
 impl Conditions {
-    /// Whether a rule may be for objects of a kind.
+    /// True if a rule may match objects of a kind.
     pub(super) fn may_apply_to(&self, kind: &GroupResource) -> bool {
         self.kind.matches(&kind.to_string())
     }
 
-    /// Whether a rule is for an object, whose namespace is that in the backup. What lives in none
-    /// fits any.
+    /// True if a rule matches an object, whose namespace is that in the backup. Cluster-scoped objects match any
+    /// namespace.
     pub(super) fn match_object(&self, kind: &GroupResource, object: &Value) -> bool {
         let metadata = |field: &str| object.get("metadata").and_then(|found| found.get(field));
         let text = |field: &str| metadata(field).and_then(Value::as_str).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! JSON patches: one change after the other, or none.
+//! JSON patches, applied atomically: all operations or none.
 
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{
@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::{InvalidModifiers, value};
 
-/// How many bytes a patch may copy within an object. Each copy may double what the next one copies.
+/// Maximum number of bytes that a patch may copy within an object. Each copy may double the size of the next one.
 const COPIED: usize = 16 << 20;
-/// How deep an object may become, so that walking through it stays safe.
+/// Maximum nesting depth of the result, so that traversing it stays safe.
 const DEEPEST: usize = 128;
 
-/// A change as it is written.
+/// An operation as users write it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PatchDocument {
@@ -31,7 +31,7 @@ pub(super) struct PatchDocument {
 /// A change.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
-    /// Nothing is changed unless this holds.
+    /// Condition: if it does not hold, nothing is changed.
     Test(Test),
     Change(PatchOperation),
 }
@@ -46,13 +46,13 @@ pub(super) struct Test {
 /// Why a patch does not apply.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// A change is not possible there.
+    /// An operation is not possible at its path.
     #[error(transparent)]
     Change(#[from] json_patch::PatchError),
-    /// It would make the object larger than any object can be.
+    /// The result would be larger than any object can be.
     #[error("the patch copies more than {COPIED} bytes")]
     TooLarge,
-    /// It would nest values in values without end.
+    /// The result would be nested too deeply.
     #[error("the patch leaves an object of more than {DEEPEST} levels")]
     TooDeep,
 }
@@ -89,18 +89,18 @@ pub(super) fn test(path: &str, value: &str) -> Result<Test, InvalidModifiers> {
 }
 
 impl Test {
-    /// Whether an object has the value. One that it does not have is `null`.
+    /// True if an object has the value. A missing value counts as `null`.
     pub(super) fn holds(&self, object: &Value) -> bool {
         let path = resolve_end_indices(&self.path, object, PathTarget::Existing);
         *object.pointer(path.as_str()).unwrap_or(&Value::Null) == self.value
     }
 }
 
-/// Changes an object, by all operations or none. A test that does not hold is no error.
+/// Applies all operations to an object, or none. A test that does not hold is not an error.
 pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), PatchError> {
     let mut changed = object.clone();
     let mut copied = 0;
-    // One that is deeper already must not become deeper still.
+    // An object that is deeper already must not become deeper still.
     let deepest = DEEPEST.max(levels(object));
     for operation in operations {
         match operation {
@@ -125,17 +125,17 @@ pub(super) fn apply(operations: &[Operation], object: &mut Value) -> Result<(), 
     Ok(())
 }
 
-/// What the last part of a path stands for.
+/// Meaning of the last part of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathTarget {
-    /// An element that is there.
+    /// An existing element.
     Existing,
-    /// The place of a new one, which may be behind the last.
+    /// The position of a new element, which may be after the last one.
     New,
 }
 
-/// A change whose paths count elements of lists from the front. Those that count from the end, such as `-1` for
-/// the last one, are not part of the standard, but Velero's library takes them.
+/// An operation whose list indices count from the front. Negative indices, such as `-1` for the last element, are not
+/// part of the standard, but Velero's library accepts them.
 fn with_front_indices(change: &PatchOperation, object: &Value) -> PatchOperation {
     use PatchOperation::{Add, Copy, Move, Remove, Replace, Test};
     let existing = |path: &PointerBuf| resolve_end_indices(path, object, PathTarget::Existing);
@@ -150,7 +150,7 @@ fn with_front_indices(change: &PatchOperation, object: &Value) -> PatchOperation
     }
 }
 
-/// A path with numbers that count from the front. One that counts too far stays, and is an error then.
+/// A path with indices that count from the front. One that is out of range stays, and then causes an error.
 fn resolve_end_indices(path: &PointerBuf, object: &Value, end: PathTarget) -> PointerBuf {
     if !path.as_str().contains("/-") {
         return path.clone();
@@ -178,7 +178,7 @@ fn resolve_end_indices(path: &PointerBuf, object: &Value, end: PathTarget) -> Po
     found
 }
 
-/// How many levels a value has.
+/// Nesting depth of a value.
 fn levels(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(levels).max().unwrap_or(0),
@@ -187,7 +187,7 @@ fn levels(value: &Value) -> usize {
     }
 }
 
-/// About how many bytes a value takes.
+/// Approximate size of a value in bytes.
 fn size(value: &Value) -> usize {
     const EACH: usize = 8;
     EACH + match value {

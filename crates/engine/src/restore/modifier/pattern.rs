@@ -1,4 +1,4 @@
-//! Patterns for kinds, in which a dot separates: `*.apps`, `*`, `**`.
+//! Patterns for kinds, with the dot as separator: `*.apps`, `*`, `**`.
 
 use regex::Regex;
 
@@ -10,16 +10,16 @@ use crate::glob::Glob;
 pub(super) struct KindPattern(Regex);
 
 impl KindPattern {
-    /// Whether a kind, as `deployments.apps`, fits as a whole.
+    /// True if a kind such as `deployments.apps` matches as a whole.
     pub(super) fn matches(&self, kind: &str) -> bool {
         self.0.is_match(kind)
     }
 }
 
-/// Compiles a pattern. It is that of [`Glob`], but `*` and `?` stop at dots, which only `**`
-/// crosses: `*` is all of the core group, `*.*.*` what has two dots.
+/// Compiles a pattern. The syntax is that of [`Glob`], but `*` and `?` do not match dots, only `**` does: `*` matches
+/// all of the core group, `*.*.*` everything with two dots.
 pub(super) fn kind(pattern: &str) -> Result<KindPattern, InvalidModifiers> {
-    // Whatever passes here is well-formed.
+    // A pattern that passes here is well-formed.
     Glob::new(pattern)?;
     let regex = Regex::new(&regex(pattern));
     let reason = |error: regex::Error| InvalidModifiers::Regex {
@@ -62,7 +62,7 @@ fn regex(pattern: &str) -> String {
     regex
 }
 
-/// Translates what follows a `[`: one range, or a list in which `-` is a character as any other.
+/// Translates the part after a `[`: one range, or a list in which `-` is an ordinary character.
 fn class(regex: &mut String, characters: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     let mut inside = Vec::new();
     let negated = characters.next_if_eq(&'!').is_some();

@@ -1,15 +1,15 @@
-//! How the lists of Kubernetes' own types are merged: what core v1, apps v1 and batch v1 say as
-//! `patchStrategy` and `patchMergeKey`.
+//! Merge strategies of the lists of Kubernetes' own types: `patchStrategy` and `patchMergeKey` of core v1, apps v1 and
+//! batch v1.
 //!
-//! Only types that have such a list, or lead to one, have a name here. In all others, objects are
-//! merged field by field and lists are replaced.
+//! Only types that have such a list, or lead to one, have a name here. In all others, objects are merged field by field
+//! and lists are replaced.
 
-/// What is known of a place in an object.
+/// Shape of a part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MergeShape {
-    /// Nothing: fields are merged, lists replaced.
+    /// No special lists: fields are merged, lists replaced.
     Plain,
-    /// An object of which only the metadata is special.
+    /// An object in which only the metadata is special.
     Object,
     Metadata,
     Pod,
@@ -19,12 +19,12 @@ pub(super) enum MergeShape {
     ContainerStatus,
     Volume,
     EphemeralVolume,
-    /// What has a `spec` with a pod template: a Deployment, a Job, the jobs of a CronJob.
+    /// A type with a pod template in its `spec`: a Deployment, a Job, the jobs of a CronJob.
     Workload,
     WorkloadSpec,
-    /// A pod template, within something else.
+    /// A pod template within another object.
     Template,
-    /// A pod template that is an object of its own.
+    /// A PodTemplate object.
     PodTemplate,
     CronJob,
     CronJobSpec,
@@ -40,18 +40,18 @@ pub(super) enum MergeShape {
     Conditions,
 }
 
-/// How a list is merged.
+/// Merge strategy of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Strategy {
-    /// The patch's list takes its place.
+    /// The patch replaces the list.
     Replace,
-    /// Objects that have the same value in this field are merged.
+    /// Objects with the same value of this field are merged.
     ByKey(&'static str),
-    /// The values of both.
+    /// The union of both lists.
     Union,
 }
 
-/// Kinds of core v1 that have no list to merge but those of their metadata.
+/// Kinds of core v1 whose only lists to merge are those of their metadata.
 const CORE: [&str; 10] = [
     "Binding",
     "ConfigMap",
@@ -65,7 +65,7 @@ const CORE: [&str; 10] = [
     "Secret",
 ];
 
-/// Kinds of Velero's.
+/// Velero's kinds.
 const VELERO: [&str; 11] = [
     "Backup",
     "BackupRepository",
@@ -80,7 +80,7 @@ const VELERO: [&str; 11] = [
     "VolumeSnapshotLocation",
 ];
 
-/// The shape of a kind, if it is one of those that strategic merge patches are possible for.
+/// The shape of a kind, if it supports strategic merge patches.
 pub(super) fn of(api_version: &str, kind: &str) -> Option<MergeShape> {
     use MergeShape::{
         CronJob, Node, Object, Pod, PodTemplate, Service, ServiceAccount, WithConditions, Workload,
@@ -115,7 +115,7 @@ pub(super) fn of(api_version: &str, kind: &str) -> Option<MergeShape> {
 }
 
 impl MergeShape {
-    /// The shape of a field, or of the elements of one that is a list, and how the list is merged.
+    /// The shape of a field, or of the elements if it is a list, and the merge strategy of the list.
     pub(super) fn field(self, name: &str) -> (Self, Strategy) {
         use Strategy::{ByKey, Replace, Union};
         match (self, name) {

@@ -1,17 +1,17 @@
-//! Strategic merge patches, as `kubectl patch` and the API server understand them.
+//! Strategic merge patches, as implemented by `kubectl patch` and the API server.
 //!
-//! Fields are merged; the lists of Kubernetes' own types are merged too, element by element, where
-//! their [schema](super::schema) says by what. A patch may say otherwise:
+//! Fields are merged; lists of Kubernetes' own types are also merged, element by element, where their
+//! [schema](super::schema) defines a merge key. Directives in a patch change that:
 //!
-//! | in a patch | means |
+//! | in a patch | effect |
 //! |---|---|
-//! | `$patch: replace` | not merged: the patch takes the place |
+//! | `$patch: replace` | the patch replaces the object or list |
 //! | `$patch: delete` | the object is emptied, or the element of a list removed |
-//! | `$retainKeys: [a]` | fields that are not named go |
+//! | `$retainKeys: [a]` | all other fields are removed |
 //! | `$deleteFromPrimitiveList/x: [a]` | `a` is removed from the list `x` |
 //! | `$setElementOrder/x: […]` | the order of the list `x` |
 //!
-//! In a merged list, elements of the patch that are new stand before those that it does not name.
+//! In a merged list, new elements of the patch come before those that the patch does not name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -27,40 +27,40 @@ const SET_ORDER: &str = "$setElementOrder/";
 /// Why a patch does not apply.
 #[derive(Debug, thiserror::Error)]
 pub enum StrategicError {
-    /// How the lists of the kind are merged is not known.
+    /// The merge strategy of the kind is unknown.
     #[error(
         "no kind {kind:?} is registered for version {api_version:?}: strategicPatches are possible \
          for kinds of core v1, apps v1, batch v1, CSI snapshots and Velero; use mergePatches"
     )]
     Kind {
-        /// The version of its API.
+        /// The API version.
         api_version: String,
         /// The kind.
         kind: String,
     },
-    /// A `$patch` that does not exist.
+    /// Unknown `$patch` directive.
     #[error("unknown patch type {0}: expected \"replace\" or \"delete\"")]
     Directive(Value),
-    /// `$retainKeys` is no list, or the patch sets something that is not in it.
+    /// `$retainKeys` is not a list, or the patch sets a field that is not in it.
     #[error("invalid $retainKeys: it must be a list that names every field of the patch")]
     RetainKeys,
-    /// What should be a list of something is none.
+    /// A value that must be a list is not one.
     #[error("{0} must be a list")]
     NotAList(String),
-    /// An element cannot be told from others.
+    /// An element lacks its merge key.
     #[error("an element of {list} has no {key:?}, by which the list is merged")]
     NoKey {
         /// The list.
         list: String,
-        /// The field that is missing.
+        /// The missing field.
         key: &'static str,
     },
-    /// A list holds other things than it can.
+    /// A list contains elements of the wrong type.
     #[error("the elements of {0} are of several types")]
     Mixed(String),
 }
 
-/// Applies a patch to an object of Kubernetes.
+/// Applies a patch to a Kubernetes object.
 pub(super) fn apply(patch: &Map<String, Value>, object: &mut Value) -> Result<(), StrategicError> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -112,7 +112,7 @@ fn merge(
     Ok(())
 }
 
-/// The order that a patch wants a list to have, and the list as it was before.
+/// The order that a patch requests for a list, and the original list.
 struct Order<'a> {
     list: &'a str,
     wanted: &'a [Value],
@@ -192,7 +192,7 @@ fn delete_from(
     Ok(())
 }
 
-/// The values of both lists, each once.
+/// The values of both lists, without duplicates.
 fn union(list: &str, old: &[Value], new: &[Value]) -> Result<Vec<Value>, StrategicError> {
     let is_nested = |value: &Value| value.is_object() || value.is_array();
     if old.iter().chain(new).any(is_nested) {
@@ -249,8 +249,8 @@ fn merge_list(
     Ok(ordered(merged, &new, &old, Some(by)))
 }
 
-/// Puts a list in order: what the patch names in the patch's order, the rest in the order that it
-/// had, and between the two as it was; what is new comes as early as it can.
+/// Sorts a list: elements that the patch names in the patch's order, the others in their original order, and both
+/// relative to each other as before; new elements come as early as possible.
 fn ordered(list: Vec<Value>, patch: &[Value], old: &[Value], by: Option<&str>) -> Vec<Value> {
     let (in_patch, in_old) = (positions(patch, by), positions(old, by));
     let place =
@@ -274,7 +274,7 @@ fn ordered(list: Vec<Value>, patch: &[Value], old: &[Value], by: Option<&str>) -
     sorted
 }
 
-/// Where in a list each key comes first.
+/// First position of each key in a list.
 fn positions<'a>(list: &'a [Value], by: Option<&str>) -> HashMap<&'a Value, usize> {
     let mut positions = HashMap::new();
     for (index, value) in list.iter().enumerate() {
@@ -283,7 +283,7 @@ fn positions<'a>(list: &'a [Value], by: Option<&str>) -> HashMap<&'a Value, usiz
     positions
 }
 
-/// What tells an element from others: a field of it, or itself.
+/// Identity of an element: one of its fields, or the element itself.
 fn key<'a>(value: &'a Value, by: Option<&str>) -> &'a Value {
     match by {
         Some(by) => value.get(by).unwrap_or(&Value::Null),
@@ -295,8 +295,8 @@ fn is_directive(key: &str) -> bool {
     matches!(key, PATCH | RETAIN_KEYS) || key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER)
 }
 
-/// What is left of a part of a patch that nothing is there to merge with: values, without `null`s
-/// and without words to us. None if it is only such a word.
+/// The part of a patch that remains if there is nothing to merge with: values, without `null`s and directives. `None`
+/// if it is only a directive.
 fn clean(value: &Value) -> Option<Value> {
     match value {
         Value::Object(fields) if fields.contains_key(PATCH) => None,

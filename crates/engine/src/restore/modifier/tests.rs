@@ -233,7 +233,7 @@ fn json_patch_is_all_or_nothing() {
             "/spec/replicas",
             json!(1),
         ),
-        // What was done before the test is taken back.
+        // Operations before the test are rolled back.
         (
             vec![("replace", "", "/spec/replicas", "2"), ("test", "", "/spec/replicas", "5")],
             "/spec/replicas",
@@ -317,7 +317,7 @@ fn failed_rule_does_not_block_other_rules() {
     assert_eq!(object["spec"]["replicas"], 3);
 }
 
-/// Merges a strategic patch into an object with this spec, and returns what becomes of the spec.
+/// Applies a strategic patch to an object with this spec, and returns the resulting spec.
 fn merged(
     api_version: &str,
     of_kind: &str,
@@ -341,7 +341,7 @@ fn strategic_patches_merge_lists_by_their_keys() {
             json!({"containers": [{"name": "b", "image": "2"}]}),
             json!({"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "2"}]}),
         ),
-        // What is new comes first, as in Kubernetes.
+        // New elements come first, as in Kubernetes.
         pod(
             json!({"containers": [{"name": "a"}]}),
             json!({"containers": [{"name": "c"}]}),
@@ -403,7 +403,7 @@ fn strategic_patches_merge_lists_by_their_keys() {
                 "nodeSelector": {"$patch": "delete"}}),
             json!({"securityContext": {"fsGroup": 3}, "nodeSelector": {}}),
         ),
-        // Words to us do not end up in the object.
+        // Directives do not end up in the object.
         pod(
             json!({}),
             json!({"containers": [{"name": "a", "image": null, "$retainKeys": ["name"]},
@@ -512,7 +512,7 @@ fn elements_are_counted_from_the_end_as_veleros_library_does() {
     for (operation, expected) in [
         ("{operation: replace, path: /spec/list/-1, value: z}", json!(["a", "b", "z"])),
         ("{operation: remove, path: /spec/list/-3}", json!(["b", "c"])),
-        // One that is added at the last place is the last.
+        // An element that is added at the last position becomes the last.
         ("{operation: add, path: /spec/list/-1, value: z}", json!(["a", "b", "c", "z"])),
         ("{operation: add, path: /spec/list/-2, value: z}", json!(["a", "b", "z", "c"])),
         ("{operation: add, path: /spec/list/-, value: z}", json!(["a", "b", "c", "z"])),

@@ -1,12 +1,12 @@
-//! What the text of a value means.
+//! Interpretation of values.
 //!
-//! Values are texts in the document. One that reads as `null`, a boolean, a number, an object or a
-//! list is that; any other is a string, as is one in quotes of its own. A string is put between
-//! quotes and read as JSON, so that `\n` in it is a new line and a stray quote is an error.
+//! Values are strings in the document. A text that parses as `null`, a boolean, a number, an object or a list is
+//! that; any other text is a string, as is a quoted one. A string is put between quotes and parsed as JSON, so that
+//! `\n` in it is a newline and a stray quote is an error.
 
 use serde_json::Value;
 
-/// Reads a value.
+/// Parses a value.
 pub(super) fn read(text: &str) -> Result<Value, String> {
     let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     if let Some(inside) = quoted.or_else(|| (text == "\"").then_some("")) {
@@ -34,8 +34,7 @@ fn string(text: &str) -> Result<Value, String> {
     Ok(Value::String(string))
 }
 
-/// A whole number is one however it is written; the API server takes no `2.0` for a number of
-/// replicas.
+/// Normalizes whole numbers to integers; the API server does not accept `2.0` as a number of replicas.
 fn as_integer(number: serde_json::Number) -> serde_json::Number {
     const LARGEST: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {

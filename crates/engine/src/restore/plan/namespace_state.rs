@@ -1,4 +1,4 @@
-//! Namespaces: looked at once, and created only in thought.
+//! Namespaces in a dry run: checked once, and created only with dry-run requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,27 +9,27 @@ use tokio::sync::OnceCell;
 use super::super::{Context, namespace};
 use super::{Finding, PlanVerdict, Planner, refusal};
 
-/// Which namespaces were looked at.
+/// Namespaces checked so far.
 #[derive(Debug, Default)]
 pub(super) struct NamespaceStates {
     known: Mutex<HashMap<String, Arc<OnceCell<NamespaceState>>>>,
 }
 
-/// How it is with a namespace.
+/// State of a target namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NamespaceState {
-    /// It is there, or one may not look.
+    /// The namespace exists, or may not be read.
     Exists,
     /// The restore would create it.
     WillBeCreated,
-    /// It is being deleted, and the restore would create it again.
+    /// The namespace is being deleted, and the restore would create it again.
     Terminating,
-    /// It cannot be created, and why.
+    /// The namespace cannot be created, with the reason.
     Refused(String),
 }
 
 impl NamespaceState {
-    /// Why nothing can be tried in it, if nothing can.
+    /// Why objects in the namespace cannot be validated, if so.
     pub(super) fn reason(&self, name: &str) -> Option<String> {
         match self {
             Self::Exists => None,
@@ -43,8 +43,8 @@ impl NamespaceState {
 }
 
 impl Planner {
-    /// Looks at the namespace that `original` is restored to. Whoever comes first does it, and notes
-    /// what would be done to it.
+    /// State of the target namespace of `original`. The first caller determines it and records the plan for the
+    /// namespace.
     pub(super) async fn namespace_state(
         &self,
         context: &Context,
@@ -74,7 +74,7 @@ impl Planner {
                 return NamespaceState::Terminating;
             }
             Ok(Some(_)) => return NamespaceState::Exists,
-            // What is tried in it will tell.
+            // The dry-run requests in the namespace will show.
             Err(error) if refusal::is_permission_error(&error) => return NamespaceState::Exists,
             Err(error) => {
                 return NamespaceState::Refused(format!("its namespace {target}: {error}"));
@@ -89,7 +89,7 @@ impl Planner {
                 let create = || context.cluster.create(&resource, "", &item);
                 match context.rate_limiter.send(create).await {
                     Ok(_) => Finding::new(PlanVerdict::Create, ""),
-                    // Somebody was faster.
+                    // Another client created the namespace in between.
                     Err(error) if error.is_already_exists() => return NamespaceState::Exists,
                     Err(error) => self.judge_error(&error),
                 }

@@ -1,7 +1,7 @@
-//! What a refusal of the API server means, when it was only asked what would happen.
+//! Interprets the API server's refusals of dry-run requests.
 //!
-//! It may be about the one who asks, and not hold for the server. Or about something that is not there
-//! yet, and will be when the restore comes to the object.
+//! A refusal may concern the user who runs the plan, and not apply to the server. Or it may concern an object that does
+//! not exist yet, and will exist when the restore reaches the item.
 
 use std::collections::HashSet;
 
@@ -15,15 +15,15 @@ const PRIORITIES: &str = "priorityclasses.scheduling.k8s.io";
 const ROLES: &str = "roles.rbac.authorization.k8s.io";
 const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 
-/// Objects without which the API server refuses others.
+/// Kinds that the API server requires before it accepts other objects.
 const DEPENDENCY_KINDS: [&str; 5] = [DEFINITIONS, ACCOUNTS, PRIORITIES, ROLES, CLUSTER_ROLES];
 
-/// What the restore brings that others need.
+/// Planned objects that others depend on.
 #[derive(Debug, Default)]
 pub(super) struct PlannedDependencies(HashSet<(String, String)>);
 
 impl PlannedDependencies {
-    /// Notes an object that would be restored, if others may need it.
+    /// Adds an object that would be restored, if others may depend on it.
     pub(super) fn add(&mut self, kind: &GroupResource, namespace: &str, name: &str) {
         let kind = kind.to_string();
         if DEPENDENCY_KINDS.contains(&kind.as_str()) {
@@ -31,7 +31,7 @@ impl PlannedDependencies {
         }
     }
 
-    /// Whether the definition of a kind would be restored.
+    /// True if the definition of a kind would be restored.
     pub(super) fn defines(&self, kind: &GroupResource) -> bool {
         self.has(DEFINITIONS, &format!("/{kind}"))
     }
@@ -40,14 +40,14 @@ impl PlannedDependencies {
         self.0.contains(&(kind.to_owned(), name.to_owned()))
     }
 
-    /// Whether one of that name would be restored, wherever it lives.
+    /// True if an object of that name would be restored, in any namespace.
     fn has_anywhere(&self, kind: &str, name: &str) -> bool {
         let is_called = |key: &str| key.rsplit_once('/').is_some_and(|(_, own)| own == name);
         self.0.iter().any(|(of, key)| of == kind && is_called(key))
     }
 }
 
-/// What a refusal means for a restore.
+/// Finding for a refusal.
 pub(super) fn judge_refusal(error: &Error, planned: &PlannedDependencies) -> Finding {
     let Error::Refused { code, message, .. } = error else {
         return Finding::new(PlanVerdict::Refuse, error.to_string());
@@ -86,7 +86,7 @@ pub(super) fn judge_refusal(error: &Error, planned: &PlannedDependencies) -> Fin
     Finding::new(PlanVerdict::Refuse, error.to_string())
 }
 
-/// Whether it is the user who may not, which says nothing about the server.
+/// True if the user lacks permission, which says nothing about the server.
 pub(super) fn is_permission_error(error: &Error) -> bool {
     matches!(error, Error::Refused { code: 403, message, .. }
         if (message.contains(": User \"") && message.contains("\" cannot "))

@@ -15,7 +15,7 @@ use super::super::unpack::{self, UnpackLimits};
 use super::*;
 use crate::cluster::Fake;
 
-/// An archive of objects, each with the folder of its kind.
+/// An archive of objects, each with the directory of its kind.
 fn archive(objects: &[(&str, Value)]) -> Contents {
     let mut tar = tar::Builder::new(Vec::new());
     for (kind, object) in objects {
@@ -87,7 +87,7 @@ async fn plan_of(fake: Fake, request: Request, objects: &[(&str, Value)]) -> Res
     plan_with(fake, request, objects, BackupVolumes::default()).await
 }
 
-/// Verdicts, by what is restored; the reasons only where there are any.
+/// Verdicts by item, with the reasons where there are any.
 fn summary(plan: &RestorePlan) -> Vec<String> {
     let one = |entry: &PlanEntry| {
         let PlanEntry { id, verdict, reason, .. } = entry;
@@ -341,7 +341,7 @@ async fn volume_from_snapshot_is_planned_without_calling_the_plugin() {
     ];
     assert_eq!(summary(&plan), expected);
 
-    // One that is in use stays; beside it the restored one gets another name.
+    // A volume that is in use stays; the restored one gets another name.
     let in_use = || fake().with(namespace("copy")).with(volume.clone()).with(claim.clone());
     let plan = plan_with(in_use(), request(json!({}), ""), &objects, volumes()).await;
     assert_eq!(plan.count(PlanVerdict::Skip), 2, "{:?}", summary(&plan));
@@ -357,7 +357,7 @@ async fn volume_from_snapshot_is_planned_without_calling_the_plugin() {
     let name = &plan.entries[0].target.as_ref().unwrap().name;
     assert!(name.starts_with("velero-clone-"), "{name}");
 
-    // One that is on its way out would be waited for.
+    // The restore would wait for a terminating volume.
     let mut released = volume.clone();
     released["status"] = json!({"phase": "Released"});
     let plan = plan_with(fake().with(released), request(json!({}), ""), &objects, volumes()).await;

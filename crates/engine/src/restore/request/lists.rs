@@ -1,4 +1,4 @@
-//! The lists of a spec, checked as Velero checks them.
+//! Include and exclude lists of a spec, validated as in Velero.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,8 @@ use bowline_api::RestoreSpec;
 use crate::glob::{Glob, check_namespace};
 use crate::restore::filter::Lists;
 
-/// Resources that are never restored: they belong to a cluster, come from the bucket by themselves, or ask a
-/// server to do something. A DeleteBackupRequest that came back would delete a backup. Velero's list has the
-/// first nine.
+/// Resources that are never restored: they belong to a cluster, are synced from the bucket automatically, or request
+/// an action of a server. A restored DeleteBackupRequest would delete a backup. Velero's list has the first nine.
 const NEVER_RESTORED: [&str; 18] = [
     "nodes",
     "events",
@@ -31,11 +30,10 @@ const NEVER_RESTORED: [&str; 18] = [
     "datadownloads.velero.io",
 ];
 
-/// What Kubernetes allows for the name of a namespace.
+/// Kubernetes' limit for the name of a namespace.
 const MAX_NAMESPACE_LENGTH: usize = 63;
 
-/// Reads which kinds are asked for, and writes those that are never restored into the spec, where
-/// users can see them.
+/// Parses the lists of kinds, and adds those that are never restored to the spec, where users can see them.
 pub(super) fn kinds(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> Lists {
     let has = |list: &[String], name: &str| list.iter().any(|other| other == name);
     for name in NEVER_RESTORED {
@@ -50,11 +48,11 @@ pub(super) fn kinds(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> Lists {
     compile("Invalid included/excluded resource lists", lists, errors)
 }
 
-/// Reads which namespaces are asked for and which are not.
+/// Parses the lists of namespaces.
 pub(super) fn namespaces(spec: &RestoreSpec, errors: &mut Vec<String>) -> Lists {
     let lists = (spec.included_namespaces.as_slice(), spec.excluded_namespaces.as_slice());
     let glob = |pattern: &str| {
-        // As in Velero, a list of alternatives is one here, though not for backups.
+        // As in Velero, a list of alternatives is a valid pattern here, though not for backups.
         if !pattern.contains('{') {
             check_namespace(pattern).map_err(|error| error.to_string())?;
         }
@@ -89,7 +87,7 @@ fn compile_with(
     lists
 }
 
-/// Checks that namespaces are mapped to namespaces.
+/// Checks that the targets of the mapping are valid namespaces.
 pub(super) fn check_mapping(mapping: &BTreeMap<String, String>, errors: &mut Vec<String>) {
     for (from, to) in mapping {
         let is_inside = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');

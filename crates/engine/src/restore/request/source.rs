@@ -1,11 +1,11 @@
-//! Which backup is restored, and whether it can be had.
+//! Selection of the backup to restore, and checks that it is available.
 
 use bowline_api::location::LocationPhase;
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation, GROUP, Restore};
 
 use super::{Facts, Lookup};
 
-/// The backup to restore: the one that is named, else the latest one of a schedule that completed.
+/// The backup to restore: the named one, otherwise the latest completed one of a schedule.
 pub fn source_backup<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a Backup> {
     let name = restore.spec.backup_name.as_str();
     if !name.is_empty() {
@@ -64,9 +64,9 @@ pub(super) fn resolve_backup(
     }
 }
 
-/// Checks that the archive of the backup is whole. Velero does not, and fails in the middle of the run,
-/// or restores what has not been deleted yet. One whose plugins still work has its archive in the
-/// bucket, and is restored as in Velero.
+/// Checks that the archive of the backup is complete. Velero does not, and fails in the middle of the run, or restores
+/// the part that has not been deleted yet. A backup that waits for plugin operations has its archive in the bucket,
+/// and is restored as in Velero.
 pub(super) fn check_phase(backup: &Backup) -> Result<(), String> {
     use BackupPhase as Phase;
     let name = backup.metadata.name.as_deref().unwrap_or_default();

@@ -472,14 +472,14 @@ fn backup_without_a_complete_archive_is_refused() {
         let refused = prepared(|_, facts| of_phase(facts)).outcome.err();
         assert_eq!(refused, expected.clone().map(|text| vec![text]), "{phase:?}");
 
-        // That it cannot be read at all is told first, as it always was.
+        // A location that cannot be read at all is reported first, as always.
         let unavailable = errors(|_, facts| {
             of_phase(facts);
             facts.location = Lookup::Found(location(None));
         });
         assert_eq!(unavailable, ["The BSL main is unavailable, cannot retrieve the backup"]);
 
-        // A restore that has begun goes on.
+        // A restore that has started continues.
         let started = prepared(|restore, facts| {
             of_phase(facts);
             restore.status.get_or_insert_default().phase = Some(RestorePhase::InProgress);

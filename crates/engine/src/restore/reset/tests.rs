@@ -106,7 +106,7 @@ fn claim_is_rebound_to_its_volume_or_a_new_one() {
         assert_eq!(claim_volume(&object), name, "{volume:?}");
         assert_eq!(object["spec"]["storageClassName"], "fast");
     }
-    // A claim that was not bound keeps what it has.
+    // A claim that was not bound stays unchanged.
     let unbound = json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
         "spec": {"volumeName": ""}});
     let mut object = unbound.clone();
@@ -199,7 +199,7 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
     let odd = snapshot("snap-1", Some(SnapshotPhase::Other("Paused".into())));
     let silent = snapshot("snap-1", None);
 
-    // A word of the reason, by the kind of fate.
+    // A word of the reason, by decision.
     let as_is = ("as is", "");
     let from = |id| ("from", id);
     let fresh = |word| ("reprovision", word);
@@ -267,7 +267,7 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
             options,
             unavailable("data mover"),
         ),
-        // What the backup says counts more than what else is found.
+        // The volume information takes precedence over other findings.
         ("Retain", with(&whole, Some(&none)), options, as_is),
         ("Delete", with(&whole, Some(&skipped)), options, fresh("not opted in")),
         ("Delete", with(&whole, Some(&files)), options, unavailable("copy of its files")),

@@ -1,57 +1,53 @@
-//! What becomes of a volume.
+//! Treatment of volumes.
 //!
-//! The rules are Velero's: a volume whose data was saved gets it back, one without data is made
-//! anew if it would have gone with its claim, and any other is created as it was. This version
-//! brings back what is in the snapshots of plugins and of CSI drivers. Where Velero would bring back
-//! data by other means, or from a snapshot that is not whole, the volume is [`VolumeDecision::DataUnavailable`]: an
-//! application must not come up with an empty volume and nobody knowing.
+//! The rules are Velero's: a volume whose data was saved gets the data back, one without data is provisioned anew if it
+//! would have been deleted with its claim, and any other is created unchanged. This version restores data from plugin
+//! snapshots and CSI snapshots. If Velero would restore data by other means, or from an incomplete snapshot, the
+//! volume is [`VolumeDecision::DataUnavailable`]: an application must not silently come up with an empty volume.
 
 use bowline_store::file::{BackupVolumeInfo, Method, Outcome, Snapshot, SnapshotPhase};
 use serde_json::Value;
 
-/// What becomes of a volume.
+/// Treatment of a volume.
 #[derive(Clone, Debug, PartialEq)]
 pub enum VolumeDecision<'a> {
-    /// It is created as it was. Its data is where it always was.
+    /// Created unchanged. The data is still where it was.
     AsIs,
-    /// A plugin makes it from this snapshot.
+    /// A plugin creates the volume from this snapshot.
     FromSnapshot(&'a Snapshot),
-    /// It is not created: its claim gets a new one with its data, from a CSI snapshot. The reason is
-    /// for the user.
+    /// Not created: its claim gets a new volume with the data, from a CSI snapshot. The reason is for the user.
     FromClaim(String),
-    /// It is not created: its claim gets a new one, which is empty. The reason is for the user.
+    /// Not created: its claim gets a new, empty volume. The reason is for the user.
     Reprovision(String),
-    /// Its data cannot be brought back, and why. Neither it nor its claim is created.
+    /// The data cannot be restored, for this reason. Neither the volume nor its claim is created.
     DataUnavailable(String),
 }
 
-/// What is known of a volume's data.
+/// Information about the saved data of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SavedData<'a> {
-    /// What the backup says of it, if it says anything. By what else is there it is judged only if
-    /// it does not.
+    /// Volume information of the backup, if any. The other fields count only if it is missing.
     pub info: Option<&'a BackupVolumeInfo>,
-    /// The snapshot that a plugin took of it.
+    /// The plugin snapshot of the volume.
     pub snapshot: Option<&'a Snapshot>,
-    /// Whether its files were copied.
+    /// True if there is a file system backup.
     pub has_pod_volume_backup: bool,
-    /// Whether a CSI driver took a snapshot of it.
+    /// True if there is a CSI snapshot.
     pub has_csi_snapshot: bool,
-    /// Whether the data of such a snapshot was copied.
+    /// True if the data of the CSI snapshot was moved.
     pub has_data_upload: bool,
 }
 
-/// What a user wants to happen with volumes.
+/// User options for volumes.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeOptions {
-    /// Whether volumes are made from the snapshots of plugins. If not, they are created as they
-    /// were.
+    /// True if volumes are created from plugin snapshots. Otherwise they are created unchanged.
     pub restore_pvs: bool,
-    /// Whether a volume whose data cannot be brought back may come up empty.
+    /// True if a volume whose data cannot be restored may be created empty.
     pub allow_empty: bool,
 }
 
-/// Decides what becomes of a PersistentVolume.
+/// Decides on the treatment of a PersistentVolume.
 pub fn decide_volume<'a>(
     volume: &Value,
     saved: SavedData<'a>,
@@ -63,7 +59,7 @@ pub fn decide_volume<'a>(
             Ok(snapshot) => return VolumeDecision::FromSnapshot(snapshot),
             Err(reason) => reason,
         },
-        // What the claim cannot be made from is told there.
+        // Problems with the claim's source are reported there.
         Some(SaveMethod::Csi) if !has_failed(saved.info) => {
             let handle = detail(saved.info);
             return VolumeDecision::FromClaim(format!(
@@ -83,8 +79,8 @@ pub fn decide_volume<'a>(
     }
 }
 
-/// The snapshot of a volume that was saved by one, if a volume can be made from it. Velero takes any,
-/// and without one creates the volume as it was.
+/// The snapshot of a volume that was saved by one, if a volume can be created from it. Velero accepts any snapshot, and
+/// without one creates the volume unchanged.
 fn usable_snapshot(saved: SavedData<'_>) -> Result<&Snapshot, String> {
     if has_failed(saved.info) {
         return Err(FAILED.to_owned());
@@ -111,7 +107,7 @@ fn usable_snapshot(saved: SavedData<'_>) -> Result<&Snapshot, String> {
     Err(format!("its data is not in the backup: the phase of its snapshot{detail} is {phase}"))
 }
 
-/// By what means data was saved.
+/// Backup method of the data.
 #[derive(Clone, Copy, Debug)]
 enum SaveMethod {
     Snapshot,
@@ -159,7 +155,7 @@ fn data_unavailable_reason(method: SaveMethod, info: Option<&BackupVolumeInfo>) 
     format!("its data cannot be brought back by this version: {place}{}", detail(info))
 }
 
-/// What the backup says beyond that.
+/// Further information of the backup.
 fn detail(info: Option<&BackupVolumeInfo>) -> String {
     match info.map(|info| (&info.backup_method, handle(info))) {
         Some((Some(Method::Other(method)), _)) => format!(" ({method})"),
@@ -168,7 +164,7 @@ fn detail(info: Option<&BackupVolumeInfo>) -> String {
     }
 }
 
-/// What its owner needs in order to find the data.
+/// The handle that the owner needs to find the data.
 fn handle(info: &BackupVolumeInfo) -> &str {
     let moved = info.snapshot_data_movement_info.as_ref().map(|moved| &moved.snapshot_handle);
     let native = info.native_snapshot_info.as_ref().map(|native| &native.snapshot_handle);
@@ -186,7 +182,7 @@ fn not_saved(info: Option<&BackupVolumeInfo>) -> String {
     }
 }
 
-/// Whether the volume is deleted when its claim is. Then it does not exist any more.
+/// True if the volume is deleted with its claim. Then it does not exist any more.
 fn is_deleted_with_claim(volume: &Value) -> bool {
     volume.pointer("/spec/persistentVolumeReclaimPolicy").and_then(Value::as_str) == Some("Delete")
 }

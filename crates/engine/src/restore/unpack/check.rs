@@ -1,11 +1,11 @@
-//! Whether what lies under the name of an item can be that item.
+//! Checks that an entry is the item that its path names.
 
 use std::borrow::Cow;
 
 use bowline_plugin::nesting;
 use serde::Deserialize;
 
-/// Why something cannot be the item that its path names.
+/// Why an entry cannot be the item that its path names.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unreadable {
     #[error("not the JSON of an object: {0}")]
@@ -35,7 +35,7 @@ struct Metadata<'a> {
     namespace: Cow<'a, str>,
 }
 
-/// Checks an item. Returns how many levels its values are nested. It is read to its end, without recursion.
+/// Checks an item. Returns its nesting depth. Reads it to the end, without recursion.
 pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Unreadable> {
     let Envelope { kind, metadata } = serde_json::from_slice(json).map_err(Unreadable::Json)?;
     if kind.is_empty() {
@@ -52,5 +52,5 @@ pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Un
     }
 }
 
-/// How much of a name is told.
+/// Number of characters of a name shown in messages.
 const MAX_NAME_SHOWN: usize = 100;

@@ -1,22 +1,21 @@
-//! Counts what is read of an archive, before and after it is unpacked, and ends it at its limits.
+//! Counts the bytes of an archive, compressed and uncompressed, and stops at the limits.
 //!
-//! Whatever is unpacked counts, kept or not: the entries that are refused, the headers, and what
-//! comes after the end.
+//! All uncompressed bytes count, kept or not: refused entries, headers, and the data after the end.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 
 use super::{UnpackError, UnpackLimits};
 
-/// What the headers of one entry may take, its long names among them. They are read into memory.
+/// Maximum size of the headers of one entry, including long names. They are read into memory.
 const HEADERS: u64 = 1 << 20;
 
-/// The counts of one archive.
+/// Byte counts of one archive.
 pub(super) struct Meter {
     limits: UnpackLimits,
     packed: Cell<u64>,
     unpacked: Cell<u64>,
-    /// What may be unpacked until the next entry.
+    /// Bytes that may be unpacked until the next entry.
     allowed: Cell<u64>,
     is_at_end: Cell<bool>,
     failure: RefCell<Option<UnpackError>>,
@@ -34,24 +33,24 @@ impl Meter {
         }
     }
 
-    /// Lets as much be unpacked as an entry says that it has, and the headers of the next.
+    /// Allows the declared size of an entry, and the headers of the next one.
     pub(super) fn allow(&self, bytes: u64) {
         self.allowed.set(bytes.saturating_add(HEADERS));
     }
 
-    /// Whether nothing is left to unpack, as the last read has found out.
+    /// True if the last read found the end of the data.
     pub(super) fn is_at_end(&self) -> bool {
         self.is_at_end.get()
     }
 
-    /// Why the archive cannot be used at all, if it was that which ended it.
+    /// The failure that ended the archive, if it makes the archive unusable.
     pub(super) fn failure(&self) -> Result<(), UnpackError> {
         self.failure.take().map_or(Ok(()), Err)
     }
 
     fn fail(&self, failure: UnpackError) -> io::Error {
         let error = io::Error::other(failure.to_string());
-        // What comes after the first is its consequence.
+        // Later failures are consequences of the first.
         self.failure.borrow_mut().get_or_insert(failure);
         error
     }
@@ -79,7 +78,7 @@ impl Meter {
     }
 }
 
-/// The archive as it comes.
+/// The compressed archive.
 pub(super) struct PackedReader<'a, R> {
     pub(super) inner: R,
     pub(super) meter: &'a Meter,
@@ -98,7 +97,7 @@ impl<R: Read> Read for PackedReader<'_, R> {
     }
 }
 
-/// The archive as it is unpacked.
+/// The uncompressed archive.
 pub(super) struct UnpackedReader<'a, R> {
     pub(super) inner: R,
     pub(super) meter: &'a Meter,

@@ -1,8 +1,8 @@
-//! What the path of an entry means.
+//! Parses the paths of archive entries.
 
 use crate::resource::GroupResource;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ArchiveEntry {
     /// `metadata/version`
@@ -11,7 +11,7 @@ pub(super) enum ArchiveEntry {
     Item(ItemPath),
 }
 
-/// Which item an entry holds, and in which version.
+/// The item of an entry, and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ItemPath {
     pub(super) resource: GroupResource,
@@ -20,7 +20,7 @@ pub(super) struct ItemPath {
     pub(super) name: String,
 }
 
-/// The folder of a version, if the entry is in one.
+/// The version directory of an entry, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum VersionFolder {
     None,
@@ -30,24 +30,24 @@ pub(super) enum VersionFolder {
 
 const PREFERRED: &str = "-preferredversion";
 
-/// What Kubernetes allows for the name of an object or of a group.
+/// Kubernetes' limit for the name of an object or a group.
 const MAX_NAME_LENGTH: usize = 253;
-/// What it allows for namespaces, versions and the plural of a kind.
+/// Kubernetes' limit for namespaces, versions and the plural of a kind.
 const MAX_LABEL_LENGTH: usize = 63;
 
-/// Why the path of an entry is not used.
+/// Why an entry is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BadPath {
-    /// It may have been an item, and is none.
+    /// The entry may have been an item, but its path is invalid.
     Invalid(&'static str),
-    /// It is none of those that are known here. Later versions may write more than today's.
+    /// The path is unknown. Later versions may write more entries than today's.
     Unknown(&'static str),
 }
 
-/// Reads a path, or says what is wrong with it.
+/// Parses a path.
 pub(super) fn parse(path: &str) -> Result<ArchiveEntry, BadPath> {
     use BadPath::{Invalid, Unknown};
-    // Some writers of tar files lead every path in.
+    // Some tar writers prefix every path.
     let path = path.strip_prefix("./").unwrap_or(path);
     if path.starts_with('/') {
         return Err(Invalid("it is an absolute path"));

@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use super::path::{self, ArchiveEntry, VersionFolder};
 use super::*;
 
-/// A tar whose paths are not checked by the one who writes it.
+/// A tar archive whose writer does not validate paths.
 fn tar(entries: &[(&str, tar::EntryType, &[u8])]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, kind, content) in entries {
@@ -85,7 +85,7 @@ fn paths_become_keys_or_are_refused() {
         ("resources/pods/v1-preferredversion/namespaces/a/x.json", row("pods", "v1!", "a", "x")),
         ("resources/things.a.io/v1beta1/cluster/x.json", row("things.a.io", "v1beta1", "", "x")),
         ("resources/clusterroles.rbac/cluster/a:b.json", row("clusterroles.rbac", "", "", "a:b")),
-        // A namespace may be called so.
+        // `cluster` is a valid name for a namespace.
         ("resources/pods/namespaces/cluster/x.json", row("pods", "", "cluster", "x")),
     ] {
         assert_eq!(item(path), expected, "{path}");
@@ -174,7 +174,7 @@ fn object_whose_kind_differs_from_its_folder_is_refused() {
     let fields = r#""metadata":{"name":"x","namespace":"a"}"#;
     for (kind, api_version, is_true) in [
         ("Pod", "v1", true),
-        // Old archives do not tell the version.
+        // Old archives do not record the version.
         ("Pod", "v9", true),
         ("Secret", "v1", false),
         ("Pod", "example.io/v1", false),
@@ -193,7 +193,7 @@ fn object_whose_kind_differs_from_its_folder_is_refused() {
 fn paths_must_be_utf8_and_within_the_length_limit() {
     let mut latin = tar(&[("resources/pods/namespaces/a/u.json", FILE, &pod("u"))]);
     latin[28] = 0xfc;
-    // With the sum of the header as it is now.
+    // With the recomputed checksum of the header.
     let sum: u32 = latin[..148].iter().chain(&latin[156..512]).map(|&byte| u32::from(byte)).sum();
     latin[148..156].copy_from_slice(format!("{:06o}\0 ", sum + 8 * 32).as_bytes());
     let contents = unpacked(&gzip(&latin), UnpackLimits::default()).unwrap();
@@ -217,7 +217,7 @@ fn paths_must_be_utf8_and_within_the_length_limit() {
 fn entries_before_the_break_of_an_archive_are_read() {
     let paths: Vec<String> =
         (0..50).map(|n| format!("resources/pods/namespaces/a/p{n}.json")).collect();
-    // Content that does not compress, so that a cut is a cut in the middle.
+    // Incompressible content, so that a cut lies in the middle of the data.
     let contents: Vec<Vec<u8>> = (0..50_u64)
         .map(|n| {
             let noise = (0..400).map(|i| (n * 7919 + i * 104_729).wrapping_mul(2_654_435_761));
@@ -239,12 +239,12 @@ fn entries_before_the_break_of_an_archive_are_read() {
     }
 }
 
-/// An archive with a pod in it, not compressed.
+/// An uncompressed archive with one pod.
 fn one_pod() -> Vec<u8> {
     tar(&[("resources/pods/namespaces/a/x.json", FILE, &pod("x"))])
 }
 
-/// What is wrong with an archive of which the pod can be read.
+/// The defect of an archive whose pod can be read.
 fn break_reason(archive: &[u8]) -> Option<String> {
     let contents = unpacked(archive, UnpackLimits::default()).unwrap();
     assert_eq!(contents.read(&pods(), None, "a", "x").unwrap().json().to_vec(), pod("x"));
@@ -261,7 +261,7 @@ fn truncated_gzip_trailer_is_detected() {
         let cut = break_reason(&whole[..whole.len() - missing]).expect("it is noticed");
         assert!(cut.contains("breaks off at its end"), "{missing}: {cut}");
     }
-    // The checksum is in the last eight bytes, and after it the length.
+    // The checksum is in the last eight bytes, followed by the length.
     for offset in [8, 1] {
         let mut wrong = whole.clone();
         let at = wrong.len() - offset;
@@ -278,7 +278,7 @@ fn multi_member_gzip_is_read_to_the_end() {
     let (first, second) = (gzip(head), gzip(tail));
     let whole = [&first[..], &second].concat();
     assert_eq!(break_reason(&whole), None);
-    // The piece that holds the end of the archive is missing, or what it has behind its content.
+    // The part with the end of the archive is missing, or only its trailer.
     let cut = break_reason(&first).expect("it is noticed");
     assert!(cut.contains("its end is missing"), "{cut}");
     for missing in [1, 8] {
@@ -368,13 +368,13 @@ fn refused_entries_count_towards_the_limits() {
     };
     let bomb = vec![b' '; 1 << 18];
     let small = "resources/pods/namespaces/a/x.json";
-    // A path that is refused, an entry that is too large, and a folder with content.
+    // A refused path, an entry that is too large, and a directory with content.
     for (path, kind) in [("elsewhere", FILE), (small, FILE), ("dir", tar::EntryType::Directory)] {
         let archive = gzip(&tar(&[(path, kind, &bomb), (small, FILE, b"{}")]));
         let error = unpacked(&archive, limits).unwrap_err();
         assert!(error.to_string().contains("20 times"), "{path}: {error}");
     }
-    // And what comes after the end.
+    // And data after the end.
     let error = unpacked(&gzip(&[one_pod(), vec![0; 1 << 18]].concat()), limits).unwrap_err();
     assert!(error.to_string().contains("20 times"), "{error}");
 }
@@ -428,7 +428,7 @@ fn index_and_spool_size_are_limited() {
     let error =
         unpacked(&archive, UnpackLimits { spool: 70, ..UnpackLimits::default() }).unwrap_err();
     assert!(error.to_string().contains("its items take more than 70 bytes"), "{error}");
-    // What a pod of 512 MiB has room for, and the disk of its node.
+    // Limits that fit a pod of 512 MiB and the disk of its node.
     let UnpackLimits { entry, index, spool, .. } = UnpackLimits::default();
     assert!(entry <= 8 << 20 && index <= 256 << 20 && spool <= 8 << 30);
 }

@@ -1,7 +1,7 @@
-//! Which claims of a restore have their volumes, as a watch tells.
+//! Watches which claims of a restore have their volumes.
 //!
-//! For the operations that [`csi`](super::csi) begins. A question waits for an answer that ends the
-//! operation, but not for long; so the end is known when it comes, and nobody polls the API server.
+//! Serves the operations that [`csi`](super::csi) starts. A progress query waits briefly for the end of the
+//! operation; so the end is known when it comes, without polling the API server.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,25 +20,25 @@ use crate::cluster::{Cluster, Query, WatchEvent};
 use crate::item::Object;
 use crate::resource::{Resource, Resources};
 
-/// How long a question waits for an end.
+/// Time that a progress query waits for the end.
 const PROGRESS_WAIT: Duration = Duration::from_secs(15);
-/// The pause before a watch is begun again that could not be.
+/// Pause before a failed watch is restarted.
 const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(2);
-/// How long it may take to find out why a claim has no volume.
+/// Timeout for finding out why a claim has no volume.
 const EVENTS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Knows which claims of a restore have their volumes.
+/// Tracks which claims of a restore have their volumes.
 pub struct ClaimTracker {
     cluster: Arc<dyn Cluster>,
     kind: Arc<Resource>,
     events: Option<Arc<Resource>>,
     selector: String,
     claims: watch::Sender<HashMap<(String, String), ClaimState>>,
-    /// The operations that were asked to stop.
+    /// Canceled operations.
     canceled: Mutex<HashSet<String>>,
 }
 
-/// A claim, as it was last seen.
+/// Last observed state of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ClaimState {
     uid: String,
@@ -63,7 +63,7 @@ impl ClaimState {
         }
     }
 
-    /// How it ends for the claim that is meant, if it has.
+    /// Final state of the operation, if the claim with this uid has reached it.
     fn terminal_state(&self, uid: &str) -> Option<State> {
         let failed = |reason: &str| Some(State::Failed(reason.to_owned()));
         match self {
@@ -81,7 +81,7 @@ impl ClaimState {
 }
 
 impl ClaimTracker {
-    /// The claims of a restore, by its name. None if the cluster serves no claims.
+    /// Tracker for the claims of a restore, by its name. `None` if the cluster serves no claims.
     pub fn new(cluster: Arc<dyn Cluster>, resources: &Resources, restore: &str) -> Option<Self> {
         let kind = Arc::clone(resources.core("persistentvolumeclaims")?);
         let events = resources.core("events").cloned();
@@ -90,7 +90,7 @@ impl ClaimTracker {
         Some(Self { cluster, kind, events, selector, claims, canceled: Mutex::default() })
     }
 
-    /// Follows the claims, until it is dropped.
+    /// Watches the claims, until dropped.
     pub async fn run(&self) {
         loop {
             let query = Query { label_selector: self.selector.clone(), ..Query::default() };
@@ -107,7 +107,7 @@ impl ClaimTracker {
 
     fn apply_change(&self, change: WatchEvent) {
         let (object, is_gone) = match change {
-            // What is there is told again; what is not told may be gone, and is then asked for.
+            // The watch lists existing claims again; one that is not listed may be gone, and is then queried.
             WatchEvent::Started => {
                 self.claims.send_modify(HashMap::clear);
                 return;
@@ -121,7 +121,7 @@ impl ClaimTracker {
         });
     }
 
-    /// How an operation goes. Waits for its end for a moment.
+    /// Progress of an operation. Waits briefly for its end.
     pub async fn progress(&self, operation: &OperationId) -> Result<Progress> {
         let target = TrackedClaim::parse(operation)?;
         let key = (target.namespace.to_owned(), target.name.to_owned());
@@ -139,7 +139,7 @@ impl ClaimTracker {
         };
         let claim_state = match claim_state {
             Some(claim_state) => claim_state,
-            // The watch has not told of it, though it may be there.
+            // The watch has not seen the claim, though it may exist.
             None => match self.cluster.get(&self.kind, target.namespace, target.name).await {
                 Ok(Some(found)) => self.cache_bound(key, &target, ClaimState::of(&found)),
                 Ok(None) => ClaimState { is_gone: true, ..ClaimState::default() },
@@ -169,7 +169,7 @@ impl ClaimTracker {
         })
     }
 
-    /// Keeps what was read of a claim that has its volume. All else may change unseen.
+    /// Caches a claim that has its volume. Any other state may change unnoticed.
     fn cache_bound(
         &self,
         key: (String, String),
@@ -184,7 +184,7 @@ impl ClaimTracker {
         read
     }
 
-    /// The volume that the claim of an operation has, as far as that is known.
+    /// The volume of an operation's claim, if known.
     pub fn volume(&self, operation: &OperationId) -> Option<String> {
         let target = TrackedClaim::parse(operation).ok()?;
         let key = (target.namespace.to_owned(), target.name.to_owned());
@@ -195,10 +195,10 @@ impl ClaimTracker {
         Some(claim_state.volume.clone())
     }
 
-    /// A claim goes on getting its volume, whoever waits for it: says so, and what it waits for.
+    /// Ends the wait. The claim itself still gets its volume; the operation reports that, and what the claim waits for.
     pub async fn cancel(&self, operation: &OperationId) -> Result<()> {
         self.canceled().insert(operation.to_string());
-        // Those that wait for an end have one.
+        // Wakes the pending progress queries.
         self.claims.send_modify(|_| {});
         let target = TrackedClaim::parse(operation)?;
         Err(Error::new(Code::FailedPrecondition, self.no_volume_reason(&target).await))
@@ -208,7 +208,7 @@ impl ClaimTracker {
         self.canceled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the last warning says of a claim without a volume.
+    /// Message of the last warning event of a claim without a volume.
     async fn no_volume_reason(&self, target: &TrackedClaim<'_>) -> String {
         let warning = match &self.events {
             Some(events) => {
@@ -225,7 +225,7 @@ impl ClaimTracker {
     }
 }
 
-/// The claim that an operation is about.
+/// The claim of an operation.
 struct TrackedClaim<'a> {
     namespace: &'a str,
     name: &'a str,

@@ -1,9 +1,8 @@
-//! Has a plugin make a volume from a snapshot.
+//! Has a plugin create a volume from a snapshot.
 //!
-//! The call may take hours, and nothing of it can be asked again later: there is no id for it. So it
-//! is noted before and after; it is bounded by the time that operations have; a restore that is
-//! cancelled tells the plugin, and waits a moment for what it says. Where nobody knows whether a volume
-//! was made, that is told.
+//! The call may take hours, and its state cannot be queried later: it has no id. So journal entries are written before
+//! and after it, and the operation timeout bounds it. A canceled restore cancels the call and waits briefly for the
+//! plugin's answer. If it is unknown whether a volume was created, that is reported.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,30 +27,30 @@ use crate::failpoint::{self, Point};
 use crate::journal::VolumeRequested;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
 
-/// How often a location is opened, and a plugin asked to put a volume behind a PersistentVolume, where
-/// another try may help; and the pause before the second try, which doubles.
+/// Number of attempts to open a location, and to have a plugin attach a volume to a PersistentVolume, if a retry may
+/// help; and the first backoff, which doubles.
 const MAX_ATTEMPTS: u32 = 3;
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-/// How often a plugin is asked how far it is.
+/// Interval between progress queries.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the pause becomes at most with a plugin that does not say.
+/// Maximum interval for a plugin that does not report progress.
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long it may take to say so, and a witness to show it.
+/// Timeout of a progress query, and of a call to the reporter.
 const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
-/// After how many errors in a row it is not asked any more.
+/// Number of consecutive errors after which progress is no longer queried.
 const MAX_PROGRESS_ERRORS: u32 = 5;
-/// How long a server that ends waits for a volume, before it tells the plugin to stop.
+/// Time that a server that shuts down waits for a volume before it cancels the call.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(20);
-/// How long a plugin may take to hear that it shall stop.
+/// Timeout of the cancel call to a plugin.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to say what came of it then.
+/// Time that the plugin then has for its final answer.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// Who makes volumes, and who is told.
+/// Plugins that create volumes, and the reporter of their progress.
 pub(in crate::restore) struct VolumeCreator {
     snapshotters: Arc<dyn Snapshotters>,
     reporter: Arc<dyn VolumeProgressReporter>,
-    /// By location. Each is opened once.
+    /// By location. Each one is opened once.
     sessions: Mutex<HashMap<String, Arc<OnceCell<OpenResult>>>>,
 }
 
@@ -89,49 +88,49 @@ impl VolumeCreator {
     }
 }
 
-/// A volume that is wanted.
+/// A volume to create.
 pub(super) struct VolumeRequest<'a> {
     context: &'a Context,
     creator: &'a VolumeCreator,
-    /// The PersistentVolume, as the backup has it.
+    /// The PersistentVolume in the backup.
     id: &'a ResourceIdentifier,
     snapshot: &'a Snapshot,
     snapshot_id: SnapshotId,
-    /// What the PersistentVolume will be called.
+    /// Name of the PersistentVolume in the cluster.
     target: &'a str,
-    /// Whether it was told that it cannot be shown how it goes.
+    /// True if a failure of the reporter has been reported already.
     is_report_failure_logged: AtomicBool,
 }
 
-/// A PersistentVolume with a volume behind it.
+/// A PersistentVolume with its volume attached.
 pub(super) struct CreatedVolume {
     pub(super) volume: VolumeId,
     pub(super) plugin: String,
     pub(super) value: Value,
 }
 
-/// What a plugin answered that was asked for a volume.
+/// Answer of a plugin to the request for a volume.
 enum CreateResponse {
-    /// This one.
+    /// This volume was created.
     Created(VolumeId),
-    /// None, for this reason.
+    /// No volume, for this reason.
     Refused(String),
-    /// It was told to stop and has made none.
+    /// The call was canceled, and no volume was created.
     Stopped(StopReason, String),
-    /// Nothing: it was told to stop. It may have made one.
+    /// The call was canceled without an answer. A volume may exist.
     NoResponse(StopReason),
-    /// Nothing: it has died, or the way to it is lost. It may have made one.
+    /// The plugin has died or the connection is lost. A volume may exist.
     ConnectionLost(bowline_plugin::Error),
 }
 
-/// Why a plugin is told to stop.
+/// Why a call is canceled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StopReason {
-    /// The restore was cancelled.
+    /// The restore was canceled.
     Canceled,
-    /// It took longer than operations may.
+    /// The operation timeout has passed.
     TimedOut,
-    /// The server ends. Another goes on with the restore.
+    /// The server is shutting down. Another one resumes the restore.
     ShuttingDown,
 }
 
@@ -151,7 +150,7 @@ impl<'a> VolumeRequest<'a> {
         Ok(Self { context, creator, id, snapshot, snapshot_id, target, is_report_failure_logged })
     }
 
-    /// Puts a volume behind a PersistentVolume: what an earlier process had made for it, else a new one.
+    /// Attaches a volume to a PersistentVolume: the one that an earlier process created for it, otherwise a new one.
     pub(super) async fn create_and_attach(
         &self,
         value: Value,
@@ -161,7 +160,7 @@ impl<'a> VolumeRequest<'a> {
         let snapshotter = snapshotter.map_err(|error| error.to_string())?;
         let volume = match earlier_volume {
             Some(volume) => {
-                // The process that had it made may have ended before it could show that.
+                // The process that created the volume may have ended before it could publish that.
                 let end = VolumeCreationResult::Completed(volume.clone());
                 self.report_or_warn(
                     self.creator
@@ -195,7 +194,7 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// Has a volume made, and shows how that goes.
+    /// Has a volume created, and publishes the progress.
     async fn create_volume(&self, snapshotter: &Snapshotter) -> Result<VolumeId, String> {
         let creation = self.describe_creation(snapshotter);
         let deadline = Instant::now() + self.context.request.timeouts.item_operation;
@@ -208,7 +207,7 @@ impl<'a> VolumeRequest<'a> {
         };
         let end = self.creation_result(&creation, answer);
         match end {
-            // The process that goes on shows how it ends.
+            // The process that resumes the run publishes the end.
             None => Err("stopped before its volume was made".to_owned()),
             Some(end) => {
                 self.report_or_warn(self.creator.reporter.creation_ended(&creation, &end)).await;
@@ -221,7 +220,7 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// What an answer means for the volume; none if that is found out by another process.
+    /// Result for the volume; `None` if another process will determine it.
     fn creation_result(
         &self,
         creation: &VolumeCreation,
@@ -257,8 +256,8 @@ impl<'a> VolumeRequest<'a> {
         })
     }
 
-    /// Asks a second time after the plugin has died, maybe of another volume: alone, so that one that
-    /// kills the plugin again takes no other such volume with it.
+    /// Retries after the plugin has died, possibly because of another volume: exclusively, so that a volume that
+    /// kills the plugin again affects no other retry.
     async fn retry_request(
         &self,
         snapshotter: &Snapshotter,
@@ -280,7 +279,7 @@ impl<'a> VolumeRequest<'a> {
         self.request_volume(snapshotter, creation, deadline).await
     }
 
-    /// Asks for a volume, with a note before and after.
+    /// Requests a volume, with journal entries before and after.
     async fn request_volume(
         &self,
         snapshotter: &Snapshotter,
@@ -315,7 +314,7 @@ impl<'a> VolumeRequest<'a> {
                     CreateResponse::Refused(_) | CreateResponse::Stopped(..) => {
                         journal.journal_volume_end(number, None).await;
                     }
-                    // Nobody knows.
+                    // The result is unknown.
                     CreateResponse::NoResponse(_) | CreateResponse::ConnectionLost(_) => {}
                 }
             }
@@ -357,7 +356,7 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// Waits until there is a reason not to wait for the plugin any longer.
+    /// Waits until there is a reason to stop waiting for the plugin.
     async fn wait_for_stop_reason(&self, deadline: Instant) -> StopReason {
         let shutdown = async {
             self.context.stop.cancelled().await;
@@ -371,8 +370,8 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// Tells how it goes until it is over. What the witness has begun to show, it shows to the end, so
-    /// that nothing of it comes after what it is told next.
+    /// Publishes the progress until the call has ended. A call to the reporter that has begun is completed, so that it
+    /// cannot overlap the next one.
     async fn report_progress(
         &self,
         snapshotter: &Snapshotter,
@@ -382,7 +381,7 @@ impl<'a> VolumeRequest<'a> {
         let reporter = &self.creator.reporter;
         self.report_or_warn(reporter.creation_started(creation)).await;
         let (mut errors, mut last_reported) = (0, None);
-        // One that does not tell how it goes may show it in another way.
+        // A plugin without progress queries may publish its progress in another way.
         let (mut polls_progress, mut interval) = (true, PROGRESS_INTERVAL);
         loop {
             let poll = async {
@@ -414,7 +413,7 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// Lets the witness show how far a plugin is, if that is news.
+    /// Passes the progress of a plugin to the reporter, if it has changed.
     async fn report_amount(
         &self,
         creation: &VolumeCreation,
@@ -436,7 +435,7 @@ impl<'a> VolumeRequest<'a> {
         }
     }
 
-    /// Lets the witness show something. That it cannot is told once for a volume.
+    /// Calls the reporter. A failure is reported once per volume.
     async fn report_or_warn(&self, call: impl Future<Output = Result<(), String>>) {
         let error = match timeout(PROGRESS_TIMEOUT, call).await {
             Ok(Ok(())) => return,
@@ -451,7 +450,7 @@ impl<'a> VolumeRequest<'a> {
         self.context.report.warn(self.id, text);
     }
 
-    /// Puts a volume behind a PersistentVolume. That may be done twice.
+    /// Attaches a volume to a PersistentVolume. Idempotent.
     async fn attach_volume(
         &self,
         snapshotter: &Snapshotter,
@@ -472,7 +471,7 @@ impl<'a> VolumeRequest<'a> {
             }
         };
         let changed: Value = set.parse().map_err(|error| error.to_string())?;
-        // What it becomes is written with the rights of the server.
+        // The result is written with the permissions of the server.
         let is_same = |field: &str| changed.get(field) == value.get(field);
         if is_same("kind") && is_same("apiVersion") {
             Ok(changed)
@@ -497,8 +496,8 @@ fn classify_response(
     }
 }
 
-/// Whether an error is not the plugin's answer but the lack of one. One that never reached it is none
-/// of these.
+/// True if an error means that there was no answer from the plugin. A request that never reached the plugin does not
+/// count.
 fn is_connection_lost(error: &bowline_plugin::Error) -> bool {
     matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded) && !error.is_undelivered()
 }

@@ -1,7 +1,7 @@
-//! Claims that are made from the snapshots of CSI drivers.
+//! Claims that are created from CSI snapshots.
 //!
-//! The actions have made of them what they are to be (see [`csi`]). Here it is seen to that what they
-//! are made from is there, and that what becomes of them is known.
+//! The actions have already rewritten them (see [`csi`]). This module ensures that their source exists, and tracks
+//! what becomes of them.
 
 use bowline_api::{annotation, label};
 use bowline_plugin::{OperationId, ResourceIdentifier};
@@ -18,14 +18,14 @@ use crate::item::Object;
 use crate::operation::{Kind, Operation};
 use crate::resource::GroupResource;
 
-/// What an item is made from, as the backup calls it.
+/// Source of an item, as named in the backup.
 struct ItemSource {
     id: ResourceIdentifier,
     kind: &'static str,
 }
 
-/// Sees to it that what an item is made from is there: a claim whose snapshot could not be restored
-/// would wait for ever. A dry run has nothing to see to.
+/// Ensures that the source of an item exists: a claim whose snapshot could not be restored would wait forever. No-op
+/// in a dry run.
 pub(in crate::restore) fn require_source(
     context: &Context,
     id: &ResourceIdentifier,
@@ -76,8 +76,7 @@ fn source_of_snapshot(backed_up: &Value) -> Option<ItemSource> {
     (!content.is_empty()).then_some(ItemSource { id, kind: "VolumeSnapshotContent" })
 }
 
-/// The VolumeSnapshot of the backup that a claim is made from, unless somebody has made it something
-/// else.
+/// The VolumeSnapshot of the backup that a claim is created from, unless the claim was changed to another source.
 fn snapshot_of<'a>(
     context: &Context,
     namespace: &str,
@@ -90,10 +89,10 @@ fn snapshot_of<'a>(
     (source == name).then_some(snapshot)
 }
 
-/// Follows a claim that is in the cluster until it has its volume, if that is made at once. What is
-/// made when a pod first needs it is not waited for: that may never be.
+/// Tracks a claim in the cluster until it has its volume, if that is provisioned immediately. A volume that is
+/// provisioned when a pod first uses it is not waited for: that may never happen.
 ///
-/// Nothing of it is noted: a process that goes on finds the claim, and begins here again.
+/// There is no journal entry: a process that resumes the run finds the claim and starts here again.
 pub(in crate::restore) async fn track_claim(
     context: &Context,
     id: &ResourceIdentifier,
@@ -152,7 +151,7 @@ pub(in crate::restore) async fn track_claim(
     failpoint::hit(Point::ClaimWatched);
 }
 
-/// Whether a claim of the backup names a CSI snapshot, and whether it names a copy of one.
+/// True if a claim of the backup refers to a CSI snapshot; and true if it refers to a data upload.
 pub(super) fn claim_data_kinds(context: &Context, namespace: &str, name: &str) -> (bool, bool) {
     let claims = GroupResource::new("", "persistentvolumeclaims");
     let claim = context.contents.read(&claims, None, namespace, name).ok();

@@ -1,8 +1,8 @@
-//! Whether a PersistentVolume can get its name, and which one it gets instead.
+//! Availability of PersistentVolume names, and the name to use instead.
 //!
-//! Data is brought back only where no PersistentVolume of that name is there. One that is on its way
-//! out, by itself or with its claim, is waited for; one that is in use stays, and so does its data. The
-//! rules are those of Velero's `shouldRestore` and `shouldRenamePV`.
+//! Data is restored only if no PersistentVolume of that name exists. The restore waits for one that is being
+//! deleted, alone or with its claim; one that is in use stays, and so does its data. The rules are those of Velero's
+//! `shouldRestore` and `shouldRenamePV`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,50 +13,50 @@ use tokio::time::Instant;
 use super::super::{Context, apply};
 use crate::journal::digest;
 
-/// How often a PersistentVolume that is on its way out is looked at.
+/// Interval between checks of a terminating PersistentVolume.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the name of a volume begins with that is restored beside the one that it was.
+/// Name prefix of a volume that is restored next to the original.
 const CLONE_PREFIX: &str = "velero-clone-";
 
-/// How it is with a name.
+/// Availability of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PvNameState {
-    /// Nothing is called so.
+    /// No PersistentVolume has the name.
     Free,
-    /// It is what this very restore has made, before a restart.
+    /// This restore created the PersistentVolume, before a restart.
     CreatedByThisRestore,
-    /// It is in use by somebody else.
+    /// Another PersistentVolume has the name.
     InUse,
-    /// It will be free, and what is waited for.
+    /// The name will become free; the text says what the restore waits for.
     Terminating(String),
 }
 
-/// A PersistentVolume that is there.
+/// An existing PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ExistingPv {
-    /// Whether this restore has made it.
+    /// True if this restore created it.
     pub(super) is_from_this_restore: bool,
-    /// Whether it is being deleted.
+    /// True if it is being deleted.
     pub(super) is_terminating: bool,
-    /// Whether its claim has let it go.
+    /// True if its claim has released it.
     pub(super) is_released: bool,
-    /// Who has it.
+    /// The claim that holds it.
     pub(super) claim: Option<HoldingClaim>,
 }
 
-/// The claim that a PersistentVolume belongs to.
+/// The claim that holds a PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HoldingClaim {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// How it is with the claim.
+    /// State of the claim.
     pub(super) claim_presence: Presence,
-    /// How it is with its namespace.
+    /// State of its namespace.
     pub(super) namespace_presence: Presence,
 }
 
-/// Whether something is there.
+/// Existence of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Present,
@@ -64,7 +64,7 @@ pub(super) enum Presence {
     Gone,
 }
 
-/// What a PersistentVolume that is there means for one that is to get its name.
+/// Availability of the name of an existing PersistentVolume.
 pub(super) fn judge_existing(pv: &ExistingPv) -> PvNameState {
     let terminating = |reason: String| PvNameState::Terminating(reason);
     match pv {
@@ -91,7 +91,7 @@ pub(super) fn judge_existing(pv: &ExistingPv) -> PvNameState {
     }
 }
 
-/// Looks how it is with a name.
+/// Checks the availability of a name.
 pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
     let served_api = context.served_api();
     let kind = |name| {
@@ -114,7 +114,7 @@ pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNam
         is_released: value.pointer("/status/phase").and_then(Value::as_str) == Some("Released"),
         claim: None,
     };
-    // What is settled without needs no more looks.
+    // A verdict that does not depend on the claim needs no further lookups.
     if judge_existing(&pv) == PvNameState::InUse
         && let Some((namespace, name)) = claim_of(&value)
     {
@@ -135,7 +135,7 @@ pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNam
     Ok(judge_existing(&pv))
 }
 
-/// Looks how it is with a name, and waits until one that is on its way out is gone.
+/// Checks the availability of a name, and waits until a terminating PersistentVolume is gone.
 pub(super) async fn wait_for_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
     let limit = context.options.terminating_timeout;
     let deadline = Instant::now() + limit;
@@ -157,18 +157,18 @@ pub(super) async fn wait_for_pv_name(context: &Context, name: &str) -> Result<Pv
             ));
         }
         tracing::debug!(volume = name, "waiting for the one that is there: {reason}");
-        // What has been stopped is found out after the next look.
+        // A stop is noticed after the next check.
         context.stop.run_until_cancelled(tokio::time::sleep(POLL_INTERVAL)).await;
     }
 }
 
-/// Whether a volume belongs to a claim that is restored to another namespace. There it needs a name
-/// of its own if the one that it was is still in the cluster.
+/// True if a volume belongs to a claim that is restored to another namespace. There it needs a name of its own if the
+/// original is still in the cluster.
 pub(super) fn is_mapped(volume: &Value, mapping: &BTreeMap<String, String>) -> bool {
     claim_of(volume).is_some_and(|(namespace, _)| mapping.contains_key(namespace))
 }
 
-/// Which claim has the PersistentVolume in the cluster that a claim in another namespace would need.
+/// The claim that holds the PersistentVolume in the cluster that a claim in another namespace would need.
 pub(super) async fn current_claim(
     context: &Context,
     volume: &Value,
@@ -190,11 +190,11 @@ pub(super) async fn current_claim(
     Ok(holder.map(|(namespace, name)| format!("{namespace}/{name}")))
 }
 
-/// The name of a volume that is restored beside the one that it was. A restore that goes on after a
-/// restart comes to the same.
+/// Name of a volume that is restored next to the original. A restore that resumes after a restart computes the same
+/// name.
 pub(super) fn clone_name(restore: &str, volume: &str) -> String {
     let hash = digest(format!("{restore}/{volume}").as_bytes());
-    // The form of a UUID whose bits are anybody's own choice.
+    // Version 8 UUID: its bits are free to choose.
     let part = |from: usize, to: usize| &hash[from..to];
     format!(
         "{CLONE_PREFIX}{}-{}-8{}-8{}-{}",
@@ -250,7 +250,7 @@ mod tests {
                 ExistingPv { is_terminating: true, ..claimed(Present, Present) },
                 terminating("it is being deleted"),
             ),
-            // Its claim may come only after it.
+            // The claim may be created only after the volume.
             (
                 ExistingPv { is_from_this_restore: true, ..claimed(Gone, Present) },
                 PvNameState::CreatedByThisRestore,

@@ -1,27 +1,27 @@
-//! The port to whoever shows how volumes are made.
+//! Port for publishing the progress of volume creation.
 
 use async_trait::async_trait;
 use bowline_plugin::{Progress, SnapshotId, State, VolumeId};
 use jiff::Timestamp;
 
-/// Who is told how volumes are made from snapshots.
+/// Receives the progress of volumes that are created from snapshots.
 ///
-/// Of each volume it is told once or more that it was begun, after a restart again, then how it goes,
-/// and in the end how it ended, one after the other. What it cannot show is told to the user, and
-/// changes nothing else. A call that takes too long is given up.
+/// For each volume the calls are sequential: the start, once or more (again after a restart), then the progress, and
+/// finally the end. A failure is reported to the user and has no other effect. A call that takes too long is
+/// abandoned.
 #[async_trait]
 pub trait VolumeProgressReporter: Send + Sync {
-    /// A plugin was asked for a volume.
+    /// A plugin was asked to create a volume.
     async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), String>;
 
-    /// So far it is. At most once a second.
+    /// Progress in bytes. At most once a second.
     async fn report_bytes(
         &self,
         creation: &VolumeCreation,
         bytes: ByteProgress,
     ) -> Result<(), String>;
 
-    /// So far it is, in units that are no bytes. At most once a second.
+    /// Progress in units other than bytes. At most once a second.
     async fn report_units(
         &self,
         creation: &VolumeCreation,
@@ -31,13 +31,13 @@ pub trait VolumeProgressReporter: Send + Sync {
         Ok(())
     }
 
-    /// It goes on, whether or not the plugin tells how. At most once a second.
+    /// The creation is still running, with or without progress from the plugin. At most once a second.
     async fn report_running(&self, creation: &VolumeCreation) -> Result<(), String> {
         let _ = creation;
         Ok(())
     }
 
-    /// It has ended.
+    /// The creation has ended.
     async fn creation_ended(
         &self,
         creation: &VolumeCreation,
@@ -45,33 +45,33 @@ pub trait VolumeProgressReporter: Send + Sync {
     ) -> Result<(), String>;
 }
 
-/// A volume that a plugin makes.
+/// Creation of a volume by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeCreation {
-    /// The PersistentVolume that it is for, as the backup calls it.
+    /// Name of the PersistentVolume in the backup.
     pub persistent_volume: String,
-    /// The same, as the cluster will call it.
+    /// Name of the PersistentVolume in the cluster.
     pub target: String,
-    /// The snapshot that it is made from.
+    /// Source snapshot.
     pub snapshot: SnapshotId,
-    /// The plugin, or the CSI driver.
+    /// Name of the plugin or the CSI driver.
     pub plugin: String,
-    /// Since when.
+    /// Start time.
     pub started_at: Timestamp,
 }
 
-/// How far a plugin is.
+/// Progress of a plugin in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteProgress {
-    /// Bytes that are done.
+    /// Completed bytes.
     pub done: i64,
-    /// Bytes that there are; zero if nobody knows.
+    /// Total bytes; zero if unknown.
     pub total: i64,
 }
 
 impl ByteProgress {
-    /// What progress says in bytes, if it says anything. A plugin that has no word for the making of a
-    /// volume speaks of the snapshot itself, and that it is complete.
+    /// Progress in bytes, if available. A plugin that cannot report on volume creation reports on the snapshot itself:
+    /// that it is complete.
     pub(super) fn of(progress: &Progress) -> Option<Self> {
         let is_in_bytes = progress.units.is_empty() || progress.units.eq_ignore_ascii_case("bytes");
         let Progress { done, total, .. } = *progress;
@@ -80,19 +80,19 @@ impl ByteProgress {
     }
 }
 
-/// How far a plugin is that counts something else than bytes.
+/// Progress of a plugin in units other than bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitProgress {
-    /// What it counts, such as `Files`.
+    /// Name of the unit, such as `Files`.
     pub name: String,
-    /// How many are done.
+    /// Completed units.
     pub done: i64,
-    /// How many there are; zero if nobody knows.
+    /// Total units; zero if unknown.
     pub total: i64,
 }
 
 impl UnitProgress {
-    /// What progress says in other units than bytes, if it says anything.
+    /// Progress in units other than bytes, if available.
     pub(super) fn of(progress: &Progress) -> Option<Self> {
         let Progress { done, total, ref units, .. } = *progress;
         let is_in_bytes = units.is_empty() || units.eq_ignore_ascii_case("bytes");
@@ -105,18 +105,18 @@ impl UnitProgress {
     }
 }
 
-/// How the making of a volume ended.
+/// Result of the creation of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeCreationResult {
-    /// The plugin has made this one.
+    /// The plugin created this volume.
     Completed(VolumeId),
-    /// There is none, and why.
+    /// No volume was created, with the reason.
     Failed(String),
-    /// The restore was cancelled.
+    /// The restore was canceled.
     Canceled(String),
 }
 
-/// Nobody is told.
+/// Reporter that discards all calls.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoReporter;
 

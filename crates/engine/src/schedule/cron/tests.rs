@@ -12,7 +12,7 @@ fn zone(name: &str) -> TimeZone {
     TimeZone::get(name).unwrap()
 }
 
-/// What `golden/main.go` wrote.
+/// Output of `golden/main.go`.
 #[derive(Deserialize)]
 struct Golden {
     read: Vec<Row>,
@@ -103,7 +103,7 @@ fn a_time_that_the_clock_skips_does_not_come_and_one_that_it_shows_twice_comes_t
         // A day without a midnight, and with a noon.
         ("America/Sao_Paulo", "0 0 * * *", "2018-11-03T12:00:00Z", "2018-11-05T02:00:00Z"),
         ("America/Sao_Paulo", "0 12 4 11 *", "2018-11-03T12:00:00Z", "2018-11-04T14:00:00Z"),
-        // A day that was left out altogether.
+        // A day that was skipped altogether.
         ("Pacific/Apia", "0 0 30 12 *", "2011-12-01T00:00:00Z", "2012-12-29T10:00:00Z"),
         // Back over midnight: 00:00 comes again after the last minute of the day before.
         ("America/St_Johns", "0 0 * * *", "2006-10-29T02:31:00Z", "2006-10-29T03:30:00Z"),
@@ -144,7 +144,7 @@ fn a_pause_is_in_whole_seconds_and_ends_at_one() {
     assert!(long.next(Timestamp::MAX, &TimeZone::UTC).is_none(), "the end of time is no panic");
 }
 
-/// The zones of the property tests, with a year in which something odd happened there.
+/// Time zones of the property tests, each with a year of an unusual change.
 const ZONES: [(&str, &str); 7] = [
     ("UTC", "2028-01-01T00:00:00Z"),
     ("Europe/Berlin", "2026-01-01T00:00:00Z"),
@@ -155,7 +155,7 @@ const ZONES: [(&str, &str); 7] = [
     ("Asia/Kolkata", "2026-01-01T00:00:00Z"),
 ];
 
-/// A value, a list, a range or a step, of a field.
+/// Value, list, range or step of a field.
 fn field(min: u8, max: u8) -> impl Strategy<Value = String> {
     let value = min..=max;
     let range = (value.clone(), value.clone()).prop_map(|(a, b)| (a.min(b), a.max(b)));
@@ -170,12 +170,12 @@ fn field(min: u8, max: u8) -> impl Strategy<Value = String> {
 }
 
 fn expressions() -> impl Strategy<Value = String> {
-    // Enough of them that one comes within the days that are looked at.
+    // Frequent enough that one comes within the searched days.
     (field(0, 59), field(0, 23), field(1, 28), Just("*"), field(0, 6))
         .prop_map(|(m, h, d, month, w)| format!("{m} {h} {d} {month} {w}"))
 }
 
-/// Goes through all minutes and asks what the clock shows.
+/// Checks the wall clock at every minute.
 fn by_force(clock: &Clock, from: Timestamp, to: Timestamp, zone: &TimeZone) -> Vec<Timestamp> {
     let mut found = Vec::new();
     let mut moment = from;
@@ -205,7 +205,7 @@ proptest! {
         let Times::Wall { clock, .. } = &cron.0 else { unreachable!() };
         let zone = zone(name);
         let from = at(year) + SignedDuration::from_hours(24 * day);
-        // Over the nearest change of the clock where there is one.
+        // Across the nearest change of the clock, if there is one.
         let from = zone.following(from).next().map_or(from, |change| {
             change.timestamp() - SignedDuration::from_hours(30)
         });

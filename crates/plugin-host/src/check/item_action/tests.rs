@@ -60,7 +60,7 @@ enum Flaw {
     IgnoresCancel,
 }
 
-/// An action whose operations are counted.
+/// An action that counts its operations.
 struct FakeAction {
     flaw: Flaw,
     selector_calls: AtomicUsize,
@@ -69,7 +69,7 @@ struct FakeAction {
     calls_inside: AtomicUsize,
     cancelled: Mutex<Vec<String>>,
     was_restarted: AtomicBool,
-    /// The names and uids of the backups that it was called for.
+    /// The names and uids of the backups of its calls.
     backups: Mutex<Vec<[String; 2]>>,
 }
 
@@ -169,7 +169,7 @@ impl BackupItemAction for FakeAction {
             "canceled".to_owned()
         };
         let ends = is_cancelled && self.flaw != Flaw::NeverEnds;
-        // Seen to run once after the cancellation.
+        // Reported as running once after the cancellation.
         let is_done = is_cancelled && earlier_calls > 4;
         if self.flaw == Flaw::IgnoresCancel {
             let state = if is_done { State::Succeeded } else { State::Running };
@@ -224,7 +224,7 @@ async fn each_action_flaw_breaks_its_rule() {
         (Flaw::ChangesTheOutcome, &[SAME]),
         (Flaw::KnowsEverything, &[UNKNOWN]),
         (Flaw::IsUnclearAboutUnknown, &[UNKNOWN]),
-        // `operation ID … is invalid` is what Velero's framework has for it.
+        // `operation ID … is invalid` is the error of Velero's framework for this case.
         (Flaw::RefusesCancelAsVelero, &[]),
         (Flaw::StartsNothing, &[]),
     ];
@@ -236,7 +236,7 @@ async fn each_action_flaw_breaks_its_rule() {
         }))
         .await;
         assert_eq!(broken_rules(&found), rules, "{flaw:?}");
-        // All that was started was cancelled.
+        // All started operations were cancelled.
         assert_eq!(fake.cancelled().len(), fake.started.load(Ordering::Relaxed), "{flaw:?}");
         let holds = kept_rules(&found);
         assert_eq!(flaw != Flaw::StartsNothing, holds.contains(&KNOWN), "{flaw:?}");
@@ -330,7 +330,7 @@ async fn actions_are_called_with_this_checks_own_backup() {
     }
 }
 
-/// Counts what it was told to delete.
+/// Counts its deletions.
 #[derive(Default)]
 struct CountingDeleteAction(AtomicUsize);
 

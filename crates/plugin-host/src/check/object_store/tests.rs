@@ -37,7 +37,7 @@ struct FakeStore {
 }
 
 impl FakeStore {
-    /// What rights to a part of the bucket leave of it.
+    /// Fails outside of the folder to which the permissions are limited.
     fn check_folder_permission(&self, key: &str) -> Result<()> {
         let is_permitted = key.starts_with("a/b/plugins/bowline-check-id/");
         if self.flaw == Flaw::PermitsOnlyOneFolder && !is_permitted {
@@ -169,7 +169,7 @@ async fn each_store_flaw_breaks_its_rule() {
         (Flaw::DeletesNothing, &["deletes an object", clean_up]),
     ];
     for (flaw, rules) in expected {
-        // Something of others, which is never touched.
+        // An object of another owner, which is never touched.
         let others = BTreeMap::from([("others/key".to_owned(), b"precious".to_vec())]);
         let fake = Arc::new(FakeStore { flaw, objects: Mutex::new(others.clone()) });
         let plugin = sample_plugin(Kind::ObjectStore);
@@ -261,7 +261,7 @@ async fn undeleted_objects_are_named_and_all_others_removed() {
         run_check(async |runner: &mut RuleRunner<'_>| check.check_rules(runner).await).await;
     let key = "plugins/bowline-check-id/large";
     assert!(fake.objects.lock().unwrap().keys().eq([key]));
-    // Two are gone already, which the store calls an error.
+    // Two are already gone, which the store reports as an error.
     let reported = reported_leftovers(&found);
     assert!(
         reported.contains(&"object plugins/bowline-check-id/large in the bucket bowline-check")

@@ -1,4 +1,4 @@
-//! The last write to the bucket: a backup is there once its record is.
+//! The last write to the bucket: a backup exists once its record does.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,25 +15,26 @@ use crate::controllers::bucket_wait::BucketFailure;
 use crate::controllers::run::with_retries;
 use crate::error_text::status_message;
 
-/// How a backup has ended.
+/// Outcome of a backup.
 pub(super) struct Conclusion {
     pub(super) status: BackupStatus,
     pub(super) recorded: RecordState,
-    /// Why the bucket refuses to have the record written, if it does. It may not for ever.
+    /// Reason why the bucket refuses the record, if it does. This may be temporary.
     pub(super) refusal: Option<String>,
 }
 
-/// Whether the bucket has the record of a backup. Only without one may its snapshots go.
+/// State of the record of a backup in the bucket. Only without a record may its snapshots be
+/// deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordState {
     Yes,
     No,
-    /// A try may have written it, though no answer came.
+    /// An attempt may have written it, though no answer came.
     Unknown,
 }
 
-/// Writes the commit record of a backup whose files are written. Returns what is true then. Where
-/// that is not known but can be found out it is an error, and the bucket is asked later.
+/// Writes the commit record of a backup whose files are written. Returns the resulting state. If
+/// that is not known but can be found out, returns an error, and the bucket is asked later.
 pub(super) async fn commit(
     store: &BackupStore,
     backup: &Backup,
@@ -42,7 +43,7 @@ pub(super) async fn commit(
     let end = finalize::completed_status(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
     failpoint::hit(Point::Commit);
-    // A try without an answer may have written it, whatever the next ones say.
+    // An attempt without an answer may have written it, whatever the next ones return.
     let is_unclear = AtomicBool::new(false);
     let committed = with_retries(|| async {
         let committed = store.commit(&record).await;

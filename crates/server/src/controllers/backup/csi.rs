@@ -1,4 +1,4 @@
-//! CSI snapshots of a backup that is over: those that count are kept, and nothing else.
+//! CSI snapshots of a backup that ends: those that count are retained, all others are deleted.
 
 use std::collections::BTreeSet;
 
@@ -17,26 +17,25 @@ use super::wait::file_contents;
 use super::{BackupRun, BackupRunError};
 use crate::server::Context;
 
-/// Why nothing can be done about snapshots where their API is gone.
+/// Reason why snapshots cannot be deleted where their API is gone.
 const NOT_SERVED: &str = "the cluster does not serve VolumeSnapshots any more";
 
 impl BackupRun<'_> {
-    /// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could
-    /// not be deleted, which are told.
+    /// Deletes CSI snapshots that have failed, or whose backup is discarded. Returns those that could not be deleted,
+    /// which are reported.
     pub(super) async fn discard_csi(&self, targets: &[Target], report: &Report) -> Leftovers {
         discard(self.context, self.run_ref(), targets, report).await
     }
 
-    /// Deletes the CSI snapshots of a backup that ends without a record, since nothing leads to them then.
-    /// Returns what is to be told besides: there are no results to tell it in.
+    /// Deletes the CSI snapshots of a backup that ends without a record, since nothing refers to them then. Returns a
+    /// message about the leftovers: there is no results file to report them in.
     pub(super) async fn discard_unrecorded_csi(&self, operations: &[Operation]) -> String {
         let targets: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
         let leftovers = self.discard_csi(&targets, &Report::default()).await;
         leftovers_message(&leftovers.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
-    /// What is to be told of the CSI snapshots of a backup of which it is not known whether it has a record:
-    /// they stay.
+    /// Message about the CSI snapshots of a backup that may or may not have a record: they are kept.
     pub(super) fn kept_csi_message(&self) -> String {
         if self.status().csi_volume_snapshots_attempted == 0 {
             return String::new();
@@ -45,8 +44,8 @@ impl BackupRun<'_> {
         format!("; its VolumeSnapshots ({label}={uid}) are left as they are")
     }
 
-    /// Sees to it that the CSI snapshots of a backup outlive their objects. One that was lost before counts
-    /// as failed from here on.
+    /// Ensures that the CSI snapshots of a backup outlive their objects. A snapshot that was lost before counts as
+    /// failed from here on.
     pub(super) async fn retain_csi(
         &self,
         operations: &mut [Operation],
@@ -67,12 +66,12 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Removes the objects of CSI snapshots that are kept. What is left of them harms nobody but whoever
-    /// reads the list, so a failure is told in the log and no more.
+    /// Removes the objects of retained CSI snapshots. Leftover objects do no harm but clutter the list, so a failure is
+    /// only logged.
     pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), BackupRunError> {
         let operations = match self.load_operations(store).await {
             Ok(known) => known.operations,
-            // The backup is over, whether or not they can be named.
+            // The backup has ended, even if its snapshots cannot be listed.
             Err(BackupRunError::Refused(reason)) => {
                 tracing::warn!("VolumeSnapshots may be left in the cluster: {reason}");
                 return Ok(());
@@ -95,7 +94,7 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// What the bucket knows of the volumes of the backup, if CSI drivers have to do with it.
+    /// Volume infos of the backup in the bucket, if it involves CSI drivers.
     pub(super) async fn csi_infos(
         &self,
         store: &BackupStore,
@@ -109,8 +108,8 @@ impl BackupRun<'_> {
     }
 }
 
-/// Deletes CSI snapshots of a backup that is not to be, or that have failed. Returns those that could not be
-/// deleted, which are told.
+/// Deletes CSI snapshots that have failed, or whose backup is discarded. Returns those that could not be deleted, which
+/// are reported.
 pub(super) async fn discard(
     context: &Context,
     run_ref: RunRef<'_>,
@@ -131,7 +130,7 @@ pub(super) async fn discard(
     targets.to_vec().into()
 }
 
-/// Operations whose snapshots are lost have failed. Each is told of its claim.
+/// Marks operations whose snapshots are lost as failed. Each is reported for its claim.
 fn fail_lost(
     lost: &[(Target, String)],
     operations: &mut [Operation],
@@ -162,8 +161,8 @@ fn claim_of(operation: &Operation, infos: &[BackupVolumeInfo]) -> Option<Resourc
     })
 }
 
-/// The items to store again: not those of snapshots that have failed, but their claims, which must not name
-/// a snapshot that is gone.
+/// Items to store again: for failed snapshots not their objects, but their claims, which must not name a snapshot that
+/// is gone.
 pub(super) fn without_failed(
     items: BTreeSet<ResourceIdentifier>,
     operations: &[Operation],

@@ -1,4 +1,4 @@
-//! Looks up what a backup needs to know before it can start.
+//! Lookups before a backup starts.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::error_text::status_message;
 use crate::queue::NamespaceScope;
 use crate::server::Context;
 
-/// What the server knows before a backup starts.
+/// Facts that the server knows before a backup starts.
 pub(super) struct BackupFacts {
     pub(super) facts: Facts,
     pub(super) defaults: Defaults,
@@ -30,12 +30,12 @@ impl BackupFacts {
         open(context, &self.facts.storage_location).await
     }
 
-    /// Whether nobody has looked yet whether the backup's location can be used.
+    /// True if the backup's location has not been checked yet.
     pub(super) fn awaits_first_check(&self) -> bool {
         awaits_first_check(&self.facts.storage_location)
     }
 
-    /// What a backup reaches into.
+    /// Namespaces of a backup.
     pub(super) fn scope_of(&self, backup: &Backup) -> NamespaceScope {
         self.facts.namespaces.as_ref().map_or(NamespaceScope::All, |live| scope_of(backup, live))
     }
@@ -46,8 +46,8 @@ fn awaits_first_check(location: &Lookup<BackupStorageLocation>) -> bool {
     location.status.as_ref().is_none_or(|status| status.phase.is_none())
 }
 
-/// Looks everything up. What the API server refuses to say is among the facts, since it may make the
-/// backup invalid; what it cannot say at the moment is an error.
+/// Looks up all facts. A refusal of the API server is one of them, since it may make the backup invalid; a temporary
+/// failure is an error.
 pub(super) async fn gather_facts(context: &Context, backup: &Backup) -> kube::Result<BackupFacts> {
     let location = location(context, backup).await?;
     let policy = backup.spec.resource_policy.as_ref().map(|policy| policy.name.as_str());
@@ -64,15 +64,12 @@ pub(super) async fn gather_facts(context: &Context, backup: &Backup) -> kube::Re
     Ok(BackupFacts { facts, defaults: defaults(context).await })
 }
 
-/// The location of a backup.
 pub(super) struct BackupLocation {
-    /// What it is.
     pub(super) found: Lookup<BackupStorageLocation>,
-    /// The name of the one that says that it is the default. Not looked for if the backup names one.
+    /// Name of the location that is marked as the default. Not looked up if the backup names one.
     default: Option<String>,
 }
 
-/// Looks up the location of a backup.
 pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result<BackupLocation> {
     let locations: Api<BackupStorageLocation> = context.api();
     let own = backup.spec.storage_location.as_str();
@@ -82,7 +79,7 @@ pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result
     }
     let listed = match split_refusal(list_all(&locations).await)? {
         Ok(listed) => listed,
-        // Whether another is the default is not known, so none is.
+        // The default is not known, so there is none.
         Err(refusal) => {
             return Ok(BackupLocation { found: Lookup::Failed(refusal), default: None });
         }
@@ -105,7 +102,6 @@ where
     Ok(api.list(&ListParams::default()).await?.items)
 }
 
-/// The namespaces of the cluster.
 pub(in crate::controllers) async fn live_namespaces(
     context: &Context,
 ) -> kube::Result<Vec<namespaces::Namespace>> {
@@ -121,7 +117,7 @@ pub(in crate::controllers) async fn live_namespaces(
     Ok(api.list(&ListParams::default()).await?.items.into_iter().map(live).collect())
 }
 
-/// What the server was told, and the version of its cluster, which is only for information.
+/// Settings of the server, and the version of its cluster, which is only for information.
 async fn defaults(context: &Context) -> Defaults {
     let options = &context.options;
     let version = context.client.apiserver_version().await.map_or_else(

@@ -1,5 +1,4 @@
-//! The last stage: items that operations have changed are stored again, and the commit record is
-//! written.
+//! The last stage: items that operations have changed are stored again, and the commit record is written.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
@@ -32,7 +31,7 @@ impl BackupRun<'_> {
         let store =
             match self.wait_for_bucket(recover::commit_state(self.context, &self.backup)).await? {
                 recover::CommitState::Yes(status) => {
-                    // Its files are there, and so are maybe the objects of its snapshots.
+                    // The files exist, and so may the objects of its snapshots.
                     let store = recover::open_store(self.context, &self.backup).await?;
                     self.release_csi(&store).await?;
                     return Ok(NextStage::Finished(status));
@@ -55,7 +54,7 @@ impl BackupRun<'_> {
             self.store_items_again(&store, items, &report).await?;
             failpoint::hit(Point::ArchiveReplaced);
         }
-        // From here on it is settled whether it was cancelled.
+        // Read once: a later cancellation has no effect.
         let is_canceled = self.resources.cancel.is_cancelled();
         self.settle_volumes(&store, &operations, own, is_canceled, &report).await?;
         if is_canceled {
@@ -91,8 +90,8 @@ impl BackupRun<'_> {
         Ok(NextStage::Finished(Box::new(status)))
     }
 
-    /// Writes what became of the volumes of the backup, and of their snapshots. Files that cannot be read are
-    /// left as they are; `own` is none if ours is one of those.
+    /// Writes the outcome for the volumes of the backup and their snapshots. Files that cannot be read are left as they
+    /// are; `own` is none if Bowline's file is one of those.
     async fn settle_volumes(
         &self,
         store: &BackupStore,
@@ -190,7 +189,7 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Lets the log go on from what an earlier process has written of it.
+    /// Makes the log continue what an earlier process has written.
     pub(super) async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
         if self.resources.take_needs_earlier_log() {
             let log =
@@ -202,7 +201,7 @@ impl BackupRun<'_> {
         Ok(())
     }
 
-    /// Adds to the log in the bucket what was logged since.
+    /// Appends new log lines to the log in the bucket.
     async fn write_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
         self.load_earlier_log(store).await?;
         let log = self.resources.log.snapshot();
@@ -214,7 +213,7 @@ impl BackupRun<'_> {
     }
 }
 
-/// A list of a backup, and whether it may be written anew. One that cannot be read is told, and may not.
+/// A list of a backup, and true if it may be rewritten. An unreadable list is reported, and may not be rewritten.
 fn list_or_report<T>(
     contents: FileContents<Vec<T>>,
     what: &str,

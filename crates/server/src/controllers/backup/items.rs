@@ -1,4 +1,4 @@
-//! The first stage: the engine takes the backup, and all files but the commit record are written.
+//! The first stage: the engine collects the items, and all files but the commit record are written.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -47,12 +47,12 @@ use crate::runs::RunGuard;
 use crate::server::Context;
 use crate::unlisted_plugins;
 
-/// How many LISTs one backup makes at a time.
+/// Number of concurrent LIST requests of one backup.
 const LIST_CONNECTIONS: usize = 4;
 
 impl BackupRun<'_> {
-    /// Goes on with a backup whose server ended while it was in progress: first of all thaws what may
-    /// be frozen, which needs no bucket.
+    /// Resumes a backup whose server ended while it was in progress: first thaws pods that may be frozen, which needs
+    /// no bucket.
     pub(super) async fn resume(&self, recovered: Recovered) -> Result<NextStage, BackupRunError> {
         let report = Report::default();
         let cluster = self.cluster();
@@ -92,7 +92,7 @@ impl BackupRun<'_> {
         Box::pin(self.run_items(request, guard, store, Recovery { recovered, report })).await
     }
 
-    /// Ends a backup that is not taken up again: what it has begun is told to stop.
+    /// Ends a backup that is not resumed: the operations that it has started are canceled.
     async fn end_given_up(
         &self,
         reason: String,
@@ -109,7 +109,7 @@ impl BackupRun<'_> {
         Box::pin(self.write_files(store, status, &outcome, attempts)).await
     }
 
-    /// Lets the engine take the backup, which is held as one that runs.
+    /// Runs the engine on the backup, which is registered as running.
     pub(super) async fn run_items(
         &self,
         request: Request,
@@ -167,11 +167,11 @@ impl BackupRun<'_> {
             Err(_) => {
                 self.stop_operations(&mut outcome.operations).await;
                 report_failed(&outcome.operations, &outcome.report);
-                // Without an archive nothing says which claims they are of.
+                // Without an archive, nothing records which claims the snapshots are of.
                 csi_leftovers =
                     Some(self.discard_csi(&outcome.csi_targets(), &outcome.report).await);
-                // Of a backup that has failed they are deleted with its record; one that was
-                // cancelled, or has no record, leaves none.
+                // Those of a failed backup are deleted with its record; a backup that was canceled, or has no record,
+                // leaves none.
                 if is_other || matches!(outcome.archive, Err(Fatal::Canceled)) {
                     let snapshots = std::mem::take(&mut outcome.snapshots);
                     outcome.snapshots = self.discard(snapshots, &outcome.report).await;
@@ -185,7 +185,7 @@ impl BackupRun<'_> {
         };
         if let Some(leftovers) = csi_leftovers {
             if is_other {
-                // There will be no results to tell it in.
+                // There will be no results file to report this in.
                 status
                     .failure_reason
                     .push_str(&leftover_snapshots_message(&outcome.snapshots, &leftovers));
@@ -193,7 +193,7 @@ impl BackupRun<'_> {
                     self.resources.journal_abandoned(Stage::Items).await;
                 }
             }
-            // One that was taken and deleted again is none that a deletion would have to find.
+            // A snapshot that was taken and deleted again is not one that a deletion has to find.
             let leftover_count = i64::try_from(leftovers.iter().count()).unwrap_or(i64::MAX);
             let completed = &mut status.csi_volume_snapshots_completed;
             *completed = (*completed).min(leftover_count);
@@ -201,7 +201,7 @@ impl BackupRun<'_> {
         Box::pin(self.write_files(&store, status, &outcome, attempts)).await
     }
 
-    /// Who asks about the operations of the backup.
+    /// Clients for the operations of the backup.
     pub(super) fn operation_clients<'a>(
         &'a self,
         resources: &'a SnapshotResources<'a>,
@@ -214,7 +214,7 @@ impl BackupRun<'_> {
         Arc::new(ApiServer::new(self.context.client.clone(), page_size))
     }
 
-    /// What the engine works with.
+    /// Environment of the engine.
     pub(super) fn engine_run(
         &self,
         request: Request,
@@ -247,8 +247,7 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Lets the engine take the backup, and shows how far it is meanwhile. Returns as well whether the
-    /// Backup is still there.
+    /// Runs the engine on the backup, and shows the progress meanwhile. Also returns true if the Backup still exists.
     async fn run_engine(
         &self,
         request: Request,
@@ -266,7 +265,7 @@ impl BackupRun<'_> {
         let shown = Box::pin(async {
             let counted =
                 show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
-            // Snapshots are shown beside the run, from their first moment on.
+            // Snapshots are shown concurrently with the run, from the start.
             tokio::select! {
                 () = counted => {}
                 () = resources.publish(&progress.snapshots) => {}
@@ -276,13 +275,12 @@ impl BackupRun<'_> {
             .await
     }
 
-    /// Tells operations to stop that nobody will wait for, and notes what came of that.
+    /// Cancels operations that the run will not wait for, and journals the outcome.
     pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
         stop_operations(self.context, &self.resources.plugins, &self.backup, operations).await;
     }
 
-    /// Writes the files of a backup that was attempted so often; of one that has failed, the commit record as
-    /// well.
+    /// Writes the files of a backup, with the number of its attempts; of a failed one, the commit record as well.
     async fn write_files(
         &self,
         store: &BackupStore,
@@ -300,7 +298,7 @@ impl BackupRun<'_> {
         let write = || finalize::write(store, &self.name, outcome, self.run_ref(), log.clone());
         if let Err(error) = retry_bucket_call(&self.resources.cancel, write).await {
             let reason = status_message(&error);
-            // The journal knows all of it, so that it can be done again.
+            // The journal has all of it, so the stage can be repeated.
             if let Some(failure) = BucketFailure::of_write(&error)
                 && BucketDecision::Retry
                     == self.journal_outage(Stage::Items, failure, attempts, &reason).await
@@ -322,7 +320,7 @@ impl BackupRun<'_> {
                         self.journal_outage(Stage::Items, failure, attempts, &reason).await;
                     match decision {
                         BucketDecision::Retry => Err(error),
-                        // Its files are there, and name what a deletion of the backup has to find.
+                        // The files are in the bucket, and name what a deletion of the backup has to find.
                         BucketDecision::End(_) => {
                             Ok(NextStage::Finished(Box::new(failed_status(&status, reason))))
                         }
@@ -331,7 +329,7 @@ impl BackupRun<'_> {
                 (Err(error), None) => Err(error),
             };
         }
-        // From here on, whoever finds the Backup can end it.
+        // From here on, any server that finds the Backup can end it.
         let shown = with_retries(|| self.write_status(&status)).await?;
         failpoint::hit(Point::BackupCollected);
         if let Some(backup) = shown {
@@ -342,7 +340,7 @@ impl BackupRun<'_> {
         Ok(NextStage::ObjectGone)
     }
 
-    /// Ends a backup whose files the bucket does not take: nothing would lead to what it has made.
+    /// Ends a backup whose files the bucket does not accept: nothing would refer to what it has created.
     async fn end_without_files(
         &self,
         status: &BackupStatus,
@@ -355,7 +353,7 @@ impl BackupRun<'_> {
         if has_leftovers(&snapshots, &by_csi) {
             self.resources.journal_abandoned(Stage::Items).await;
         }
-        // There is no other place to tell it.
+        // There is no other place to report this.
         let leftovers = leftover_snapshots_message(&snapshots, &by_csi);
         let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
         let is_cancel_reported = status.failure_reason.starts_with(CANCELED_PREFIX);
@@ -372,12 +370,12 @@ impl BackupRun<'_> {
     }
 }
 
-/// Whether there are snapshots that could not be deleted.
+/// True if there are snapshots that could not be deleted.
 fn has_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> bool {
     snapshots.iter().any(|one| named_snapshot(one).is_some()) || !csi_leftovers.is_empty()
 }
 
-/// What is to be told of snapshots that could not be deleted.
+/// Message about snapshots that could not be deleted.
 fn leftover_snapshots_message(snapshots: &[Snapshot], csi_leftovers: &Leftovers) -> String {
     let by_csi = csi_leftovers.iter().map(ToString::to_string);
     leftovers_message(
@@ -385,7 +383,7 @@ fn leftover_snapshots_message(snapshots: &[Snapshot], csi_leftovers: &Leftovers)
     )
 }
 
-/// Who asks about the operations of a backup.
+/// Clients for the operations of a backup.
 fn operation_clients<'a>(
     context: &'a Context,
     plugins: &plugin_host::PluginRun,
@@ -400,7 +398,7 @@ fn operation_clients<'a>(
     BackupOperationClients::new(actions, follower, context, resources)
 }
 
-/// Tells operations to stop that nobody will wait for, and notes what came of that.
+/// Cancels operations that no run will wait for, and journals the outcome.
 pub(super) async fn stop_operations(
     context: &Context,
     plugins: &plugin_host::PluginRun,
@@ -425,13 +423,13 @@ pub(super) async fn stop_operations(
     resources.update(operations).await;
 }
 
-/// Whether what lies in the bucket under this name is, or may be, another backup, and so not ours to
-/// touch.
+/// True if the files in the bucket under this name belong, or may belong, to another backup, and so must not be
+/// touched.
 fn belongs_to_other_backup(outcome: &BackupOutcome) -> bool {
     matches!(outcome.archive, Err(Fatal::Exists | Fatal::ReadBucket(_)))
 }
 
-/// Says in the log how it went. The counts come from the report.
+/// Logs the outcome. The counts come from the report.
 fn log_outcome(outcome: &BackupOutcome) {
     let (errors, warnings) = (outcome.report.error_count(), outcome.report.warning_count());
     match &outcome.archive {
@@ -456,7 +454,7 @@ fn log_outcome(outcome: &BackupOutcome) {
     }
 }
 
-/// Whether nothing is wrong with a backup that is not done.
+/// True if an incomplete backup has not failed, but is resumed later.
 fn is_resumed_later(fatal: &Fatal) -> bool {
     matches!(fatal, Fatal::Stopped)
 }

@@ -1,5 +1,5 @@
-//! Backups that nobody goes on with, and of which the journal alone knows what they have made: their Backups
-//! were deleted while no server ran, or the bucket does not show their files.
+//! Backups that are not resumed, and whose snapshots and operations only the journal knows: their Backups were deleted
+//! while no server was running, or the bucket does not have their files.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use super::leftovers::{discard, snapshot_description};
 use super::volumes::SnapshotResources;
 use crate::server::Context;
 
-/// What a backup has made, as its journal knows it. Nothing is done.
+/// Names of objects that a backup has created, according to its journal. Changes nothing.
 pub(in crate::controllers) fn created_objects(recovered: &Recovered) -> Vec<String> {
     let outcome = outcome_from_journal(recovered, Duration::ZERO);
     let by_csi = outcome.csi_targets().into_iter().map(|target| target.to_string());
     outcome.snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
 }
 
-/// Stops the operations that a journal knows of, and deletes the snapshots. Returns those that are left, by
-/// name. May be repeated.
+/// Cancels the operations in a journal, and deletes the snapshots. Returns the names of those that remain. May be
+/// repeated.
 pub(in crate::controllers) async fn delete_created(
     context: &Context,
     backup: &Backup,
@@ -56,8 +56,8 @@ fn outcome_from_journal(recovered: &Recovered, timeout: Duration) -> BackupOutco
     BackupOutcome::abandoned(String::new(), recovered, timeout, Timestamp::now())
 }
 
-/// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. One
-/// of version 1 cannot be asked, which is told.
+/// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. A
+/// plugin of version 1 cannot be asked, which is logged.
 pub(in crate::controllers) async fn reclaim_in_flight(
     context: &Context,
     backup: &Backup,
@@ -80,7 +80,7 @@ pub(in crate::controllers) async fn reclaim_in_flight(
     Ok(())
 }
 
-/// A snapshot that was in flight, for somebody who has to look for it.
+/// Description of a snapshot that was in flight, for an operator who has to look for it.
 pub(in crate::controllers) fn in_flight_description(intent: &Intent) -> String {
     let (location, request) = match &intent.snapshot {
         Some(wanted) => (wanted.location.as_str(), wanted.request.as_str()),
@@ -91,7 +91,7 @@ pub(in crate::controllers) fn in_flight_description(intent: &Intent) -> String {
     format!("the snapshot of the volume {volume} at {location} with the tag {tag}={request}")
 }
 
-/// Tells of a snapshot that nobody can find out about.
+/// Logs a snapshot whose state cannot be determined.
 pub(in crate::controllers) fn log_unclear(intent: &Intent, reason: &str) {
     tracing::error!("{} may be left over: {reason}", in_flight_description(intent));
 }

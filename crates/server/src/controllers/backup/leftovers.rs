@@ -1,4 +1,4 @@
-//! Takes away what a backup has made that is not to be: one that has failed, was cancelled or is gone.
+//! Removes the leftovers of a backup that has failed, was canceled or is gone.
 
 use bowline_engine::backup::csi::{Leftovers, Target};
 use bowline_engine::backup::snapshot;
@@ -11,20 +11,18 @@ use super::{BackupRun, BackupRunError};
 use crate::error_text::status_message;
 use crate::server::Context;
 
-/// How many snapshots are named in a status, and how much of each.
+/// Maximum number of snapshots named in a status, and length of each description.
 const MAX_NAMED_SNAPSHOTS: usize = 5;
 const MAX_NAME_CHARS: usize = 300;
 
 impl BackupRun<'_> {
-    /// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which
-    /// are told.
+    /// Deletes snapshots of a backup that is discarded. Returns those that could not be deleted, which are reported.
     pub(super) async fn discard(&self, snapshots: Vec<Snapshot>, report: &Report) -> Vec<Snapshot> {
         discard(self.context, snapshots, report).await
     }
 
-    /// Takes away what a backup has left whose Backup is gone: first its snapshots, then its files in the
-    /// bucket, unless those name a snapshot that could not be deleted. There is nobody to tell it to but
-    /// the log.
+    /// Removes the leftovers of a backup whose Backup is gone: first its snapshots, then its files in the bucket,
+    /// unless those name a snapshot that could not be deleted. The log is the only place to report failures.
     pub(super) async fn delete_leftovers(
         &self,
         store: &BackupStore,
@@ -44,7 +42,7 @@ impl BackupRun<'_> {
         }
     }
 
-    /// The same, with the snapshots that the bucket knows of.
+    /// Like [`Self::delete_leftovers`], with the snapshots that the bucket has on record.
     pub(super) async fn delete_recorded_leftovers(
         &self,
         store: &BackupStore,
@@ -57,7 +55,7 @@ impl BackupRun<'_> {
     }
 }
 
-/// Deletes snapshots of a backup that is not to be. Returns those that could not be deleted, which are told.
+/// Deletes snapshots of a backup that is discarded. Returns those that could not be deleted, which are reported.
 pub(super) async fn discard(
     context: &Context,
     snapshots: Vec<Snapshot>,
@@ -70,14 +68,14 @@ pub(super) async fn discard(
     snapshot::discard(&*context.snapshotters, snapshots, report).await
 }
 
-/// A snapshot, for somebody who has to look for it. None if it was not taken.
+/// Description of a snapshot for an operator who has to look for it. None if it was not taken.
 pub(super) fn snapshot_description(snapshot: &Snapshot) -> Option<String> {
     let (id, of) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
     let (volume, location) = (&of.persistent_volume_name, &of.location);
     (!id.is_empty()).then(|| format!("the snapshot {id} of the volume {volume} at {location}"))
 }
 
-/// Names the first few of what is left over, for a status that is the only place to tell it.
+/// Names the first few leftovers, for a status that is the only place to report them.
 pub(super) fn leftovers_message(leftovers: &[String]) -> String {
     if leftovers.is_empty() {
         return String::new();
@@ -91,7 +89,7 @@ pub(super) fn leftovers_message(leftovers: &[String]) -> String {
     format!("; and {}{more} could not be deleted", some.join(", "))
 }
 
-/// Tells of snapshots of a backup that is gone, and that could not be deleted.
+/// Logs snapshots that could not be deleted and whose backup is gone.
 pub(super) fn log_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) {
     for snapshot in snapshots {
         tracing::error!(
@@ -106,10 +104,10 @@ pub(super) fn log_leftovers(snapshots: &[Snapshot], csi_leftovers: &Leftovers) {
     }
 }
 
-/// Takes out of the bucket what a run has put there whose Backup was deleted.
+/// Removes the files of a run whose Backup was deleted from the bucket.
 pub(in crate::controllers) async fn delete_bucket_files(store: &BackupStore, name: &BackupName) {
     let cleaned = async {
-        // A record would be somebody else's: this run has written none.
+        // A record would belong to another backup: this run has written none.
         if !store.exists(name).await? {
             store.delete_backup(name).await?;
         }

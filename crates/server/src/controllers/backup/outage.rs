@@ -1,4 +1,4 @@
-//! Backups whose buckets cannot be used: they wait, and end by what their journals know if that does not help.
+//! Backups whose buckets cannot be used: they wait, and if that does not help, end based on their journals.
 
 use bowline_api::BackupStatus;
 use bowline_engine::journal::Recovered;
@@ -15,8 +15,8 @@ use crate::controllers::run_resources::AttemptNotJournaled;
 use crate::events::Milestone;
 
 impl BackupRun<'_> {
-    /// Begins with a stage behind the items that another process has left. One that has ended the server too often
-    /// ends here.
+    /// Resumes a stage after the items that another process has left. A stage that has ended the server too often ends
+    /// the backup here.
     pub(super) async fn resume_stage(&self) -> Result<NextStage, BackupRunError> {
         let next = NextStage::Continue(Box::new(self.backup.clone()));
         let (Some(stage), Some(recovered)) =
@@ -33,7 +33,7 @@ impl BackupRun<'_> {
             Err(AttemptNotJournaled { reason, is_for_good: false }) => {
                 Err(BackupRunError::Retryable(reason))
             }
-            // A journal that is full does not keep a backup from its end.
+            // A full journal does not keep a backup from ending.
             Err(AttemptNotJournaled { reason, is_for_good: true }) => {
                 tracing::warn!("{reason}");
                 Ok(next)
@@ -42,8 +42,8 @@ impl BackupRun<'_> {
         }
     }
 
-    /// What follows a stage. If all that is wrong is the bucket, the backup waits for it, or ends by what its journal
-    /// knows. Without what that knows it is tried once more, which opens the journal.
+    /// Next stage after a failure. If only the bucket is the problem, the backup waits for it, or ends based on its
+    /// journal. If the contents of the journal are not known, the backup is retried once more, which opens the journal.
     pub(super) async fn handle_bucket_failure(
         &self,
         stage: Stage,
@@ -73,7 +73,7 @@ impl BackupRun<'_> {
         }
     }
 
-    /// Notes that the bucket cannot be used, and decides what follows.
+    /// Journals that the bucket cannot be used, and decides what follows.
     pub(super) async fn journal_outage(
         &self,
         stage: Stage,
@@ -92,7 +92,7 @@ impl BackupRun<'_> {
         decision
     }
 
-    /// Waits for an answer of the bucket; not for long once the backup was canceled.
+    /// Waits for an answer of the bucket; after a cancellation, only for a short time.
     pub(super) async fn wait_for_bucket<T>(
         &self,
         call: impl Future<Output = Result<T, BackupRunError>>,
@@ -102,9 +102,9 @@ impl BackupRun<'_> {
         with_cancel_grace(&self.resources.cancel, call, given_up).await
     }
 
-    /// Ends a backup without its bucket: operations that its journal names are told to stop, and snapshots deleted.
-    /// Behind the operations the bucket may have the record of the backup, and the snapshots belong to it then: they
-    /// stay until that is known. What is left is named, and the journal is kept for it.
+    /// Ends a backup without its bucket: operations in its journal are canceled, and snapshots deleted. After the
+    /// operations, the bucket may have the record of the backup, and the snapshots then belong to it: they are kept
+    /// until that is known. Leftovers are named, and the journal is kept for them.
     async fn end_from_journal(
         &self,
         stage: Stage,
@@ -144,7 +144,7 @@ impl BackupRun<'_> {
     }
 }
 
-/// The status of a backup that ended without its bucket.
+/// Status of a backup that ended without its bucket.
 fn ended_without_bucket(
     status: &BackupStatus,
     end_reason: EndReason,
@@ -161,7 +161,7 @@ fn ended_without_bucket(
     failed_status(status, format!("{end_reason}{reason}{leftovers}"))
 }
 
-/// Names the first few of what is kept, for a status that is the only place to tell it.
+/// Names the first few objects that are kept, for a status that is the only place to report them.
 fn kept_message(leftovers: &[String]) -> String {
     if leftovers.is_empty() {
         return String::new();

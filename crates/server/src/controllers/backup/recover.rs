@@ -1,7 +1,7 @@
-//! Backups whose server is gone: found in the middle of something when ours starts.
+//! Backups whose server is gone: found unfinished when this server starts.
 //!
-//! The bucket knows best: where the commit record is terminal, the backup is over, and only the
-//! cluster has not heard of it.
+//! The bucket is authoritative: where the commit record is terminal, the backup has ended, and only
+//! the Backup in the cluster does not show it yet.
 
 use bowline_api::{Backup, BackupPhase, BackupStatus};
 use bowline_store::{BackupName, BackupStore};
@@ -13,7 +13,6 @@ use crate::controllers::lookup::open;
 use crate::error_text::status_message;
 use crate::server::Context;
 
-/// The store of a backup.
 pub(super) async fn open_store(
     context: &Context,
     backup: &Backup,
@@ -23,13 +22,13 @@ pub(super) async fn open_store(
 }
 
 pub(super) enum CommitState {
-    /// It is over, with this status.
+    /// Ended, with this status.
     Yes(Box<BackupStatus>),
-    /// It is not, in this store.
+    /// Not ended; its store.
     No(BackupStore),
 }
 
-/// What the bucket says of a backup.
+/// State of a backup according to the bucket.
 pub(super) async fn commit_state(
     context: &Context,
     backup: &Backup,
@@ -51,7 +50,7 @@ pub(super) async fn commit_state(
     })
 }
 
-/// How a backup has ended, if a record under its name is its own.
+/// Final status of a backup, if the record under its name is its own.
 pub(super) fn terminal_status(backup: &Backup, record: Option<Backup>) -> Option<BackupStatus> {
     let status = record.filter(|record| record.uid() == backup.uid())?.status?;
     status.phase.as_ref().is_some_and(BackupPhase::is_terminal).then_some(status)

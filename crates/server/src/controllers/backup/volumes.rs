@@ -1,13 +1,13 @@
-//! Operations on snapshots: who asks plugins about them, and the VolumePluginBackups that show them.
+//! Operations on snapshots: the clients that ask plugins about them, and the VolumePluginBackups that show them.
 //!
-//! Every snapshot of every plugin has a VolumePluginBackup. A plugin that can reach the API server
-//! makes its own, which is then an observation like any other; for all others the server does, and
-//! stops for good if anybody else writes into one.
+//! Every snapshot of every plugin has a VolumePluginBackup. A plugin that can reach the API server creates its own,
+//! which is then an observation like any other; for all others the server creates it, and stops writing it for good if
+//! another writer changes it.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `resources` | the VolumePluginBackups of a backup: made, adopted, written, ended |
-//! | `report` | what one says that a plugin writes, and what that means; pure |
+//! | `resources` | the VolumePluginBackups of a backup: created, adopted, written, ended |
+//! | `report` | interpretation of those that a plugin writes; pure |
 
 mod report;
 mod resources;
@@ -28,14 +28,13 @@ pub(super) use self::resources::SnapshotResources;
 use crate::controllers::operations::ActionClients;
 use crate::server::Context;
 
-/// Asks about all operations of a backup: item actions about those on items, snapshotters about those
-/// on snapshots.
+/// Clients for all operations of a backup: item actions for those on items, snapshotters for those on snapshots.
 pub(super) struct BackupOperationClients<'a> {
     actions: ActionClients<dyn BackupItemAction, Backup>,
     csi: csi::ReadinessWatch,
     context: &'a Context,
     resources: &'a SnapshotResources<'a>,
-    /// The snapshotters that were needed so far, by location.
+    /// Snapshotters that were needed so far, by location.
     snapshotters: Mutex<HashMap<String, Arc<OnceCell<Snapshotter>>>>,
 }
 
@@ -54,7 +53,7 @@ impl<'a> BackupOperationClients<'a> {
         let location = location.unwrap_or_default();
         let id = SnapshotId::new(operation.id.as_str());
         let id = id.ok_or_else(|| Error::new(Code::InvalidArgument, "the snapshot has no id"))?;
-        // Each has a cell of its own: one that is slow to open keeps no other waiting.
+        // Each has its own cell: one that is slow to open delays no other.
         let cell = {
             let mut opened = self.snapshotters.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(opened.entry(location.to_owned()).or_default())
@@ -66,15 +65,15 @@ impl<'a> BackupOperationClients<'a> {
         Ok((snapshotter, id))
     }
 
-    /// What the plugin answers that is asked how a snapshot goes.
+    /// Answer of the plugin about the progress of a snapshot.
     async fn plugin_progress(&self, operation: &Operation) -> Result<Progress> {
         let (snapshotter, id) = self.snapshotter(operation).await?;
         snapshotter.calls.progress(&id).await
     }
 }
 
-/// The error of an operation whose location cannot be opened. One that may be opened the next time, as when its Secret
-/// is being replaced, is tried again for as long as a plugin may be away; one that was deleted is not.
+/// Error of an operation whose location cannot be opened. If that is temporary, as when its Secret is being replaced,
+/// it is retried for as long as a plugin may be unavailable; if the location was deleted, it is not.
 fn open_error(error: &OpenError) -> Error {
     let code = if error.is_retryable { Code::Unavailable } else { Code::NotFound };
     Error::new(code, error.to_string())

@@ -84,7 +84,7 @@ impl BackupRun<'_> {
         Ok(NextStage::ObjectGone)
     }
 
-    /// The operations of the backup, as the bucket knows them, and what else our own file says.
+    /// Operations of the backup according to the bucket, and the rest of Bowline's own file.
     pub(super) async fn load_operations(
         &self,
         store: &BackupStore,
@@ -111,7 +111,7 @@ impl BackupRun<'_> {
                 Err(error) => report.error(ReportSubject::Run, error.to_string()),
             }
         }
-        // A backup of Velero's has no such file.
+        // A backup made by Velero has no such file.
         let mut own = match file_contents(store.get::<BowlineBackupInfo>(&self.name).await)? {
             FileContents::Found(own) => own,
             FileContents::Absent => BowlineBackupInfo::default(),
@@ -131,8 +131,8 @@ impl BackupRun<'_> {
         Ok(LoadedOperations { operations, own, report, unreadable })
     }
 
-    /// Writes what the operations came to. The results are written before the phase says that it is
-    /// over, so that no failure is lost.
+    /// Writes the outcome of the operations. The results are written before the phase shows the end, so that no failure
+    /// is lost.
     async fn write_end(
         &self,
         publisher: &BackupOperationPublisher<'_>,
@@ -149,7 +149,7 @@ impl BackupRun<'_> {
         Ok(status)
     }
 
-    /// Adds to the results in the bucket, and counts what is in them.
+    /// Adds to the results in the bucket, and counts them.
     pub(super) async fn add_results(
         &self,
         store: &BackupStore,
@@ -166,24 +166,24 @@ impl BackupRun<'_> {
     }
 }
 
-/// What the bucket knows of the operations of a backup.
+/// Operations of a backup according to the bucket.
 pub(super) struct LoadedOperations {
     pub(super) operations: Vec<Operation>,
     pub(super) own: BowlineBackupInfo,
-    /// What could not be read, for the results.
+    /// Files that could not be read, for the results.
     pub(super) report: Report,
     pub(super) unreadable: UnreadableFiles,
 }
 
-/// Files that are there and cannot be read. They are left as they are: somebody may yet learn something from
-/// them, and nothing from the empty list that we would write.
+/// Files that exist and cannot be read. They are left as they are: they may still be useful to someone, unlike the
+/// empty list that would replace them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct UnreadableFiles {
     operations: bool,
     pub(super) own: bool,
 }
 
-/// Shows how the operations of a backup go.
+/// Shows the progress of the operations of a backup.
 struct BackupOperationPublisher<'a> {
     run: &'a BackupRun<'a>,
     store: &'a BackupStore,
@@ -193,7 +193,6 @@ struct BackupOperationPublisher<'a> {
 }
 
 impl BackupOperationPublisher<'_> {
-    /// Writes operations to the bucket.
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
         let Self { run, store, unreadable, .. } = self;
         if !unreadable.operations {
@@ -230,7 +229,7 @@ impl OperationPublisher for BackupOperationPublisher<'_> {
         if let Some(milestone) = self.run.resources.next_milestone(counts) {
             self.run.publish_milestone(milestone).await;
         }
-        // One that cannot be shown now is shown with the next change.
+        // A status that cannot be written now is written with the next change.
         !matches!(self.run.write_status(&status).await, Ok(None))
     }
 
@@ -239,18 +238,16 @@ impl OperationPublisher for BackupOperationPublisher<'_> {
     }
 }
 
-/// What a file of a backup holds.
+/// Contents of a file of a backup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FileContents<T> {
     Found(T),
-    /// There is no such file.
     Absent,
-    /// It is there, and is not what it should be, for a reason. It never will be.
+    /// The file exists and is invalid, for this reason. A retry does not help.
     Unreadable(String),
 }
 
 impl<T> FileContents<T> {
-    /// What was found, if anything.
     pub(super) fn into_found(self) -> Option<T> {
         match self {
             Self::Found(found) => Some(found),
@@ -259,8 +256,8 @@ impl<T> FileContents<T> {
     }
 }
 
-/// What the bucket says. Only what it says counts: a bucket that does not answer, or refuses to, is asked
-/// again.
+/// Contents of a file according to the bucket. A bucket that does not answer, or denies access, is an error, and
+/// retried.
 pub(super) fn file_contents<T>(
     read: Result<Option<T>, bowline_store::Error>,
 ) -> Result<FileContents<T>, BackupRunError> {

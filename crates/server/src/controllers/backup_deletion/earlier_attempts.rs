@@ -1,7 +1,7 @@
-//! How often deletions were begun by servers that have ended since.
+//! Number of times that deletions were started by servers that have ended since.
 //!
-//! An attempt is noted on its request before it begins, since it may end the server. If the API server fails instead, this
-//! process is there to know that, also while it cannot take the attempt back.
+//! An attempt is saved on its request before it starts, since it may crash the server. If the API server fails instead,
+//! this process knows that, even while it cannot take the attempt back on the request.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,17 +11,17 @@ use kube::ResourceExt as _;
 
 use super::step;
 
-/// What requests said before this process began to work on them, by their uids.
+/// Attempts saved on requests before this process worked on them, by uid.
 #[derive(Debug, Default)]
 pub(super) struct EarlierAttempts(Mutex<HashMap<String, u32>>);
 
 impl EarlierAttempts {
-    /// The attempts at a request that this process has not survived itself.
+    /// Number of attempts at a request that were made before this process.
     pub(super) fn count(&self, request: &DeleteBackupRequest) -> u32 {
         *self.lock().entry(uid(request)).or_insert_with(|| step::attempts(request))
     }
 
-    /// The request was answered.
+    /// Forgets a request that was answered.
     pub(super) fn forget(&self, request: &DeleteBackupRequest) {
         self.lock().remove(&uid(request));
     }

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The backups that a request is at.
+/// Backups that a request is working on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DeletionLocks(Arc<Mutex<HashSet<String>>>);
 
-/// A backup, for as long as it is not dropped.
+/// Lock on a backup, until it is dropped.
 #[derive(Debug)]
 pub(super) struct DeletionLock {
     locks: DeletionLocks,
@@ -15,7 +15,7 @@ pub(super) struct DeletionLock {
 }
 
 impl DeletionLocks {
-    /// Takes a backup, unless another request is at it.
+    /// Locks a backup, unless another request is working on it.
     pub(super) fn try_lock(&self, backup: &str) -> Option<DeletionLock> {
         let is_free = self.lock().insert(backup.to_owned());
         is_free.then(|| DeletionLock { locks: self.clone(), backup: backup.to_owned() })

@@ -1,4 +1,4 @@
-//! What is in the cluster of what a backup holds.
+//! Objects in the cluster that belong to a backup.
 
 use std::fmt::Debug;
 
@@ -12,10 +12,8 @@ use serde::de::DeserializeOwned;
 use crate::patch;
 use crate::server::Context;
 
-/// How many objects are listed at a time.
 const PAGE: u32 = 500;
 
-/// The objects that belong to a backup.
 #[derive(Debug, Default)]
 pub(super) struct OwnedObjects {
     pub(super) pod_volume_backups: Vec<PodVolumeBackup>,
@@ -23,14 +21,13 @@ pub(super) struct OwnedObjects {
     pub(super) volume_plugin_backups: Vec<VolumePluginBackup>,
 }
 
-/// Looks for them.
 pub(super) async fn find_owned(
     context: &Context,
     backup: &BackupName,
 ) -> kube::Result<OwnedObjects> {
     let value = label::value(backup.as_str());
     let of_backup = format!("{}={value}", label::BACKUP_NAME);
-    // Plugins make these themselves, perhaps without labels.
+    // Plugins create these themselves, perhaps without labels.
     let is_report = |report: &VolumePluginBackup| {
         let name = report.labels().get(label::BACKUP_NAME);
         report.spec.backup == backup.as_str() || name.is_some_and(|name| *name == value)
@@ -44,8 +41,7 @@ pub(super) async fn find_owned(
     })
 }
 
-/// All objects of a kind, or those that a selector fits. There are none of a kind that is not
-/// installed.
+/// All objects of a kind, or those that match a selector. None if the kind is not installed.
 pub(super) async fn list<K>(context: &Context, selector: Option<&str>) -> kube::Result<Vec<K>>
 where
     K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,

@@ -1,7 +1,8 @@
-//! What the other backups name.
+//! Snapshots that the other backups reference.
 //!
-//! Each deletion of something outside of a bucket asks for this. The files of a backup that is over do not change, so
-//! what was read is kept, for as long as the Backup is there. What could not be read whole is read again each time.
+//! Each deletion of something outside of a bucket checks this. The files of a backup that has ended do not change, so
+//! the references are cached for as long as the Backup exists. Backups that could not be read completely are read again
+//! each time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,17 +21,16 @@ use crate::controllers::lookup::{lookup, open};
 use crate::error_text::status_message;
 use crate::server::Context;
 
-/// How many backups are looked at at a time.
 const CONCURRENT_READS: usize = 16;
 
 type Possessions = Arc<BackupPossessions>;
 
-/// What backups name, as far as it was read, by their uids.
+/// References of backups that were read, by uid.
 #[derive(Debug, Default)]
 pub(super) struct PossessionIndex(Mutex<HashMap<String, Possessions>>);
 
 impl PossessionIndex {
-    /// What all backups but one name, each with one that does; or why that is not known.
+    /// References of all backups but one, each with a backup that has it; or the reason why they are not known.
     pub(super) async fn of_others(
         &self,
         context: &Context,
@@ -60,7 +60,7 @@ impl PossessionIndex {
             let store = stores.get(other.spec.storage_location.as_str())?.clone()?;
             Some((other.name_any(), other.uid().unwrap_or_default(), store))
         });
-        // Collected, since a closure over borrowed values must not live across a wait.
+        // Collected, because a closure over borrowed values must not live across an await.
         let reads: Vec<(String, String, BackupStore)> = reads.collect();
         let reads = stream::iter(reads).map(|(name, uid, store)| async move {
             let named = self.named(&store, &name, &uid).await;
@@ -105,8 +105,8 @@ impl PossessionIndex {
     }
 }
 
-/// Whether what a Backup names is kept from another that goes. One that goes itself keeps nothing, nor does one that has
-/// put nothing anywhere; one that runs takes its own.
+/// True if the snapshots that a Backup references are kept when another is deleted. A Backup that is being deleted
+/// keeps nothing, nor does one that has stored nothing anywhere; a running one takes its own snapshots.
 fn protects_possessions(other: &Backup, going: &Backup) -> bool {
     use BackupPhase as Phase;
     let phase = other.status.as_ref().and_then(|status| status.phase.as_ref());
@@ -115,7 +115,7 @@ fn protects_possessions(other: &Backup, going: &Backup) -> bool {
         && matches!(phase, Some(Phase::Completed | Phase::PartiallyFailed | Phase::Failed))
 }
 
-/// The store of a location; none if there is no such location any more, so that nobody can restore from it.
+/// Store of a location; none if the location no longer exists, so that nothing can be restored from it.
 async fn store(context: &Context, name: &str) -> kube::Result<Result<Option<BackupStore>, String>> {
     let locations: Api<BackupStorageLocation> = context.api();
     let location = lookup(locations.get_opt(name).await)?;

@@ -1,4 +1,4 @@
-//! Restores of a backup that goes.
+//! Restores of a backup that is being deleted.
 
 use std::time::Duration;
 
@@ -14,9 +14,8 @@ use crate::error_text::status_message;
 use crate::patch;
 use crate::server::Context;
 
-/// How long restores may take to end: those that run are stopped, and delete their files.
+/// Timeout for restores to end: running ones are stopped, and delete their files.
 const RESTORE_END_TIMEOUT: Duration = Duration::from_mins(5);
-/// How often it is looked whether they have.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Deletes the Restores of a backup and their files, and waits until they are gone.
@@ -30,7 +29,7 @@ pub(super) async fn delete_restores(
     all.retain(|restore| restore.spec.backup_name == backup.as_str());
     let mut errors = Vec::new();
     for restore in &all {
-        // Whoever has it deletes its files before it goes.
+        // With the finalizer, the restore controller deletes the files before the Restore is gone.
         let has_finalizer = restore.finalizers().iter().any(|one| one == finalizer::RESTORE);
         if !has_finalizer && let Err(error) = delete_files(store, restore).await {
             errors.push(restore_error(restore, &error));
@@ -56,7 +55,7 @@ pub(super) async fn delete_restores(
     Ok(if errors.is_empty() { DeletionResult::Done } else { DeletionResult::Failed(errors) })
 }
 
-/// Whether this very restore is still there.
+/// True if a Restore with the same uid still exists.
 async fn still_exists(api: &Api<Restore>, restore: &Restore) -> kube::Result<bool> {
     let found = api.get_opt(&restore.name_any()).await?;
     Ok(found.is_some_and(|found| found.uid() == restore.uid()))
@@ -67,7 +66,7 @@ async fn delete_files(store: &BackupStore, restore: &Restore) -> Result<(), Stri
     store.delete_restore(&name).await.map_err(|error| status_message(&error))
 }
 
-/// In Velero's words.
+/// Velero's message.
 fn restore_error(restore: &Restore, error: &str) -> String {
     let (namespace, name) = (restore.namespace().unwrap_or_default(), restore.name_any());
     format!("error deleting restore {namespace}/{name}: {error}")

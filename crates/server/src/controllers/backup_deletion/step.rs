@@ -1,4 +1,4 @@
-//! What is to be done with a request, from what it says of itself.
+//! Next step for a request, derived from the request alone.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use kube::ResourceExt as _;
 
 use crate::controllers::period::{self, Due};
 
-/// How long a request is kept that was answered, as in Velero.
+/// Time for which an answered request is kept, as in Velero.
 pub(super) const MAX_AGE: Duration = Duration::from_hours(24);
 
-/// What is to be done with a request.
+/// Next step for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestStep {
-    /// Fulfil it, or go on with that.
+    /// Fulfil it, or resume that.
     Work,
-    /// Remove it then.
+    /// Remove it when due.
     Expire(Due),
-    /// It is none of our business.
+    /// Leave it alone.
     Leave,
 }
 
-/// What is to be done with a request.
+/// Decides the next step for a request.
 pub(super) fn decide(request: &DeleteBackupRequest, now: Timestamp) -> RequestStep {
     if request.metadata.deletion_timestamp.is_some() {
         return RequestStep::Leave;
     }
     match phase(request) {
-        // One in progress was begun by a server that is gone: this one does one thing at a time.
+        // A request in progress was started by a server that is gone: this server does one thing at a time.
         None | Some(Phase::New | Phase::InProgress) => RequestStep::Work,
         Some(Phase::Processed) => match request.creation_timestamp() {
             Some(created) => RequestStep::Expire(period::due(Some(created.0), Some(MAX_AGE), now)),
@@ -40,13 +40,12 @@ pub(super) fn decide(request: &DeleteBackupRequest, now: Timestamp) -> RequestSt
     }
 }
 
-/// Whether a server has begun to fulfil a request.
+/// True if a server has started to fulfil a request.
 pub(super) fn is_in_progress(request: &DeleteBackupRequest) -> bool {
     phase(request) == Some(&Phase::InProgress)
 }
 
-/// How long ago the backup was asked to stop because of a request; none if it was not. Where clocks differ that was
-/// now.
+/// Time since the backup was asked to stop because of a request; none if it was not. Zero where clocks differ.
 pub(super) fn stop_requested_for(
     request: &DeleteBackupRequest,
     now: Timestamp,
@@ -55,15 +54,15 @@ pub(super) fn stop_requested_for(
     Some(Duration::try_from(now.duration_since(asked)).unwrap_or_default())
 }
 
-/// Whether a request was made because a backup has expired.
+/// True if a request was made because a backup has expired.
 pub(super) fn is_by_retention(request: &DeleteBackupRequest) -> bool {
     let by = request.labels().get(label::REQUESTED_BY);
     by.is_some_and(|by| by == label::BY_RETENTION)
 }
 
-/// Whether a restore of the backup keeps a request from being fulfilled: one that retention made, for a backup whose
-/// deletion has not begun. Users may stop a restore by deleting its backup, a clock may not; and what was begun before is
-/// brought to its end, since nobody can restore from it any more.
+/// True if a restore of the backup keeps a request from being fulfilled: one made by retention, for a backup whose
+/// deletion has not started. Users may stop a restore by deleting its backup, a clock may not; a deletion that has
+/// started is completed, since the backup can no longer be restored.
 pub(super) fn yields_to_restores(
     request: &DeleteBackupRequest,
     backup: Option<&BackupPhase>,
@@ -71,7 +70,7 @@ pub(super) fn yields_to_restores(
     is_by_retention(request) && backup != Some(&BackupPhase::Deleting)
 }
 
-/// How often the deletion was begun, and has not ended. Something in the backup may end the server.
+/// Number of times that the deletion was started and has not ended. Something in the backup may crash the server.
 pub(super) fn attempts(request: &DeleteBackupRequest) -> u32 {
     let annotation_value = request.annotations().get(annotation::DELETION_ATTEMPTS);
     annotation_value.and_then(|count| count.parse().ok()).unwrap_or_default()

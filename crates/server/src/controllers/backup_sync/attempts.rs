@@ -1,50 +1,50 @@
-//! Which backups were being brought into the cluster when the server ended.
+//! Backups that were being imported when the server ended.
 //!
-//! A file in a bucket can be made so that reading it ends the server: limits are estimates. The next server would begin
-//! with the same file, and the one after that. So what is about to be read is noted on the location first. What is still
-//! noted when a server begins is read alone; and if it is noted a second time, not at all, until somebody removes the
-//! annotation or the backup.
+//! A file in a bucket can be crafted so that reading it crashes the server: limits are estimates. The next server would
+//! start with the same file, and so would the one after that. So backups about to be read are recorded on the location
+//! first. A backup that is still recorded when a server starts is read alone; if it is recorded a second time, it is
+//! not read until the annotation or the backup is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bowline_api::{BackupStorageLocation, annotation};
 use kube::ResourceExt as _;
 
-/// How often a backup is begun whose reading does not end.
+/// Maximum number of attempts to read a backup, if none of them ends.
 const MAX_ATTEMPTS: u8 = 2;
-/// How many backups are noted at most.
+/// Maximum number of backups that are recorded.
 const MAX_RECORDED_BACKUPS: usize = 1000;
 
-/// How often each backup was begun whose reading has not ended.
+/// Number of attempts to read each backup that have not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ImportAttempts(BTreeMap<String, u8>);
 
-/// What is to be read, in this order: each list at once, and the next when that has ended.
+/// Backups to read, in this order: each list concurrently, after the previous list has ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ImportBatches<T> {
     pub(super) batches: Vec<Vec<T>>,
-    /// What is not read any more.
+    /// Backups that are not read any more.
     pub(super) given_up: Vec<T>,
 }
 
 impl ImportAttempts {
-    /// What a location says. What is no such note says nothing.
+    /// Attempts recorded on a location. An invalid annotation counts as none.
     pub(super) fn from_location(location: &BackupStorageLocation) -> Self {
         let recorded = location.annotations().get(annotation::SYNC_ATTEMPTS);
         Self(recorded.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
     }
 
-    /// The note as it is written; none if there is nothing to note.
+    /// Value of the annotation; none if there is nothing to record.
     pub(super) fn to_annotation(&self) -> Option<String> {
         if self.0.is_empty() { None } else { serde_json::to_string(&self.0).ok() }
     }
 
-    /// Forgets backups that are not in the location any more.
+    /// Drops backups that are no longer in the location.
     pub(super) fn retain_listed(&mut self, listed: &BTreeSet<&str>) {
         self.0.retain(|name, _| listed.contains(name.as_str()));
     }
 
-    /// Puts in order what is to be read: first what nothing is known against, several at a time; then what is, alone.
+    /// Orders the backups to read: first those without earlier attempts, several at a time; then the others, alone.
     pub(super) fn plan_batches<T>(
         &self,
         wanted: Vec<T>,
@@ -67,7 +67,7 @@ impl ImportAttempts {
         sorted
     }
 
-    /// Notes that these are about to be read.
+    /// Records that these backups are about to be read.
     pub(super) fn record_started<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         for name in names {
             if self.0.len() < MAX_RECORDED_BACKUPS || self.0.contains_key(name) {
@@ -77,7 +77,7 @@ impl ImportAttempts {
         }
     }
 
-    /// Notes that reading these has ended, well or not.
+    /// Records that reading these backups has ended, successfully or not.
     pub(super) fn record_ended<'a>(&mut self, names: impl Iterator<Item = &'a str>) {
         for name in names {
             self.0.remove(name);
@@ -93,7 +93,7 @@ mod tests {
         batch.to_vec()
     }
 
-    /// What the next server finds after one was ended in the middle.
+    /// State that the next server finds after a crash in the middle.
     fn next(attempts: &ImportAttempts) -> ImportAttempts {
         let mut location = BackupStorageLocation::default();
         if let Some(text) = attempts.to_annotation() {
@@ -109,7 +109,7 @@ mod tests {
         let sorted = first.plan_batches(wanted(), |name| name, 2);
         assert_eq!(names(&sorted.batches), [vec!["a", "bomb"], vec!["c", "d"]]);
         first.record_started(sorted.batches[0].iter().copied());
-        // The server ends here, twice.
+        // The server crashes here, twice.
         let mut second = next(&first);
         let sorted = second.plan_batches(wanted(), |name| name, 2);
         assert_eq!(names(&sorted.batches), [vec!["c", "d"], vec!["a"], vec!["bomb"]]);

@@ -1,12 +1,12 @@
-//! What a location says of its last sync, in `status.conditions`.
+//! Conditions of a location about its last sync, in `status.conditions`.
 //!
 //! | type | `True` | `False` |
 //! |---|---|---|
-//! | `Synced` | the location was listed, and what is in it is in the cluster | it could not be; the message says why |
-//! | `Degraded` | some backups are left out; the message names them | none is left out |
-//! | `TLSVerified` | | the certificate of the server is not checked |
+//! | `Synced` | the location was listed, and its backups are in the cluster | the sync failed; the message says why |
+//! | `Degraded` | some backups were not imported; the message names them | all backups were imported |
+//! | `TLSVerified` | | the certificate of the server is not verified |
 //!
-//! The second and third are there once there is something to say.
+//! The second and third are set once there is something to report.
 
 use bowline_api::BackupStorageLocationSpec;
 use bowline_api::condition::{DEGRADED, SYNCED, TLS_VERIFIED};
@@ -16,21 +16,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::error_text::truncate_text;
 use crate::patch::truncate_to_second;
 
-/// How many backups are named that are left out.
+/// Maximum number of skipped backups in a message.
 const MAX_NAMED_BACKUPS: usize = 5;
-/// The setting that switches the check of certificates off.
+/// Setting that disables the verification of certificates.
 const INSECURE_SETTING: &str = "insecureSkipTLSVerify";
 
-/// How a sync ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SyncOutcome {
-    /// All was looked at. These are left out, each with the reason.
+    /// All backups were checked. These were skipped, each with the reason.
     Done(Vec<(String, String)>),
-    /// It could not be looked at, for this reason.
+    /// The location could not be checked, for this reason.
     Failed(String),
 }
 
-/// The conditions of a location after a sync; none if those that there are say the same.
+/// Conditions of a location after a sync; none if they are unchanged.
 pub(super) fn conditions_after_sync(
     before: &[Condition],
     spec: &BackupStorageLocationSpec,
@@ -71,7 +70,7 @@ pub(super) fn conditions_after_sync(
     is_news.then_some(after)
 }
 
-/// The first few backups that are left out, and how many more there are.
+/// Names the first few skipped backups, and the number of the others.
 fn skipped_message(skipped: &[(String, String)]) -> String {
     let first: Vec<String> = skipped
         .iter()
@@ -115,7 +114,8 @@ fn set_condition(
     }
 }
 
-/// Whether two say the same, but for numbers: how long something took is no news, and each write begins the next look.
+/// True if two conditions are the same except for numbers: a different duration is not worth a write, since each write
+/// triggers the next sync.
 fn is_equivalent(one: &Condition, other: &Condition) -> bool {
     let words = |condition: &Condition| {
         condition.message.chars().filter(|c| !c.is_ascii_digit()).collect::<String>()
@@ -147,7 +147,7 @@ mod tests {
             (synced.status.as_str(), synced.message.as_str()),
             ("False", "no answer in 12 ms")
         );
-        // What changes in numbers alone is not written again.
+        // A change in numbers alone is not written.
         assert_eq!(
             conditions_after_sync(&first, &spec, &failed("no answer in 99 ms"), at(2)),
             None

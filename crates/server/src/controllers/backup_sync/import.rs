@@ -1,4 +1,4 @@
-//! What a backup in a bucket becomes in the cluster.
+//! Conversion of a backup in a bucket to objects in the cluster.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,37 +12,36 @@ use kube::{Resource, ResourceExt as _};
 use super::INCOMPLETE;
 use crate::patch::truncate_to_second;
 
-/// How long a backup is kept at least after it was taken in. Its record says when it expires, and whoever can write a
-/// bucket writes records: without this one that was planted would have things deleted within a minute, before anybody
-/// has seen it. Nor is a backup that outlived its time in a bucket, which may be the last there is, to go the moment that a
-/// new cluster finds it. See docs/decisions/032-what-a-bucket-may-do.md.
+/// Minimum time for which a backup is kept after its import. Its record contains the expiry, and anyone who can write
+/// to a bucket writes records: without this minimum, a planted record would cause deletions within a minute, before
+/// anyone has seen it. Nor should a backup that has outlived its expiry in a bucket, which may be the last one there
+/// is, be deleted the moment that a new cluster finds it. See docs/decisions/032-what-a-bucket-may-do.md.
 pub(super) const GRACE: Duration = Duration::from_hours(24);
 
-/// What our own annotations begin with.
 const OWN_ANNOTATIONS_PREFIX: &str = "bowline.io/";
 
-/// Where backups are taken in.
+/// Target of an import.
 pub(super) struct ImportTarget<'a> {
     pub(super) namespace: &'a str,
-    /// The location that they come from, under the name that it has here.
+    /// Location that the backups come from, under its name in this cluster.
     pub(super) location: &'a str,
 }
 
-/// What is to be done with a record.
+/// Decision for a record.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ImportDecision {
-    /// Nothing, for now.
+    /// Do nothing, for now.
     Skip(SkipReason),
-    /// Create this.
+    /// Create this Backup.
     Create(Box<Backup>),
 }
 
-/// Why a record is not taken in.
+/// Reason why a record is not imported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SkipReason {
     /// Another cluster is working on it.
     NotEnded(BackupPhase),
-    /// Nobody writes such a record.
+    /// No server writes such a record.
     NotTerminal(Option<BackupPhase>),
 }
 
@@ -58,13 +57,13 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// The names of the schedules that a record says it belongs to.
+/// Names of the schedules that a record names as its owners.
 pub(super) fn owner_schedules(record: &Backup) -> Vec<String> {
     let owners = record.owner_references().iter();
     owners.filter(|owner| owner.kind == "Schedule").map(|owner| owner.name.clone()).collect()
 }
 
-/// What becomes of a record; `schedules` are those that are here, by name and uid.
+/// Decides if a record is imported; `schedules` are those that exist here, by name and uid.
 pub(super) fn decide(
     record: Backup,
     target: &ImportTarget<'_>,
@@ -75,7 +74,7 @@ pub(super) fn decide(
     let mut status = record.status.clone().unwrap_or_default();
     let phase = match status.phase.take() {
         Some(phase @ (Phase::Completed | Phase::PartiallyFailed | Phase::Failed)) => phase,
-        // Somebody began to delete it. Here that can be finished.
+        // Its deletion was started elsewhere. It can be completed here.
         Some(Phase::Deleting) => Phase::Deleting,
         Some(
             phase @ (Phase::WaitingForPluginOperations
@@ -87,7 +86,7 @@ pub(super) fn decide(
             if expiration.is_none_or(|expiration| expiration > now) {
                 return ImportDecision::Skip(SkipReason::NotEnded(phase));
             }
-            // Nobody will finish it any more; here it can be deleted.
+            // No server will finalize it any more; it can be deleted here.
             Phase::PartiallyFailed
         }
         // A Backup in any other phase would be run.
@@ -107,21 +106,21 @@ pub(super) fn decide(
     let location = label::value(target.location).into_owned();
     backup.labels_mut().insert(label::STORAGE_LOCATION.to_owned(), location);
     backup.annotations_mut().insert(INCOMPLETE.to_owned(), "true".to_owned());
-    // Those are about what servers do in their own clusters.
+    // These annotations are about the work of a server in its own cluster.
     backup.annotations_mut().retain(|key, _| {
         !key.starts_with(OWN_ANNOTATIONS_PREFIX)
             || [annotation::SNAPSHOT_TYPE, INCOMPLETE].contains(&key.as_str())
     });
-    // Whatever the record says of itself: this is how it is known again.
+    // Set regardless of the record's own annotations: the Backup is recognised by this uid.
     backup.annotations_mut().insert(annotation::RECORD_UID.to_owned(), uid);
     target.location.clone_into(&mut backup.spec.storage_location);
-    // They are of use only while a backup runs.
+    // Hooks are used only while a backup runs.
     backup.spec.hooks = BackupHooks::default();
     backup.status = Some(status);
     ImportDecision::Create(Box::new(backup))
 }
 
-/// Of another cluster's metadata what means something here: name, labels and annotations.
+/// The parts of another cluster's metadata that are valid here: name, labels and annotations.
 fn imported_metadata(original: &ObjectMeta, target: &ImportTarget<'_>) -> ObjectMeta {
     ObjectMeta {
         name: original.name.clone(),
@@ -132,7 +131,7 @@ fn imported_metadata(original: &ObjectMeta, target: &ImportTarget<'_>) -> Object
     }
 }
 
-/// The owners that are here. Kubernetes would delete whatever has none that is.
+/// Owners that exist here. Kubernetes would delete an object whose owners do not exist.
 fn existing_owners(
     owners: Vec<OwnerReference>,
     schedules: &[(String, String)],
@@ -145,11 +144,11 @@ fn existing_owners(
     (!alive.is_empty()).then_some(alive)
 }
 
-/// What belongs to a backup and is taken in with it.
+/// Object that belongs to a backup and is imported with it.
 pub(super) trait Child: Resource<DynamicType = ()> {
-    /// Whether the work on it is over. If not, somebody here would go on with it.
+    /// True if the work on it has ended. Otherwise a controller here would continue it.
     fn has_ended(&self) -> bool;
-    /// Writes down where it is now.
+    /// Sets the names of this cluster: backup and location.
     fn relocate(&mut self, backup: &Backup, target: &ImportTarget<'_>);
 }
 
@@ -165,7 +164,7 @@ impl Child for PodVolumeBackup {
 }
 
 impl Child for VolumePluginBackup {
-    /// Its backup has ended, so nobody goes on with it, whatever the word is that its plugin has for the end.
+    /// The backup has ended, so no plugin continues the work, whatever word the plugin has for the end.
     fn has_ended(&self) -> bool {
         true
     }
@@ -175,7 +174,7 @@ impl Child for VolumePluginBackup {
     }
 }
 
-/// What a child becomes here; none if it is not taken in.
+/// Converts a child; none if it is not imported.
 pub(super) fn import_child<K: Child>(
     mut child: K,
     target: &ImportTarget<'_>,

@@ -6,21 +6,22 @@ use bowline_api::{Backup, BackupPhase, label};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
-/// Times in Kubernetes are cut to the second.
+/// Times in Kubernetes are truncated to the second.
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
-/// What is to be done about Backups without files.
+/// Decision about Backups without files.
 #[derive(Debug, PartialEq)]
 pub(super) enum Orphans<'a> {
-    /// These can go.
+    /// These can be removed.
     Remove(Vec<&'a Backup>),
-    /// There is nothing at all in the location, though so many Backups should be: what holds it is
-    /// more likely not mounted, or another, than emptied.
+    /// The location is completely empty, though this many Backups should be in it: more likely its
+    /// volume is not mounted, or it is another one, than that it was emptied.
     Keep(usize),
 }
 
-/// The Backups of a location that have ended or are being deleted, and of which nothing is in it.
-/// `cluster` was listed before `began`, the location after. It may hold other things as well.
+/// Backups of a location that have ended or are being deleted, and that have no files in it.
+/// `cluster` was listed before `began`, the location after. `has_others` is true if the location
+/// contains anything else.
 pub(super) fn find<'a>(
     cluster: &'a [Backup],
     location: &str,

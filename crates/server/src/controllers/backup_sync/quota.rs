@@ -1,6 +1,6 @@
-//! How much a location may bring into the cluster.
+//! Limits on the objects that a location may import into the cluster.
 //!
-//! All that is in a cluster is in its etcd, which is a few gigabytes for everybody. A bucket that somebody else writes
+//! All objects of a cluster are in its etcd, which has a few gigabytes for all users. A bucket that someone else writes
 //! must not fill it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,17 @@ use bowline_api::{Backup, annotation};
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-/// The largest Backup that is brought in, as JSON. One with thousands of namespaces in its lists has some hundred KiB.
+/// Size of the largest Backup that is imported, as JSON. A Backup with thousands of namespaces in its lists has some
+/// hundred KiB.
 const MAX_BACKUP_BYTES: u64 = 256 << 10;
-/// The largest PodVolumeBackup or VolumePluginBackup.
+/// Size of the largest PodVolumeBackup or VolumePluginBackup that is imported.
 const MAX_CHILD_BYTES: u64 = 16 << 10;
-/// How much all Backups of a location may have together, for each one that it may bring in: 64 MiB for 10,000.
+/// Size of all Backups of a location together, for each one that it may import: 64 MiB for 10,000.
 const AVERAGE_BACKUP_BYTES: u64 = 6_711;
-/// How many PodVolumeBackups, and how many VolumePluginBackups, there may be in a namespace before none is brought in.
+/// Number of PodVolumeBackups, and of VolumePluginBackups, in a namespace from which on none is imported.
 pub(super) const MAX_CHILDREN: u64 = 50_000;
 
-/// Why something is not brought in.
+/// Reason why an object is not imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OverQuota {
     #[error("the record is larger than {} KiB", MAX_BACKUP_BYTES >> 10)]
@@ -38,17 +39,17 @@ pub(super) enum OverQuota {
     Children,
 }
 
-/// What a location may still bring in.
+/// Quota that a location has left.
 #[derive(Debug)]
 pub(super) struct ImportQuota {
-    /// How many it may bring in at all; none is no limit.
+    /// Maximum number of Backups; none is unlimited.
     limit: Option<u64>,
     count: AtomicU64,
     bytes: AtomicU64,
 }
 
 impl ImportQuota {
-    /// What is left of a limit, given the Backups of the location that are there. Zero is no limit.
+    /// Remainder of a limit after the existing Backups of the location. Zero is unlimited.
     pub(super) fn new<'a>(limit: usize, existing: impl Iterator<Item = &'a Backup>) -> Self {
         let limit = u64::try_from(limit).ok().filter(|limit| *limit > 0);
         let (mut count, mut bytes) = (0, 0);
@@ -60,7 +61,7 @@ impl ImportQuota {
         Self { limit, count: AtomicU64::new(count), bytes: AtomicU64::new(bytes) }
     }
 
-    /// Takes what a Backup needs, or says why it cannot have it.
+    /// Reserves the quota that a Backup needs, or returns why that is not possible.
     pub(super) fn reserve(&self, backup: &Backup) -> Result<(), OverQuota> {
         let size = json_size(backup);
         if size > MAX_BACKUP_BYTES {
@@ -68,7 +69,7 @@ impl ImportQuota {
         }
         let Some(limit) = self.limit else { return Ok(()) };
         let max_bytes = limit.saturating_mul(AVERAGE_BACKUP_BYTES).max(MAX_BACKUP_BYTES);
-        // Whoever was not let in takes nothing: what is counted too much is one round's.
+        // A rejected Backup uses no quota: the excess count lasts for one round only.
         if self.count.fetch_add(1, Ordering::Relaxed) >= limit {
             return Err(OverQuota::Count(limit));
         }
@@ -79,12 +80,12 @@ impl ImportQuota {
     }
 }
 
-/// Whether a child can be brought in.
+/// Checks that a child can be imported.
 pub(super) fn check_child(child: &impl Serialize) -> Result<(), OverQuota> {
     if json_size(child) > MAX_CHILD_BYTES { Err(OverQuota::Child) } else { Ok(()) }
 }
 
-/// How long something is as JSON. What cannot be written is too long.
+/// Length of an object as JSON. An object that cannot be serialized is too long.
 fn json_size(object: &impl Serialize) -> u64 {
     struct ByteCounter(u64);
     impl std::io::Write for ByteCounter {
@@ -119,7 +120,7 @@ mod tests {
         assert_eq!(quota.reserve(&backup("c", 0)), Ok(()));
         assert_eq!(quota.reserve(&backup("d", 0)), Ok(()));
         assert_eq!(quota.reserve(&backup("e", 0)), Err(OverQuota::Count(4)));
-        // Those that this cluster made are not its.
+        // Backups that this cluster made do not count.
         let mut own = backup("own", 0);
         own.annotations_mut().remove(annotation::RECORD_UID);
         let quota = ImportQuota::new(1, std::iter::repeat_n(&own, 10));

@@ -94,7 +94,7 @@ fn end_reason_contains_numbers() {
     assert!(EndReason::TooManyAttempts(4).to_string().contains("4 times"));
 }
 
-/// How often something was tried until it was given up.
+/// Number of attempts until a call was given up.
 async fn attempts_made(cancel: &CancellationToken, cancel_after: usize) -> usize {
     let count = Cell::new(0);
     let attempt = || {

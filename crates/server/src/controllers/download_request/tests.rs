@@ -55,7 +55,7 @@ fn only_young_requests_are_retried() {
 /// `trials.md`, P5: the reason came when `describe` had just given up.
 #[test]
 fn refused_request_is_answered_before_the_client_times_out() {
-    // What is tried again is tried after 1, 2, 4 and 8 seconds.
+    // Retries come after 1, 2, 4 and 8 seconds.
     let last_try = Duration::from_secs(1 + 2 + 4 + 8);
     assert!(RETRY_WINDOW < last_try && last_try < Duration::from_secs(20), "clients wait 30 s");
 }

@@ -1,10 +1,10 @@
 //! Limits how many expired backups are deleted within an hour.
 //!
-//! Backups expire about as often as they are made. If suddenly many do, a clock may be wrong, or the backups were planted.
-//! The limit gives operators time to notice.
+//! Backups expire about as often as they are created. If many expire suddenly, a clock may be wrong, or the backups
+//! were planted. The limit gives operators time to notice.
 //!
-//! The count is kept in the ConfigMap [`NAME`], so that it survives a restart of the server and is shared with the server
-//! that becomes active next. Deleting the ConfigMap starts a new count.
+//! The count is kept in the ConfigMap [`NAME`], so that it survives a restart of the server and is shared with the
+//! server that becomes active next. Deleting the ConfigMap starts a new count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use tokio::sync::Mutex;
 
 use crate::patch;
 
-/// The ConfigMap with the count, in the namespace of the server.
+/// ConfigMap with the count, in the namespace of the server.
 const NAME: &str = "bowline-retention";
-/// Its key. The value has one line for each minute: when, and how many deletions were requested.
+/// Key in the ConfigMap. The value has one line for each minute: the time, and the number of requested deletions.
 const KEY: &str = "deletions";
 /// The limit applies to any span of this length.
 const WINDOW: SignedDuration = SignedDuration::from_hours(1);
 const MINUTE: i64 = 60;
 
-/// Why the count cannot be read or written. Without it nothing is deleted.
+/// Reason why the count cannot be read or written. Without it nothing is deleted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot read ConfigMap {NAME}")]
@@ -39,7 +39,7 @@ pub(super) enum Error {
     Unreadable { line: String },
 }
 
-/// How many deletions were requested, by minute.
+/// Number of requested deletions, by minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Deletions(BTreeMap<Timestamp, usize>);
 
@@ -60,9 +60,10 @@ impl Deletions {
         self.0.iter().fold(String::new(), |text, (at, count)| text + &format!("{at} {count}\n"))
     }
 
-    /// Counts one more deletion, or returns how long to wait for it.
+    /// Counts one more deletion, or returns the pause before it may be requested.
     fn admit(mut self, limit: usize, now: Timestamp) -> Result<Self, Duration> {
-        // Times in the future were written by a clock that was ahead; they cannot hold up deletions for longer than a window.
+        // Times in the future were written by a clock that was ahead; they cannot delay deletions for longer than a
+        // window.
         self.0.retain(|at, _| now.duration_since(*at).abs() < WINDOW);
         let total = self.0.values().fold(0_usize, |sum, count| sum.saturating_add(*count));
         if total >= limit {
@@ -76,7 +77,6 @@ impl Deletions {
     }
 }
 
-/// The limit on deletions by retention.
 pub(super) struct DeletionLimit {
     /// Deletions per window; none is unlimited.
     limit: Option<usize>,
@@ -91,8 +91,8 @@ impl DeletionLimit {
         Self { limit: (limit > 0).then_some(limit), config_maps, one_at_a_time: Mutex::default() }
     }
 
-    /// Counts one deletion that is about to be requested, or returns how long to wait for it. `backups` is the number of
-    /// Backups in the cluster: a tenth of them may be deleted if that is more than the limit.
+    /// Counts one deletion that is about to be requested, or returns the pause before it may be. `backups` is the
+    /// number of Backups in the cluster: a tenth of them may be deleted if that is more than the limit.
     pub(super) async fn admit(
         &self,
         backups: usize,

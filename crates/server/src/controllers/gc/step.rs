@@ -1,4 +1,4 @@
-//! What is to be done with a Backup whose time may be over. Nothing here asks anybody.
+//! Next step for a Backup that may have expired. Pure functions.
 
 use std::time::Duration;
 
@@ -13,16 +13,15 @@ use jiff::Timestamp;
 
 use crate::controllers::period::{self, Due};
 
-/// What is to be done with a Backup.
+/// Next step for a Backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetentionStep {
-    /// Nothing.
     Leave,
-    /// Delete it then.
+    /// Delete it when due.
     Expire(Due),
 }
 
-/// When a Backup is to be deleted.
+/// Decides when a Backup is deleted.
 pub(super) fn decide(backup: &Backup, now: Timestamp) -> RetentionStep {
     let status = backup.status.as_ref();
     let is_over =
@@ -39,21 +38,21 @@ pub(super) fn decide(backup: &Backup, now: Timestamp) -> RetentionStep {
     }
 }
 
-/// Why a Backup whose time is over cannot be deleted now.
+/// Reason why an expired Backup cannot be deleted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// Its location is gone.
+    /// The location is gone.
     NotFound,
-    /// Its location cannot be read.
+    /// The location cannot be read.
     CannotGet,
-    /// Nothing may be written there.
+    /// The location is read-only.
     ReadOnly,
-    /// It cannot be reached, which may pass.
+    /// The location cannot be reached, which may be temporary.
     Unavailable,
 }
 
 impl Obstacle {
-    /// What Velero's label says.
+    /// Value of Velero's label.
     pub(super) fn label(self) -> Option<&'static str> {
         match self {
             Self::NotFound => Some("BSLNotFound"),
@@ -64,14 +63,14 @@ impl Obstacle {
     }
 }
 
-/// What about its location keeps a Backup from being deleted.
+/// Obstacle to the deletion of a Backup, from its location.
 pub(super) fn obstacle_of(
     backup: &Backup,
     location: &Lookup<BackupStorageLocation>,
 ) -> Option<Obstacle> {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     if phase == Some(&BackupPhase::FailedValidation) {
-        // It has put nothing anywhere.
+        // The backup has stored nothing anywhere.
         return None;
     }
     let location = match location {
@@ -86,7 +85,7 @@ pub(super) fn obstacle_of(
     (location.spec.access_mode == Some(AccessMode::ReadOnly)).then_some(Obstacle::ReadOnly)
 }
 
-/// A Restore of a Backup that is not over.
+/// An active Restore of a Backup.
 pub(super) fn restore_using<'a>(backup: &Backup, restores: &'a [Restore]) -> Option<&'a Restore> {
     let name = backup.metadata.name.as_deref().unwrap_or_default();
     restores.iter().find(|restore| {
@@ -95,7 +94,8 @@ pub(super) fn restore_using<'a>(backup: &Backup, restores: &'a [Restore]) -> Opt
     })
 }
 
-/// When another request may be made for a Backup that has these; never while one has no answer.
+/// Time at which another request may be made for a Backup that has these; never while one is
+/// unanswered.
 pub(super) fn next_request_due(
     requests: &[DeleteBackupRequest],
     frequency: Duration,

@@ -142,12 +142,12 @@ async fn snapshots_of_a_complete_backup_are_unknown_without_its_files() {
         let other = RunUid::new("0a-1c").unwrap();
         recorded(&store, &whole, &other).await.expect_err("the record is another backup's");
     }
-    // Its Backup is gone, but the record says that it was whole.
+    // The Backup is gone, but the record shows that it was complete.
     let (store, gone) = (store(), placeholder_backup("velero", &orphan(None)));
     assert_eq!(recorded(&store, &gone, &run).await, Ok(Vec::new()));
     store.commit(&backup(BackupPhase::Completed)).await.unwrap();
     recorded(&store, &gone, &run).await.expect_err("the list is missing");
-    // One that failed may have no snapshots, and no list of them.
+    // A failed backup may have no snapshots, and no list of them.
     let failed = backup(BackupPhase::Failed);
     let store = self::store();
     store.commit(&failed).await.unwrap();

@@ -1,8 +1,8 @@
-//! Whether the server may restore at all. One that was installed to back up only may not, and each object
-//! would be an error of its own, after volumes were made for nothing.
+//! Check that the server is allowed to restore at all. A server that was installed only for backups is not, and each
+//! object would be a separate error, after volumes were created for nothing.
 //!
-//! Only what is sure is refused: a restore of which no object could be created anywhere. Where the API
-//! server does not say all, or does not answer in time, the restore goes on and each object tells.
+//! Only certain cases are refused: restores of which no object could be created anywhere. Where the API server does not
+//! list all rules, or does not answer in time, the restore continues and reports errors for each object.
 
 use std::time::Duration;
 
@@ -19,31 +19,29 @@ use kube::{Api, Client};
 
 use crate::error_text::status_message;
 
-/// How long all questions may take together.
+/// Timeout of all reviews together.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
-/// In how many namespaces it is asked what may be done. If there are more, it is not known.
+/// Maximum number of namespaces that are reviewed. With more, the result is unknown.
 const MAX_NAMESPACES: usize = 256;
-/// How many are listed: besides those the server's own, and one that would be too many.
+/// Limit of the list: [`MAX_NAMESPACES`], the server's own, and one to detect that there are too many.
 const NAMESPACE_LIST_LIMIT: u32 = 258;
-/// How many questions are asked at once.
 const CONCURRENT_REVIEWS: usize = 8;
-/// How many namespaces are named to users.
+/// Maximum number of namespaces in a message.
 const MAX_NAMED_NAMESPACES: usize = 3;
-/// With which verbs objects are restored.
 const RESTORE_VERBS: [&str; 4] = ["create", "update", "patch", "*"];
-/// Where everybody may ask about himself, which creates nothing.
+/// API groups in which every user may review their own rights, which creates nothing.
 const REVIEW_GROUPS: [&str; 2] = ["authorization.k8s.io", "authentication.k8s.io"];
 
-/// What a server may write in a namespace.
+/// Permission of the server to write in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WritePermission {
-    /// No object that is restored.
+    /// No restored object can be written.
     Denied,
-    /// Something, or it is not known.
+    /// Some can be written, or that is not known.
     Possible,
 }
 
-/// Why nothing can be restored, if that is sure. The server's own namespace, in which it may always write
+/// Reason why nothing can be restored, if that is certain. The server's own namespace, where it can always write
 /// something, counts only for a restore that names it.
 pub(super) async fn refusal(
     client: &Client,
@@ -105,7 +103,7 @@ async fn check_permissions(
     Ok(Some(refusal_message(targets.as_deref())))
 }
 
-/// Whether the server may create everything everywhere, as one of the full profile may.
+/// True if the server may create everything everywhere, as with the full profile.
 async fn may_create_all(client: &Client) -> kube::Result<bool> {
     let everything = || Some("*".to_owned());
     let attributes = ResourceAttributes {
@@ -121,12 +119,11 @@ async fn may_create_all(client: &Client) -> kube::Result<bool> {
     let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let answer = reviews.create(&PostParams::default(), &review).await?;
-    // Without an answer it is not known.
+    // A review without a status leaves the question open.
     Ok(answer.status.is_none_or(|status| status.allowed))
 }
 
-/// The namespaces that objects go to, as far as the restore or else the backup names them. None if
-/// that could be any.
+/// Target namespaces, as far as the restore, or else the backup, names them. None if any namespace is possible.
 fn target_namespaces(restore: &RestoreSpec, backup: &BackupSpec) -> Option<Vec<String>> {
     let is_named = |names: &Vec<String>| {
         !names.is_empty() && !names.iter().any(|name| name.contains(['*', '?', '[', '{']))
@@ -137,8 +134,8 @@ fn target_namespaces(restore: &RestoreSpec, backup: &BackupSpec) -> Option<Vec<S
     Some(named.iter().map(mapped).collect())
 }
 
-/// All namespaces but the server's own, and one that is always there. In those that are not there yet
-/// nobody may do more than in all.
+/// All namespaces but the server's own, and one that always exists. In namespaces that do not exist yet, no user has
+/// more rights than in all namespaces.
 async fn other_namespaces(client: &Client, own_namespace: &str) -> kube::Result<Vec<String>> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let listed =
@@ -152,7 +149,7 @@ async fn other_namespaces(client: &Client, own_namespace: &str) -> kube::Result<
     Ok(names)
 }
 
-/// Whether a restore is of snapshots by name. The server has rights to those to back up.
+/// True if a restore names snapshot resources. The server has rights to those for backups.
 fn names_snapshots(restore: &RestoreSpec) -> bool {
     let is_snapshot = |name: &String| {
         let name = name.to_lowercase();
@@ -161,7 +158,7 @@ fn names_snapshots(restore: &RestoreSpec) -> bool {
     restore.included_resources.iter().any(is_snapshot)
 }
 
-/// What an answer allows. Snapshots alone are something only where they are asked for.
+/// Permission according to a review. Snapshots alone count only where the restore names them.
 fn write_permission(
     answer: Option<&SubjectRulesReviewStatus>,
     with_snapshots: bool,
@@ -187,7 +184,7 @@ fn write_permission(
             |(group, resource)| {
                 let is_part = resource.contains('/');
                 let is_question = REVIEW_GROUPS.contains(&group.as_str());
-                // Read as a grant of writing only where it names what it grants.
+                // Taken as a grant for backups only if the rule names its resources.
                 let is_for_backups =
                     !with_snapshots && resource != "*" && is_granted(group, resource);
                 !is_part && !is_question && !is_for_backups
@@ -201,7 +198,7 @@ fn write_permission(
     }
 }
 
-/// What users are told.
+/// Message for users.
 fn refusal_message(targets: Option<&[String]>) -> String {
     let where_text = match targets {
         None => "any namespace".to_owned(),

@@ -1,5 +1,5 @@
-//! Claims that are made from the snapshots of CSI drivers: followed, shown in VolumePluginRestores, and
-//! settled in the end.
+//! Claims that are created from snapshots of CSI drivers: followed, shown in VolumePluginRestores, and settled in the
+//! end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,14 +28,14 @@ use crate::controllers::bucket_wait::retry_bucket_call;
 use crate::controllers::operations::ActionClients;
 use crate::error_text::status_message;
 
-/// Asks plugins about their operations, and a watch about claims.
+/// Clients for operations: plugins for their own, and a watch for claims.
 pub(super) struct RestoreOperationClients {
     actions: ActionClients<dyn RestoreItemAction, Restore>,
     claims: Option<ClaimTracker>,
 }
 
 impl RestoreOperationClients {
-    /// Follows the claims, for as long as it is asked about them.
+    /// Follows the claims, for as long as the future is polled.
     pub(super) async fn run(&self) {
         match &self.claims {
             Some(claims) => claims.run().await,
@@ -48,7 +48,7 @@ impl RestoreOperationClients {
         self.claims.as_ref().ok_or_else(unknown)
     }
 
-    /// The volume that the claim of an operation has.
+    /// Volume of the claim of an operation.
     fn volume(&self, operation: &OperationId) -> Option<String> {
         self.claims.as_ref()?.volume(operation)
     }
@@ -76,7 +76,7 @@ impl OperationClient for RestoreOperationClients {
 }
 
 impl RestoreRun<'_> {
-    /// Who knows how operations go.
+    /// Clients for the operations of the restore.
     pub(super) async fn operation_clients(
         &self,
         operations: &[Operation],
@@ -105,7 +105,7 @@ impl RestoreRun<'_> {
         ApiServer::new(context.client.clone(), context.options.client_page_size)
     }
 
-    /// Shows how the claims of operations go.
+    /// Publisher for the claims of operations.
     pub(super) async fn claim_publisher(
         &self,
         operations: &[Operation],
@@ -137,8 +137,8 @@ impl RestoreRun<'_> {
         Ok(store.get_restore_file(&self.name).await?.unwrap_or_default())
     }
 
-    /// Gives the new volumes of claims what the old ones had. None if the server ends meanwhile. A restore that is
-    /// canceled does not wait for volumes that are not there.
+    /// Applies the properties of the old volumes to the new volumes of claims. None if the server stops meanwhile. A
+    /// canceled restore does not wait for volumes that do not exist.
     pub(super) async fn settle_volumes(
         &self,
         store: &BackupStore,
@@ -196,16 +196,16 @@ impl RestoreRun<'_> {
     }
 }
 
-/// Shows how claims go, in VolumePluginRestores.
+/// Shows the progress of claims, in VolumePluginRestores.
 pub(super) struct ClaimPublisher {
     reporter: Option<VolumePluginRestoreReporter>,
     creations: HashMap<OperationId, VolumeCreation>,
-    /// What was shown: that it has begun, and whether that it has ended.
+    /// Operations whose start was shown, with true if the end was shown as well.
     shown: Mutex<HashMap<OperationId, bool>>,
 }
 
 impl ClaimPublisher {
-    /// Shows what has changed. What cannot be shown is told in the log.
+    /// Shows changes. A failure to do so is only logged.
     pub(super) async fn publish(
         &self,
         operations: &[Operation],
@@ -255,7 +255,7 @@ fn log_unwritable(shown: std::result::Result<(), String>) {
     }
 }
 
-/// What is shown of the claim of an operation.
+/// Volume creation that is shown for the claim of an operation.
 fn volume_creation(operation: &Operation, volumes: &[RestoreVolumeInfo]) -> Option<VolumeCreation> {
     let mut parts = operation.id.as_str().splitn(3, '/');
     let (namespace, name) = (parts.next()?, parts.next()?);

@@ -1,4 +1,4 @@
-//! Looks up what a restore needs to know before it can start.
+//! Lookups before a restore starts.
 
 use bowline_api::{Backup, BackupStorageLocation, Restore, label};
 use bowline_engine::restore::request::{Defaults, Facts, Lookup, source_backup};
@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt as _};
 use crate::controllers::lookup::{OpenError, config_map, lookup, open, split_refusal};
 use crate::server::Context;
 
-/// What the server knows before a restore starts.
+/// Facts that the server knows before a restore starts.
 pub(super) struct RestoreFacts {
     pub(super) facts: Facts,
     pub(super) defaults: Defaults,
@@ -21,7 +21,7 @@ impl RestoreFacts {
         open(context, &self.facts.location).await
     }
 
-    /// The name of the backup's location; empty if it is not known.
+    /// Name of the backup's location; empty if it is not known.
     pub(super) fn location_name(&self) -> String {
         match &self.facts.location {
             Lookup::Found(location) => location.name_any(),
@@ -29,8 +29,8 @@ impl RestoreFacts {
         }
     }
 
-    /// Why it is not known what the restore is of, or where that lies, if so. The Backup itself may be gone; that is
-    /// known.
+    /// Reason why the backup of the restore, or its location, is not known, if so. The Backup itself may be gone; that
+    /// is a known state.
     pub(super) fn unknown_reason(&self, restore: &Restore) -> Option<String> {
         match (&self.facts.backups, &self.facts.location) {
             (Err(refusal), _) | (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
@@ -40,14 +40,14 @@ impl RestoreFacts {
         }
     }
 
-    /// Whether there is a location that files could be in.
+    /// True if there is a location that may have files.
     pub(super) fn has_location(&self) -> bool {
         !matches!(self.facts.location, Lookup::Missing)
     }
 }
 
-/// Looks everything up. What the API server refuses to say is among the facts, since it may make the
-/// restore invalid; what it cannot say at the moment is an error.
+/// Looks up all facts. A refusal of the API server is one of them, since it may make the restore invalid; a temporary
+/// failure is an error.
 pub(super) async fn gather_facts(
     context: &Context,
     restore: &Restore,

@@ -1,4 +1,4 @@
-//! The first stage: the engine restores, and the files of the restore are written.
+//! The first stage: the engine restores the items, and the files of the restore are written.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,15 +35,15 @@ use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::unlisted_plugins;
 
-/// How many requests one restore makes at a time, and how many items it works on.
+/// Number of concurrent requests of one restore, and of items that it works on.
 const MAX_REQUESTS: usize = 32;
 const MAX_ITEMS: usize = 96;
-/// For how long it is tried to write the files of a restore, and the pause in between.
+/// Time limit for writing the files of a restore, and the pause between attempts.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(5);
 const WRITE_RETRY_PAUSE: Duration = Duration::from_secs(10);
 
 impl RestoreRun<'_> {
-    /// Lets the engine restore.
+    /// Runs the engine on the restore.
     pub(super) async fn run_items(
         &self,
         request: Request,
@@ -74,7 +74,7 @@ impl RestoreRun<'_> {
         let attempts = recovered.attempts + 1;
         let (mut restored, is_there) =
             Box::pin(self.run_engine(request, recovered, store.clone())).await;
-        // Restores that wait for operations hold no turn.
+        // Restores that wait for operations hold no permit.
         self.context.restore_queue.release(&self.restore.uid().unwrap_or_default());
         unlisted_plugins::report_unlisted(
             self.context.host.registry().unlisted(),
@@ -96,8 +96,7 @@ impl RestoreRun<'_> {
         self.write_files(&restored, attempts, store).await
     }
 
-    /// Lets the engine restore, and shows how far it is meanwhile. Returns as well whether the Restore
-    /// is still there.
+    /// Runs the engine on the restore, and shows the progress meanwhile. Also returns true if the Restore still exists.
     async fn run_engine(
         &self,
         request: Request,
@@ -140,7 +139,7 @@ impl RestoreRun<'_> {
             total: progress.total(),
             is_total_known: true,
         };
-        // Boxed, since both ask the API server.
+        // Boxed because both futures call the API server.
         let shown = Box::pin(async {
             tokio::select! {
                 () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}
@@ -151,7 +150,7 @@ impl RestoreRun<'_> {
             .await
     }
 
-    /// Tells of namespaces that must be gone before anything is restored there. It never ends.
+    /// Publishes namespaces that must be gone before anything is restored there. Never returns.
     async fn publish_waiting_namespaces(&self, progress: &Progress) {
         let mut known = BTreeSet::new();
         loop {
@@ -163,7 +162,7 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// Tells operations to stop that nobody will wait for, and notes what came of that.
+    /// Cancels operations that the run will not wait for, and journals the outcome.
     pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
         if operations.is_empty() {
             return;
@@ -181,7 +180,7 @@ impl RestoreRun<'_> {
         *operations = table.operations();
     }
 
-    /// Writes the files of a restore that was attempted so often.
+    /// Writes the files of a restore, with the number of its attempts.
     async fn write_files(
         &self,
         restored: &RestoreOutcome,
@@ -203,7 +202,7 @@ impl RestoreRun<'_> {
             write_with_retries(|| retry_bucket_call(cancel, write), given_up, longest).await;
         if let Err(error) = written {
             let reason = status_message(&error);
-            // The journal knows all of it but the hooks, so that it can be done again.
+            // The journal has all of it but the hooks, so the stage can be repeated.
             if let Some(failure) = BucketFailure::of_write(&error)
                 && BucketDecision::Retry
                     == self.journal_outage(Stage::Items, failure, attempts, &reason).await
@@ -243,8 +242,8 @@ impl RestoreRun<'_> {
     }
 }
 
-/// The status of a restore whose items are through, but whose log and results are nowhere. The objects are there all the
-/// same, so one that went well has failed in part.
+/// Status of a restore whose items are done, but whose log and results could not be stored. The objects exist
+/// nevertheless, so a restore that succeeded becomes partially failed.
 fn unrecorded(status: &RestoreStatus, reason: String, now: Timestamp) -> RestoreStatus {
     tracing::error!("{reason}");
     let (phase, failure_reason) = match status.failure_reason.as_str() {
@@ -260,8 +259,8 @@ fn unrecorded(status: &RestoreStatus, reason: String, now: Timestamp) -> Restore
     }
 }
 
-/// Tries to write the files of a restore for some minutes: a restore that is run again instead runs its hooks
-/// again. Not if it would fail the same, nor once `given_up` is over.
+/// Retries writing the files of a restore for some minutes: running the restore again instead would run its hooks
+/// again. Stops after an error that a retry would repeat, and once `given_up` completes.
 async fn write_with_retries<F>(
     attempt: impl Fn() -> F,
     given_up: impl Future<Output = ()>,
@@ -289,7 +288,7 @@ where
     }
 }
 
-/// Says in the log how it went. The counts come from the report.
+/// Logs the outcome. The counts come from the report.
 fn log_outcome(restored: &RestoreOutcome) {
     let (errors, warnings) = (restored.report.error_count(), restored.report.warning_count());
     match &restored.fatal {
@@ -323,7 +322,7 @@ mod tests {
         Error::Backend { action: "write", key: "restores/r".to_owned(), source }
     }
 
-    /// How often it was tried until it ended, with what, and whether it took longer than it may.
+    /// Number of attempts until the end, the result, and true if it took longer than allowed.
     async fn attempts_made(
         given_up: impl Future<Output = ()>,
         answer: impl Fn(u32) -> Result<(), Error>,

@@ -1,4 +1,4 @@
-//! Restores whose buckets cannot be used: they wait, and end by what their journals know if that does not help.
+//! Restores whose buckets cannot be used: they wait, and if that does not help, end based on their journals.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use crate::events::Milestone;
 use crate::log::RunLog;
 use crate::server::Context;
 
-/// How many volumes that may be left over are named in a status.
+/// Maximum number of leftover volumes named in a status.
 const MAX_NAMED_VOLUMES: usize = 5;
-/// How long the object of a deleted restore stays at most for files that cannot be deleted.
+/// Maximum time for which a deleted Restore stays because its files cannot be deleted.
 const MAX_DELETED_WAIT: Duration = Duration::from_mins(5);
 
 impl RestoreRun<'_> {
-    /// Goes on at a stage, in a store that is returned as well, if the bucket can be used.
+    /// Resumes a stage if the bucket can be used. Returns its store as well.
     pub(super) async fn resume(
         &self,
         stage: Stage,
@@ -56,7 +56,7 @@ impl RestoreRun<'_> {
         };
         let opening = self.wait_for_bucket(async {
             let store = known.open(self.context.as_ref()).await.map_err(RestoreRunError::Open)?;
-            // The stages behind the items begin with reading what they need.
+            // The stages after the items start by reading their input.
             if stage == Stage::Items {
                 let found = store.exists(&request.backup_name).await;
                 found.map_err(|error| RestoreRunError::of_read(&error))?;
@@ -84,15 +84,16 @@ impl RestoreRun<'_> {
             Err(AttemptNotJournaled { reason, is_for_good: false }) => {
                 return Err(RestoreRunError::Retryable(reason));
             }
-            // A journal that is full does not keep a restore from its end.
+            // A full journal does not keep a restore from ending.
             Err(AttemptNotJournaled { reason, is_for_good: true }) => tracing::warn!("{reason}"),
             Ok(()) => {}
         }
         Ok((NextStage::Continue(Box::new(self.restore.clone())), Some(store)))
     }
 
-    /// What follows a stage. If all that is wrong is the bucket, the restore waits for it, or ends by what its journal
-    /// knows. Without what that knows it is tried once more, which opens the journal.
+    /// Next stage after a failure. If only the bucket is the problem, the restore waits for it, or ends based on its
+    /// journal. If the contents of the journal are not known, the restore is retried once more, which opens the
+    /// journal.
     pub(super) async fn handle_bucket_failure(
         &self,
         stage: Stage,
@@ -126,7 +127,7 @@ impl RestoreRun<'_> {
         }
     }
 
-    /// Notes that the bucket cannot be used, and decides what follows.
+    /// Journals that the bucket cannot be used, and decides what follows.
     pub(super) async fn journal_outage(
         &self,
         stage: Stage,
@@ -145,7 +146,7 @@ impl RestoreRun<'_> {
         decision
     }
 
-    /// Waits for an answer of the bucket; not for long once the restore was canceled.
+    /// Waits for an answer of the bucket; after a cancellation, only for a short time.
     pub(super) async fn wait_for_bucket<T>(
         &self,
         call: impl Future<Output = Result<T, RestoreRunError>>,
@@ -155,7 +156,7 @@ impl RestoreRun<'_> {
         with_cancel_grace(&self.resources.cancel, call, given_up).await
     }
 
-    /// Ends a restore that is not taken up again: what its journal says that it has begun is told to stop.
+    /// Ends a restore that is not resumed: the operations in its journal are canceled.
     pub(super) async fn end_given_up(&self, reason: &str, recovered: &Recovered) -> NextStage {
         let mut operations =
             restore::operations_before_restart(recovered, self.timeout(), Timestamp::now());
@@ -186,7 +187,7 @@ impl RestoreRun<'_> {
         NextStage::Finished(Box::new(self.ended_status(&reason)))
     }
 
-    /// The status of a restore that ends for a reason, or because it was canceled.
+    /// Status of a restore that ends for a reason, or because it was canceled.
     pub(super) fn ended_status(&self, reason: &str) -> RestoreStatus {
         if !self.is_canceled() {
             return failed_status(&self.restore, reason.to_owned());
@@ -198,7 +199,7 @@ impl RestoreRun<'_> {
     }
 }
 
-/// Stops what a restore has begun that is deleted while no process works on it.
+/// Stops the operations of a restore that is deleted while no process works on it.
 pub(super) async fn end_deleted(
     context: &Arc<Context>,
     api: &Api<Restore>,
@@ -216,7 +217,7 @@ pub(super) async fn end_deleted(
     let cancel = CancellationToken::new();
     cancel.cancel();
     let opening = RestoreRun::open(context, api, restore.clone(), (name, uid), "", log, &cancel);
-    // A journal that is damaged cannot say more than was told already.
+    // A damaged journal has nothing to add to what was reported.
     let Some((run, recovered)) = opening.await? else { return Ok(()) };
     match run.end_given_up("it was deleted", &recovered).await {
         NextStage::HandedOver => {
@@ -227,7 +228,7 @@ pub(super) async fn end_deleted(
     }
 }
 
-/// Whether a deleted restore stays until its files can be deleted.
+/// True if a deleted restore stays until its files can be deleted.
 pub(super) fn should_keep_deleted(
     deleted: Option<Timestamp>,
     bounds: RunBounds,

@@ -1,15 +1,15 @@
-//! Which restore is next: they run in the order in which they were created, so many at a time.
+//! Order of restores: they run in the order of their creation, with a limit on how many run at a time.
 //!
-//! Velero runs one after the other (`restore_controller.go` sets no `MaxConcurrentReconciles`), and
-//! pipelines rely on that: definitions first, then operators, then what needs them.
+//! Velero runs one after the other (`restore_controller.go` sets no `MaxConcurrentReconciles`), and pipelines rely on
+//! that: definitions first, then operators, then the resources that need them.
 //!
 //! # Guarantees
-//! - A restore begins only when those at their items and those that were created before it and still wait are
-//!   together fewer than the limit. So with a limit of one, restores begin strictly in the order of their creation;
-//!   with a higher one, so many begin side by side, and in which order these do is open.
-//! - One that cannot begin, because its storage location is away, holds nobody up: it has lost its turn
-//!   until it is retried.
-//! - Restores that wait for operations of plugins, are finalized, or are canceled need no turn.
+//! - A restore starts only when the restores at their items and the waiting ones created before it are together fewer
+//!   than the limit. So with a limit of one, restores start strictly in the order of their creation; with a higher
+//!   limit, that many start concurrently, in no defined order among themselves.
+//! - A restore that cannot start because its storage location is unreachable blocks no other: it loses its permit until
+//!   it is retried.
+//! - Restores that wait for operations of plugins, are being finalized, or are canceled need no permit.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,10 +23,10 @@ use tokio::sync::Notify;
 use super::super::operations::is_canceled;
 use super::{phase_of, stage_of};
 
-/// How long a restore that is not next waits until it asks again. Mostly it is told before.
+/// Pause before a restore that is not next asks again. Usually a release notification comes first.
 pub(super) const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The turns of restores.
+/// Issues the permits of restores.
 #[derive(Debug)]
 pub(crate) struct RestoreQueue {
     limit: usize,
@@ -34,37 +34,37 @@ pub(crate) struct RestoreQueue {
     released: Notify,
 }
 
-/// The uids of restores that have a turn, or had one.
+/// Uids of restores that have or had a permit.
 #[derive(Debug, Default)]
 struct QueueState {
-    /// At their items now.
+    /// Restores at their items.
     running: HashSet<String>,
-    /// Through with their items, or not able to begin. The watch may still show them as waiting.
+    /// Restores past their items, or not able to start. The watch may still show them as waiting.
     done: HashSet<String>,
 }
 
-/// The turn of a restore, for as long as it is not dropped or released.
+/// Permit of a restore, until it is dropped or released.
 #[derive(Debug)]
 pub(super) struct RestorePermit {
     turns: Arc<RestoreQueue>,
-    /// None if the restore needs no turn.
+    /// None if the restore needs no permit.
     uid: Option<String>,
 }
 
 impl RestoreQueue {
-    /// Turns for so many restores at a time.
+    /// Queue with a limit on concurrent restores.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit: limit.max(1), held: Mutex::default(), released: Notify::default() }
     }
 
-    /// Whether a restore is next, or needs no turn, as things are now.
+    /// True if a restore is next, or needs no permit, at this moment.
     pub(super) fn may_begin(&self, restore: &Restore, known: &[Arc<Restore>]) -> bool {
         let uid = restore.uid().filter(|_| needs_permit(restore));
         uid.is_none_or(|uid| self.state().admits(restore, &uid, known, self.limit))
     }
 
-    /// Takes the turn of a restore, if it is next among those that are known. If it is not, ask again
-    /// after [`Self::releases`], or a [`QUEUE_POLL_INTERVAL`].
+    /// Acquires the permit of a restore, if it is next among the known ones. Otherwise, ask again after
+    /// [`Self::release_notifications`], or a [`QUEUE_POLL_INTERVAL`].
     pub(super) fn acquire(
         self: &Arc<Self>,
         restore: &Restore,
@@ -73,7 +73,7 @@ impl RestoreQueue {
         let uid = restore.uid().filter(|_| needs_permit(restore));
         if let Some(uid) = &uid {
             let mut state = self.state();
-            // Those that the watch shows as past, or gone, need not be remembered.
+            // Restores that the watch shows as past their items, or gone, need not be remembered.
             let waiting: HashSet<String> =
                 known.iter().filter(|other| needs_permit(other)).filter_map(|r| r.uid()).collect();
             state.done.retain(|uid| waiting.contains(uid));
@@ -86,14 +86,14 @@ impl RestoreQueue {
         Some(RestorePermit { turns: Arc::clone(self), uid })
     }
 
-    /// Ends the turn of a restore that is through with its items.
+    /// Releases the permit of a restore whose items are done.
     pub(super) fn release(&self, uid: &str) {
         if self.state().finish(uid) {
             self.released.notify_one();
         }
     }
 
-    /// Yields after turns have ended.
+    /// Yields after permits were released.
     pub(super) fn release_notifications(
         self: &Arc<Self>,
     ) -> impl Stream<Item = ()> + Send + 'static {
@@ -109,7 +109,7 @@ impl RestoreQueue {
 }
 
 impl QueueState {
-    /// Ends a turn. Whether there was one.
+    /// Removes a permit. Returns true if there was one.
     fn finish(&mut self, uid: &str) -> bool {
         let was_taken = self.running.remove(uid);
         if was_taken {
@@ -118,7 +118,6 @@ impl QueueState {
         was_taken
     }
 
-    /// Whether a restore may begin.
     fn admits(&self, restore: &Restore, uid: &str, known: &[Arc<Restore>], limit: usize) -> bool {
         let running = self.running.iter().filter(|taken| *taken != uid).count();
         let own = queue_position(restore);
@@ -135,8 +134,8 @@ impl QueueState {
 }
 
 impl RestorePermit {
-    /// Ends the turn of a restore that could not go on. Nobody is told: it would be retried at once, too,
-    /// and not after the pause that it has to wait for.
+    /// Releases the permit of a restore that could not continue. No notification is sent: it would also make this
+    /// restore retry at once, instead of after its pause.
     pub(super) fn release_quietly(mut self) {
         if let Some(uid) = self.uid.take() {
             self.turns.state().finish(&uid);
@@ -152,16 +151,16 @@ impl Drop for RestorePermit {
     }
 }
 
-/// Whether a restore is at its items, or will be.
+/// True if a restore is at its items, or will be.
 fn needs_permit(restore: &Restore) -> bool {
     restore.metadata.deletion_timestamp.is_none()
         && !is_canceled(restore)
         && matches!(phase_of(restore), None | Some(RestorePhase::New | RestorePhase::InProgress))
 }
 
-/// Where a restore stands in line: what a server before this one has begun comes first. Creation times
-/// are in whole seconds; the version of an object that nobody has changed since then tells the order
-/// within one.
+/// Position of a restore in the queue: restores that an earlier server has started come first. Creation times are in
+/// whole seconds; within one second, the resource version of an object that has not changed since its creation gives
+/// the order.
 fn queue_position(restore: &Restore) -> impl Ord + use<> {
     let version = restore.resource_version().and_then(|version| version.parse::<u64>().ok());
     let created = restore.creation_timestamp().map(|time| time.0);
@@ -194,7 +193,7 @@ mod tests {
     #[test]
     fn restores_start_in_creation_order() {
         let queue = Arc::new(RestoreQueue::new(1));
-        // Within one second the version tells, not the name.
+        // Within one second the resource version decides, not the name.
         let all = [new("z", EARLY, 9), new("a", EARLY, 10), new("b", LATE, 8)];
         assert!(queue.acquire(&all[1], &all).is_none() && queue.acquire(&all[2], &all).is_none());
         assert!(queue.may_begin(&all[0], &all) && !queue.may_begin(&all[1], &all));

@@ -1,10 +1,10 @@
-//! VolumePluginRestores: how plugins make the volumes of a restore, where everybody can see it.
+//! VolumePluginRestores: progress of plugins that create the volumes of a restore, visible in the cluster.
 //!
-//! The server writes one for every volume that a plugin is asked for. Where a plugin writes its own for
-//! the same volume, that one stays, and belongs to the restore from the moment on at which it is seen.
+//! The server writes a resource for every volume that a plugin is asked for. Where a plugin writes its own resource for
+//! the same volume, that one stays, and belongs to the restore as soon as the server sees it.
 //!
-//! They only show what goes on: nothing is read back from them, and what cannot be written is told and
-//! holds up nothing. One that somebody else writes to is left to them for good.
+//! These resources are for display only: nothing is read back from them, and a failure to write one is logged and
+//! delays nothing. A resource that another writer changes is left to that writer for good.
 
 #[cfg(test)]
 mod tests;
@@ -35,16 +35,15 @@ use crate::error_text::{status_message, truncate_text};
 use crate::patch;
 use crate::server::Context;
 
-/// How often a change is tried that somebody else's change comes before.
+/// Number of attempts for a change that conflicts with another writer's.
 const MAX_ATTEMPTS: u32 = 3;
-/// How many are asked for at once, and how often at most.
+/// Page size of a list, and maximum number of pages.
 const PAGE: u32 = 250;
 const MAX_PAGES: u32 = 40;
 
-/// How long a list of resources that plugins have made serves all volumes.
+/// Time for which a list of resources created by plugins serves all volumes.
 const LIST_CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// Shows how plugins make the volumes of a restore.
 pub(super) struct VolumePluginRestoreReporter {
     api: Api<VolumePluginRestore>,
     restore: String,
@@ -52,22 +51,22 @@ pub(super) struct VolumePluginRestoreReporter {
     created: Option<Time>,
     ownership: RunOwnership,
     backup: String,
-    /// By PersistentVolume.
+    /// Owners by PersistentVolume.
     owners: Mutex<HashMap<String, ResourceOwner>>,
-    /// Resources that belong to no restore yet, and when they were listed.
+    /// Resources that belong to no restore yet, with the time of the list.
     unclaimed: tokio::sync::Mutex<Option<(Instant, Vec<VolumePluginRestore>)>>,
-    /// Resources of plugins that were there when this process resumed the restore.
+    /// Resources of plugins that existed when this process resumed the restore.
     earlier: Mutex<Vec<VolumePluginRestore>>,
 }
 
-/// What is known of the resource for a volume.
+/// Owner of the resource for a volume.
 #[derive(Clone, Debug)]
 enum ResourceOwner {
-    /// It is ours, and was last seen like this.
+    /// The server, with the resource as last seen.
     Server(Box<VolumePluginRestore>),
-    /// It is its plugin's, under this name. Only its labels and its owner are ours.
+    /// The plugin, under this resource name. The server manages only its labels and its owner reference.
     Plugin(String),
-    /// It is left alone: somebody else writes it, or it is gone, or there is no such kind.
+    /// Left alone: another writer has changed it, it is gone, or the kind does not exist.
     Unmanaged,
 }
 
@@ -91,8 +90,8 @@ impl VolumePluginRestoreReporter {
         }
     }
 
-    /// Learns what plugins wrote for an earlier process of the server. Call it before any volume is asked for: what
-    /// is written later is of this process.
+    /// Loads resources that plugins wrote for an earlier process of the server. Call this before any volume is
+    /// requested: later resources are of this process.
     pub(super) async fn resume(&self) {
         match self.written_by_plugins().await {
             Ok(found) => {
@@ -115,8 +114,8 @@ impl VolumePluginRestoreReporter {
         Ok(found)
     }
 
-    /// Ends the resources of plugins that an earlier process of the server had asked for a volume, which is made
-    /// again: that process is gone, and so is what it was told.
+    /// Ends the resources of plugins that an earlier process of the server had asked for a volume, which is now created
+    /// again: that process is gone, and so are the plugin's answers to it.
     async fn end_earlier_resources(&self, creation: &VolumeCreation) -> kube::Result<()> {
         let is_it = |found: &mut VolumePluginRestore| {
             is_about_creation(found, &self.backup, creation, self.created.as_ref())
@@ -145,7 +144,7 @@ impl VolumePluginRestoreReporter {
         self.owners().insert(creation.persistent_volume.clone(), known);
     }
 
-    /// A resource of ours, as it is created.
+    /// A new resource of the server.
     fn new_resource(&self, name: &str, creation: &VolumeCreation) -> VolumePluginRestore {
         let spec = VolumePluginRestoreSpec {
             snapshot_id: creation.snapshot.to_string(),
@@ -166,7 +165,7 @@ impl VolumePluginRestoreReporter {
         resource
     }
 
-    /// Whether a resource is the one that this restore has made for a volume.
+    /// True if a resource is the one that this restore has created for a volume.
     fn is_owned_by_restore(&self, found: &VolumePluginRestore, creation: &VolumeCreation) -> bool {
         let labels = found.labels();
         labels.contains_key(label::MANAGED)
@@ -174,7 +173,7 @@ impl VolumePluginRestoreReporter {
             && found.spec.snapshot_id == creation.snapshot.as_str()
     }
 
-    /// What the resource for a volume is called, and what if another is called so.
+    /// Name of the resource for a volume, and the alternative if that name is taken.
     fn resource_names(&self, creation: &VolumeCreation) -> [String; 2] {
         let volume = &creation.persistent_volume;
         let plain = format!("{}-{volume}", self.restore);
@@ -182,7 +181,7 @@ impl VolumePluginRestoreReporter {
         [object_name(&plain), other]
     }
 
-    /// Begins to show a volume, maybe for the second time, after its plugin has died.
+    /// Starts to show a volume; for the second time if its plugin has crashed.
     async fn show_begin(&self, creation: &VolumeCreation) -> kube::Result<()> {
         let of_before = match self.owners().get(&creation.persistent_volume) {
             Some(ResourceOwner::Plugin(name)) => Some(name.clone()),
@@ -197,7 +196,7 @@ impl VolumePluginRestoreReporter {
         self.create(creation).await
     }
 
-    /// Creates the resource for a volume. An earlier process may have done so.
+    /// Creates the resource for a volume, unless an earlier process has done so.
     async fn create(&self, creation: &VolumeCreation) -> kube::Result<()> {
         for name in self.resource_names(creation) {
             let wanted = self.new_resource(&name, creation);
@@ -206,7 +205,7 @@ impl VolumePluginRestoreReporter {
                     self.set_owner(creation, ResourceOwner::Server(Box::new(created)));
                     return Ok(());
                 }
-                // What was told once, when the server started.
+                // The missing kind was reported once, when the server started.
                 Err(error) if patch::is_not_found(&error) => {
                     self.set_owner(creation, ResourceOwner::Unmanaged);
                     return Ok(());
@@ -230,7 +229,7 @@ impl VolumePluginRestoreReporter {
         Ok(())
     }
 
-    /// Changes the status of the resource for a volume, as long as it is ours.
+    /// Changes the status of the resource for a volume, as long as it is the server's.
     async fn change(&self, creation: &VolumeCreation, status: Value) -> kube::Result<()> {
         let mut attempts = 1;
         loop {
@@ -292,7 +291,7 @@ impl VolumePluginRestoreReporter {
                     return self.end_plugin_resource(&name, end).await.map(drop);
                 }
                 Ok(None) => {}
-                // Then there may be two.
+                // There may be two resources then.
                 Err(error) => tracing::debug!("cannot look for it: {}", status_message(&error)),
             }
         }
@@ -314,8 +313,8 @@ impl VolumePluginRestoreReporter {
         self.change(creation, status).await
     }
 
-    /// Sees to it that a plugin's resource does not say for ever that it goes on: a plugin that has died does not
-    /// write its end. What the plugin has said of the end itself stays.
+    /// Ensures that a plugin's resource does not show work in progress forever: a plugin that has crashed does not
+    /// write its end. An end that the plugin has written stays.
     async fn end_plugin_resource(
         &self,
         name: &str,
@@ -324,7 +323,7 @@ impl VolumePluginRestoreReporter {
         let Some(found) = self.api.get_opt(name).await? else { return Ok(PluginResourceEnd::Gone) };
         let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
         let has_ended = phase.is_some_and(VolumePluginPhase::is_terminal);
-        // After a success it may have said so in its own words.
+        // After a success the plugin may have used its own word for the phase.
         if is_open(phase) || (!has_ended && !matches!(end, VolumeCreationResult::Completed(_))) {
             let (phase, message) = phase_and_message(end);
             let status = ended_status(&phase, message.as_deref());
@@ -333,7 +332,7 @@ impl VolumePluginRestoreReporter {
         Ok(PluginResourceEnd::Ended)
     }
 
-    /// Looks whether a plugin writes a resource of its own for a volume that it is making.
+    /// Checks if a plugin writes a resource of its own for a volume that it is creating.
     async fn find_plugin_resource(&self, creation: &VolumeCreation) -> kube::Result<()> {
         if !matches!(self.owners().get(&creation.persistent_volume), Some(ResourceOwner::Server(_)))
         {
@@ -342,7 +341,7 @@ impl VolumePluginRestoreReporter {
         let mut unclaimed = self.unclaimed.lock().await;
         if unclaimed.as_ref().is_none_or(|(listed, _)| listed.elapsed() >= LIST_CACHE_TTL) {
             let selector = format!("!{},!{}", label::MANAGED, label::RESTORE_UID);
-            // From the API server's memory: what it misses now is there the next time.
+            // Served from the API server's cache: anything missing now is there the next time.
             let params = ListParams::default().labels(&selector).match_any();
             let found = match self.api.list(&params).await {
                 Ok(found) => found.items,
@@ -356,13 +355,13 @@ impl VolumePluginRestoreReporter {
             is_about_creation(found, &self.backup, creation, self.created.as_ref())
         };
         let Some(index) = found.iter().position(is_it) else { return Ok(()) };
-        // It is of this volume, so of no other.
+        // The resource is for this volume, so for no other.
         let own = found.swap_remove(index);
         drop(unclaimed);
         self.hand_over_to_plugin(creation, own).await
     }
 
-    /// How many bytes there were to move, if that was told.
+    /// Number of bytes to move, if reported.
     fn total_bytes(&self, creation: &VolumeCreation) -> Option<i64> {
         match self.owners().get(&creation.persistent_volume) {
             Some(ResourceOwner::Server(current)) => {
@@ -373,7 +372,7 @@ impl VolumePluginRestoreReporter {
         }
     }
 
-    /// The resource that a plugin has written itself for a volume that it has made.
+    /// The resource that a plugin has written for a volume that it has created.
     async fn plugin_resource(
         &self,
         creation: &VolumeCreation,
@@ -384,7 +383,7 @@ impl VolumePluginRestoreReporter {
         Ok(found.into_iter().find(|found| is_about_volume(found, &self.backup, creation, volume)))
     }
 
-    /// Leaves it to a plugin to show how a volume was made.
+    /// Leaves the resource for a volume to its plugin, and removes the server's.
     async fn hand_over_to_plugin(
         &self,
         creation: &VolumeCreation,
@@ -392,7 +391,7 @@ impl VolumePluginRestoreReporter {
     ) -> kube::Result<()> {
         self.set_owner(creation, ResourceOwner::Plugin(own.name_any()));
         self.ownership.adopt(&self.api, own).await?;
-        // By name, since an answer to its creation may have been lost.
+        // By name, because the response to its creation may have been lost.
         for name in self.resource_names(creation) {
             let found = self.api.get_opt(&name).await?;
             if let Some(own_resource) =
@@ -405,10 +404,10 @@ impl VolumePluginRestoreReporter {
     }
 }
 
-/// Whether a plugin's resource has its last word.
+/// Result of ending a plugin's resource.
 enum PluginResourceEnd {
     Ended,
-    /// It is not there.
+    /// The resource does not exist.
     Gone,
 }
 
@@ -460,8 +459,8 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
     }
 }
 
-/// Ends the resources of a restore that has ended, where that could not be shown before: a server was
-/// killed, and the restore is not taken up again.
+/// Ends the open resources of a restore that has ended, where that was not possible before: a server was killed, and
+/// the restore is not resumed.
 pub(super) async fn end_open_resources(context: &Context, restore: &Restore) {
     if let Err(error) = try_end_open_resources(context, restore).await
         && !patch::is_not_found(&error)
@@ -488,24 +487,24 @@ async fn try_end_open_resources(context: &Context, restore: &Restore) -> kube::R
     Ok(())
 }
 
-/// Whether a resource says that its volume is not there.
+/// True if a resource reports that its volume was not created.
 fn has_failed(found: &VolumePluginRestore) -> bool {
     let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
     let outcome = phase.and_then(VolumePluginPhase::outcome);
     outcome.is_some_and(|outcome| outcome != VolumePluginOutcome::Completed)
 }
 
-/// Whether nobody will write the end of a resource of a restore that is over.
+/// True if no writer will end this resource of a restore that has ended.
 fn is_left_open(found: &VolumePluginRestore) -> bool {
     let phase = found.status.as_ref().and_then(|status| status.phase.as_ref());
     if found.labels().contains_key(label::MANAGED) {
         return !phase.is_some_and(VolumePluginPhase::is_terminal) && !has_other_writer(found);
     }
-    // A plugin may have another word for the end.
+    // A plugin may have its own word for the end.
     is_open(phase)
 }
 
-/// Whether a phase says in our words that the work goes on.
+/// True if a phase is one of the API's phases for work in progress.
 fn is_open(phase: Option<&VolumePluginPhase>) -> bool {
     match phase {
         None | Some(VolumePluginPhase::New | VolumePluginPhase::InProgress) => true,
@@ -516,7 +515,7 @@ fn is_open(phase: Option<&VolumePluginPhase>) -> bool {
     }
 }
 
-/// The phase at the end, and its reason.
+/// Final phase, and its reason.
 fn phase_and_message(end: &VolumeCreationResult) -> (VolumePluginPhase, Option<String>) {
     match end {
         VolumeCreationResult::Completed(_) => (VolumePluginPhase::Completed, None),
@@ -529,7 +528,6 @@ fn phase_and_message(end: &VolumeCreationResult) -> (VolumePluginPhase, Option<S
     }
 }
 
-/// The status of something that has ended.
 fn ended_status(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
     json!({
         "phase": phase,
@@ -538,7 +536,7 @@ fn ended_status(phase: &VolumePluginPhase, message: Option<&str>) -> Value {
     })
 }
 
-/// All resources, page by page.
+/// Lists all resources, page by page.
 async fn list(
     api: &Api<VolumePluginRestore>,
     params: ListParams,
@@ -555,8 +553,8 @@ async fn list(
     Ok(found)
 }
 
-/// Whether a resource that a plugin has written is about a volume. Plugins know the volume by their
-/// own word for it; the description of these resources asks for the PersistentVolume.
+/// True if a resource that a plugin has written is about a volume. Plugins have their own names for a volume; the
+/// documentation of these resources asks for the PersistentVolume.
 fn is_about_volume(
     found: &VolumePluginRestore,
     backup: &str,
@@ -572,8 +570,8 @@ fn is_about_volume(
         && [volume.as_str(), &creation.target].contains(&reported_volume)
 }
 
-/// Whether a resource that a plugin has written is about a volume that is being made, whose name only the plugin
-/// knows: it is of the same snapshot, and not older than the restore.
+/// True if a resource that a plugin has written is about a volume that is being created, whose name only the plugin
+/// knows: the resource is for the same snapshot, and not older than the restore.
 fn is_about_creation(
     found: &VolumePluginRestore,
     backup: &str,
@@ -585,12 +583,12 @@ fn is_about_creation(
     let is_new = created.zip(restore_created).is_none_or(|(made, since)| made.0 >= since.0);
     let is_of_plugin =
         Name::of_provider(plugin).is_ok_and(|plugin| plugin.as_str() == creation.plugin);
-    // One without a status is not about work that goes on.
+    // A resource without a status is not about work in progress.
     let has_begun = found.status.is_some();
     is_new && has_begun && is_of_plugin && snapshot_id == creation.snapshot.as_str() && of == backup
 }
 
-/// Whether somebody else has written to the status of a resource.
+/// True if another writer than this server has written the status of a resource.
 fn has_other_writer(found: &VolumePluginRestore) -> bool {
     let entries = found.metadata.managed_fields.iter().flatten();
     let mut others = entries.filter(|entry| entry.manager.as_deref() != Some(patch::FIELD_MANAGER));

@@ -1,5 +1,4 @@
-//! The stages behind the items: operations of plugins are followed to their ends, and the last files are
-//! written.
+//! The stages after the items: operations of plugins are followed to their ends, and the last files are written.
 
 use std::sync::Arc;
 
@@ -27,7 +26,6 @@ use crate::error_text::status_message;
 use crate::events::Milestone;
 
 impl RestoreRun<'_> {
-    /// Waits until all operations have ended.
     pub(super) async fn wait_for_operations(
         &self,
         store: &BackupStore,
@@ -90,7 +88,7 @@ impl RestoreRun<'_> {
         })))
     }
 
-    /// The operations of the restore, as the bucket knows them; as the journal does if the file is damaged.
+    /// Operations of the restore according to the bucket, or to the journal if the file is damaged.
     pub(super) async fn load_operations(
         &self,
         store: &BackupStore,
@@ -128,8 +126,8 @@ impl RestoreRun<'_> {
         Ok(LoadedOperations { operations, report, is_unreadable })
     }
 
-    /// Writes what the operations came to. The results are written before the phase says that it is
-    /// over, so that no failure is lost.
+    /// Writes the outcome of the operations. The results are written before the phase shows the end, so that no failure
+    /// is lost.
     async fn write_end(
         &self,
         publisher: &RestoreOperationPublisher<'_>,
@@ -152,7 +150,7 @@ impl RestoreRun<'_> {
         Ok(status)
     }
 
-    /// Lets the log go on from what an earlier process has written of it.
+    /// Makes the log continue what an earlier process has written.
     async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), RestoreRunError> {
         if self.resources.take_needs_earlier_log() {
             let read = self.wait_for_bucket(async {
@@ -167,16 +165,16 @@ impl RestoreRun<'_> {
     }
 }
 
-/// What is known of the operations of a restore.
+/// Operations of a restore.
 pub(super) struct LoadedOperations {
     pub(super) operations: Vec<Operation>,
-    /// What could not be read, for the results.
+    /// Files that could not be read, for the results.
     pub(super) report: Report,
-    /// Whether the file is there and cannot be read. It is left as it is.
+    /// True if the file exists and cannot be read. It is left as it is.
     is_unreadable: bool,
 }
 
-/// Shows how the operations of a restore go.
+/// Shows the progress of the operations of a restore.
 struct RestoreOperationPublisher<'a> {
     run: &'a RestoreRun<'a>,
     store: &'a BackupStore,
@@ -186,7 +184,6 @@ struct RestoreOperationPublisher<'a> {
 }
 
 impl RestoreOperationPublisher<'_> {
-    /// Writes operations to the bucket.
     async fn write(&self, operations: &[Operation]) -> Result<(), bowline_store::Error> {
         if self.is_unreadable {
             return Ok(());
@@ -218,7 +215,7 @@ impl OperationPublisher for RestoreOperationPublisher<'_> {
         if let Some(milestone) = self.run.resources.next_milestone(counts) {
             self.run.publish_milestone(milestone).await;
         }
-        // One that cannot be shown now is shown with the next change.
+        // A status that cannot be written now is written with the next change.
         !matches!(self.run.write_status(&status).await, Ok(None))
     }
 

@@ -8,7 +8,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// A backup of a Schedule that ended, at a minute of an hour unless it never began.
+/// Backup of a Schedule that ended at a minute of an hour; `None` if it never started.
 fn backup(name: &str, schedule: &str, phase: &str, minute: Option<u8>) -> Arc<Backup> {
     let ended = minute.map(|minute| format!("2026-11-15T12:{minute:02}:00Z"));
     let labels =
@@ -22,7 +22,7 @@ fn backup(name: &str, schedule: &str, phase: &str, minute: Option<u8>) -> Arc<Ba
     Arc::new(serde_json::from_value(object).unwrap())
 }
 
-/// The same, with counts.
+/// Backup with counts.
 fn counted(backup: Arc<Backup>, items: i64, errors: i64) -> Arc<Backup> {
     let mut backup = Arc::unwrap_or_clone(backup);
     let status = backup.status.as_mut().unwrap();
@@ -188,7 +188,7 @@ fn expected_interval_is_exported_while_the_schedule_has_future_times() {
     for (expression, is_paused, expected) in [
         ("@every 10m", false, Some(Duration::from_mins(10))),
         ("0 1 * * *", false, hours(24)),
-        // Over the weekend, also when the next two are a day apart.
+        // Over the weekend, also when the next two times are a day apart.
         ("0 1 * * 1-5", false, hours(72)),
         ("0 0 1 * *", false, hours(31 * 24)),
         ("0 0 1 1 *", false, hours(365 * 24)),
@@ -309,7 +309,7 @@ fn expected_intervals_are_cached_and_bounded() {
     let hourly = schedule("a", "@hourly", false);
     let hour = Some(Duration::from_hours(1));
     assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at(NOW)), hour);
-    // A mark that only what is remembered has.
+    // A mark that only a cached value has.
     intervals.0.get_mut("a").unwrap().longest = None;
     assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at(NOW)), None, "it is not found out again");
     assert_eq!(intervals.get(&hourly, &TimeZone::UTC, at("2026-11-15T13:11:00Z")), hour);

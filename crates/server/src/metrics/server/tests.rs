@@ -9,7 +9,7 @@ use crate::run_state::TerminalPhase;
 
 const FREE: Address = Address::At(SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
 
-/// How long anything may take that does not hang.
+/// Timeout for anything that does not hang.
 const LIMIT: Duration = Duration::from_mins(1);
 
 /// A server that answers.
@@ -90,12 +90,12 @@ async fn unknown_paths_are_not_found() {
 async fn silent_or_oversized_requests_are_disconnected() {
     let limits = Timeouts { request: Duration::from_millis(100), ..Timeouts::default() };
     let server = Fixture::start(limits).await;
-    // Long before its connection would end of itself.
+    // Long before its connection would time out.
     let asked = tokio::time::timeout(limits.connection / 2, server.ask("GET /met"));
     assert!(!asked.await.unwrap().contains("200"));
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(2 * REQUEST_MAX));
     let mut stream = server.connect().await;
-    // It may be cut off while it still asks.
+    // The connection may be closed while the request is still being sent.
     let _ = stream.write_all(long.as_bytes()).await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
@@ -121,7 +121,7 @@ async fn held_connections_do_not_block_others() {
     assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
     let mut oldest = held_connections.pop_front().unwrap();
     let read = tokio::time::timeout(LIMIT, oldest.read(&mut [0])).await.expect("in time");
-    // Whether with an end or an error, it is over.
+    // The connection has ended, with or without an error.
     assert!(!matches!(read, Ok(1..)), "{read:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What is written about metrics, and what is served.
+//! Documented metrics against served ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const PAGE: &str = include_str!("../../../../../docs/metrics.md");
 const ALERTS: &str = include_str!("../../../../../deploy/monitoring/alerts.yaml");
 const DASHBOARD: &str = include_str!("../../../../../deploy/monitoring/dashboard.json");
 
-/// A watch that has seen one object.
+/// Store of a watch that has seen one object.
 fn store<K>(object: Value) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + 'static,
@@ -29,7 +29,7 @@ where
     store
 }
 
-/// Metrics of a server that has done something of everything.
+/// Metrics of a server with activity of every kind.
 fn metrics_with_activity() -> Metrics {
     let metrics = Metrics::new();
     metrics.set_operations(
@@ -62,7 +62,7 @@ fn metrics_with_activity() -> Metrics {
     metrics
 }
 
-/// The name of a series and its labels.
+/// Name and labels of a series.
 fn parts(series: &str) -> (&str, BTreeSet<String>) {
     let Some((name, rest)) = series.split_once('{') else { return (series, BTreeSet::new()) };
     let labels = rest.trim_end_matches('}').split(',');
@@ -71,7 +71,7 @@ fn parts(series: &str) -> (&str, BTreeSet<String>) {
     (name, labels.map(name_of).filter(|label| !label.is_empty()).collect())
 }
 
-/// All names of series that are served, with their labels.
+/// Names of all served series, with their labels.
 fn served(text: &str) -> BTreeMap<&str, BTreeSet<String>> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| parts(line.rsplit_once(' ').unwrap().0)).collect()
@@ -104,7 +104,7 @@ fn metrics_page_lists_exactly_the_served_metrics() {
     assert_eq!(PAGE.lines().filter_map(row).count(), documented.len(), "each is there once");
 }
 
-/// The metrics that a text names, with the labels that it selects by.
+/// Metrics that a text names, with the labels that it selects by.
 fn named(text: &str) -> Vec<(&str, BTreeSet<String>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
@@ -123,7 +123,7 @@ fn named(text: &str) -> Vec<(&str, BTreeSet<String>)> {
     found
 }
 
-/// The texts under a key, wherever it is.
+/// Texts of a key, at any depth.
 fn texts_of<'a>(value: &'a Value, key: &str) -> Vec<&'a str> {
     match value {
         Value::Object(fields) => {
@@ -162,7 +162,7 @@ fn alerts_dashboard_and_page_use_only_served_metrics() {
     for (name, _) in named(PAGE) {
         assert!(is_documented(name), "{name} is on the page");
     }
-    // Panels lie beside each other, not on each other.
+    // Panels must not overlap.
     let panels = dashboard["panels"].as_array().unwrap();
     let places: BTreeSet<String> = panels.iter().map(|one| one["gridPos"].to_string()).collect();
     let ids: BTreeSet<String> = panels.iter().map(|one| one["id"].to_string()).collect();
@@ -188,7 +188,7 @@ fn alerts_use_increase_only_on_initialized_counters() {
     for expression in asked {
         for rest in expression.split("increase(").skip(1) {
             let name = rest.split(['{', '[']).next().unwrap();
-            // Operations are told by plugin, and no plugin is known from the start.
+            // Operations have a plugin label, and no plugin is known from the start.
             if name != ENDED {
                 assert!(series.contains_key(name), "{name} is not there from zero on");
                 assert!(!series[name].contains("backupName"), "{name}");

@@ -43,7 +43,7 @@ fn value_of(velero: &VeleroMetrics, series: &str) -> Option<String> {
     self::series(velero).remove(series)
 }
 
-/// What a backup that ran says.
+/// Status of a backup that ran.
 fn ran() -> Value {
     json!({
         "startTimestamp": "2026-11-15T12:00:00Z", "completionTimestamp": "2026-11-15T12:02:03Z",
@@ -129,7 +129,7 @@ fn gauges_of_objects_are_exported_once_known() {
         (r#"bowline_schedule_created_timestamp_seconds{schedule="n"}"#, Some("500")),
         (r#"bowline_schedule_created_timestamp_seconds{schedule=""}"#, None),
         (r#"velero_backup_attempt_total{schedule="n"}"#, Some("0")),
-        // From zero on, so that the first one that fails shows as an increase.
+        // From zero on, so that the first failure shows as an increase.
         (r#"bowline_csi_snapshot_failure_total{schedule="n"}"#, Some("0")),
     ] {
         assert_eq!(value_of(&velero, series).as_deref(), value, "{series}");
@@ -160,7 +160,7 @@ fn series_of_a_deleted_schedule_are_removed() {
         let value = value_of(&velero, series);
         assert_eq!(value.as_deref(), Some("0"), "what was told already is not told again");
     }
-    // What becomes of that is counted with the rest.
+    // Later counts go to the shared label.
     for times in ["1", "2"] {
         velero.count(Count::BackupDeletionFailure, "n", 1);
         velero.update_gauges(Some(&gauges(&[""])), &[backup("n-1", "n", &json!({}))]);
@@ -191,7 +191,7 @@ fn number_of_series_is_bounded() {
     let keys = series(&velero);
     let count = |name: &str| keys.keys().filter(|key| key.starts_with(name)).count();
     assert_eq!(count("velero_backup_last_status"), 1024);
-    // And one for the rest.
+    // And one for the shared label.
     assert_eq!(count("velero_backup_attempt_total"), 1025);
     velero.update_gauges(Some(&gauges(&[""])), &[]);
     assert_eq!(series(&velero).keys().filter(|key| key.contains("s0001")).count(), 0);
@@ -207,7 +207,7 @@ fn deleted_schedules_leave_no_series_while_their_backups_remain() {
     assert_eq!(velero.names.all().len(), 1);
     let rest = r#"velero_backup_deletion_success_total{schedule="(other)"}"#;
     assert_eq!(value_of(&velero, rest).as_deref(), Some("3000"));
-    // Also if all come at once, those that are there have theirs.
+    // Even if all come at once, existing ones keep their own label.
     for number in 0..3_000 {
         velero.count(Count::BackupDeletionSuccess, &format!("gone{number}"), 1);
     }

@@ -1,4 +1,4 @@
-//! What goes wrong in a folder, in words that say what to do.
+//! Errors of a folder, with texts that say what to do.
 
 use std::io;
 
@@ -7,22 +7,22 @@ use nix::errno::Errno;
 
 use crate::backend::PermitDenied;
 
-/// Why something in a folder failed.
+/// Reasons why an operation in a folder failed.
 #[derive(Debug)]
 pub(super) enum FilesystemFailure {
-    /// The server's root is not there.
+    /// The server's root does not exist.
     NoRoot(Errno),
-    /// The bucket is not there.
+    /// The bucket does not exist.
     NoBucket,
-    /// The bucket's name is no name of a folder.
+    /// The bucket's name is not a valid folder name.
     BucketName,
-    /// A symbolic link is in the way.
+    /// The path contains a symbolic link.
     SymlinkInPath(String),
-    /// Folders lie in one another without an end.
+    /// Folders are nested too deeply.
     TooDeep,
-    /// The system said so.
+    /// Error of the system.
     System(Errno),
-    /// Nothing may be changed now.
+    /// Writing is not permitted now.
     Denied(PermitDenied),
 }
 
@@ -44,7 +44,7 @@ impl From<io::Error> for FilesystemFailure {
     }
 }
 
-/// The error that users see. What was being done with which object, the caller knows.
+/// The error that users see. The caller knows the action and the object.
 pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
     let (code, reason) = match failure {
         FilesystemFailure::NoRoot(errno) => (
@@ -69,7 +69,7 @@ pub(super) fn user_error(bucket: &str, failure: FilesystemFailure) -> Error {
                  not followed"
             ),
         ),
-        // It may be permitted again: a renewal can be late.
+        // Writing may be permitted again: the renewal of a lease can be late.
         FilesystemFailure::Denied(denied) => (Code::Unavailable, denied.to_string()),
         FilesystemFailure::TooDeep => (
             Code::FailedPrecondition,

@@ -20,26 +20,26 @@ pub(super) type Result<T, E = FilesystemFailure> = std::result::Result<T, E>;
 
 const OPEN_DIR_FLAGS: OFlag =
     OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
-/// A temporary file that has neither grown nor been touched for so long, and that nobody has a lock on, belongs to
-/// nobody.
+/// A temporary file that has neither grown nor been touched for this long, and that is not locked,
+/// is abandoned.
 const ABANDONED_AFTER: Duration = Duration::from_hours(1);
 /// The same, in a folder whose objects are being deleted.
 const ABANDONED_AFTER_IN_DELETED_FOLDER: Duration = Duration::from_mins(5);
-/// How deep folders may lie in one another below the one that is asked for. Ours are two deep.
+/// Maximum nesting of folders below the listed one. Our own are two deep.
 const MAX_DEPTH: usize = 32;
 
 /// An open folder.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
-/// Whether a part of a key names something in a folder, and nothing of ours.
+/// True if a part of a key is a valid name in a folder, and not that of a temporary file.
 pub(super) fn is_object_segment(segment: &str) -> bool {
     !matches!(segment, "" | "." | "..") && !segment.contains(['/', '\0']) && !is_temporary(segment)
 }
 
 impl Folder {
-    /// The folder of a bucket, right below the root. The root itself may be a link: it is the
-    /// operator's.
+    /// The folder of a bucket, directly below the root. The root itself may be a link: the operator
+    /// chose it.
     pub(super) fn bucket(root: &Path, bucket: &str) -> Result<Self> {
         if !is_object_segment(bucket) {
             return Err(FilesystemFailure::BucketName);
@@ -49,7 +49,7 @@ impl Folder {
         Self(root).open_subfolder(bucket)?.ok_or(FilesystemFailure::NoBucket)
     }
 
-    /// A folder in this one; none if there is none, or a file.
+    /// A folder in this one; `None` if it does not exist, or is a file.
     pub(super) fn open_subfolder(&self, name: &str) -> Result<Option<Self>> {
         match openat(&self.0, name, OPEN_DIR_FLAGS, Mode::empty()) {
             Ok(fd) => Ok(Some(Self(fd))),
@@ -65,7 +65,7 @@ impl Folder {
         }
     }
 
-    /// A folder in this one, made if there is none.
+    /// A folder in this one, created if necessary.
     pub(super) fn open_or_create_subfolder(&self, name: &str) -> Result<Self> {
         if let Some(folder) = self.open_subfolder(name)? {
             return Ok(folder);
@@ -78,12 +78,12 @@ impl Folder {
         match self.open_subfolder(name)? {
             Some(folder) => Ok(folder),
             None if self.stat(name)?.is_some() => Err(Errno::ENOTDIR.into()),
-            // Removed at this very moment, as empty.
+            // Removed just now, because it was empty.
             None => Err(Errno::ENOENT.into()),
         }
     }
 
-    /// The folder at the end of a path; none if there is none.
+    /// The folder at the end of a path; `None` if it does not exist.
     pub(super) fn descend(&self, segments: &[String]) -> Result<Option<Self>> {
         let mut at = Self(self.0.try_clone()?);
         for segment in segments {
@@ -95,7 +95,7 @@ impl Folder {
         Ok(Some(at))
     }
 
-    /// Whether there is a file at the end of a path.
+    /// True if there is a file at the end of a path.
     pub(super) fn has_file(&self, segments: &[String]) -> Result<bool> {
         let Some((name, folders)) = segments.split_last() else { return Ok(false) };
         let Some(folder) = self.descend(folders)? else { return Ok(false) };
@@ -106,7 +106,7 @@ impl Folder {
     pub(super) fn open_file(&self, segments: &[String]) -> Result<File> {
         let Some((name, folders)) = segments.split_last() else { return Err(Errno::ENOENT.into()) };
         let Some(folder) = self.descend(folders)? else { return Err(Errno::ENOENT.into()) };
-        // Not blocking, since what lies there may be a pipe.
+        // Not blocking, since the entry may be a named pipe.
         let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         match openat(&folder.0, name.as_str(), flags, Mode::empty()) {
             Ok(fd) if file_kind(&fstat(&fd)?) == SFlag::S_IFREG => Ok(File::from(fd)),
@@ -128,7 +128,7 @@ impl Folder {
             }
         }
         let Some(last) = path.last() else { return Ok(()) };
-        // Coming here may have taken long.
+        // Descending to the folder may have taken long.
         permit.check()?;
         match unlinkat(&last.0, name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => last.flush()?,
@@ -137,11 +137,11 @@ impl Folder {
         }
         let now = SystemTime::now();
         for (at, (parent, child)) in path.iter().zip(folders).enumerate().rev() {
-            // What a process that was killed has left would keep the folder for ever.
+            // Leftovers of a killed process would keep the folder for ever.
             if let Some(folder) = path.get(at + 1) {
                 folder.delete_abandoned_files(now, ABANDONED_AFTER_IN_DELETED_FOLDER);
             }
-            // Not empty, or filled again: then it stays.
+            // Not empty, or no longer empty: the folder stays.
             if unlinkat(&parent.0, child.as_str(), UnlinkatFlags::RemoveDir).is_err() {
                 break;
             }
@@ -166,7 +166,8 @@ impl Folder {
         now: SystemTime,
         depth: usize,
     ) -> Result<Vec<String>> {
-        // Each folder costs stack and an open file. A list that leaves something out would be a lie.
+        // Each level costs stack and an open file. An incomplete list would be wrong, so this is an
+        // error.
         let Some(deeper) = depth.checked_sub(1) else { return Err(FilesystemFailure::TooDeep) };
         let mut keys = Vec::new();
         for (name, is_folder) in self.entries(name_prefix, now)? {
@@ -201,7 +202,7 @@ impl Folder {
     }
 
     fn contains_file(&self, now: SystemTime, depth: usize) -> Result<ControlFlow<()>> {
-        // Whatever it is, it is not empty.
+        // Too deep to look into, but certainly not empty.
         let Some(deeper) = depth.checked_sub(1) else { return Ok(ControlFlow::Break(())) };
         let entries = self.entries("", now)?;
         if entries.iter().any(|(_, is_folder)| !is_folder) {
@@ -217,8 +218,8 @@ impl Folder {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// The files and folders here, with whether each is a folder. Links and what is neither are
-    /// passed over, and abandoned temporary files deleted.
+    /// The files and folders here, each with a flag for folders. Links and special files are
+    /// ignored, and abandoned temporary files deleted.
     fn entries(&self, name_prefix: &str, now: SystemTime) -> Result<Vec<(String, bool)>> {
         let mut dir = Dir::openat(&self.0, c".", OPEN_DIR_FLAGS, Mode::empty())?;
         let mut entries = Vec::new();
@@ -232,7 +233,7 @@ impl Folder {
                     Some(Type::Directory) => true,
                     Some(Type::File) => false,
                     Some(_) => continue,
-                    // Some file systems do not say.
+                    // Some file systems do not report the type.
                     None => match self.stat(name)?.map(|stat| file_kind(&stat)) {
                         Some(SFlag::S_IFDIR) => true,
                         Some(SFlag::S_IFREG) => false,
@@ -245,7 +246,7 @@ impl Folder {
         Ok(entries)
     }
 
-    /// Deletes the temporary files here that nobody writes.
+    /// Deletes the temporary files here that have no writer.
     fn delete_abandoned_files(&self, now: SystemTime, age: Duration) {
         let Ok(mut dir) = Dir::openat(&self.0, c".", OPEN_DIR_FLAGS, Mode::empty()) else { return };
         for entry in dir.iter().flatten() {
@@ -263,12 +264,12 @@ impl Folder {
             + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or_default());
         let is_old = now.duration_since(written).is_ok_and(|age| age > min_age);
         if is_old && file_kind(&stat) == SFlag::S_IFREG && is_abandoned(self, name) {
-            // It is only in the way; where we may not, it stays.
+            // The file is only in the way; without permission to delete, it stays.
             let _ = unlinkat(&self.0, name, UnlinkatFlags::NoRemoveDir);
         }
     }
 
-    /// What lies here under a name; not what a link points to.
+    /// The entry of this name itself; links are not followed.
     fn stat(&self, name: &str) -> Result<Option<FileStat>> {
         match fstatat(&self.0, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -277,7 +278,7 @@ impl Folder {
         }
     }
 
-    /// Makes what was done to the names in this folder last.
+    /// Flushes changes of the names in this folder to disk.
     pub(super) fn flush(&self) -> Result<()> {
         Ok(fsync(&self.0)?)
     }

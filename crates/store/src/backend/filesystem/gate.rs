@@ -1,9 +1,10 @@
-//! A file system that does not answer.
+//! Protection from a file system that does not answer.
 //!
-//! A system call on a mount that hangs cannot be given up: whoever waits for it goes on after a deadline, its thread
-//! stays. The threads for such calls are shared by the whole process, for names, archives and files of other locations,
-//! and they are few hundred. So each bucket gets a few of them, and when one call has taken longer than anybody waits
-//! for it, the next ones fail at once, until it has returned.
+//! A system call on a mount that hangs cannot be cancelled: the caller continues after a deadline,
+//! but the thread stays blocked. The threads for such calls are shared by the whole process, for
+//! names, archives and files of other locations, and there are only a few hundred. So each bucket
+//! gets a few of them, and when one call has taken longer than any caller waits, the next ones fail
+//! at once, until it has returned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant};
 use bowline_plugin::{Code, Error, Result};
 use tokio::sync::Semaphore;
 
-/// How many calls to one bucket may be under way.
+/// Number of concurrent calls to one bucket.
 const CONCURRENT_CALLS: usize = 8;
-/// Nobody waits longer for a call that moves no data.
+/// The longest time that a caller waits for a call that moves no data.
 const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The calls to one bucket.
@@ -26,23 +27,23 @@ pub(super) struct BucketGate(Arc<RunningCalls>);
 struct RunningCalls {
     timeout: Duration,
     permits: Arc<Semaphore>,
-    /// Since when each call that is under way is.
+    /// Start time of each running call.
     started_at: Mutex<BTreeMap<u64, Instant>>,
 }
 
-/// A call that is under way until this is dropped.
+/// A call that is running until this is dropped.
 struct RunningCall {
     calls: Arc<RunningCalls>,
     number: u64,
 }
 
 impl BucketGate {
-    /// The gate of a bucket: the same for all that have it open, however often it was opened anew.
+    /// The gate of a bucket: shared by all users of the bucket, however often it was reopened.
     pub(super) fn for_bucket(root: &Path, bucket: &str) -> Self {
         static GATES: Mutex<Option<HashMap<PathBuf, BucketGate>>> = Mutex::new(None);
         let mut gates = GATES.lock().unwrap_or_else(PoisonError::into_inner);
         let gates = gates.get_or_insert_default();
-        // Those that nobody uses, and that nothing hangs in, are forgotten.
+        // Gates without users and without running calls are removed.
         gates.retain(|_, gate| Arc::strong_count(&gate.0) > 1);
         gates
             .entry(root.join(bucket))
@@ -55,7 +56,7 @@ impl BucketGate {
         Self(Arc::new(RunningCalls { timeout, permits, started_at: Mutex::default() }))
     }
 
-    /// Does something that may block, unless something else hangs.
+    /// Runs blocking work, unless a call hangs.
     pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         job: impl FnOnce() -> T + Send + 'static,
@@ -74,7 +75,7 @@ impl BucketGate {
         };
         self.0.check_not_hanging()?;
         let call = RunningCall::start(&self.0);
-        // Both go with the thread, not with whoever waits for it.
+        // Both belong to the thread, not to its caller.
         let ended = tokio::task::spawn_blocking(move || {
             let outcome = job();
             drop((call, permit));
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// A gate with a few calls in it that hang until the sender is dropped.
+    /// A gate with a few calls that hang until the sender is dropped.
     async fn gate_with_hanging_calls(
         calls: usize,
     ) -> (BucketGate, mpsc::Sender<()>, Arc<AtomicUsize>) {
@@ -166,7 +167,7 @@ mod tests {
             assert!(error.message().contains("does not answer"), "{error}");
         }
         assert_eq!(started.load(Ordering::SeqCst), 4, "the others have not begun");
-        // It comes back.
+        // The hanging calls return.
         drop(release);
         while gate.run_blocking(|| ()).await.is_err() {
             tokio::time::sleep(Duration::from_millis(5)).await;

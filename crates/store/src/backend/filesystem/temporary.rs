@@ -1,8 +1,9 @@
-//! Files that are being written.
+//! Temporary files, in which objects are written.
 //!
-//! One that a killed process left is to go, and one that somebody writes is to stay, also if no byte has come for
-//! hours. So whoever writes one has a lock on it, which the system takes away from a process that is gone, and touches
-//! it now and then, for file systems whose locks do not reach other machines.
+//! A temporary file of a killed process must be removed, and one that is being written must stay,
+//! even if no byte has arrived for hours. So the writer holds a lock on it, which the system
+//! releases when the process dies, and touches it now and then, for file systems whose locks do not
+//! reach other machines.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,51 +20,51 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 use super::folder::{Folder, Result};
 use crate::backend::{Creation, Guarantee};
 
-/// What the names of temporary files begin with. No object may be called so.
+/// Prefix of the names of temporary files. No object may have such a name.
 const TEMPORARY_PREFIX: &str = ".bowline-tmp-";
-/// How often a folder may vanish under our hands.
+/// Number of times that a folder may vanish while a file is being created in it.
 const MAX_ATTEMPTS: usize = 10;
 
-/// Whether a name is that of a temporary file.
+/// True if a name is that of a temporary file.
 pub(super) fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY_PREFIX)
 }
 
-/// The temporary files that this process writes. Their names are unique.
+/// The temporary files that this process is writing. Their names are unique.
 static NAMES_IN_USE: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
 
 fn names_in_use() -> MutexGuard<'static, HashSet<String>> {
     NAMES_IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether nobody writes a temporary file any more.
+/// True if a temporary file has no writer any more.
 pub(super) fn is_abandoned(folder: &Folder, name: &str) -> bool {
     if names_in_use().contains(name) {
         return false;
     }
     let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
-    // What cannot be opened is told by its age alone.
+    // A file that cannot be opened is judged by its age alone.
     let Ok(fd) = openat(folder.fd(), name, flags, Mode::empty()) else { return true };
     match Flock::lock(File::from(fd), FlockArg::LockExclusiveNonblock) {
         Err((_, Errno::EWOULDBLOCK)) => false,
-        // Locked by nobody, or there are no locks.
+        // Not locked, or the file system has no locks.
         Ok(_) | Err(_) => true,
     }
 }
 
-/// A file that is not yet what it is to be. Dropping it deletes it.
+/// A file that does not have its final name yet. Dropping it deletes it.
 #[derive(Debug)]
 pub(super) struct TemporaryFile {
     folder: Folder,
     name: String,
     target: String,
     exists: bool,
-    /// Where the file system has locks.
+    /// Set if the file system has locks.
     lock: Option<Flock<File>>,
 }
 
 impl TemporaryFile {
-    /// A new file beside what it is to become, in folders that are made if need be.
+    /// Creates a file beside its final name, in folders that are created if necessary.
     pub(super) fn create(bucket: &Folder, segments: &[String]) -> Result<(Self, File)> {
         let Some((target, folders)) = segments.split_last() else {
             return Err(Errno::EINVAL.into());
@@ -72,7 +73,7 @@ impl TemporaryFile {
         for _ in 0..MAX_ATTEMPTS {
             match Self::try_create(bucket, folders, target) {
                 Ok(created) => return Ok(created),
-                // A delete has just removed the folder, as empty.
+                // A delete has just removed the folder because it was empty.
                 Err(error @ super::error::FilesystemFailure::System(Errno::ENOENT)) => last = error,
                 Err(error) => return Err(error),
             }
@@ -89,25 +90,25 @@ impl TemporaryFile {
         let flags =
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         names_in_use().insert(name.clone());
-        // From here on whatever fails takes the name away again.
+        // From here on any failure removes the name again.
         let mut temporary =
             Self { folder, name, target: target.to_owned(), exists: false, lock: None };
-        // It may hold Secrets of the whole cluster.
+        // The file may hold Secrets of the whole cluster.
         let mode = Mode::from_bits_truncate(0o600);
         let fd = openat(temporary.folder.fd(), temporary.name.as_str(), flags, mode)?;
         temporary.exists = true;
         let file = File::from(fd);
-        // A copy has the same lock. Where there are no locks, touching must do.
+        // A copy shares the lock. Without locks, touching must suffice.
         temporary.lock = Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock).ok();
         Ok((temporary, file))
     }
 
-    /// Says that the file is still being written, though it may not grow.
+    /// Marks the file as still being written, although it may not grow.
     pub(super) fn touch(file: &File) -> Result<()> {
         Ok(futimens(file, &TimeSpec::UTIME_NOW, &TimeSpec::UTIME_NOW)?)
     }
 
-    /// Takes the name, whoever had it.
+    /// Takes the final name, replacing an existing file.
     pub(super) fn publish_replacing(mut self) -> Result<Creation> {
         let fd = self.folder.fd();
         renameat(fd, self.name.as_str(), fd, self.target.as_str())?;
@@ -116,7 +117,7 @@ impl TemporaryFile {
         Ok(Creation::Created(Guarantee::Atomic))
     }
 
-    /// Takes the name unless somebody has it.
+    /// Takes the final name unless it is taken.
     pub(super) fn publish_if_absent(self) -> Result<Creation> {
         let fd = self.folder.fd();
         match linkat(fd, self.name.as_str(), fd, self.target.as_str(), AtFlags::empty()) {
@@ -125,7 +126,7 @@ impl TemporaryFile {
                 Ok(Creation::Created(Guarantee::Atomic))
             }
             Err(Errno::EEXIST) => Ok(Creation::AlreadyExists),
-            // A file system without links: look, then rename.
+            // A file system without links: check, then rename.
             Err(Errno::EPERM | Errno::EOPNOTSUPP | Errno::ENOSYS | Errno::EMLINK) => {
                 if self.folder.has_file(std::slice::from_ref(&self.target))? {
                     return Ok(Creation::AlreadyExists);
@@ -141,14 +142,14 @@ impl TemporaryFile {
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
         if self.exists {
-            // What cannot be deleted now is swept later.
+            // A file that cannot be deleted now is removed later as abandoned.
             let _ = unlinkat(self.folder.fd(), self.name.as_str(), UnlinkatFlags::NoRemoveDir);
         }
         names_in_use().remove(&self.name);
     }
 }
 
-/// A name that no other file has; two servers on one folder differ in the time.
+/// A unique name; two servers on one folder differ in the time.
 fn unique_name() -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);

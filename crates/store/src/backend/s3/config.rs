@@ -1,4 +1,4 @@
-//! The settings of a location, read.
+//! Settings of a location.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use reqwest::Url;
 use super::endpoint;
 use crate::backend::{BUCKET, CA_CERT, CREDENTIALS_FILE, refuse_unknown_keys};
 
-/// The settings that `velero-plugin-for-aws` 1.14 knows, beside those that all plugins get.
+/// The settings that `velero-plugin-for-aws` 1.14 knows, in addition to those of all plugins.
 const KNOWN_KEYS: [&str; 15] = [
     "region",
     "s3Url",
@@ -31,7 +31,7 @@ const KNOWN_KEYS: [&str; 15] = [
 const CHECKSUM_KEY: &str = "checksumAlgorithm";
 const MAX_TAGS: usize = 10;
 
-/// What a location asks for.
+/// The settings of a location.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub bucket: String,
@@ -48,10 +48,10 @@ pub(super) struct Settings {
     pub checksum: Option<Checksum>,
 }
 
-/// How S3 is to encrypt what it keeps.
+/// Server-side encryption.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Encryption {
-    /// As the bucket says.
+    /// The default of the bucket.
     BucketDefault,
     /// With this algorithm: `AES256`, `aws:kms`.
     Algorithm(String),
@@ -105,9 +105,9 @@ impl Settings {
     }
 }
 
-/// Which checksum goes with what is stored. S3 wants one for buckets that lock what is put into them, and does not
-/// care which: so there is one unless the setting is there and empty. SHA-256 stands for those that cannot be sent,
-/// and costs nothing more, since the signature has it as well.
+/// The checksum that is sent with stored objects. S3 requires one for buckets with object lock, and
+/// accepts any: so there is one unless the setting is present and empty. SHA-256 replaces those
+/// that cannot be sent, and costs nothing more, since the signature needs it anyway.
 fn checksum(setting: Option<&str>) -> Result<Option<Checksum>> {
     match setting {
         Some("") => Ok(None),
@@ -120,13 +120,13 @@ fn checksum(setting: Option<&str>) -> Result<Option<Checksum>> {
     }
 }
 
-/// Whether a text has only letters, digits and the given signs, so that it can be put into an
-/// address without becoming another.
+/// True if a text consists of letters, digits and the given characters, so that it can be put into
+/// an address without changing its meaning.
 pub(super) fn is_plain_identifier(text: &str, allowed: &[u8]) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || allowed.contains(&b))
 }
 
-/// A flag in the spellings that Go's `ParseBool` takes.
+/// A flag in the spellings that Go's `ParseBool` accepts.
 fn flag(config: &Config, key: &str) -> Result<bool> {
     match config.get(key).map_or("", String::as_str) {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -135,7 +135,7 @@ fn flag(config: &Config, key: &str) -> Result<bool> {
     }
 }
 
-/// Tags as they come in an address: `Key1=Value1&Key2=Value2`.
+/// Tags in query format: `Key1=Value1&Key2=Value2`.
 fn tags(text: &str) -> Result<TagSet> {
     let mut tags = TagSet::default();
     if text.is_empty() {

@@ -1,4 +1,4 @@
-//! A bucket that requests can be sent to.
+//! Connection to a bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use super::http::{self as transport, Connector};
 use super::raw::RawBucket;
 use super::{Environment, Options};
 
-/// The region of services that have none.
+/// The region for services that have none.
 const FALLBACK_REGION: &str = "us-east-1";
 const SERVER_SIDE_ENCRYPTION: &str = "aws_server_side_encryption";
-/// How often a request is tried again at most.
+/// Maximum number of retries of a request.
 const MAX_RETRIES: usize = 20;
 
-/// A bucket.
+/// A connection to a bucket.
 pub(super) struct Connection {
     pub bucket: String,
     pub store: AmazonS3,
     pub tags: TagSet,
-    /// The same bucket, for keys that `object_store` has no words for.
+    /// The same bucket, for keys that `object_store` cannot represent.
     pub raw: RawBucket,
-    /// The same bucket, under the address that users reach.
+    /// The same bucket, under the address that users can reach.
     public: Option<AmazonS3>,
 }
 
@@ -108,7 +108,7 @@ impl Connection {
     }
 }
 
-/// A key as it is; one that would become another on its way is refused.
+/// A key, unchanged; one that would be altered on the way is refused.
 pub(super) fn path(key: &str) -> Result<Path> {
     match Path::parse(key) {
         Ok(path) if path.as_ref() == key && !key.is_empty() => Ok(path),
@@ -118,7 +118,7 @@ pub(super) fn path(key: &str) -> Result<Path> {
     }
 }
 
-/// The region: as set, as the environment or the profile says, or as AWS says.
+/// The region: from the settings, from the environment or the profile, or from AWS.
 async fn resolve_region(
     settings: &Settings,
     profile_region: Option<&str>,
@@ -133,7 +133,7 @@ async fn resolve_region(
         (None, Some(_)) => FALLBACK_REGION.to_owned(),
         (None, None) => transport::fetch_bucket_region(connector, &settings.bucket).await?,
     };
-    // It becomes part of addresses.
+    // The region becomes part of addresses.
     if is_plain_identifier(&region, b"-_") {
         Ok(region)
     } else {
@@ -160,7 +160,7 @@ fn store_builder(
         .with_virtual_hosted_style_request(address.in_host)
         .with_client_options(ClientOptions::new().with_allow_http(is_plain))
         .with_retry(retry)
-        // Not all that speaks like S3 can delete many at once.
+        // Not every S3-compatible service can delete many objects at once.
         .with_disable_bulk_delete(true);
     if let Some(checksum) = settings.checksum {
         builder = builder.with_checksum_algorithm(checksum);
@@ -168,7 +168,7 @@ fn store_builder(
     Ok(match &settings.encryption {
         Encryption::BucketDefault => builder,
         Encryption::Kms(key) => builder.with_sse_kms_encryption(key),
-        // The key has no name that others may use, only a text.
+        // The config key has no public name in the library, only a text.
         Encryption::Algorithm(algorithm) => {
             builder.with_config(SERVER_SIDE_ENCRYPTION.parse()?, algorithm)
         }
@@ -217,11 +217,11 @@ fn authenticate(
     }
 }
 
-/// Makes clients for one bucket, and for fetching the credentials that are needed there.
+/// Creates clients for one bucket, and for fetching the credentials that it needs.
 #[derive(Debug)]
 struct BucketConnector {
     connector: Arc<Connector>,
-    /// What the addresses of its objects begin with.
+    /// The common prefix of the addresses of its objects.
     bucket: Url,
 }
 

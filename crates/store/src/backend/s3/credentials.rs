@@ -1,8 +1,8 @@
-//! Whom we are for S3.
+//! Credentials for S3.
 //!
-//! In this order: the location's own file; a profile that the location names, in the usual file;
-//! keys in the environment; the file that the environment names; the identity that the environment
-//! names; what the container or machine is.
+//! In this order: the location's own file; a profile that the location names, in the default file;
+//! keys in the environment; the file that the environment names; the role that the environment
+//! names; the identity of the container or machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,17 +14,17 @@ use super::Environment;
 use super::config::{Settings, invalid};
 
 const SHARED_FILE: &str = "AWS_SHARED_CREDENTIALS_FILE";
-/// The largest file with credentials that is read.
+/// Size limit of a credentials file.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Whom we are.
+/// An identity for S3.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Whoever has these keys.
+    /// Access keys.
     Keys { id: String, secret: String, token: Option<String> },
-    /// A role, taken with a token from a file.
+    /// A role, assumed with a token from a file.
     Role { arn: String, token_file: String, session: Option<String> },
-    /// What the container or machine is.
+    /// The identity of the container or machine.
     InstanceMetadata,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// Who we are, and the region that was noted beside it.
+/// An identity, and the region configured beside it.
 #[derive(Debug)]
 pub(super) struct DiscoveredIdentity {
     pub identity: Identity,
     pub region: Option<String>,
 }
 
-/// Finds out who we are for a location.
+/// Finds the identity for a location.
 pub(super) fn discover(
     settings: &Settings,
     environment: &Environment,
@@ -97,7 +97,7 @@ fn read(file: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Takes a profile out of a file in the format of the AWS tools.
+/// Reads a profile from a file in the format of the AWS tools.
 fn from_text(text: &str, profile: &str) -> Result<DiscoveredIdentity> {
     let Some(section) = section(text, profile) else {
         return invalid(format!("there is no profile `{profile}`"));

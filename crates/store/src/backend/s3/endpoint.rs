@@ -1,4 +1,4 @@
-//! Addresses: which are allowed, and which one a bucket has.
+//! Addresses: the allowed ones, and the address of a bucket.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use reqwest::Url;
 use super::Environment;
 use super::config::{Settings, invalid};
 
-/// Names under which clouds hand out credentials to whoever asks from the inside.
+/// Names under which clouds serve credentials to any client on the inside.
 const METADATA_NAMES: [&str; 7] = [
     "instance-data",
     "instance-data.ec2.internal",
@@ -18,7 +18,7 @@ const METADATA_NAMES: [&str; 7] = [
     "metadata.google.internal",
     "metadata.internal",
 ];
-/// Numbers for the same, outside of the link-local range.
+/// IP addresses of the same services, outside of the link-local range.
 const METADATA_ADDRESSES: [IpAddr; 3] = [
     // Alibaba Cloud
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
@@ -28,7 +28,7 @@ const METADATA_ADDRESSES: [IpAddr; 3] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Reads an address of a service.
+/// Parses the address of a service.
 pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
     let refused = |reason: &str| {
         Error::new(
@@ -40,7 +40,7 @@ pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refused("must start with http:// or https://"));
     }
-    // Not repeated in the message, since it may hold a password.
+    // Not repeated in the message, since it may contain a password.
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refused("must not hold a user or password"));
     }
@@ -50,11 +50,11 @@ pub(super) fn parse(key: &str, text: &str) -> Result<Url> {
     Ok(url)
 }
 
-/// Refuses an address behind which a cloud hands out credentials.
+/// Refuses an address at which a cloud serves credentials.
 pub(super) fn check_endpoint(url: &Url, allow_link_local: bool) -> Result<()> {
     let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
     let host = host.trim_end_matches('.');
-    // Other spellings of numbers, such as 0xa9fea9fe, have been made plain by the parser.
+    // The parser has normalized other spellings of numbers, such as 0xa9fea9fe.
     let number = host.trim_start_matches('[').trim_end_matches(']').parse().ok();
     let is_bad = number.map_or(METADATA_NAMES.contains(&host), is_forbidden);
     if is_bad && !allow_link_local {
@@ -66,7 +66,7 @@ pub(super) fn check_endpoint(url: &Url, allow_link_local: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether an address is link-local, or one of a metadata service.
+/// True if an address is link-local, or that of a metadata service.
 pub(super) fn is_forbidden(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let is_link_local = match address {
@@ -76,7 +76,7 @@ pub(super) fn is_forbidden(address: IpAddr) -> bool {
     is_link_local || METADATA_ADDRESSES.contains(&address)
 }
 
-/// The address of a bucket, and whether the bucket is part of the host rather than the path.
+/// The address of a bucket, with the bucket in the host or in the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BucketAddress {
     pub url: String,
@@ -84,7 +84,7 @@ pub(super) struct BucketAddress {
 }
 
 impl BucketAddress {
-    /// What the addresses of all objects in the bucket begin with.
+    /// The common prefix of the addresses of all objects in the bucket.
     pub(super) fn object_base_url(&self, bucket: &str) -> Result<Url> {
         let text = if self.in_host { self.url.clone() } else { format!("{}/{bucket}", self.url) };
         Url::parse(&text)
@@ -92,17 +92,17 @@ impl BucketAddress {
     }
 }
 
-/// Which of the addresses of AWS are wanted.
+/// The requested variant of the AWS addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EndpointVariant {
-    /// Those with validated cryptography.
+    /// With validated cryptography (FIPS).
     pub fips: bool,
-    /// Those that answer over IPv6, too.
+    /// Reachable over IPv6, too.
     pub dual_stack: bool,
 }
 
 impl EndpointVariant {
-    /// As the variables of AWS' tools say.
+    /// From the variables of the AWS tools.
     pub(super) fn from_environment(environment: &Environment) -> Self {
         let is_set = |name: &str| {
             environment.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
@@ -114,7 +114,8 @@ impl EndpointVariant {
     }
 }
 
-/// The parts of AWS by the beginnings of their regions: their domain, and that of addresses that answer over IPv6, too.
+/// The AWS partitions by the prefixes of their regions: their domain, and that of dual-stack
+/// addresses.
 const PARTITIONS: [(&str, &str, &str); 6] = [
     ("cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
     ("eusc-", "amazonaws.eu", "api.amazonwebservices.eu"),
@@ -124,13 +125,13 @@ const PARTITIONS: [(&str, &str, &str); 6] = [
     ("eu-isoe-", "cloud.adc-e.uk", "api.cloud-aws.adc-e.uk"),
 ];
 
-/// The domains of the part of AWS that a region is in.
+/// The domains of the AWS partition of a region.
 fn domains(region: &str) -> (&'static str, &'static str) {
     let partition = PARTITIONS.iter().find(|(begin, ..)| region.starts_with(begin));
     partition.map_or(("amazonaws.com", "api.aws"), |(_, domain, dual_stack)| (domain, dual_stack))
 }
 
-/// The address of the service that gives credentials for a role, as AWS' own tools find it.
+/// The address of the service that issues credentials for a role, found as by the AWS tools.
 pub(super) fn sts_endpoint(region: &str, environment: &Environment) -> String {
     let ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS");
     let is_ignored = ignored.is_some_and(|value| value.eq_ignore_ascii_case("true"));
@@ -143,7 +144,7 @@ pub(super) fn sts_endpoint(region: &str, environment: &Environment) -> String {
     format!("https://{service}.{region}.{}", if dual_stack { both } else { plain })
 }
 
-/// Where the bucket of some settings is, at a service or, without one, at AWS.
+/// The address of a bucket, at a service or, without one, at AWS.
 pub(super) fn bucket_endpoint(
     settings: &Settings,
     service: Option<&Url>,
@@ -164,7 +165,7 @@ pub(super) fn bucket_endpoint(
     };
     let is_number = host.starts_with('[') || host.parse::<Ipv4Addr>().is_ok();
     let is_label = bucket.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    // A name with dots fits no certificate of `*.host`.
+    // A name with dots matches no certificate of `*.host`.
     let fits = is_label || (scheme == "http" && !bucket.bytes().any(|b| b.is_ascii_uppercase()));
     let in_host = !settings.path_style && !is_number && fits;
     let host = if in_host { format!("{bucket}.{host}") } else { host };

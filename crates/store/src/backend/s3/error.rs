@@ -1,23 +1,24 @@
-//! What S3 says, in words that say what to do.
+//! Errors of S3, with texts that say what to do.
 
 use std::error::Error as _;
 
 use bowline_plugin::{Code, Error};
 use object_store::Error as S3Error;
 
-/// How much of an error is repeated.
+/// Maximum length of quoted error text.
 const MAX_TEXT: usize = 400;
 
-/// Where object_store asks for credentials when it was given none, as the address stands in its errors.
+/// Addresses from which object_store requests credentials when it has none, as they appear in its
+/// errors.
 const METADATA_SERVICE: [&str; 2] = ["://169.254.169.254/", "://[fd00:ec2::254]/"];
 
-/// The error that users see. What was being done with which object, the caller knows.
+/// The error that users see. The caller knows the action and the object.
 pub(super) fn user_error(bucket: &str, error: &S3Error) -> Error {
     let response = S3Response::of(error);
     user_error_of_kind(bucket, kind(error, &response), response.text)
 }
 
-/// The same for an answer that was read here.
+/// The same for a response that was read here.
 pub(super) fn user_error_from_response(bucket: &str, response: S3Response) -> Error {
     user_error_of_kind(
         bucket,
@@ -53,31 +54,31 @@ fn user_error_of_kind(bucket: &str, kind: S3ErrorKind, text: String) -> Error {
     Error::new(code, reason)
 }
 
-/// Whether it was the bucket that is missing.
+/// True if the bucket does not exist.
 pub(super) fn is_missing_bucket(error: &S3Error) -> bool {
     matches!(kind(error, &S3Response::of(error)), S3ErrorKind::NoBucket)
 }
 
-/// Whether the server does not know what it was asked for.
+/// True if the service does not implement the request.
 pub(super) fn is_not_implemented(error: &S3Error) -> bool {
     matches!(kind(error, &S3Response::of(error)), S3ErrorKind::NotImplemented)
 }
 
 enum S3ErrorKind {
     NoBucket,
-    /// Nobody has any, so that the metadata service of the cloud was asked, in vain.
+    /// No credentials were found, so the metadata service of the cloud was asked, in vain.
     NoCredentials,
     NotFound,
     Denied,
     Unauthenticated,
-    /// It will be the same the next time.
+    /// A retry will fail as well.
     Rejected,
     NotImplemented,
-    /// No connection, or a server that answers 5xx longer than we try.
+    /// No connection, or a service that answers 5xx for longer than the retries last.
     Transient,
 }
 
-/// Some requests of object_store keep the status of an answer, others have it in their text only.
+/// Some requests of object_store keep the status of a response, others have it only in their text.
 fn kind(error: &S3Error, response: &S3Response) -> S3ErrorKind {
     if response.is_from_metadata_service {
         return S3ErrorKind::NoCredentials;
@@ -118,17 +119,18 @@ fn kind_of_response(response: &S3Response) -> Option<S3ErrorKind> {
     }
 }
 
-/// What the server said.
+/// The response of the service.
 pub(super) struct S3Response {
     /// The status of its answer.
     pub(super) status: Option<u16>,
     /// S3's own code.
     pub(super) code: Option<String>,
-    /// Whether it was not S3 that answered, or did not, but what hands out credentials in a cloud.
+    /// True if the error is not from S3, but from the service that serves credentials in a cloud.
     is_from_metadata_service: bool,
-    /// For people, on one line. Of an answer in S3's format only code and message: the rest is long,
-    /// and is about the request. Of any other nothing but its status: it may come from a service that only the
-    /// server reaches, and whoever may write a location must not read that through it.
+    /// For people, on one line. For a response in S3's format only code and message: the rest is
+    /// long, and is about the request. For any other response nothing but its status: it may come
+    /// from a service that only the server can reach, and a user who may write a location must not
+    /// read that service through it.
     pub(super) text: String,
 }
 
@@ -162,7 +164,7 @@ impl S3Response {
     }
 }
 
-/// The code of an error in S3's format, and what is told of it.
+/// The code of an error in S3's format, and the reported message.
 fn code_and_message(text: &str) -> (Option<String>, Option<String>) {
     let code = text_between(text, "<Code>", "</Code>").map(str::to_owned);
     let message = match (&code, text_between(text, "<Message>", "</Message>")) {
@@ -173,7 +175,7 @@ fn code_and_message(text: &str) -> (Option<String>, Option<String>) {
     (code, message)
 }
 
-/// What is told of an answer that is not in S3's format.
+/// The reported message for a response that is not in S3's format.
 fn non_s3_message(status: u16) -> String {
     let named = http::StatusCode::from_u16(status).ok();
     let reason = named.and_then(|status| status.canonical_reason()).unwrap_or_default();
@@ -185,7 +187,7 @@ fn text_between<'a>(text: &'a str, begin: &str, end: &str) -> Option<&'a str> {
     rest.split_once(end).map(|(inside, _)| inside)
 }
 
-/// Why a connection failed is told only by the last link of the chain.
+/// Only the last error of the chain says why a connection failed.
 fn with_root_cause(error: &S3Error, full: &str) -> String {
     let mut last = error.source();
     while let Some(next) = last.and_then(|link| link.source()) {

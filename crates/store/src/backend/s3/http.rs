@@ -1,4 +1,5 @@
-//! How requests travel: with the certificates of the location, to allowed addresses, and no further.
+//! HTTP clients: with the certificates of the location, to allowed addresses, and without
+//! redirects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const REGION_TIMEOUT: Duration = Duration::from_secs(30);
 const USER_AGENT: &str = concat!("bowline/", env!("CARGO_PKG_VERSION"));
 
-/// Makes clients for one location.
+/// Creates clients for one location.
 #[derive(Debug)]
 pub(super) struct Connector {
     certificates: Vec<Certificate>,
@@ -50,7 +51,7 @@ impl Connector {
 
     fn client(&self, allow_http: bool) -> reqwest::Result<Client> {
         if CryptoProvider::get_default().is_none() {
-            // Fails if another thread was faster, which is as good.
+            // Fails if another thread was faster, which is just as good.
             let _ = ring::default_provider().install_default();
         }
         let mut client = Client::builder()
@@ -69,8 +70,8 @@ impl Connector {
         client.build()
     }
 
-    /// A client that changes something in a bucket only while that is permitted. It may as well be one that
-    /// fetches credentials, which nobody says when we are asked.
+    /// A client that changes a bucket only while that is permitted. It may also serve to fetch
+    /// credentials; the caller does not indicate which.
     pub(super) fn connect(
         &self,
         options: &ClientOptions,
@@ -85,14 +86,14 @@ impl Connector {
     }
 }
 
-/// The variables that lead requests to a proxy.
+/// The variables that configure a proxy.
 const PROXY_VARIABLES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
-/// How long a name may take to be resolved.
+/// Time limit of name resolution.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Refuses a name that leads to an address that is refused, where a proxy would resolve it: our own [guard](Guarded) is not
-/// asked then. A name that only the proxy knows is left to it.
+/// Refuses a name that resolves to a refused address, where a proxy would resolve it: our own
+/// [guard](GuardedResolver) is not used then. A name that only the proxy knows is left to it.
 pub(super) async fn check_behind_proxy(url: &Url) -> Result<()> {
     let is_set = |name: &&str| std::env::var_os(*name).is_some_and(|value| !value.is_empty());
     let Some(host) = url.domain().filter(|_| PROXY_VARIABLES.iter().any(is_set)) else {
@@ -126,7 +127,7 @@ pub(super) async fn fetch_bucket_region(connector: &Connector, bucket: &str) -> 
     region.map(str::to_owned).ok_or_else(|| unknown(format!("AWS answers {}", answer.status())))
 }
 
-/// Resolves names, but not to addresses that are refused as numbers.
+/// Resolves names, except to refused addresses.
 #[derive(Debug)]
 struct GuardedResolver;
 

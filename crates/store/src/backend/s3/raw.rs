@@ -1,11 +1,13 @@
-//! Requests about keys as they are.
+//! Requests with arbitrary keys.
 //!
-//! `object_store` has a type for keys that refuses an empty part, a part `.` or `..`, and control characters, and it
-//! refuses a whole page of a list for one such key. S3 takes them all, and scripts make them: `backups//x` is what
-//! becomes of a variable that ends in a slash. So lists are read here, and such keys deleted here, by requests that
-//! are signed with the same credentials and sent by the same [client](super::send), which asks the permit.
+//! `object_store` has a type for keys that refuses an empty part, a part `.` or `..`, and control
+//! characters, and it refuses a whole page of a list because of one such key. S3 accepts them all,
+//! and scripts create them: `backups//x` is the result of a variable that ends in a slash. So lists
+//! are read here, and such keys deleted here, by requests that are signed with the same credentials
+//! and sent by the same [client](super::send), which checks the permit.
 //!
-//! A list that is not one is told: whatever answers with a page of HTML is no bucket.
+//! A response that is not a list is an error: a service that answers with a page of HTML is not a
+//! bucket.
 
 use std::time::Duration;
 
@@ -30,31 +32,31 @@ use tokio::time::{Instant, sleep};
 
 use super::error::{S3Response, user_error, user_error_from_response};
 
-/// How many keys of a list are read at most.
+/// Maximum number of keys of a list.
 const MAX_KEYS: usize = 2_000_000;
-/// The longest answer that is read: a page has 1000 keys of 1024 bytes each, which may be escaped.
+/// Size limit of a response: a page has 1000 keys of 1024 bytes each, which may be escaped.
 const MAX_RESPONSE: usize = 16 << 20;
-/// The first pause before a request is tried again, and the longest.
+/// The first pause before a retry, and the longest.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What a list of objects begins with.
+/// The outermost element of a list of objects.
 const LIST_RESULT_ELEMENT: &[u8] = b"ListBucketResult";
-/// What the answer to a deletion begins with.
+/// The outermost element of the response to a deletion.
 const DELETE_RESULT_ELEMENT: &[u8] = b"DeleteResult";
 
-/// A bucket, for requests about keys as they are.
+/// A bucket, for requests with arbitrary keys.
 #[derive(Debug)]
 pub(super) struct RawBucket {
     pub(super) name: String,
-    /// What the addresses of its objects begin with.
+    /// The common prefix of the addresses of its objects.
     pub(super) address: Url,
     pub(super) region: String,
     pub(super) client: HttpClient,
     pub(super) credentials: Arc<dyn CredentialProvider<Credential = AwsCredential>>,
-    /// How long a request that the server cannot answer is tried again.
+    /// Time for which a request that the service cannot answer is retried.
     pub(super) retry_for: Duration,
 }
 
-/// What lies below a prefix, as it is.
+/// The keys below a prefix, unchanged.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ListedObjects {
     pub(super) keys: Vec<String>,
@@ -62,7 +64,7 @@ pub(super) struct ListedObjects {
 }
 
 impl RawBucket {
-    /// What lies below a prefix; with a delimiter, what is behind it is summed up.
+    /// Lists the keys below a prefix; with a delimiter, keys that contain it are grouped.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -72,7 +74,7 @@ impl RawBucket {
         let mut token: Option<String> = None;
         loop {
             let mut address = self.address.clone();
-            // Sorted, as the signature needs them.
+            // Sorted, as the signature requires.
             let mut query: Vec<(&str, &str)> = Vec::new();
             query.extend(token.as_deref().map(|token| ("continuation-token", token)));
             query.extend(delimiter.map(|delimiter| ("delimiter", delimiter)));
@@ -89,7 +91,7 @@ impl RawBucket {
             }
             match page.next_token {
                 None => return Ok(listed),
-                // It would go on for ever.
+                // The list would never end.
                 Some(next) if Some(&next) == token.as_ref() => {
                     return Err(not_s3_error("the list does not go on"));
                 }
@@ -98,9 +100,10 @@ impl RawBucket {
         }
     }
 
-    /// Deletes an object whose key no other request can name. One that is not there is no error.
+    /// Deletes an object whose key no other request can name. Not an error if the object does not
+    /// exist.
     pub(super) async fn delete_any_key(&self, key: &str) -> Result<()> {
-        // Part of an address, these would be taken for the way to another one.
+        // In an address, these would be resolved as relative path segments.
         if key.split('/').any(|part| matches!(part, "." | "..")) {
             return self.delete_by_body(key).await;
         }
@@ -141,7 +144,7 @@ impl RawBucket {
         }
     }
 
-    /// Sends a request until it is answered, for a while.
+    /// Sends a request, with retries for a limited time.
     async fn send_with_retries(&self, method: Method, address: &Url, body: Bytes) -> Result<Bytes> {
         let deadline = Instant::now() + self.retry_for;
         let (mut pause, longest) = RETRY_PAUSES;
@@ -158,7 +161,7 @@ impl RawBucket {
         }
     }
 
-    /// Sends a request once. The inner error may be another the next time.
+    /// Sends a request once. An inner error is retryable.
     async fn send_once(
         &self,
         method: &Method,
@@ -220,7 +223,7 @@ impl RawBucket {
 struct ListPage {
     keys: Vec<String>,
     prefixes: Vec<String>,
-    /// Where the next page begins, if there is one.
+    /// The token of the next page, if there is one.
     next_token: Option<String>,
 }
 
@@ -231,7 +234,7 @@ impl ListPage {
         let plain = |text: String| if is_encoded { percent_decode(&text) } else { text };
         let next = result.next_continuation_token.filter(|token| !token.is_empty());
         if result.is_truncated && next.is_none() {
-            // What is not listed would count as deleted.
+            // Keys that are not listed would count as deleted.
             return Err(not_s3_error("the list is truncated and does not go on"));
         }
         Ok(Self {
@@ -283,7 +286,7 @@ struct DeleteError {
     message: String,
 }
 
-/// Reads an answer that must begin with an element.
+/// Parses a response that must begin with an element.
 fn parse_xml<T: serde::de::DeserializeOwned>(response: &Bytes, element: &[u8]) -> Result<T> {
     let text = std::str::from_utf8(response).map_err(|_| not_s3_error("it is no text"))?;
     if !begins_with_element(text, element) {
@@ -292,7 +295,7 @@ fn parse_xml<T: serde::de::DeserializeOwned>(response: &Bytes, element: &[u8]) -
     quick_xml::de::from_str(text).map_err(|_| not_s3_error("it is not as S3 writes it"))
 }
 
-/// Whether the outermost element is this one.
+/// True if the outermost element is this one.
 fn begins_with_element(text: &str, element: &[u8]) -> bool {
     let mut reader = quick_xml::Reader::from_str(text);
     loop {
@@ -306,7 +309,7 @@ fn begins_with_element(text: &str, element: &[u8]) -> bool {
     }
 }
 
-/// Nothing of the answer is repeated: it may be that of a service that only the server reaches.
+/// The response is not repeated: it may come from a service that only the server can reach.
 fn not_s3_error(reason: &str) -> Error {
     let message = format!(
         "the answer is not that of an S3 service: {reason}; `s3Url` must be the address of the S3 API, \
@@ -335,13 +338,13 @@ fn error_chain(error: &(dyn std::error::Error + 'static)) -> String {
     texts.join(": ")
 }
 
-/// A query as signatures of AWS want it.
+/// A query in the form that AWS signatures require.
 fn encode_query(pairs: &[(&str, &str)]) -> String {
     let pair = |(name, value): &(&str, &str)| format!("{name}={}", percent_encode(value, false));
     pairs.iter().map(pair).collect::<Vec<_>>().join("&")
 }
 
-/// All but unreserved characters by their numbers; in a path, slashes stay.
+/// Percent-encodes all but unreserved characters; in a path, slashes stay.
 fn percent_encode(text: &str, is_path: bool) -> String {
     use std::fmt::Write as _;
     let mut out = String::with_capacity(text.len());
@@ -358,7 +361,7 @@ fn percent_encode(text: &str, is_path: bool) -> String {
     out
 }
 
-/// What S3 means by an encoded key. What is no encoding stays as it is.
+/// Decodes an encoded key. Invalid escapes stay unchanged.
 fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -400,7 +403,7 @@ mod tests {
             (page.prefixes, page.next_token),
             (vec!["backups/../".to_owned()], Some("t".into()))
         );
-        // A server that does not know the setting means what it says.
+        // A service that does not know the setting returns keys unencoded.
         let plain = "<ListBucketResult><Contents><Key>a+b%20</Key></Contents></ListBucketResult>";
         let page = ListPage::read(&Bytes::from(plain)).unwrap();
         assert_eq!((page.keys, page.next_token), (vec!["a+b%20".to_owned()], None));

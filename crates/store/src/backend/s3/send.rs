@@ -1,15 +1,15 @@
-//! One request on its way, and what ends it there.
+//! Sending of one request, and its interruption when writing is no longer permitted.
 //!
-//! `object_store` tries a request again for minutes, a connection can take seconds to be made, and a body to be
-//! sent. A server whose time ends meanwhile must not go on with it. So whoever waits for a request that changes
-//! something asks the [`Permit`] each time before it goes on, and its body asks for each piece that the connection
-//! takes. What breaks off before its end, S3 throws away.
+//! `object_store` retries a request for minutes, a connection can take seconds to be made, and a
+//! body to be sent. A server whose lease ends meanwhile must not continue. So a request that
+//! changes something checks the [`Permit`] each time before it proceeds, and its body checks it for
+//! each piece that the connection takes. S3 discards a request that breaks off before its end.
 //!
-//! Credentials are fetched by the same clients, in part with `POST` and `PUT`: from STS, or from the machine. Without
-//! them nothing could be read and no upload given up, and fetching them changes nothing. So only what is sent to the
-//! bucket counts.
+//! The same clients fetch credentials, in part with `POST` and `PUT`: from STS, or from the
+//! machine. Without them nothing could be read and no upload aborted, and fetching them changes
+//! nothing. So only requests to the bucket count.
 //!
-//! What the system has taken for sending cannot be called back.
+//! Data that the system has accepted for sending cannot be recalled.
 
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
@@ -28,16 +28,16 @@ use reqwest::{Client, Url};
 
 use crate::backend::Permit;
 
-/// How much of a body is sent between two questions.
+/// Number of bytes of a body that are sent between two checks.
 const PERMIT_CHECK_CHUNK: usize = 64 << 10;
-/// What a request has in its query that gives up an upload.
+/// Part of the query of a request that aborts an upload.
 const UPLOAD_ID_QUERY: &str = "uploadId=";
 
 /// A client that changes nothing in a bucket without a permit.
 #[derive(Debug)]
 pub(super) struct PermittedClient {
     pub(super) client: Client,
-    /// What the addresses of all objects in the bucket begin with.
+    /// The common prefix of the addresses of all objects in the bucket.
     pub(super) bucket: Url,
     pub(super) permit: Permit,
 }
@@ -56,7 +56,8 @@ impl HttpService for PermittedClient {
             let body = PermittedBody { body, unsent: Bytes::new(), permit: permit.clone() };
             *request.body_mut() = Some(reqwest::Body::wrap(body));
         }
-        // Also making a connection, and whatever else comes before the request is on it, is done in here.
+        // Making a connection, and everything else before the request is sent on it, also happens
+        // in here.
         let mut sent = pin!(self.client.execute(request));
         let response = poll_fn(|context| match permit.check() {
             Ok(()) => sent.as_mut().poll(context).map_err(to_http_error),
@@ -67,7 +68,8 @@ impl HttpService for PermittedClient {
     }
 }
 
-/// Whether something in a bucket may be different after a request. Giving up an upload takes away only what nobody sees.
+/// True if a request may change something in a bucket. Aborting an upload removes only invisible
+/// data.
 fn changes_bucket(bucket: &Url, method: &Method, url: &Url) -> bool {
     let query = url.query().unwrap_or_default();
     match *method {
@@ -77,7 +79,7 @@ fn changes_bucket(bucket: &Url, method: &Method, url: &Url) -> bool {
     }
 }
 
-/// Whether an address is that of a bucket, or of something in it.
+/// True if an address is that of a bucket, or of something in it.
 fn is_in_bucket(bucket: &Url, url: &Url) -> bool {
     let base = bucket.path().trim_end_matches('/');
     let rest = url.path().strip_prefix(base);
@@ -86,10 +88,10 @@ fn is_in_bucket(bucket: &Url, url: &Url) -> bool {
         && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A body in pieces. It breaks off when there is no permit any more.
+/// A body in pieces. It breaks off when the permit is denied.
 struct PermittedBody {
     body: HttpRequestBody,
-    /// What is left of the piece that the body gave last.
+    /// The unsent rest of the last piece of the body.
     unsent: Bytes,
     permit: Permit,
 }
@@ -128,7 +130,7 @@ impl Body for PermittedBody {
     }
 }
 
-/// An error in the words of `object_store`, which decides by them what is tried again.
+/// An error of `object_store`, which decides by its kind whether to retry.
 fn to_http_error(error: reqwest::Error) -> HttpError {
     let kind = if error.is_timeout() {
         HttpErrorKind::Timeout
@@ -141,17 +143,17 @@ fn to_http_error(error: reqwest::Error) -> HttpError {
             std::iter::successors(std::error::Error::source(&error), |cause| cause.source());
         causes.into_iter().find_map(error_kind_of_cause).unwrap_or(HttpErrorKind::Unknown)
     };
-    // The address is told by whoever tries again.
+    // The code that retries reports the address.
     HttpError::new(kind, error.without_url())
 }
 
-/// What a cause says of how far a request has come.
+/// The kind of error that a cause indicates, by how far the request has come.
 fn error_kind_of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<HttpErrorKind> {
     use std::io::ErrorKind as Io;
     if let Some(error) = cause.downcast_ref::<hyper::Error>() {
         return if error.is_timeout() {
             Some(HttpErrorKind::Timeout)
-        // The last one: the connection was gone before the request was on it.
+        // The last one: the connection was gone before the request was sent on it.
         } else if error.is_closed()
             || error.is_incomplete_message()
             || error.is_body_write_aborted()
@@ -214,7 +216,7 @@ mod tests {
             ("https://b.host", "https://b.host/key", true),
             ("https://b.host", "https://b.host/", true),
             ("http://[::1]:9000/b", "http://[::1]:9000/b/key", true),
-            // STS, at AWS and at one that speaks like it; and the machine.
+            // STS, at AWS and at a compatible service; and the machine.
             ("https://b.s3.eu-west-1.amazonaws.com", "https://sts.eu-west-1.amazonaws.com/", false),
             ("https://s3.eu-west-1.amazonaws.com/b", "https://sts.eu-west-1.amazonaws.com/", false),
             ("https://host/b", "https://host/?Action=AssumeRoleWithWebIdentity", false),

@@ -11,19 +11,19 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::connection::{Connection, path};
 use super::error::user_error;
 
-/// The smallest part that S3 takes.
+/// Minimum size of a part in S3.
 const PART_SIZE: usize = 5 << 20;
-/// The most parts that S3 takes.
+/// Maximum number of parts in S3.
 const MAX_PARTS: usize = 10_000;
-/// An object that is longer is likely to fill a part.
+/// A longer object is likely to fill a part.
 const RESERVE_THRESHOLD: usize = 1 << 20;
-/// How many parts are under way.
+/// Number of parts that are uploaded concurrently.
 const CONCURRENT_PARTS: usize = 2;
-/// How long the last parts of a broken upload are waited for.
+/// Time limit of the wait for the last parts of a broken upload.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Stores an object whole: with one request if it is small, else in parts that become an object
-/// only at the end.
+/// Stores an object completely: with one request if it is small, otherwise in parts that become an
+/// object only at the end.
 pub(super) async fn upload_stream(
     connection: &Connection,
     key: &str,
@@ -81,7 +81,7 @@ struct PartReader {
 }
 
 impl PartReader {
-    /// The next part, and whether it is the last.
+    /// The next part, and true if it is the last.
     async fn next_part(&mut self) -> Result<(Bytes, bool)> {
         let mut part = BytesMut::new();
         loop {
@@ -105,7 +105,7 @@ impl PartReader {
     }
 }
 
-/// An upload that is aborted unless it is completed, also when it is dropped half-way.
+/// An upload that is aborted unless it is completed, also when it is dropped halfway.
 struct MultipartUploadGuard {
     multipart: Option<Box<dyn MultipartUpload>>,
     in_flight: JoinSet<object_store::Result<()>>,
@@ -124,7 +124,8 @@ impl MultipartUploadGuard {
         if is_complete && ended.is_ok() {
             self.multipart = None;
         } else if let Some(aborted) = self.abort_in_background() {
-            // Goes on even if we are dropped here; and that it failed has been told.
+            // The abort continues even if this future is dropped here; its failure has been
+            // reported.
             let _ = aborted.await;
         }
         ended
@@ -144,8 +145,8 @@ impl Drop for MultipartUploadGuard {
     }
 }
 
-/// Drops what was uploaded. A part that arrives after the abort would stay, so those under way are
-/// waited for.
+/// Discards the uploaded parts. A part that arrives after the abort would remain, so parts in
+/// flight are awaited.
 async fn abort(
     mut multipart: Box<dyn MultipartUpload>,
     mut in_flight: JoinSet<object_store::Result<()>>,

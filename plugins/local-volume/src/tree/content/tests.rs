@@ -57,7 +57,7 @@ fn copy_of_a_shrinking_file_ends() {
     let from = tempfile::tempfile().unwrap();
     from.write_all_at(&[1; 100], 0).unwrap();
     let to = tempfile::tempfile().unwrap();
-    // It was longer when it was looked at.
+    // The file was longer when its size was read.
     copy_data(&from, &to, 10_000, &StopSignal::default()).unwrap();
     assert_eq!(to.metadata().unwrap().len(), 10_000);
     assert_eq!(bytes(&to)[..100], [1; 100]);

@@ -1,4 +1,4 @@
-//! The flags that say what to back up and how, and the spec that they make.
+//! Flags for the content and the options of a backup, and the spec made from them.
 
 use std::collections::BTreeMap;
 
@@ -135,7 +135,7 @@ pub(crate) struct BackupOptionArgs {
 }
 
 impl BackupOptionArgs {
-    /// The annotations of the command line, with those that stand for flags.
+    /// Annotations of the command line, with those that stand for flags.
     pub(crate) fn annotations(&self, said: &[Pairs]) -> BTreeMap<String, String> {
         let mut annotations = flags::merged(said);
         if let Some(snapshot_type) = self.snapshot_type {
@@ -145,7 +145,7 @@ impl BackupOptionArgs {
     }
 }
 
-/// What the command line asks for.
+/// Spec that the command line requests.
 pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::Result<BackupSpec> {
     check_filters(what)?;
     let included_namespaces =
@@ -174,7 +174,7 @@ pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::R
         resource_policy: what.resource_policies_configmap.as_ref().map(|name| {
             TypedLocalObjectReference {
                 api_group: None,
-                // In small letters, as Velero writes it and compares.
+                // Lower case, as Velero writes and compares it.
                 kind: "configmap".to_owned(),
                 name: name.clone(),
             }
@@ -196,7 +196,7 @@ pub(crate) fn spec(what: &BackupFilterArgs, how: &BackupOptionArgs) -> anyhow::R
     })
 }
 
-/// There are two ways to say which resources, which do not mix.
+/// Resources can be filtered in two ways, which cannot be combined.
 fn check_filters(what: &BackupFilterArgs) -> anyhow::Result<()> {
     let has_old = !what.include_resources.is_empty()
         || !what.exclude_resources.is_empty()

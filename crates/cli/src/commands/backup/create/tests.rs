@@ -16,7 +16,7 @@ fn parse(line: &[&str]) -> Args {
     TestCommand::try_parse_from(words).unwrap_or_else(|error| panic!("{line:?}: {error}")).args
 }
 
-/// The spec that a command line makes, without what every one has.
+/// Spec of a command line, without the fields that every spec has.
 fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
     let args = parse(line);
     let mut value = serde_json::to_value(spec(&args.filter, &args.options)?)?;
@@ -168,7 +168,7 @@ fn labels_and_annotations_are_put_on_the_backup() {
         json!({"name": "b", "labels": {"a": "1", "b": "3"}, "annotations": {"c": "d,e"}});
     assert_eq!(metadata, expected);
 
-    // The flag says it last.
+    // The flag wins.
     let line = ["b", "--annotations", "bowline.io/snapshot-type=local", "--snapshot-type", "cloud"];
     let mut cloud = Backup::new("b", BackupSpec::default());
     add_flag_metadata(&mut cloud, &parse(&line));

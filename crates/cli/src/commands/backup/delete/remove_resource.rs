@@ -1,8 +1,8 @@
 //! `bowline backup delete --forget`: removes the Backup resource alone.
 //!
 //! For a bucket that does not come back, or a plugin that is gone: the server deletes nothing then, since the record of
-//! what it cannot delete would be lost. This command says what stays behind, as far as the cluster knows, and removes the
-//! resource. It asks neither the server nor the bucket.
+//! the data that it cannot delete would be lost. This command lists the leftovers, as far as the cluster knows them,
+//! and removes the resource. It contacts neither the server nor the bucket.
 
 use std::collections::BTreeSet;
 
@@ -19,10 +19,10 @@ use crate::installation::{Installation, is_not_found, is_unknown_kind};
 use crate::listing;
 use crate::output::{self, strip_control_chars};
 
-/// How many objects are listed at a time.
+/// Objects per answer of the API server.
 const PAGE: u32 = 500;
 
-/// Removes Backups, each after saying what stays behind.
+/// Removes Backups, each after listing its leftovers.
 pub(super) async fn remove_backup_resources(
     installation: &Installation,
     backups: &[Backup],
@@ -55,7 +55,7 @@ pub(super) async fn remove_backup_resources(
     Ok(())
 }
 
-/// A warning about a backup that the server can still read, and so brings back at once.
+/// Warning about a backup that the server can still read, and so syncs back at once.
 fn sync_hint(backup: &Backup, location: Option<&BackupStorageLocation>) -> Option<String> {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     // A rejected backup has stored nothing that could come back.
@@ -69,7 +69,7 @@ fn sync_hint(backup: &Backup, location: Option<&BackupStorageLocation>) -> Optio
     ))
 }
 
-/// Refuses a backup that is not over: its run would go on without it.
+/// Refuses a backup that has not ended: its run would continue without it.
 fn check_ended(backup: &Backup) -> anyhow::Result<()> {
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     if phase.is_some_and(BackupPhase::is_terminal) {
@@ -83,7 +83,7 @@ fn check_ended(backup: &Backup) -> anyhow::Result<()> {
     );
 }
 
-/// What is left when a Backup is removed, one line each.
+/// Leftovers of a removed Backup, one line each.
 async fn leftovers(
     installation: &Installation,
     backup: &Backup,
@@ -118,7 +118,7 @@ async fn leftovers(
     Ok(lines)
 }
 
-/// Where the files of a backup are.
+/// Line about the files of a backup.
 fn files_line(name: &str, location: &str, found: Option<&BackupStorageLocation>) -> String {
     if location.is_empty() {
         return "no files: the backup has no storage location".to_owned();
@@ -139,14 +139,14 @@ fn files_line(name: &str, location: &str, found: Option<&BackupStorageLocation>)
     )
 }
 
-/// The snapshot that a plugin has reported, if it has one.
+/// Snapshot reported by a plugin, if there is one.
 fn reported_snapshot_line(report: &VolumePluginBackup) -> Option<String> {
     let id = report.status.as_ref()?.snapshot_id.as_str();
     let volume = &report.spec.volume;
     (!id.is_empty()).then(|| format!("snapshot {id} of volume {volume}"))
 }
 
-/// The VolumeSnapshotContents of a backup that are in the cluster. Where the kind is not served there are none.
+/// VolumeSnapshotContents of a backup in the cluster. None where the kind is not served.
 async fn csi_snapshot_lines(
     installation: &Installation,
     selector: &str,
@@ -159,7 +159,7 @@ async fn csi_snapshot_lines(
         installation.call_api(doing, list_page(&api, &params)).await
     });
     let Ok(listed) = listed.await else {
-        // Not everybody may list them.
+        // The user may lack the right to list them.
         return Ok(vec!["CSI snapshots: VolumeSnapshotContents cannot be listed".to_owned()]);
     };
     Ok(listed.iter().map(|content| csi_snapshot_line(&content.name_any(), &content.data)).collect())
@@ -173,7 +173,7 @@ fn csi_snapshot_line(name: &str, content: &serde_json::Value) -> String {
     format!("CSI snapshot {handle} of driver {driver}: VolumeSnapshotContent {name}")
 }
 
-/// What the status counts and nothing in the cluster names.
+/// Snapshots that the status counts and no object in the cluster names.
 fn unlisted_snapshot_lines(backup: &Backup, listed: usize) -> Vec<String> {
     let status = backup.status.clone().unwrap_or_default();
     let count = |count: i64| usize::try_from(count).unwrap_or_default();

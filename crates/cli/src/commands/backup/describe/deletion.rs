@@ -1,4 +1,4 @@
-//! What came of requests to delete a backup, as far as they are still there.
+//! State of the requests to delete a backup, as far as they still exist.
 
 use bowline_api::delete_backup_request::DeleteBackupRequestPhase;
 use bowline_api::{Backup, DeleteBackupRequest, label};
@@ -12,10 +12,10 @@ use crate::installation::Installation;
 use crate::key_value_page::KeyValuePage;
 use crate::output;
 
-/// More than anybody has.
+/// More than any backup has.
 const MAX_REQUESTS: u32 = 500;
 
-/// Finds them, the oldest first.
+/// Finds the requests, the oldest first.
 pub(super) async fn find(
     installation: &Installation,
     backup: &Backup,
@@ -36,7 +36,7 @@ pub(super) async fn find(
     Ok(found)
 }
 
-/// For people. Nothing if nobody asked for its deletion.
+/// Text for people; empty without a request to delete the backup.
 pub(super) fn text(page: &mut KeyValuePage, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
     let requests = match requests {
         None => return,
@@ -61,7 +61,7 @@ pub(super) fn text(page: &mut KeyValuePage, requests: Option<&Fetched<Vec<Delete
     }
 }
 
-/// For programs, as Velero's document has it.
+/// Document for programs, as Velero has it.
 pub(super) fn json(document: &mut Value, requests: Option<&Fetched<Vec<DeleteBackupRequest>>>) {
     let requests = match requests {
         None => return,
@@ -89,7 +89,7 @@ pub(super) fn json(document: &mut Value, requests: Option<&Fetched<Vec<DeleteBac
     document["deletionAttempts"] = attempts;
 }
 
-/// How many were answered with errors.
+/// Number of requests answered with errors.
 fn failed_count(requests: &[DeleteBackupRequest]) -> usize {
     let is_failed = |request: &&DeleteBackupRequest| {
         let phase = request.status.as_ref().and_then(|status| status.phase.as_ref());

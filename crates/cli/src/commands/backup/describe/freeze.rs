@@ -1,4 +1,4 @@
-//! For how long pods were frozen.
+//! Freeze windows of pods.
 
 use bowline_api::backup::FreezeWindow;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::describe::section::{DETAILS_HINT, time};
 use crate::key_value_page::KeyValuePage;
 
-/// A status has room for so many, the longest ones.
+/// Number of freeze windows in a status, the longest ones.
 const MAX_STATUS_WINDOWS: usize = 100;
 
-/// For people. Nothing at all of a backup that froze nobody.
+/// Text for people; empty for a backup that froze no pod.
 pub(super) fn text(page: &mut KeyValuePage, windows: &[FreezeWindow], details: bool) {
     let Some(longest) = longest(windows) else { return };
     page.blank_line();
@@ -32,7 +32,7 @@ pub(super) fn text(page: &mut KeyValuePage, windows: &[FreezeWindow], details: b
     }
 }
 
-/// For programs, added to a document.
+/// Adds the windows to a document for programs.
 pub(super) fn json(to: &mut Value, windows: &[FreezeWindow], details: bool) {
     let Some(longest) = longest(windows) else { return };
     to["freezeWindows"] = json!({

@@ -34,14 +34,13 @@ pub(super) fn render(
     document
 }
 
-/// What to back up and how.
 pub(crate) fn spec(spec: &BackupSpec) -> Value {
     let mut resources = json!({
         "included": included(&spec.included_resources),
         "excluded": excluded(&spec.excluded_resources),
         "clusterScoped": choice_text(spec.include_cluster_resources, "excluded", "included", "auto"),
     });
-    // Velero's document knows nothing of these.
+    // Velero's document does not have these.
     if has_scoped_filters(spec) {
         for (key, value) in [
             ("includedClusterScoped", excluded(&spec.included_cluster_scoped_resources)),

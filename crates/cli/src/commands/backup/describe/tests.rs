@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::volume_progress::{self, VolumeProgress};
 
-/// A backup that has something in every section.
+/// Backup with content in every section.
 fn full() -> Backup {
     serde_json::from_value(json!({
         "apiVersion": "velero.io/v1", "kind": "Backup",
@@ -95,13 +95,12 @@ fn files() -> Files {
     }
 }
 
-/// What is downloaded without `--details`.
+/// Files downloaded without `--details`.
 fn few_files() -> Files {
     Files { operations: None, resources: None, ..files() }
 }
 
-/// A volume that is being uploaded, one that is done, one that has failed, and one of a plugin that
-/// tells nothing.
+/// A volume that is being uploaded, one that is done, one that has failed, and one of a plugin that reports nothing.
 fn transfers() -> Vec<VolumeProgress> {
     let running = json!({
         "phase": "InProgress", "snapshotID": "snap-1", "message": "uploading",
@@ -213,7 +212,7 @@ fn a_backup_as_json() {
     ));
 }
 
-/// What `jq` in somebody's scripts asks for, after `backup_structured_describer.go` of Velero 1.18.
+/// Keys that scripts with `jq` rely on, after `backup_structured_describer.go` of Velero 1.18.
 #[test]
 fn volumes_as_json_have_veleros_keys() {
     let json = json::render(&full(), &files(), &Ok(transfers()), true);

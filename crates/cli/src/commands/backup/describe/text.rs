@@ -56,7 +56,6 @@ pub(super) fn render(
     page.finish()
 }
 
-/// What to back up and how.
 pub(crate) fn spec(page: &mut KeyValuePage, spec: &BackupSpec) {
     filters(page, spec);
     settings(page, spec);
@@ -70,7 +69,6 @@ pub(crate) fn spec(page: &mut KeyValuePage, spec: &BackupSpec) {
     }
 }
 
-/// The policies that are named.
 pub(crate) fn policies(page: &mut KeyValuePage, spec: &BackupSpec) {
     if let Some(policy) = &spec.resource_policy {
         page.blank_line();
@@ -89,7 +87,7 @@ fn global_policies(page: &mut KeyValuePage, backup: &Backup) {
     }
 }
 
-/// How files are copied, if that is said.
+/// Uploader of files, if one is set.
 pub(crate) fn uploader(page: &mut KeyValuePage, spec: &BackupSpec) {
     let uploader = spec.uploader_config.as_ref();
     if let Some(uploader) = uploader.filter(|uploader| uploader.parallel_files_upload > 0) {
@@ -217,7 +215,7 @@ fn operation(page: &mut KeyValuePage, operation: &BackupOperation) {
     section::operation_status(page, status);
 }
 
-/// Whether the newer filters are used, which tell apart what lives in a namespace and what does not.
+/// True if the newer filters are used, which separate namespaced and cluster-scoped resources.
 pub(super) fn has_scoped_filters(spec: &BackupSpec) -> bool {
     !spec.included_cluster_scoped_resources.is_empty()
         || !spec.excluded_cluster_scoped_resources.is_empty()

@@ -1,4 +1,4 @@
-//! Who serves the locations after the switch.
+//! Support for the locations after the switch.
 
 use kube::ResourceExt as _;
 
@@ -6,12 +6,12 @@ use super::{Finding, MigrationVerdict, finding, push_count};
 use crate::commands::migrate::facts::Facts;
 use crate::commands::migrate::providers::{ProviderSupport, provider_support, short_name};
 
-/// The provider of backup locations that Velero has nothing like.
+/// Provider of backup locations that has no equivalent in Velero.
 pub(super) const FILESYSTEM: &str = "filesystem";
 /// Providers of snapshot locations that need no plugin, neither here nor with Velero.
 const SNAPSHOTTERS: [&str; 1] = ["csi"];
 
-/// What is said of a location whose provider nobody serves, or maybe somebody.
+/// Texts for a location whose provider is not supported, or may not be.
 pub(super) struct DirectionTexts {
     /// Providers of backup locations that need no plugin.
     stores: &'static [&'static str],
@@ -38,12 +38,12 @@ pub(super) const TO_VELERO: DirectionTexts = DirectionTexts {
     unknown: "install Velero with a plugin for this provider",
 };
 
-/// Whether a location is a folder of our server.
+/// True if a location is a folder of Bowline's server.
 pub(super) fn is_filesystem(provider: &str) -> bool {
     short_name(provider) == FILESYSTEM
 }
 
-/// Who serves the locations, where the server has plugins of these images.
+/// Support for the locations by a server with plugins of these images.
 pub(super) fn check_locations(
     findings: &mut Vec<Finding>,
     facts: &Facts,
@@ -51,7 +51,7 @@ pub(super) fn check_locations(
     texts: &DirectionTexts,
 ) {
     let backups = facts.locations.iter().map(|one| (one.name_any(), one.spec.provider.as_str()));
-    // What Velero has nothing like is told with what is in it.
+    // Locations without an equivalent in Velero are reported with their content.
     let has_folders = texts.stores.contains(&FILESYSTEM);
     let backups = backups.filter(|(_, provider)| has_folders || !is_filesystem(provider)).collect();
     let snapshots =
@@ -79,8 +79,8 @@ pub(super) fn check_locations(
     check("snapshot location", &SNAPSHOTTERS, snapshots.collect());
 }
 
-/// Locations that name a file of Velero's pod with their credentials. Whoever writes a location could have
-/// any file of the server read, so that a location cannot do that here.
+/// Locations that name a file of Velero's pod with their credentials. Bowline does not support this: anyone who can
+/// write a location could have any file of the server read.
 pub(super) fn check_credentials(findings: &mut Vec<Finding>, facts: &Facts) {
     const KEY: &str = "credentialsFile";
     let backups = facts.locations.iter().map(|one| ("backup", one.name_any(), &one.spec.config));

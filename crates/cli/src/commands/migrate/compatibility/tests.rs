@@ -98,7 +98,7 @@ fn unsupported_methods_are_reported_wherever_requested() {
     ] {
         assert_eq!(find_finding(&found, what).verdict, MigrationVerdict::Stays, "{what}");
     }
-    // What does not carry over is not counted among what does.
+    // Objects that do not carry over are not counted among those that do.
     assert_eq!(find_finding(&found, "1 schedule").verdict, MigrationVerdict::Carries);
     assert_eq!(find_finding(&found, "1 backup").verdict, MigrationVerdict::Carries);
     assert!(found.iter().all(|one| !one.what.starts_with("server flag")), "{found:#?}");
@@ -141,11 +141,11 @@ fn location_without_a_provider_plugin_does_not_carry_over() {
     ] {
         assert_eq!(find_finding(&found, what).verdict, verdict, "{what}");
     }
-    // Velero has nothing built in.
+    // Velero has no built-in providers.
     let found = check_switch_to_velero(&facts, &[]);
     assert_eq!(find_finding(&found, "backup location a (aws)").verdict, MigrationVerdict::Stays);
     assert_eq!(find_finding(&found, "1 backup location").verdict, MigrationVerdict::Carries);
-    // Nothing is known of a Velero that is not there.
+    // Without a Velero Deployment its plugins are unknown.
     facts.velero = None;
     for found in [check_switch_to_bowline(&facts, &[]), check_switch_to_velero(&facts, &[])] {
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Whether Velero can take over from an installation of ours.
+//! Compatibility of an installation of Bowline with Velero.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::active_runs;
 use crate::commands::migrate::facts::{Facts, Server};
 use crate::commands::migrate::providers::{ProviderSupport, provider_support};
 
-/// What the names of our own plugins begin with.
+/// Prefix of the names of Bowline's own plugins.
 const OWN_PLUGIN_PREFIX: &str = "bowline.io/";
 
-/// Whether Velero can take over from an installation of ours.
+/// Findings for a switch to Velero.
 pub(in super::super) fn check_switch_to_velero(facts: &Facts, active: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !active.is_empty() {
@@ -36,7 +36,7 @@ pub(in super::super) fn check_switch_to_velero(facts: &Facts, active: &[String])
     findings
 }
 
-/// What is in folders of our server, which Velero cannot read, and what is not.
+/// Content of `filesystem` locations, which Velero cannot read, and of the others.
 fn push_filesystem_locations(findings: &mut Vec<Finding>, facts: &Facts) {
     let folders: BTreeSet<String> = facts
         .locations
@@ -87,7 +87,7 @@ fn push_filesystem_locations(findings: &mut Vec<Finding>, facts: &Facts) {
     push_count(findings, unaffected.len(), "schedule", "continue as before");
 }
 
-/// What becomes of our records of snapshots, and of snapshots that our own plugins took.
+/// Consequences for Bowline's records of snapshots, and for snapshots taken by its own plugins.
 fn push_snapshots(findings: &mut Vec<Finding>, facts: &Facts, images: Option<&[String]>) {
     if facts.snapshotters.is_empty() {
         return;

@@ -1,8 +1,8 @@
-//! `bowline restore create --dry-run`: what a restore would do.
+//! `bowline restore create --dry-run`: the plan of a restore.
 //!
-//! It runs here, with the rights of the user. What only the server can open, the archive and what the
-//! backup says of volumes, comes by way of DownloadRequests; the rest is between us and the API
-//! server, which is asked with dry-run requests and keeps nothing.
+//! It runs in this process, with the rights of the user. The files that only the server can open, the archive and the
+//! volume information of the backup, are downloaded with DownloadRequests; everything else is done with dry-run
+//! requests to the API server, which stores nothing.
 
 mod show;
 
@@ -34,14 +34,14 @@ use crate::listing::{self, ObjectFormat};
 use crate::output::{self, Spinner};
 use crate::run::Run as _;
 
-/// How long the server may take to hand out a file.
+/// Longest wait for the server to provide a file.
 const FILE_TIMEOUT: Duration = Duration::from_mins(1);
-/// How many requests are made at a time, and how many items are looked at.
+/// Number of parallel requests, and of parallel items.
 const MAX_REQUESTS: usize = 16;
 const MAX_ITEMS: usize = 48;
-/// Objects in one answer of the API server.
+/// Objects per answer of the API server.
 const PAGE_SIZE: u32 = 500;
-/// What tells this restore from others of its name: it is none.
+/// Stands for the UID of the restore, which does not exist.
 const DRY_RUN_UID: &str = "dry-run";
 
 pub(super) async fn run(
@@ -81,7 +81,7 @@ pub(super) async fn run(
         }
     };
     let plan = tokio::select! {
-        // Boxed, since it holds all the downloads.
+        // Boxed, since it contains all the downloads.
         planned = Box::pin(planned) => planned?,
         exit = asked_to_end => {
             downloads.delete_open_requests().await;
@@ -110,7 +110,7 @@ fn options(installation: &Installation) -> Options {
     }
 }
 
-/// What the server would make of the restore: a request, or all that is wrong with it.
+/// Request that the server would make of the restore, or all validation errors.
 async fn prepare_request(
     installation: &Installation,
     mut restore: Restore,
@@ -151,7 +151,7 @@ async fn find_modifiers(
     Ok(found.map_or(Lookup::Missing, |map| Lookup::Found(map.data.unwrap_or_default())))
 }
 
-/// Brings the archive, and what the backup says of volumes.
+/// Downloads the archive and the volume information of the backup.
 async fn fetch(
     installation: &Installation,
     downloads: &Downloads,
@@ -183,13 +183,13 @@ async fn download_contents(downloads: &Downloads, backup: &str) -> anyhow::Resul
         unpack::unpack(reader, &std::env::temp_dir(), unpack::UnpackLimits::default())
     });
     let (downloaded, unpacked) = tokio::join!(download, unpacked);
-    // An archive that did not come to its end looks damaged, and is not.
+    // An incomplete download looks like a damaged archive, and is not.
     downloaded?;
     let unpacked = unpacked.map_err(|_| anyhow!("the archive was not unpacked completely"))?;
     Ok(unpacked?)
 }
 
-/// The copies of files that a backup made. They cannot be had as a file.
+/// PodVolumeBackups of a backup. They are not available as a file.
 async fn list_pod_volume_backups(
     installation: &Installation,
     backup: &str,

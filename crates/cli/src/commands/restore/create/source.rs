@@ -1,4 +1,4 @@
-//! The backups that a restore may be from.
+//! Backups from which a restore can be made.
 
 use anyhow::bail;
 use bowline_api::{Backup, BackupPhase, Restore, RestoreSpec, Schedule, label};
@@ -9,14 +9,14 @@ use super::super::super::backup::phase;
 use crate::installation::Installation;
 use crate::listing;
 
-/// The backup that is named, or all those of a schedule.
+/// The named backup, or all those of a schedule.
 #[derive(Debug)]
 pub(super) struct SourceBackups {
     pub(super) backups: Vec<Backup>,
 }
 
 impl SourceBackups {
-    /// Looks for them. That there is none is told now rather than by a restore that is refused.
+    /// Finds the backups. Reports now if there are none, rather than with a restore that is rejected.
     pub(super) async fn find(
         installation: &Installation,
         spec: &RestoreSpec,
@@ -30,7 +30,7 @@ impl SourceBackups {
         let selector = format!("{}={}", label::SCHEDULE_NAME, label::value(schedule));
         let backups: Vec<Backup> = listing::find(installation, &[], Some(&selector)).await?;
         if backups.is_empty() {
-            // Backups outlive their schedule, so that it is looked for only now.
+            // Backups outlive their schedule, so the schedule is looked up only now.
             listing::get::<Schedule>(installation, schedule).await?;
             bail!(
                 "schedule `{schedule}` has no backups in namespace `{}`; hint: create one with {}",
@@ -41,8 +41,8 @@ impl SourceBackups {
         Ok(Self { backups })
     }
 
-    /// Writes the newest backup of the schedule into a spec that may have partially failed. The
-    /// server takes none but a completed one, so it is told which.
+    /// Sets the newest backup of the schedule in a spec that accepts a partially failed one. The server chooses only
+    /// completed ones, so the spec must name it.
     pub(super) fn choose_newest(&self, spec: &mut RestoreSpec) {
         let is_good = |backup: &&Backup| {
             matches!(phase(backup), BackupPhase::Completed | BackupPhase::PartiallyFailed)
@@ -69,13 +69,13 @@ impl SourceBackups {
         Ok(())
     }
 
-    /// The one that a server would restore.
+    /// Backup that a server would restore.
     pub(super) fn server_choice(&self, spec: &RestoreSpec) -> Option<&Backup> {
         request::source_backup(&Restore::new("", spec.clone()), &self.backups)
     }
 }
 
-/// Fails for a backup that was refused: it never ran, and there is nothing to restore.
+/// Fails for a rejected backup: it never ran, and there is nothing to restore.
 fn check_validated(backup: &Backup) -> anyhow::Result<()> {
     if phase(backup) != BackupPhase::FailedValidation {
         return Ok(());

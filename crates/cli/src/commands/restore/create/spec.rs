@@ -1,4 +1,4 @@
-//! The flags that say what to restore and how, and the spec that they make.
+//! Flags for the content and the options of a restore, and the spec made from them.
 
 use bowline_api::restore::{ExistingResourcePolicy, RestoreStatusSpec, RestoreUploaderConfig};
 use bowline_api::{Duration, RestoreSpec};
@@ -108,7 +108,7 @@ enum ExistingPolicy {
     Update,
 }
 
-/// What the command line asks for, but for the backup.
+/// Spec that the command line requests, except for the backup.
 pub(super) fn spec(
     filter: &RestoreFilterArgs,
     options: &RestoreOptionArgs,
@@ -142,7 +142,7 @@ pub(super) fn spec(
         resource_modifier: options.resource_modifier_configmap.as_ref().map(|name| {
             TypedLocalObjectReference {
                 api_group: None,
-                // In small letters, as Velero writes it.
+                // Lower case, as Velero writes it.
                 kind: "configmap".to_owned(),
                 name: name.clone(),
             }

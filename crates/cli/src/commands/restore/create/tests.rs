@@ -15,13 +15,13 @@ fn parse(line: &[&str]) -> Result<Args, clap::Error> {
     TestCommand::try_parse_from(words).map(|line| line.args)
 }
 
-/// The restore that a command line makes.
+/// Restore of a command line.
 fn parse_restore(line: &[&str]) -> anyhow::Result<Restore> {
     let now = "2026-01-02T03:04:05Z".parse().unwrap();
     restore(&parse(line).unwrap_or_else(|error| panic!("{line:?}: {error}")), now)
 }
 
-/// The spec that a command line makes, without what every one has.
+/// Spec of a command line, without the fields that every spec has.
 fn spec_of(line: &[&str]) -> anyhow::Result<Value> {
     let from = ["--from-backup", "b"];
     let line: Vec<&str> = from.iter().chain(line).copied().collect();

@@ -105,7 +105,7 @@ fn status(restore: &Restore, status: &RestoreStatus, files: &Files, details: boo
     document
 }
 
-/// Volumes by how they were restored: with details as they stand in the file, else by their names.
+/// Volumes by restore method: with details as in the file, else by name.
 fn volumes(volumes: &[RestoreVolumeInfo], details: bool) -> Value {
     let volume_document = |volume: &RestoreVolumeInfo| {
         let RestoreVolumeInfo { pvc_namespace, pvc_name, pv_name, .. } = volume;

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::volume_progress::{VolumeProgress, VolumeReport as _};
 
-/// A restore that has something in every section.
+/// Restore with content in every section.
 fn full() -> Restore {
     serde_json::from_value(json!({
         "apiVersion": "velero.io/v1", "kind": "Restore",
@@ -82,7 +82,7 @@ fn files() -> Files {
     }
 }
 
-/// A volume that was made, and one that was not, whose plugin had no name for it yet.
+/// A volume that was created, and one that was not, for which the plugin had no name yet.
 fn transfers() -> Vec<VolumeProgress> {
     let restore = |snapshot: &str, status: &Value| {
         let report = json!({
@@ -100,7 +100,7 @@ fn transfers() -> Vec<VolumeProgress> {
     vec![restore("snap-1", &report), restore("snap-2", &canceled)]
 }
 
-/// What is downloaded without `--details`.
+/// Files downloaded without `--details`.
 fn few_files() -> Files {
     Files { operations: None, resources: None, ..files() }
 }

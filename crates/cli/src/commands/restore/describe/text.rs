@@ -68,7 +68,7 @@ fn times(page: &mut KeyValuePage, summary: &Summary) {
 }
 
 fn source(page: &mut KeyValuePage, spec: &RestoreSpec) {
-    // Of a schedule, the server chooses the backup.
+    // The server chooses the backup of a schedule.
     if spec.backup_name.is_empty() {
         page.field(0, "Schedule", &spec.schedule_name);
     } else {

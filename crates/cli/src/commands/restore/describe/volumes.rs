@@ -1,4 +1,4 @@
-//! How each volume was restored.
+//! Restore method of each volume.
 
 use bowline_api::Restore;
 use bowline_store::file::{Method, RestoreVolumeInfo};
@@ -44,7 +44,7 @@ pub(super) fn render(page: &mut KeyValuePage, restore: &Restore, files: &Files, 
         });
         page.blank_line();
     }
-    // Velero says of these alone that there are none.
+    // Only for these does Velero print that there are none.
     let csi = with_method(Method::CsiSnapshot);
     section::volumes(page, 0, "CSI Snapshot Restores", &csi, |page, volume| {
         csi_snapshot(page, volume, details);
@@ -118,7 +118,7 @@ fn pod_volume(page: &mut KeyValuePage, volume: &RestoreVolumeInfo, details: bool
     page.field(2, "Size (bytes)", info.size);
 }
 
-/// Where there is more to see, if there is.
+/// Hint at further details, if there are any.
 fn more(details: bool) -> &'static str {
     if details { "<not known>" } else { DETAILS_HINT }
 }

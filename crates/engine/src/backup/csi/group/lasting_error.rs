@@ -6,12 +6,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::backup::csi::snapshot_watch::ERROR_GRACE;
 
-/// Since when an object says that something is wrong, and what.
+/// The error that an object reports, and the time since which it does.
 #[derive(Default)]
 pub(super) struct LastingError(Sender<Option<(Instant, String)>>);
 
 impl LastingError {
-    /// Takes in what an object says. Returns whether its snapshots are taken.
+    /// Records the state of an object. Returns true if its snapshots are taken.
     pub(super) fn record(&self, object: &Value) -> bool {
         let status = &object["status"];
         let error = status["error"].as_object().map(|error| {
@@ -25,12 +25,12 @@ impl LastingError {
         status["volumeGroupSnapshotHandle"].as_str().is_some_and(|handle| !handle.is_empty())
     }
 
-    /// What is wrong, once that has been so for a while.
+    /// The error, once it has lasted for a while.
     pub(super) async fn wait_until_lasting(&self) -> String {
         let mut changes = self.0.subscribe();
         loop {
             let known = changes.borrow_and_update().clone();
-            // The sender is in `self`.
+            // The sender is in `self`, so it cannot be closed.
             match known {
                 Some((since, error)) => {
                     if timeout_at(since + ERROR_GRACE, changes.changed()).await.is_err() {

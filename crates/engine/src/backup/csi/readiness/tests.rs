@@ -56,7 +56,7 @@ async fn an_operation_ends_when_its_snapshot_can_be_used() {
     let progress = watch.progress(&operation()).await.unwrap();
     assert_eq!((progress.state, progress.done, progress.total), (State::Running, 0, 2048));
     assert!(progress.description.contains("c is not ready to use"), "{}", progress.description);
-    // A poll that is under way hears of it.
+    // A poll in progress is notified.
     let operation = operation();
     let polled = watch.progress(&operation);
     let later = async {
@@ -146,7 +146,7 @@ async fn grace_period_starts_at_the_first_error_even_without_watch_events() {
     cluster.put(content(false, &failing));
     let watch = readiness_watch(&cluster);
     assert_eq!(watch.progress(&operation()).await.unwrap().state, State::Running);
-    // The watch is opened again, and tells of nothing.
+    // The watch is opened again, and reports nothing.
     watch.shared.apply(WatchEvent::Started);
     sleep(ERROR_GRACE).await;
     let progress = watch.progress(&operation()).await.unwrap();
@@ -166,7 +166,7 @@ async fn changed_content_is_nudged_only_after_a_new_pause() {
     assert!(!shared.is_time_to_nudge("c", now));
     assert!(shared.is_time_to_nudge("c", now + FIRST_NUDGE));
     let later = now + FIRST_NUDGE * 3;
-    // A nudge is no change.
+    // A nudge does not count as a change.
     shared.lock().update_view("c", read(&taken, "2"), later);
     assert!(shared.is_time_to_nudge("c", later));
     let later = later + FIRST_NUDGE * 4;

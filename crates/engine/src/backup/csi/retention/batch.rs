@@ -1,4 +1,4 @@
-//! All snapshots of a backup, several at a time.
+//! Retention of all snapshots of a backup, several at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,11 +8,11 @@ use futures::{FutureExt as _, StreamExt as _};
 use super::{DiscardOutcome, Leftovers, RetainError, RetainedSnapshot, SnapshotApi, Target};
 use crate::report::Report;
 
-/// How many snapshots are seen to at a time.
+/// Number of snapshots processed concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
 
-/// Sees to it that snapshots outlive their objects. What cannot be is told: such a snapshot would be lost
-/// with its VolumeSnapshot. Returns those that are lost already, with the reason.
+/// Makes snapshots outlive their objects. Failures are reported: such a snapshot would be lost with its
+/// VolumeSnapshot. Returns those that are lost already, with the reason.
 pub async fn retain(
     api: &SnapshotApi<'_>,
     targets: &[Target],
@@ -37,7 +37,7 @@ pub async fn retain(
     lost
 }
 
-/// Removes the objects of snapshots that are kept. Returns those that it could not, with the reason.
+/// Removes the objects of retained snapshots. Returns those that could not be removed, with the reason.
 pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, String)> {
     let mut reads = Vec::new();
     for target in targets {
@@ -58,7 +58,7 @@ pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, 
             Err(reason) => undeleted.push((target.clone(), reason)),
         }
     }
-    // Its members stay with it: the controller would not let them go before it.
+    // The members of a group stay with it: the controller would not release them before the group.
     let mut kept_groups = Vec::new();
     for group in groups {
         if let Err(reason) = api.release_group(&group, &undeleted).await {
@@ -83,13 +83,13 @@ pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, 
     undeleted
 }
 
-/// What came of snapshots that were to be deleted. Those that are in neither list are deleted.
+/// Outcome of deleting snapshots. Those that are in neither list are deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
-    /// Those that could not be deleted, with the reason.
+    /// Snapshots that could not be deleted, with the reason.
     pub undeleted: Vec<(Target, String)>,
-    /// Those of which nothing was there by which they could be deleted, with what is missing. Their drivers
-    /// may have them all the same.
+    /// Snapshots without any object by which they could be deleted, with what is missing. Their drivers may still
+    /// have them.
     pub not_found: Vec<(Target, String)>,
 }
 
@@ -117,7 +117,7 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
     for target in snapshots {
         reads.push(async move { (target, api.snapshot(target).await) }.boxed());
     }
-    // All of them first: a group takes its VolumeSnapshots with it.
+    // All reads come first: deleting a group deletes its VolumeSnapshots.
     let mut reads = futures::stream::iter(reads).buffer_unordered(MAX_CONCURRENT_REQUESTS);
     while let Some((target, read)) = reads.next().await {
         match read {
@@ -147,7 +147,7 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
     }
     for (target, outcome) in run_concurrently(all).await {
         match grouped.get(&target) {
-            // It is told of each.
+            // The failure is reported for each member.
             Some((_, members)) if !members.is_empty() => {
                 for member in members {
                     discarded.record(member.clone(), outcome.clone());
@@ -159,7 +159,7 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
     discarded
 }
 
-/// The same; what could not be deleted is told.
+/// [`discard`], which also reports the snapshots that could not be deleted.
 pub async fn discard_and_report(
     api: &SnapshotApi<'_>,
     targets: &[Target],

@@ -1,4 +1,4 @@
-//! What the end of a backup is about: VolumeSnapshots, and groups of them.
+//! Objects of retention: VolumeSnapshots and VolumeGroupSnapshots.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use crate::backup::csi::is_csi_operation;
 use crate::csi::{SNAPSHOTS, id};
 use crate::operation::{Operation, State};
 
-/// A VolumeSnapshot of a backup, or a group of them.
+/// A VolumeSnapshot or VolumeGroupSnapshot of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    /// Whether it is a VolumeGroupSnapshot.
+    /// True for a VolumeGroupSnapshot.
     pub is_group: bool,
 }
 
@@ -32,7 +32,7 @@ impl Target {
         id(SNAPSHOTS, &self.namespace, &self.name)
     }
 
-    /// The VolumeSnapshot that an operation waits for; none if it is another kind of operation.
+    /// The VolumeSnapshot that an operation waits for; none for another kind of operation.
     pub fn of_operation(operation: &Operation) -> Option<Self> {
         let item = &operation.item;
         let is_meant = is_csi_operation(operation) && item.resource == SNAPSHOTS;
@@ -53,12 +53,12 @@ pub fn targets_of_operations(operations: &[Operation]) -> (Vec<Target>, Vec<Targ
     (completed, failed)
 }
 
-/// What is left of snapshots that were to be deleted.
+/// Leftovers of snapshots that were to be deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leftovers {
-    /// Those that could not be deleted.
+    /// Snapshots that could not be deleted.
     targets: Vec<Target>,
-    /// Those of which nothing was there. Their drivers may have them all the same.
+    /// Snapshots without any object in the cluster. Their drivers may still have them.
     not_found: Vec<Target>,
 }
 
@@ -67,17 +67,17 @@ impl Leftovers {
         Self { targets, not_found }
     }
 
-    /// Whether nothing is left that is known of.
+    /// True if there is no known leftover.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// Those that could not be deleted.
+    /// Snapshots that could not be deleted.
     pub fn iter(&self) -> std::slice::Iter<'_, Target> {
         self.targets.iter()
     }
 
-    /// Whether there may be a snapshot of a VolumeSnapshot, known or not.
+    /// True if there may be a snapshot of a VolumeSnapshot, known or not.
     pub(in crate::backup::csi) fn may_include(&self, namespace: &str, name: &str) -> bool {
         let mut all = self.targets.iter().chain(&self.not_found);
         all.any(|one| one.namespace == namespace && one.name == name)

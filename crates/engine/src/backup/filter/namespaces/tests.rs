@@ -36,7 +36,7 @@ fn namespace_patterns_expand_to_existing_namespaces() {
         (&["app-*"], &["app-a"], only(&["app-b"])),
         (&["app-*"], &["*-a"], only(&["app-b"])),
         (&["app-a"], &["app-*"], only(&[])),
-        // Nothing found is nothing, and not everything.
+        // A pattern without a match selects nothing, not everything.
         (&["x-*"], &[], only(&[])),
         (&["gone"], &[], only(&["gone"])),
         (&["missing", "seen"], &[], only(&["seen"])),

@@ -42,9 +42,9 @@ fn good() -> ExecOutcome {
     ExecOutcome { output: String::new(), failure: None }
 }
 
-/// What came of thawing pods.
+/// Outcome of thawing pods.
 struct ThawResult {
-    /// The commands that were tried, with their pods, and after how many seconds.
+    /// The attempted commands, with their pods, and the seconds since the start.
     attempts: Vec<(String, u64)>,
     frozen: Vec<String>,
     errors: Vec<String>,
@@ -57,7 +57,7 @@ impl ThawResult {
     }
 }
 
-/// Thaws pods as the block that froze them does, in a cluster that answers the n-th try as it is told to.
+/// Thaws pods as the block that froze them does, in a cluster that answers the n-th attempt as scripted.
 async fn thaw(
     pods: &[&str],
     post: &[&str],

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Locations of a kind, each with the Secret that its credential is in.
+/// Locations of a kind, each with the Secret that holds its credential.
 fn locations<T: serde::de::DeserializeOwned>(secrets: &[Option<&str>]) -> Vec<T> {
     let location = |secret: Option<&str>| {
         let mut location = json!({

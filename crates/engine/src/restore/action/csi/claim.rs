@@ -1,4 +1,4 @@
-//! Claims, whose data is in the snapshots of CSI drivers.
+//! Claims whose data is in CSI snapshots.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::backup::policy::quantity;
 use crate::resource::GroupResource;
 use crate::restore::volume::ALLOW_EMPTY_HINT;
 
-/// Lets a claim be made from its VolumeSnapshot, which is restored before it.
+/// Makes a claim use its VolumeSnapshot, which is restored before it, as its data source.
 ///
-/// Velero creates a claim without data, and says nothing, where the claim does not name its snapshot;
-/// and one that waits for ever, where the cluster lacks what it needs. Here these are errors.
+/// If the claim does not name its snapshot, Velero silently creates it without data; if the cluster lacks a
+/// requirement, Velero creates one that waits forever. Here these are errors.
 pub(super) struct CsiPvcAction(Arc<CsiRestoreContext>);
 
 impl CsiPvcAction {
@@ -35,29 +35,29 @@ impl CsiPvcAction {
     }
 }
 
-/// What becomes of a claim.
+/// Treatment of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ClaimDecision<'a> {
-    /// It is none of ours.
+    /// The action does not apply.
     Unchanged,
-    /// It comes up empty, and why.
+    /// The claim is created empty, for this reason.
     Empty(String),
-    /// It is made from this VolumeSnapshot.
+    /// The claim is created from this VolumeSnapshot.
     FromSnapshot(&'a str),
-    /// Its data cannot be brought back, and why.
+    /// The data cannot be restored, for this reason.
     DataUnavailable(String),
 }
 
-/// What the backup says of a claim.
+/// The backup's information about a claim.
 #[derive(Clone, Copy, Debug, Default)]
 struct BackedUpClaim<'a> {
     /// The VolumeSnapshot that the claim names.
     snapshot: Option<&'a str>,
-    /// What is said of its volume.
+    /// Information about its volume.
     info: Option<&'a BackupVolumeInfo>,
-    /// Whether the backup copied the data of its snapshots into a store.
+    /// True if the backup moved the data of its snapshots to object storage.
     is_data_moved: bool,
-    /// Whether volumes are to be restored.
+    /// True if volumes are to be restored.
     restore_pvs: bool,
 }
 
@@ -65,7 +65,7 @@ fn decide_claim<'a>(claim: &BackedUpClaim<'a>) -> ClaimDecision<'a> {
     let info = claim.info.filter(|info| !info.skipped);
     let is_data_moved = claim.info.map_or(claim.is_data_moved, |info| info.snapshot_data_moved);
     let is_csi = info.is_some_and(|info| info.backup_method == Some(Method::CsiSnapshot));
-    // What was saved in another way is not ours, whatever the claim remembers.
+    // Data saved by another method is not handled here, whatever the annotations of the claim say.
     if is_data_moved || (claim.info.is_some() && !is_csi) {
         return ClaimDecision::Unchanged;
     }
@@ -100,14 +100,14 @@ fn data_unavailable_message(handle: &str, reason: &str) -> String {
     format!("its data is in the CSI snapshot{handle} and cannot be brought back: {reason}")
 }
 
-/// What a claim from a snapshot needs of the cluster.
+/// Features of the cluster that a claim from a snapshot needs.
 struct ClusterSupport<'a> {
     serves_snapshots: bool,
     drivers: &'a BTreeSet<String>,
     classes: &'a [StorageClass],
 }
 
-/// What the cluster lacks, if it lacks anything.
+/// The requirement that the cluster lacks, if any.
 fn missing_requirement(
     claim: &Value,
     source: &SnapshotSource,
@@ -147,13 +147,13 @@ fn missing_requirement(
     })
 }
 
-/// The storage class that a claim wants; none if it takes any.
+/// The storage class that a claim requests; `None` if it accepts any.
 fn storage_class_name(claim: &Value) -> Option<&str> {
     let old = annotated(claim, "volume.beta.kubernetes.io/storage-class");
     old.or_else(|| claim.pointer("/spec/storageClassName")?.as_str())
 }
 
-/// Lets a claim be made from a VolumeSnapshot.
+/// Sets a VolumeSnapshot as the data source of a claim.
 fn change(claim: &mut Value, snapshot: &str, size: Option<u64>) {
     clear(claim);
     let Some(spec) = map(claim, "/spec") else { return };
@@ -161,7 +161,7 @@ fn change(claim: &mut Value, snapshot: &str, size: Option<u64>) {
         "dataSource".to_owned(),
         json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": snapshot}),
     );
-    // No driver makes a volume that is smaller than its snapshot.
+    // No driver creates a volume that is smaller than its snapshot.
     let requested = claim.pointer_mut("/spec/resources/requests/storage");
     if let (Some(requested), Some(size)) = (requested, size)
         && quantity::bytes(requested.as_str().unwrap_or_default()).is_ok_and(|bytes| bytes < size)
@@ -170,7 +170,7 @@ fn change(claim: &mut Value, snapshot: &str, size: Option<u64>) {
     }
 }
 
-/// Lets a claim be made of nothing.
+/// Removes the data source of a claim.
 fn clear(claim: &mut Value) {
     if let Some(spec) = map(claim, "/spec") {
         for field in ["volumeName", "dataSource", "dataSourceRef"] {
@@ -180,8 +180,8 @@ fn clear(claim: &mut Value) {
 }
 
 impl CsiPvcAction {
-    /// Whether the claim is there. Then it stays as it is, and nothing is made for it. One that this
-    /// very restore has created, before a restart, is judged again: what was told of it is forgotten.
+    /// True if the claim exists. Then it stays unchanged, and nothing is created for it. A claim that this restore
+    /// created before a restart is processed again: its messages were lost.
     async fn claim_exists(&self, claim: &Value, restore: &Restore) -> Result<bool> {
         let capabilities = self.0.capabilities();
         let kind = GroupResource::new("", "persistentvolumeclaims");
@@ -195,7 +195,7 @@ impl CsiPvcAction {
         Ok(found.is_some_and(|found| !is_created_by(&found, restore)))
     }
 
-    /// What a claim is made from, or what is missing for that.
+    /// The source of a claim, or the missing requirement.
     async fn source(&self, claim: &Value, snapshot: &str) -> Result<SnapshotSource, SourceError> {
         let CsiRestoreContext { contents, capabilities, is_dry_run, .. } = &*self.0;
         let namespace = text(claim, "/metadata/namespace");
@@ -203,12 +203,12 @@ impl CsiPvcAction {
         let source = source.map_err(|reason| {
             SourceError::DataUnavailable(data_unavailable_message("", &reason))
         })?;
-        // The class counts that it has in the end.
+        // The class after the modifiers counts.
         let claim = &self.0.modified(&GroupResource::new("", "persistentvolumeclaims"), claim);
         let mut classes = capabilities.storage_classes().await?.to_vec();
         let mut serves_snapshots = capabilities.serves_snapshots().await?;
         if *is_dry_run {
-            // It comes with the restore.
+            // The restore creates the definition.
             let definition = format!("{SNAPSHOTS}.{SNAPSHOT_GROUP}");
             let of = ("apiextensions.k8s.io", "customresourcedefinitions");
             serves_snapshots |= contents.has(&id(of.0, of.1, "", &definition));
@@ -234,7 +234,7 @@ impl CsiPvcAction {
         }
     }
 
-    /// What is done with a claim whose data cannot be brought back.
+    /// Handles a claim whose data cannot be restored.
     fn create_empty_or_fail(&self, claim: &mut Value, reason: &str) -> Result<()> {
         if !self.0.volume_options.allow_empty {
             return Err(Error::new(
@@ -246,7 +246,7 @@ impl CsiPvcAction {
         Ok(())
     }
 
-    /// Nobody is to find an empty volume without having been told.
+    /// Creates the claim empty, with a warning: an empty volume must never go unreported.
     fn create_empty(&self, claim: &mut Value, reason: &str) {
         let (namespace, name) = (text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
         let id = id("", "persistentvolumeclaims", namespace, name);
@@ -255,24 +255,24 @@ impl CsiPvcAction {
     }
 }
 
-/// Whether this very restore has created a claim.
+/// True if this restore created a claim.
 fn is_created_by(found: &Value, restore: &Restore) -> bool {
     let name = label::value(restore.metadata.name.as_deref().unwrap_or_default());
     let labels = found.pointer("/metadata/labels");
     let of = labels.and_then(|labels| labels.get(label::RESTORE_NAME)?.as_str());
     let created = text(found, "/metadata/creationTimestamp").parse::<Timestamp>().ok();
     let started_at = restore.status.as_ref().and_then(|status| status.start_timestamp.as_ref());
-    // The API server counts whole seconds.
+    // Creation timestamps have a resolution of one second.
     of == Some(&*name)
         && created
             .zip(started_at)
             .is_some_and(|(at, started)| at.as_second() >= started.0.as_second())
 }
 
-/// Why a claim is not made from its snapshot.
+/// Why a claim is not created from its snapshot.
 enum SourceError {
     DataUnavailable(String),
-    /// It is not known whether it could be.
+    /// A lookup failed, so the answer is unknown.
     Lookup(Error),
 }
 
@@ -334,7 +334,7 @@ impl RestoreItemAction for CsiPvcAction {
     }
 }
 
-/// What an item adds is restored whatever the filters say.
+/// Requires that the additional items of an item are included, whatever the filters say.
 pub(super) fn must_include(object: &mut Value) {
     let Some(metadata) = map(object, "/metadata") else { return };
     let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
@@ -344,7 +344,7 @@ pub(super) fn must_include(object: &mut Value) {
     annotations[annotation::MUST_INCLUDE_ON_RESTORE] = "true".into();
 }
 
-/// The VolumeSnapshot that a claim is made from, by its name in the cluster.
+/// The VolumeSnapshot in the cluster that a claim is created from.
 pub(in crate::restore) fn data_source(claim: &Value) -> Option<&str> {
     let source = claim.pointer("/spec/dataSource")?;
     let is_snapshot = text(source, "/kind") == "VolumeSnapshot"

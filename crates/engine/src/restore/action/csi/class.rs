@@ -1,4 +1,4 @@
-//! VolumeSnapshotClasses, whose secrets come with them.
+//! VolumeSnapshotClasses, which are restored with their secrets.
 
 use async_trait::async_trait;
 use bowline_api::{Restore, annotation};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::json::annotation as annotated;
 use super::super::{id, read};
 
-/// Adds the secret with which snapshots are listed.
+/// Adds the secret for listing snapshots.
 pub(super) struct CsiSnapshotClassAction;
 
 fn secret(class: &Value) -> Option<ResourceIdentifier> {

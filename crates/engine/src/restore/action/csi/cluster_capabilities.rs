@@ -1,4 +1,4 @@
-//! What the cluster has of what a claim from a snapshot needs.
+//! Features of the cluster that a claim from a snapshot needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::{CLASSES, SNAPSHOTS, kind};
 use crate::cluster::{self, Cluster, Query, drivers};
 use crate::resource::{GroupResource, Resource, Resources};
 
-/// The cluster, and what was learnt of it.
+/// The cluster and its cached features.
 pub(in crate::restore) struct ClusterCapabilities {
     pub(super) cluster: Arc<dyn Cluster>,
-    /// What it served when the restore began.
+    /// Resources that the cluster served when the restore began.
     resources: Arc<Resources>,
-    /// What it serves since definitions were restored. Asked for only if something was missing.
+    /// Resources served since definitions were restored. Discovered only if something was missing.
     rediscovered: OnceCell<Resources>,
     drivers: CachedLookup<BTreeSet<String>>,
     snapshot_classes: CachedLookup<Vec<SnapshotClass>>,
@@ -40,7 +40,7 @@ pub(in crate::restore) struct StorageClass {
     pub(in crate::restore) name: String,
     pub(in crate::restore) provisioner: String,
     pub(in crate::restore) is_default: bool,
-    /// Whether its volumes are made only when a pod needs them.
+    /// True if volumes are provisioned only when a pod needs them.
     pub(in crate::restore) waits_for_consumer: bool,
 }
 
@@ -60,7 +60,7 @@ impl Metadata {
     }
 }
 
-/// Says of a class that it is the default.
+/// Annotations that mark a class as the default.
 const DEFAULT_CLASS_ANNOTATIONS: [&str; 2] = [
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
@@ -96,13 +96,12 @@ impl ClusterCapabilities {
         Ok(self.rediscovered.get_or_try_init(discover).await?.find(id).cloned())
     }
 
-    /// Whether the cluster has the snapshot API.
+    /// True if the cluster serves the snapshot API.
     pub(super) async fn serves_snapshots(&self) -> Result<bool> {
         Ok(self.resource(&kind(SNAPSHOTS)).await?.is_some())
     }
 
-    /// The drivers that are installed: those that a node knows, and those that were announced by
-    /// somebody else than a restore.
+    /// The installed drivers: those registered on a node, and those announced by anyone other than a restore.
     pub(super) async fn drivers(&self) -> Result<&BTreeSet<String>> {
         cached_or_read(&self.drivers, self.find_drivers()).await
     }
@@ -160,7 +159,7 @@ impl ClusterCapabilities {
         Ok(cached_or_read(&self.snapshot_classes, read).await?)
     }
 
-    /// All objects of a kind; none if it is not served. One that cannot be read is passed over.
+    /// All objects of a kind; empty if it is not served. Objects that cannot be decoded are skipped.
     pub(super) async fn list<T: DeserializeOwned>(
         &self,
         group: &str,

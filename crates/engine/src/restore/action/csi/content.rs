@@ -1,4 +1,4 @@
-//! VolumeSnapshotContents, which stand for the snapshots of drivers.
+//! VolumeSnapshotContents, which represent the snapshots of drivers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::cluster_capabilities::SnapshotClass;
 use super::source::{annotated_handle, handle};
 use super::{CsiRestoreContext, IN_PROGRESS_ANNOTATIONS, SNAPSHOTS, kind, name_in_restore};
 
-/// Makes a content stand for the snapshot by its handle, and keep it for ever.
+/// Makes a content refer to the snapshot by its handle, with the policy `Retain`.
 pub(super) struct CsiSnapshotContentAction(Arc<CsiRestoreContext>);
 
 impl CsiSnapshotContentAction {
@@ -24,7 +24,7 @@ impl CsiSnapshotContentAction {
         Self(Arc::clone(csi))
     }
 
-    /// The handle that was noted on the VolumeSnapshot of a content.
+    /// The handle in the annotation of a content's VolumeSnapshot.
     fn annotated_handle(&self, content: &Value) -> Option<String> {
         let reference = |field: &str| text(content, &format!("/spec/volumeSnapshotRef/{field}"));
         let (namespace, name) = (reference("namespace"), reference("name"));
@@ -33,7 +33,7 @@ impl CsiSnapshotContentAction {
     }
 }
 
-/// What a content becomes.
+/// The restored form of a content.
 struct RestoredContent<'a> {
     name: &'a str,
     /// The namespace of its VolumeSnapshot.
@@ -65,8 +65,8 @@ fn change(content: &mut Value, new: &RestoredContent<'_>) {
     }
 }
 
-/// The class of a driver: the one that the content had, else the default one, else the first. From it
-/// the controllers know with which secrets to ask the driver.
+/// The class for a driver: the original one, otherwise the default one, otherwise the first. The controllers take the
+/// secrets for driver calls from it.
 fn class_for<'a>(classes: &'a [SnapshotClass], driver: &str, had: &str) -> Option<&'a str> {
     let of_driver = || classes.iter().filter(|class| class.driver == driver);
     let same = of_driver().find(|class| class.name == had);

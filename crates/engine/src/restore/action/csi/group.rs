@@ -1,8 +1,8 @@
 //! Snapshots that were taken as a group.
 //!
-//! Some drivers say of such a snapshot which group it is of, and then the snapshot controller wants to
-//! know the group. So a stub for it is there until the contents are ready: one for each group, with the
-//! snapshots that are restored. It is `Retain`, as everything that a restore makes.
+//! Some drivers report the group of such a snapshot, and then the snapshot controller requires the group to exist. So a
+//! stub for it exists until the contents are ready: one per group, with the restored snapshots. Its policy is `Retain`,
+//! as for everything that a restore creates.
 
 use bowline_api::{Restore, annotation, label};
 use bowline_plugin::{Item, Result};
@@ -19,19 +19,19 @@ use crate::csi::{
 };
 use crate::journal::digest;
 
-/// How often a stub is changed that somebody else changes.
+/// Maximum number of attempts to update a stub after conflicts.
 const MAX_ATTEMPTS: u32 = 5;
 
-/// From the parameters of a class to the annotations of a content, which name the same secret.
+/// Parameters of a class, and the annotations of a content that name the same secret.
 const SECRET_PARAMETERS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/group-snapshotter-secret-name", GROUP_DELETION_SECRET[0]),
     ("csi.storage.k8s.io/group-snapshotter-secret-namespace", GROUP_DELETION_SECRET[1]),
 ];
 
-/// A snapshot that was taken as one of a group.
+/// A snapshot that was taken as a member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GroupMember<'a> {
-    /// The group in the words of the driver.
+    /// The driver's handle of the group.
     group: &'a str,
     handle: &'a str,
     driver: &'a str,
@@ -39,7 +39,7 @@ pub(super) struct GroupMember<'a> {
 }
 
 impl<'a> GroupMember<'a> {
-    /// What a VolumeSnapshot of the backup says of its group, if it says all that is needed.
+    /// Group membership of a VolumeSnapshot of the backup, if it has all required information.
     pub(super) fn of(snapshot: &'a Value) -> Option<Self> {
         let annotation_value = |key| annotated(snapshot, key).filter(|value| !value.is_empty());
         Some(Self {
@@ -50,7 +50,7 @@ impl<'a> GroupMember<'a> {
         })
     }
 
-    /// The stub, before any other snapshot is in it.
+    /// The stub with this snapshot alone.
     fn stub(&self, name: &str, api_version: &str, restore: &str, secret: &Value) -> Value {
         json!({
             "apiVersion": api_version,
@@ -76,7 +76,7 @@ impl<'a> GroupMember<'a> {
     }
 }
 
-/// The list of a stub's snapshots with one more, if it is not in it.
+/// Patch that adds a handle to a stub, if it is missing.
 fn add_handle_patch(stub: &Value, handle: &str) -> Option<Value> {
     let pointer = "/spec/source/groupSnapshotHandles/volumeSnapshotHandles";
     let mut handles = stub.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
@@ -90,13 +90,13 @@ fn add_handle_patch(stub: &Value, handle: &str) -> Option<Value> {
     }))
 }
 
-/// What the stub for a group is called in this restore, as in Velero. A driver knows each group once.
+/// Name of the stub for a group in this restore, as in Velero. Group handles are unique per driver.
 fn stub_name(restore: &str, group: &str) -> String {
     digest(format!("{restore}/{group}").as_bytes())
 }
 
-/// Sees to it that the stub for the group of a snapshot is there and names it. Nothing is done where
-/// groups are not known.
+/// Ensures that the stub for the group of a snapshot exists and contains it. No-op if the cluster does not serve
+/// groups.
 pub(super) async fn ensure_stub(
     capabilities: &ClusterCapabilities,
     member: &GroupMember<'_>,
@@ -124,7 +124,7 @@ pub(super) async fn ensure_stub(
         let stub = member.stub(&name, &resource.api_version(), restore_name, &secret);
         let stub: Item = write(&stub)?;
         match cluster.create(&resource, "", &stub).await {
-            // Another snapshot of the group was quicker.
+            // Another snapshot of the group created the stub first.
             Err(error) if error.is_already_exists() && attempts < MAX_ATTEMPTS => {}
             Err(error) => return Err(failed(error)),
             Ok(_) => {

@@ -15,7 +15,7 @@ use super::claim::must_include;
 use super::source::bound_content;
 use super::{CONTENTS, CsiRestoreContext, group, name_in_restore, object};
 
-/// Makes a VolumeSnapshot stand for a content, which is restored before it.
+/// Binds a VolumeSnapshot to its content, which is restored before it.
 pub(super) struct CsiSnapshotAction(Arc<CsiRestoreContext>);
 
 impl CsiSnapshotAction {
@@ -63,7 +63,7 @@ impl RestoreItemAction for CsiSnapshotAction {
             && let Some(member) = group::GroupMember::of(&backed_up)
             && let Err(error) = group::ensure_stub(self.0.capabilities(), &member, restore).await
         {
-            // Most drivers do not need it.
+            // Most drivers do not need the stub.
             tracing::warn!("the stub for the group of a snapshot cannot be made: {error}");
         }
         let uid = restore.metadata.uid.as_deref().unwrap_or_default();

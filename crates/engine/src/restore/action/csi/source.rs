@@ -1,4 +1,4 @@
-//! What the archive says of a snapshot.
+//! The archive's information about a snapshot.
 
 use bowline_api::annotation;
 use serde_json::Value;
@@ -8,16 +8,16 @@ use super::{CONTENTS, SNAPSHOTS, kind};
 use crate::backup::policy::quantity;
 use crate::restore::unpack::Contents;
 
-/// A snapshot that a volume can be made from.
+/// A snapshot that a volume can be created from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::restore) struct SnapshotSource {
-    /// The VolumeSnapshotContent, as the backup calls it.
+    /// Name of the VolumeSnapshotContent in the backup.
     pub(in crate::restore) content: String,
     /// The driver that took it.
     pub(in crate::restore) driver: String,
-    /// The snapshot in the words of the driver.
+    /// The driver's handle of the snapshot.
     pub(in crate::restore) handle: String,
-    /// How many bytes a volume from it has at least, if that is known.
+    /// Minimum size in bytes of a volume created from it, if known.
     pub(in crate::restore) size: Option<u64>,
 }
 
@@ -60,13 +60,13 @@ pub(super) fn bound_content(snapshot: &Value) -> &str {
     text(snapshot, "/status/boundVolumeSnapshotContentName")
 }
 
-/// The snapshot that a content stands for.
+/// The handle of a content.
 pub(super) fn handle(content: &Value) -> Option<&str> {
     let pointers = ["/status/snapshotHandle", "/spec/source/snapshotHandle"];
     pointers.into_iter().map(|pointer| text(content, pointer)).find(|handle| !handle.is_empty())
 }
 
-/// The snapshot that a VolumeSnapshot stands for, as the backup noted it.
+/// The handle in the annotation of a VolumeSnapshot, which the backup wrote.
 pub(super) fn annotated_handle(snapshot: &Value) -> Option<&str> {
     annotated(snapshot, annotation::VOLUME_SNAPSHOT_HANDLE).filter(|handle| !handle.is_empty())
 }

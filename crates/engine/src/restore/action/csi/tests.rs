@@ -11,7 +11,7 @@ use crate::cluster::{Fake, fake};
 use crate::resource::{GroupResource, Resource};
 use crate::restore::unpack::{self, UnpackLimits};
 
-/// An archive of objects, which are put where their kinds belong.
+/// An archive of objects, in the directories of their kinds.
 pub(super) fn archive(objects: &[Value]) -> Contents {
     let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for object in objects {
@@ -49,7 +49,7 @@ fn served(group: &str, version: &str, kind: &str, plural: &str, is_namespaced: b
     resource
 }
 
-/// A cluster with CSI: its API, and one driver that is installed.
+/// A cluster with CSI: its API, and one installed driver.
 pub(in crate::restore) fn with_csi() -> Fake {
     let snapshots = "snapshot.storage.k8s.io";
     let groups = "groupsnapshot.storage.k8s.io";
@@ -74,7 +74,7 @@ pub(in crate::restore) fn with_csi() -> Fake {
     fake
 }
 
-/// What one restore knows, with a report that its test can read.
+/// State of one restore, with a report that the test can read.
 pub(super) struct CsiFixture {
     pub(super) fake: Arc<Fake>,
     pub(super) report: Arc<Report>,
@@ -112,7 +112,7 @@ pub(super) fn restore() -> Restore {
     restore
 }
 
-/// Shows an action an item without its status, as a restore does.
+/// Runs an action on an item without its status, as a restore does.
 pub(super) async fn execute_action(
     action: &dyn RestoreItemAction,
     backed_up: &Value,
@@ -198,7 +198,7 @@ async fn content_and_snapshot_reference_each_other_under_a_new_name() {
     assert_eq!(changed["spec"], json!({"source": {"volumeSnapshotContentName": name}}));
     assert_eq!(output.additional_items, [object(CONTENTS, "", "vsc")]);
 
-    // What was not complete is told; without volumes nothing of it is wanted.
+    // An incomplete snapshot is reported; without volumes it is not needed.
     let mut unbound = snapshot.clone();
     unbound["status"] = json!({});
     let error =

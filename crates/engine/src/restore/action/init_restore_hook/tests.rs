@@ -19,7 +19,7 @@ fn init(name: &str) -> Value {
     json!({"name": name, "image": "busybox", "command": ["/bin/true"]})
 }
 
-/// What becomes of a pod's init containers.
+/// The resulting init containers of a pod.
 async fn init_containers(pod: &Value, spec: &Value) -> Result<Value> {
     let restore = restore(spec.clone());
     let action = InitRestoreHook::new(&restore.spec.hooks);
@@ -28,7 +28,7 @@ async fn init_containers(pod: &Value, spec: &Value) -> Result<Value> {
     Ok(pod["spec"]["initContainers"].clone())
 }
 
-/// A restore with hooks, each a selection and the names of its init containers.
+/// A restore with hooks, each with a selection and the names of its init containers.
 fn hooks(hooks: &[(Value, &[&str])]) -> Value {
     let hook = |(selection, names): &(Value, &[&str])| {
         let containers: Vec<_> = names.iter().map(|name| init(name)).collect();
@@ -112,7 +112,7 @@ async fn restore_hooks_apply_to_selected_pods() {
     for (selection, fits) in [
         (json!({}), true),
         (json!({"includedNamespaces": ["*"]}), true),
-        // The namespace that the pod is restored to counts.
+        // The target namespace of the pod counts.
         (json!({"includedNamespaces": ["new"]}), true),
         (json!({"includedNamespaces": ["n*"]}), true),
         (json!({"includedNamespaces": ["shop"]}), false),
@@ -168,7 +168,7 @@ async fn containers_of_an_earlier_restore_are_replaced() {
     let spec = hooks(&[(json!({}), &["one"])]);
     for (before, after) in [
         (json!([named("one", "/bin/true")]), json!([init("one")])),
-        // Another container of this name is the pod's own, and not ours to remove.
+        // Another container of this name belongs to the pod and must not be removed.
         (json!([named("one", "/bin/own")]), json!([init("one"), named("one", "/bin/own")])),
         (json!([named("two", "/bin/true")]), json!([init("one"), named("two", "/bin/true")])),
     ] {
@@ -210,7 +210,7 @@ async fn invalid_hook_is_an_error_on_pods() {
         let error = init_containers(&pod, &spec).await.unwrap_err();
         assert!(error.message().starts_with(words), "{error}");
     }
-    // Commands are no matter of this action.
+    // This action ignores exec hooks.
     let only_exec = json!({"postHooks": [{"exec": {"command": []}}], "includedNamespaces": ["[a"]});
     assert!(init_containers(&pod, &with(only_exec)).await.is_ok());
 }

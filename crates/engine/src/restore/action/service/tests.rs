@@ -6,7 +6,7 @@ fn removing(service: &mut Value) -> bool {
     change(service, false).unwrap()
 }
 
-/// A Service of which this was applied.
+/// A Service with this last-applied configuration.
 fn applied(applied: &Value, spec: &Value) -> Value {
     let annotations = json!({LAST_APPLIED: applied.to_string()});
     json!({"metadata": {"annotations": annotations}, "spec": spec})
@@ -48,7 +48,7 @@ fn applied_node_ports_are_kept() {
     let unnamed = spec(json!([{"port": 80, "nodePort": 30080}]));
     let cleared = spec(json!([{"name": "http", "port": 80}]));
     let of = |last: &Value, service: &Value| applied(last, &service["spec"]);
-    // Ownership does not count beside what was applied.
+    // Ownership is ignored if there is a last-applied configuration.
     let mut owned_too = of(&spec(json!([{"name": "http"}])), &http);
     let owner =
         json!({"f:spec": {"f:ports": {r#"k:{"port":80,"protocol":"TCP"}"#: {"f:nodePort": {}}}}});

@@ -127,7 +127,7 @@ async fn new_volume_gets_labels_and_reclaim_policy_of_the_old_one() {
     assert_eq!(patched["metadata"]["labels"], json!({"app": "shop", "zone": "new"}));
     assert_eq!(patched["spec"]["persistentVolumeReclaimPolicy"], "Retain");
     assert_eq!(volumes[0].pv_name, "pv-9");
-    // Again, as after a kill: nothing is left to do.
+    // Again, as after a kill: there is nothing left to do.
     let info = saved("data").pv_info.unwrap();
     assert_eq!(volume_patch(&patched, &info), None);
 }
@@ -170,7 +170,7 @@ async fn missing_or_foreign_volume_is_an_error_on_the_claim() {
         let errors = report.results().errors.namespaces["shop"].join("; ");
         assert!(errors.contains(word), "{errors}");
     }
-    // One that is not there any more is nobody's.
+    // A volume that does not exist any more is ignored.
     let (report, _) = finalize_volumes(&cluster(), &[saved("data")], &[]).await;
     assert_eq!(report.error_count(), 0);
 }

@@ -11,14 +11,13 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cluster::{self, Discovery, ExecOutcome, Fake, Query, Subresource, WatchEvent};
 
-/// A cluster in which commands take their time, as many seconds as their last word says, and that
-/// cannot be reached at first.
+/// A cluster in which commands take as many seconds as their last word says, and that is unreachable at first.
 struct SlowCluster {
     fake: Fake,
-    /// How many looks fail before one does not.
+    /// Number of lookups that fail first.
     failures: AtomicUsize,
     concurrent_reads: AtomicUsize,
-    /// How many looked at a time, at most.
+    /// Maximum number of concurrent lookups.
     most: AtomicUsize,
 }
 
@@ -131,13 +130,13 @@ impl HookFixture {
         }
     }
 
-    /// Puts a pod into the cluster and begins to wait for it.
+    /// Adds a pod to the cluster and starts waiting for it.
     fn start(&self, pod: &Value) {
         self.put(pod);
         self.start_as(pod);
     }
 
-    /// Begins to wait for a pod that is there already.
+    /// Starts waiting for a pod that already exists.
     fn start_as(&self, pod: &Value) {
         let resource = self.cluster.fake.resources().core("pods").unwrap().clone();
         let pod = Object::new(&resource, Item::from_object(pod).unwrap()).unwrap();
@@ -154,7 +153,7 @@ impl HookFixture {
         tokio::time::sleep_until(self.started_at + Duration::from_secs(seconds)).await;
     }
 
-    /// The counts, the seconds until all was done, and the commands that were run.
+    /// The counts, the seconds until everything was done, and the commands that ran.
     async fn finish(&self) -> ((u64, u64), u64, Vec<String>) {
         let counts = self.watch.finish().await;
         let execs = self.cluster.fake.execs();
@@ -344,7 +343,7 @@ async fn pod_without_uid_is_identified_by_the_first_read() {
 async fn missing_container_fails_immediately() {
     for (on_error, counts, commands) in [
         ("Continue", (3, 1), vec!["db:a".to_owned(), "db:c".into()]),
-        // What comes before it is none of its business.
+        // Hooks before the failed one are not affected.
         ("Fail", (3, 2), vec!["db:a".into()]),
     ] {
         let hooks = [hook("", "a", "Fail"), hook("no", "b", on_error), hook("side", "c", "Fail")];
@@ -464,7 +463,7 @@ async fn stop_ends_all_waits_immediately() {
     fixture.start(&pod("waits", "-", "-"));
     fixture.start(&pod("runs", "running", "-"));
     fixture.after(3).await;
-    // Between two looks.
+    // Between two checks.
     sleep(Duration::from_millis(500)).await;
     fixture.stop.cancel();
     fixture.start(&pod("late", "running", "-"));

@@ -35,7 +35,7 @@ fn operation() -> OperationId {
     OperationId::new("shop/data/u").unwrap()
 }
 
-/// What is said of the claim while it is followed, and how long that took.
+/// Progress of the claim while it is tracked, and the time that the query took.
 async fn progress(claims: &ClaimTracker) -> (Progress, Duration) {
     let (started_at, operation) = (Instant::now(), operation());
     let progress = tokio::select! {
@@ -121,7 +121,7 @@ async fn claim_deleted_while_unwatched_has_failed() {
     let following = tracker(&fake);
     let (progress, _) = progress(&following).await;
     assert_eq!(progress.state, State::Running);
-    // The watch breaks, and begins again: what is gone is not told.
+    // The watch breaks and restarts: the deletion is not reported.
     fake.remove("persistentvolumeclaims", "shop", "data");
     let (progress, _) = self::progress(&following).await;
     assert!(
@@ -135,7 +135,7 @@ async fn volume_of_a_read_claim_is_cached() {
     let fake = Arc::new(Fake::usual().with(claim("u", "Bound")));
     let following = tracker(&fake);
     assert_eq!(following.volume(&operation()), None);
-    // Nobody watches.
+    // No watch is running.
     assert_eq!(following.progress(&operation()).await.unwrap().state, State::Succeeded);
     assert_eq!(following.volume(&operation()).as_deref(), Some("pv-9"));
 }

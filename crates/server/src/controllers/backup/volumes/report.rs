@@ -1,7 +1,7 @@
-//! What a VolumePluginBackup says that a plugin writes itself, and what that means for the snapshot.
+//! Interpretation of VolumePluginBackups that a plugin writes itself.
 //!
-//! Pure. A resource that cannot be read, is gone or silent is no verdict on a snapshot: it is asked for again until
-//! the deadline of the operation decides, with what was last known as the reason.
+//! Pure functions. A resource that cannot be read, is gone or stale is no verdict on a snapshot: it is read again until
+//! the deadline of the operation decides, with the last known state as the reason.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use bowline_plugin::{Class, Progress, Result, State as PluginState};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-/// After how long without a change a resource is called silent.
+/// Time without a change after which a resource is called stale.
 pub(super) const STALE_AFTER: Duration = Duration::from_mins(10);
 
-/// What is known of a plugin's own resource for a snapshot.
+/// State of a plugin's own resource for a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PluginReport {
-    /// There is none.
     Absent,
-    /// There is one, or may be, and it cannot be seen now, for this reason.
+    /// A resource exists, or may exist, and cannot be read now, for this reason.
     Unreadable(String),
-    /// It says this.
+    /// Progress according to the resource.
     Reported(Progress),
 }
 
-/// How an operation goes, given what its plugin answers and what its resource says.
+/// Progress of an operation, from the answer of its plugin and its resource.
 ///
-/// An answer counts more than a resource, which may speak of creation and upload as one. Without one, a resource that
-/// has ended ends the creation. A plugin that has no answer, since it writes a resource instead, says nothing with that.
+/// An answer takes precedence over a resource, which may cover creation and upload as one. Without an answer, a
+/// resource that has ended ends the creation. A plugin that does not implement the call, because it writes a resource
+/// instead, makes no statement by that.
 pub(super) fn combine_progress(
     operation: &Operation,
     answer: Result<Progress>,
@@ -41,7 +41,7 @@ pub(super) fn combine_progress(
     };
     let may_use_report = match error.class() {
         Class::Unimplemented => true,
-        // It may be down while its resource is written by another process of its.
+        // The plugin may be down while another process of it writes the resource.
         Class::Transient => matches!(report, PluginReport::Reported(_)),
         Class::Permanent | Class::Unclear => false,
     };
@@ -71,7 +71,7 @@ pub(super) fn combine_progress(
     }
 }
 
-/// What a plugin's own resource says.
+/// Progress according to a plugin's own resource.
 pub(super) fn reported_progress(resource: &VolumePluginBackup, now: Timestamp) -> Progress {
     let status = resource.status.clone().unwrap_or_default();
     let phase = status.phase.unwrap_or(VolumePluginPhase::New);
@@ -114,13 +114,13 @@ pub(super) fn reported_progress(resource: &VolumePluginBackup, now: Timestamp) -
         total: total.max(0),
         units,
         description,
-        // That there is a resource says that it was begun.
+        // The existence of the resource shows that the work has started.
         started: status.start_timestamp.map(|time| time.0).or(created),
         updated,
     }
 }
 
-/// Whether nobody has written a resource for long though it has not ended.
+/// True if a resource that has not ended was not written for a long time.
 pub(super) fn is_stale(resource: &VolumePluginBackup, now: Timestamp) -> bool {
     let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
     let has_ended = phase.is_some_and(VolumePluginPhase::is_terminal);
@@ -130,7 +130,7 @@ pub(super) fn is_stale(resource: &VolumePluginBackup, now: Timestamp) -> bool {
         && written.is_none_or(|written| now.duration_since(written).unsigned_abs() >= STALE_AFTER)
 }
 
-/// When its status was last written, by anybody.
+/// Time of the last write to the status, by any writer.
 fn last_written(resource: &VolumePluginBackup) -> Option<Timestamp> {
     let entries = resource.managed_fields().iter();
     let of_status = entries.filter(|entry| {
@@ -139,19 +139,19 @@ fn last_written(resource: &VolumePluginBackup) -> Option<Timestamp> {
     of_status.filter_map(|entry| entry.time.as_ref()).map(|time| time.0).max()
 }
 
-/// What is to become of a resource when all operations of its backup have ended.
+/// Handling of a resource when all operations of its backup have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ResourceEnd {
-    /// It stays as it is.
+    /// Leave it as it is.
     Keep,
-    /// It is ours, and about a snapshot that the backup does not have.
+    /// Remove it: it is the server's, and about a snapshot that the backup does not have.
     Remove,
-    /// It says that it goes on, and nothing does any more.
+    /// End it: it shows work in progress, and there is none any more.
     End(VolumePluginPhase, String),
 }
 
-/// What is to become of a resource when the operations on its snapshot have ended. There are none of a snapshot that
-/// the backup does not have.
+/// Decides how a resource ends when the operations on its snapshot have ended. A snapshot that the backup does not have
+/// has no operations.
 pub(super) fn resource_end(
     resource: &VolumePluginBackup,
     is_ours: bool,
@@ -160,7 +160,7 @@ pub(super) fn resource_end(
     let phase = resource.status.as_ref().and_then(|status| status.phase.as_ref());
     let is_unknown = operations.is_empty();
     match phase.and_then(VolumePluginPhase::outcome) {
-        // One that was in flight when a server was killed, and was taken again.
+        // The snapshot was in flight when a server was killed, and was taken again.
         Some(VolumePluginOutcome::Completed) if is_unknown && !is_ours => {}
         Some(_) => return ResourceEnd::Keep,
         None => {}
@@ -179,9 +179,9 @@ pub(super) fn resource_end(
             ResourceEnd::Keep
         }
         None => match phase {
-            // The plugin may have another word for the end.
+            // The plugin may have its own word for the end.
             Some(VolumePluginPhase::Other(word)) if !word.is_empty() => ResourceEnd::Keep,
-            // A plugin that was killed with its server does not write the end. One that is about to still can.
+            // A plugin that was killed with its server does not write the end. A plugin about to write it still can.
             _ => ResourceEnd::End(VolumePluginPhase::Completed, String::new()),
         },
         Some((reason, true)) => ResourceEnd::End(VolumePluginPhase::Canceled, reason.clone()),

@@ -1,8 +1,8 @@
 //! The VolumePluginBackups of a backup.
 //!
-//! One that a plugin has made is adopted: it gets the labels of the backup and the backup as its owner, and is
-//! otherwise left to the plugin. For every other snapshot the server makes one, as soon as the snapshot has an id, and
-//! beside the run: nothing that an application waits for waits for it.
+//! A resource that a plugin has created is adopted: it gets the labels of the backup and the backup as its owner, and
+//! is otherwise left to the plugin. For every other snapshot the server creates a resource as soon as the snapshot has
+//! an id. This happens concurrently with the run, so that it never delays anything an application waits for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,63 +31,61 @@ use crate::error_text::status_message;
 use crate::patch::{self, FIELD_MANAGER};
 use crate::server::Context;
 
-/// How many resources are written at a time.
 const CONCURRENT_WRITES: usize = 16;
-/// How often it is looked whether there are new snapshots while items are collected.
+/// Interval between checks for new snapshots while items are collected.
 const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
-/// How often resources are looked for that plugins have made: the first pause, which doubles, and the longest.
+/// Pauses between searches for resources that plugins have created: the first, which doubles, and the longest.
 const FIRST_ADOPTION_PAUSE: Duration = Duration::from_secs(1);
 const MAX_ADOPTION_PAUSE: Duration = Duration::from_secs(10);
 
-/// The VolumePluginBackups of a backup.
 pub(in crate::controllers::backup) struct SnapshotResources<'a> {
     context: &'a Context,
     backup: &'a Backup,
     ownership: RunOwnership,
     owners: Mutex<BTreeMap<SnapshotKey, ResourceOwner>>,
-    /// The snapshots of CSI drivers, by operation.
+    /// Snapshots of CSI drivers, by operation.
     csi_snapshots: Mutex<HashMap<String, ShownSnapshot>>,
     adopted: Mutex<AdoptedResources>,
-    /// Resources of plugins of which it was told that they are silent.
+    /// Resources of plugins that were reported as stale.
     stale: Mutex<BTreeSet<String>>,
 }
 
-/// What is shown of the snapshot of a CSI driver.
+/// Snapshot of a CSI driver, as shown in its resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ShownSnapshot {
     key: SnapshotKey,
     plugin: String,
 }
 
-/// A volume, and the id of its snapshot.
+/// Volume and snapshot id.
 type SnapshotKey = (String, String);
 
-/// Whose the resource of a snapshot is.
+/// Owner of the resource of a snapshot.
 #[derive(Clone, Debug)]
 enum ResourceOwner {
-    /// Ours, with what it says.
+    /// The server, with the resource as last written.
     Server(Box<VolumePluginBackup>),
-    /// Its plugin's, under this name. Only its labels and its owner are ours.
+    /// The plugin, under this resource name. The server manages only its labels and its owner reference.
     Plugin(String),
-    /// It is left alone: somebody has deleted it, other objects have its names, or there is no such kind.
+    /// Left alone: the resource was deleted by someone else, its names are taken, or the kind does not exist.
     Unmanaged,
 }
 
-/// The resources of plugins that belong to the backup.
+/// Resources of plugins that belong to the backup.
 #[derive(Debug)]
 struct AdoptedResources {
-    /// Those of which it is not known yet which snapshot they are of, by name.
+    /// Resources whose snapshot is not known yet, by name.
     unmatched: BTreeMap<String, VolumePluginBackup>,
-    /// When they are looked for again, and how long the pause is then.
+    /// Time of the next search, and the pause after it.
     next: Instant,
     pause: Duration,
-    /// How many snapshots there were. More of them are a reason to look sooner.
+    /// Number of snapshots at the last search. A higher number triggers an earlier search.
     snapshots: usize,
-    /// Whether those were listed that an earlier process has adopted.
+    /// True if the resources that an earlier process adopted have been listed.
     is_recalled: bool,
 }
 
-/// Whether resources are made that are not there.
+/// Handling of resources that do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MissingResource {
     Create,
@@ -119,13 +117,12 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// Learns from the records of volumes which snapshots of CSI drivers there are. Without that they
-    /// are not shown.
+    /// Learns the snapshots of CSI drivers from the volume infos. CSI snapshots are not shown before that.
     pub(in crate::controllers::backup) fn learn_csi_snapshots(&self, infos: &[BackupVolumeInfo]) {
         let mut by_csi = self.csi_snapshots.lock().unwrap_or_else(PoisonError::into_inner);
         for info in infos {
             let Some(csi) = &info.csi_snapshot_info else { continue };
-            // One that was not taken has nothing to show, and one without a volume no place.
+            // A snapshot that was not taken has nothing to show; one without a volume has no place.
             if !csi.operation_id.is_empty() && !csi.snapshot_handle.is_empty() {
                 let key = (info.pv_name.clone(), csi.snapshot_handle.clone());
                 let plugin = plugin_name(&csi.driver);
@@ -134,7 +131,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// What stands for the snapshot of an operation, and the plugin that takes it.
+    /// The CSI snapshot of an operation, or else the volume, snapshot and plugin that the operation names.
     fn shown_snapshot(&self, operation: &Operation) -> Option<ShownSnapshot> {
         if csi::is_csi_operation(operation) {
             let by_csi = self.csi_snapshots.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +144,7 @@ impl<'a> SnapshotResources<'a> {
             .then(|| ShownSnapshot { key: snapshot_key(operation), plugin })
     }
 
-    /// The operations on each snapshot, in their order.
+    /// Operations on each snapshot, in their order.
     fn operations_by_snapshot<'b>(
         &self,
         operations: &'b [Operation],
@@ -165,13 +162,13 @@ impl<'a> SnapshotResources<'a> {
         self.context.api()
     }
 
-    /// Shows the snapshots of a backup whose items are being collected, for as long as it is polled.
+    /// Shows the snapshots of a backup whose items are being collected, for as long as the future is polled.
     pub(in crate::controllers::backup) async fn publish(&self, snapshots: &SnapshotProgress) {
         let mut ticks = interval(PUBLISH_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            // A plugin that is at its first snapshot may have made a resource for it.
+            // A plugin may have created a resource for its first snapshot already.
             if snapshots.requested() > 0 {
                 self.adopt(snapshots.requested()).await;
                 self.show_all(&snapshots.operations(), MissingResource::Create).await;
@@ -179,7 +176,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// Shows how snapshots go. What cannot be shown is told in the log, and is no failure.
+    /// Shows the progress of snapshots. A failure to do so is only logged.
     pub(in crate::controllers::backup) async fn show(&self, operations: &[Operation]) {
         let by_plugins = operations.iter().filter(|one| one.kind.is_of_volume()).count();
         if by_plugins > 0 {
@@ -188,7 +185,7 @@ impl<'a> SnapshotResources<'a> {
         self.show_all(operations, MissingResource::Create).await;
     }
 
-    /// The same where a backup ends early: resources that are there say so, and no others are made.
+    /// Like [`Self::show`] for a backup that ends early: updates existing resources and creates none.
     pub(in crate::controllers::backup) async fn update(&self, operations: &[Operation]) {
         self.show_all(operations, MissingResource::Ignore).await;
     }
@@ -209,7 +206,7 @@ impl<'a> SnapshotResources<'a> {
     ) {
         if let Err(error) = self.show_one(&key, &operations, missing).await {
             let (volume, snapshot) = &key;
-            // The kind is not installed, or not ours to write: it will not be otherwise in a second.
+            // The kind is not installed, or the server may not write it: a retry will not help.
             if patch::is_not_found(&error) || patch::is_permanent(&error) {
                 self.owners().insert(key.clone(), ResourceOwner::Unmanaged);
             }
@@ -247,14 +244,14 @@ impl<'a> SnapshotResources<'a> {
         Ok(())
     }
 
-    /// Writes the status of a resource of ours, unless somebody else does.
+    /// Writes the status of a resource of the server, unless another writer has taken it over.
     async fn write(
         &self,
         resource: &VolumePluginBackup,
         status: &VolumePluginBackupStatus,
     ) -> kube::Result<ResourceOwner> {
         let mut change = json!(status);
-        // A patch leaves what it does not name.
+        // A merge patch keeps the fields that it does not name.
         if status.progress.units.is_empty() {
             for field in ["units", "unitsDone", "totalUnits"] {
                 change["progress"][field] = serde_json::Value::Null;
@@ -267,13 +264,13 @@ impl<'a> SnapshotResources<'a> {
                 ResourceOwner::Plugin(written.name_any())
             }
             Some(written) => ResourceOwner::Server(Box::new(written)),
-            // Somebody has deleted it, and does not want it back.
+            // Deleted by someone else, so it is not created again.
             None => ResourceOwner::Unmanaged,
         })
     }
 
-    /// Looks for the resource of a snapshot: by its name, which is the snapshot's, and among those that plugins have
-    /// made under other names.
+    /// Looks for the resource of a snapshot: by the name derived from the snapshot, and among those that plugins have
+    /// created under other names.
     async fn find_resource(&self, (volume, snapshot): &SnapshotKey) -> kube::Result<FoundResource> {
         let api = self.api();
         let uid = self.backup.uid().unwrap_or_default();
@@ -288,7 +285,7 @@ impl<'a> SnapshotResources<'a> {
                 Some(found) if self.is_about_snapshot(&found, volume, snapshot) => {
                     return self.adopt_found(found).await.map(FoundResource::Exists);
                 }
-                // It is of another snapshot.
+                // The resource is for another snapshot.
                 Some(_) => {}
             }
         }
@@ -307,7 +304,7 @@ impl<'a> SnapshotResources<'a> {
         Ok(FoundResource::Absent(name))
     }
 
-    /// What a resource is that was found for a snapshot. One of a plugin belongs to the backup from now on.
+    /// Owner of a resource found for a snapshot. A plugin's resource belongs to the backup from now on.
     async fn adopt_found(&self, found: VolumePluginBackup) -> kube::Result<ResourceOwner> {
         if is_owned_by_plugin(&found) {
             let name = found.name_any();
@@ -329,7 +326,7 @@ impl<'a> SnapshotResources<'a> {
         Ok(ResourceOwner::Server(Box::new(created)))
     }
 
-    /// Adopts resources that plugins have made for this backup, if it is time to look for them.
+    /// Adopts resources that plugins have created for this backup, if a search is due.
     async fn adopt(&self, snapshots: usize) {
         let is_recalled = {
             let mut adopted = self.adopted();
@@ -360,7 +357,7 @@ impl<'a> SnapshotResources<'a> {
     async fn adopt_listed(&self, is_recalled: bool) -> kube::Result<()> {
         let api = self.api();
         let unclaimed = format!("!{}", label::BACKUP_UID);
-        // From the API server's memory: what it misses now is there the next time.
+        // Served from the API server's cache: anything missing now is there the next time.
         let list = async |selector: &str| {
             api.list(&ListParams::default().labels(selector).match_any()).await
         };
@@ -379,7 +376,7 @@ impl<'a> SnapshotResources<'a> {
         self.yield_to_plugins().await
     }
 
-    /// Removes resources of ours for which a plugin has made one under another name.
+    /// Removes resources of the server for which a plugin has created one under another name.
     async fn yield_to_plugins(&self) -> kube::Result<()> {
         let unmatched = self.adopted().unmatched.clone();
         for (name, found) in unmatched {
@@ -402,14 +399,13 @@ impl<'a> SnapshotResources<'a> {
         Ok(())
     }
 
-    /// Whether a resource without labels is of this backup, and not of an earlier one of the same name.
+    /// True if a resource without labels is of this backup, and not of an earlier one of the same name.
     fn is_new_of_backup(&self, found: &VolumePluginBackup) -> bool {
         let (created, since) = (found.creation_timestamp(), self.backup.creation_timestamp());
         let is_new = created.zip(since).is_none_or(|(made, since)| made.0 >= since.0);
         found.spec.backup == self.backup.name_any() && is_new && is_owned_by_plugin(found)
     }
 
-    /// Whether a resource is about a snapshot of this backup.
     fn is_about_snapshot(&self, found: &VolumePluginBackup, volume: &str, snapshot: &str) -> bool {
         let of = found.status.as_ref().map(|status| status.snapshot_id.as_str());
         self.is_of_backup(found)
@@ -457,7 +453,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// What a plugin says of a snapshot in a resource of its own.
+    /// Report of a plugin on a snapshot, from a resource of its own.
     pub(super) async fn plugin_report(&self, operation: &Operation) -> PluginReport {
         let (volume, snapshot) = snapshot_key(operation);
         let known = match self.owners().get(&(volume.clone(), snapshot.clone())) {
@@ -478,7 +474,7 @@ impl<'a> SnapshotResources<'a> {
                 let progress = reported_progress(&found, now);
                 self.log_stale(&found, now);
                 self.owners().insert((volume, snapshot), ResourceOwner::Plugin(name));
-                // One that was deleted and made again has lost them.
+                // A resource that was deleted and created again has lost its labels and owner.
                 if let Err(error) = self.ownership.adopt(&self.api(), found).await {
                     tracing::debug!("its labels cannot be added: {}", status_message(&error));
                 }
@@ -488,7 +484,7 @@ impl<'a> SnapshotResources<'a> {
                 PluginReport::Unreadable(format!("the VolumePluginBackup {name} is gone"))
             }
             Ok(_) => PluginReport::Absent,
-            // Nobody here will ever read one.
+            // The server will never be able to read one.
             Err(error) if patch::is_permanent(&error) => PluginReport::Absent,
             Err(error) => {
                 let error = status_message(&error);
@@ -499,7 +495,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// Tells once that a plugin has stopped to write a resource, and once that it writes it again.
+    /// Logs once that a plugin has stopped writing a resource, and once that it has resumed.
     fn log_stale(&self, found: &VolumePluginBackup, now: Timestamp) {
         let name = found.name_any();
         let mut silent = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
@@ -513,7 +509,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// Ends resources that say that they go on, when all operations have ended.
+    /// Ends resources that still show work in progress when all operations have ended.
     pub(in crate::controllers::backup) async fn end_resources(&self, operations: &[Operation]) {
         let found = match self.list_resources().await {
             Ok(found) => found,
@@ -525,7 +521,7 @@ impl<'a> SnapshotResources<'a> {
         let snapshots = self.operations_by_snapshot(operations);
         for resource in found {
             let of = snapshots.iter().find(|((volume, id), _)| {
-                // A plugin may write an id in another form. By its name it is of the snapshot all the same.
+                // A plugin may write the id in another form. The name still identifies the snapshot.
                 let is_named = resource.spec.volume == *volume;
                 self.is_about_snapshot(&resource, volume, id)
                     || (is_named && resource.name_any() == object_name(id))
@@ -550,7 +546,7 @@ impl<'a> SnapshotResources<'a> {
         }
     }
 
-    /// The resources of the backup as they are kept with it, whoever made them.
+    /// Resources of the backup as they are stored with it, whether the server or a plugin created them.
     pub(in crate::controllers::backup) async fn stored_resources(
         &self,
     ) -> kube::Result<Vec<VolumePluginBackup>> {
@@ -566,11 +562,10 @@ impl<'a> SnapshotResources<'a> {
         Ok(self.list_resources().await?.into_iter().map(stored).collect())
     }
 
-    /// All resources of the backup.
     async fn list_resources(&self) -> kube::Result<Vec<VolumePluginBackup>> {
         let listed = match self.api().list(&ListParams::default()).await {
             Ok(listed) => listed.items,
-            // On the definitions of Velero there is no such kind.
+            // Velero's CRDs do not include this kind.
             Err(error) if patch::is_not_found(&error) || patch::is_permanent(&error) => {
                 tracing::warn!("VolumePluginBackups cannot be kept: {}", status_message(&error));
                 Vec::new()
@@ -589,10 +584,10 @@ impl<'a> SnapshotResources<'a> {
     }
 }
 
-/// Whether the resource of a snapshot is there.
+/// Result of looking for the resource of a snapshot.
 enum FoundResource {
     Exists(ResourceOwner),
-    /// It is not, and would have this name.
+    /// Not found; it would have this name.
     Absent(String),
 }
 
@@ -600,12 +595,12 @@ fn snapshot_key(operation: &Operation) -> SnapshotKey {
     (operation.item.name.clone(), operation.id.to_string())
 }
 
-/// Whether a resource is its plugin's: the plugin has made it, or writes into it.
+/// True if the plugin created the resource, or writes to it.
 fn is_owned_by_plugin(resource: &VolumePluginBackup) -> bool {
     !resource.labels().contains_key(label::MANAGED) || has_other_writer(resource)
 }
 
-/// Whether somebody but us has written the status of a resource.
+/// True if another writer than this server has written the status of a resource.
 fn has_other_writer(resource: &VolumePluginBackup) -> bool {
     resource.managed_fields().iter().any(|entry| {
         let writes_status =
@@ -614,7 +609,7 @@ fn has_other_writer(resource: &VolumePluginBackup) -> bool {
     })
 }
 
-/// What the resource of a snapshot says, given the operations on it. `before` is what it said.
+/// Status of the resource of a snapshot, from the operations on it. `before` is its previous status.
 fn resource_status(
     before: &VolumePluginBackupStatus,
     operations: &[&Operation],
@@ -634,13 +629,13 @@ fn resource_status(
         Some((_, false)) => VolumePluginPhase::Failed,
         None => VolumePluginPhase::Completed,
     };
-    // The upload tells more than the creation, once it tells anything.
+    // The upload is more informative than the creation, once it reports anything.
     let reporting =
         operations.iter().rev().find(|one| one.progress.done > 0 || one.progress.total > 0);
     let (mut done, total) = reporting
         .map_or((0, 0), |Operation { progress, .. }| (progress.done.max(0), progress.total.max(0)));
-    // A snapshot that is complete says how much there is to upload, and that nothing of it is. One whose
-    // upload ended without a word about itself has not uploaded all of it.
+    // A completed snapshot states how much there is to upload, and that nothing has been uploaded yet. An upload that
+    // ended without any report of its own has not uploaded all of it.
     let is_of_creation = reporting.is_some_and(|operation| match operation.state {
         State::Completed => phase != VolumePluginPhase::Completed,
         _ => !has_ended && operation.state.is_terminal(),
@@ -648,7 +643,7 @@ fn resource_status(
     if is_of_creation {
         done = 0;
     }
-    // What a plugin tells last may be from shortly before the end.
+    // The last report of a plugin may be from shortly before the end.
     if phase == VolumePluginPhase::Completed && total > 0 {
         done = total;
     }
@@ -685,7 +680,7 @@ fn resource_status(
     }
 }
 
-/// Whether a plugin counts bytes, which is what it does unless it says otherwise.
+/// True if a plugin counts bytes, which is the default.
 fn is_bytes(units: &str) -> bool {
     units.is_empty() || units.eq_ignore_ascii_case("bytes")
 }

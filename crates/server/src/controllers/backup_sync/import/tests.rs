@@ -202,7 +202,7 @@ fn unfinished_children_are_not_imported() {
     for phase in ["Completed", "Failed", "Canceled"] {
         assert_eq!(is_taken_in(Some(phase)), (true, true), "{phase}");
     }
-    // A plugin may have any word for the end of its snapshot, and nobody goes on with that.
+    // A plugin may have any word for the end of its snapshot, and no plugin continues the work.
     for phase in ["", "New", "Accepted", "Prepared", "InProgress", "Canceling", "Done"] {
         assert_eq!(is_taken_in(Some(phase)), (false, true), "{phase}");
     }

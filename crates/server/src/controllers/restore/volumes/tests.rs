@@ -103,7 +103,7 @@ fn resource_without_an_end_phase_is_open_and_one_with_another_word_for_it_is_not
     for phase in ["", "New", "InProgress"] {
         assert!([true, false].map(|ours| is_left_open(&resource(phase, ours))) == [true; 2]);
     }
-    // What is made again was not there, even if its plugin had said so.
+    // A volume that is created again did not exist, even if its plugin had reported it.
     for (phase, expected) in [("InProgress", false), ("completed", false), ("Failed", true)] {
         assert_eq!(has_failed(&resource(phase, false)), expected, "{phase}");
     }

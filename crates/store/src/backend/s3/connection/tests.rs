@@ -10,7 +10,7 @@ const BUCKET: &str = "b";
 const METADATA_CREDENTIALS: &str = r#"{"AccessKeyId": "of-machine", "SecretAccessKey": "s", "Token": "t", "Code": "Success",
     "Type": "AWS-HMAC", "LastUpdated": "2020-01-01T00:00:00Z", "Expiration": "2100-01-01T00:00:00Z"}"#;
 
-/// What the machine says of who it is.
+/// A metadata service that returns the identity of the machine.
 async fn fake_metadata_service() -> FakeServer {
     FakeServer::start(|_, request| {
         let content = match request.line.split(' ').nth(1) {
@@ -23,7 +23,7 @@ async fn fake_metadata_service() -> FakeServer {
     .await
 }
 
-/// A bucket whose credentials come from a machine, and which may not be changed.
+/// A bucket whose credentials come from a machine, and which must not be changed.
 fn s3_client_for(service: &FakeServer, metadata: &FakeServer) -> AmazonS3 {
     let config: Config =
         [("bucket", BUCKET), ("s3Url", service.url.as_str()), ("s3ForcePathStyle", "true")]
@@ -54,7 +54,7 @@ async fn credentials_are_fetched_even_without_a_write_permit() {
     let service = FakeServer::start(|_, _| ("200 OK", String::new(), "content")).await;
     let store = s3_client_for(&service, &metadata);
     let path = Path::from("key");
-    // What the answer is worth does not matter here, only that the question was sent.
+    // The content of the response does not matter here, only that the request was sent.
     let _ = store.get_opts(&path, object_store::GetOptions::default()).await;
     assert_eq!(metadata.lines().first().unwrap(), "PUT /latest/api/token HTTP/1.1");
     assert_eq!(service.lines(), ["GET /b/key HTTP/1.1"]);

@@ -1,5 +1,5 @@
-//! Volumes of a backup for programs, by how they were saved. Keys and shapes are those of Velero 1.18
-//! (`pkg/cmd/util/output/backup_structured_describer.go`); `others` and `skipped` are ours.
+//! Volumes of a backup for programs, by backup method. Keys and shapes are those of Velero 1.18
+//! (`pkg/cmd/util/output/backup_structured_describer.go`); `others` and `skipped` are additions of Bowline.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) fn render(volumes: &[BackupVolumeInfo], details: bool) -> Value {
     })
 }
 
-/// Volumes by their names, or Velero's words for that there are none.
+/// Volumes by name, or Velero's words for an empty list.
 fn map(
     volumes: &[&BackupVolumeInfo],
     name: impl Fn(&BackupVolumeInfo) -> String,
@@ -44,7 +44,7 @@ fn claim(volume: &BackupVolumeInfo) -> String {
     format!("{}/{}", volume.pvc_namespace, volume.pvc_name)
 }
 
-/// How it ended; nothing if nobody says so.
+/// Result; empty if it is not recorded.
 fn result(volume: &BackupVolumeInfo) -> Value {
     volume.result.as_ref().map_or_else(|| json!(""), |result| json!(result))
 }
@@ -106,7 +106,7 @@ fn data_movement(volume: &BackupVolumeInfo) -> Value {
     movement
 }
 
-/// By phase: how many, or with details which of which pod.
+/// By phase: the number, or with details the volumes of each pod.
 fn pod_volumes(volumes: &[&BackupVolumeInfo], details: bool) -> Value {
     let infos: Vec<_> = volumes.iter().map(|v| v.pvb_info.clone().unwrap_or_default()).collect();
     let Some(first) = infos.first() else { return json!(NONE_INCLUDED) };
@@ -126,13 +126,13 @@ fn pod_volumes(volumes: &[&BackupVolumeInfo], details: bool) -> Value {
         (phase.to_owned(), shown)
     });
     json!({
-        // In Velero's spelling.
+        // Spelled as in Velero.
         "uploderType": first.uploader_type,
         "podVolumeBackupsDetails": shown.collect::<Map<_, _>>(),
     })
 }
 
-/// One that Velero's document has no place for: with details as it stands in the file.
+/// Volume for which Velero's document has no place: with details, as in the file.
 fn other(volume: &BackupVolumeInfo, details: bool) -> Value {
     if details {
         return json!(volume);

@@ -1,4 +1,4 @@
-//! How each volume was saved, or why it was not.
+//! Backup method of each volume, or the reason why it was not backed up.
 
 use bowline_api::Backup;
 use bowline_store::file::{BackupVolumeInfo, Method, Outcome};

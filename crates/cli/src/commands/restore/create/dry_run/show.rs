@@ -1,4 +1,4 @@
-//! A plan for people, and for programs.
+//! Output of a plan, for people and for programs.
 
 use bowline_engine::restore::plan::{PlanEntry, PlanVerdict, RestorePlan};
 use bowline_plugin::ResourceIdentifier;
@@ -10,7 +10,7 @@ use crate::key_value_page::KeyValuePage;
 use crate::listing::{self, ObjectFormat};
 use crate::output::{self, strip_control_chars};
 
-/// Shows why a restore would be refused as a whole.
+/// Shows why a restore would be rejected as a whole.
 pub(super) fn show_refused(
     restore: &str,
     errors: &[String],
@@ -27,7 +27,6 @@ pub(super) fn show_refused(
     Ok(Exit::Failed)
 }
 
-/// Shows what would happen.
 pub(super) fn show_plan(
     restore: &str,
     backup: &str,
@@ -74,7 +73,7 @@ fn text(plan: &RestorePlan) -> String {
     text
 }
 
-/// What there is to say about the plan as a whole.
+/// Lines about the plan as a whole.
 fn summary_lines(restore: &str, backup: &str, plan: &RestorePlan) -> Vec<String> {
     let built_in = match plan.not_run.as_slice() {
         [] => String::new(),
@@ -128,7 +127,7 @@ fn document(restore: &str, backup: &str, plan: &RestorePlan) -> Value {
     })
 }
 
-/// For people.
+/// Word for people.
 fn verdict_text(verdict: PlanVerdict) -> &'static str {
     match verdict {
         PlanVerdict::Create => "create",
@@ -139,7 +138,7 @@ fn verdict_text(verdict: PlanVerdict) -> &'static str {
     }
 }
 
-/// For programs.
+/// Key for programs.
 fn verdict_key(verdict: PlanVerdict) -> &'static str {
     match verdict {
         PlanVerdict::NotValidated => "notValidated",
@@ -154,7 +153,7 @@ fn resource(id: &ResourceIdentifier) -> String {
     }
 }
 
-/// What it is called in the cluster, and in the backup if that is something else.
+/// Name in the cluster, and in the backup if that differs.
 fn name(entry: &PlanEntry) -> String {
     let join = |namespace: &str, name: &str| match namespace {
         "" => name.to_owned(),

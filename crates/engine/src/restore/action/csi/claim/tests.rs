@@ -41,7 +41,7 @@ fn claim_is_restored_from_its_snapshot() {
         (BackedUpClaim { snapshot: Some(""), ..base }, "leave".to_owned()),
         (BackedUpClaim { is_data_moved: true, ..named }, "leave".to_owned()),
         (with(&csi), "from vs".to_owned()),
-        // What the backup says of the volume counts more than what it says of itself.
+        // The information about the volume takes precedence over that about the backup.
         (BackedUpClaim { is_data_moved: true, ..with(&csi) }, "from vs".to_owned()),
         (with(&moved), "leave".to_owned()),
         (with(&native), "leave".to_owned()),
@@ -329,7 +329,7 @@ async fn claim_is_created_empty_with_a_warning_if_restore_pvs_is_false() {
         changed["spec"].get("dataSource").is_none() && changed["spec"].get("volumeName").is_none()
     );
     assert_eq!(report.warning_count(), 1);
-    // One that has no snapshot is none of ours.
+    // A claim without a snapshot is not affected.
     let mut plain = claim();
     plain["metadata"]["annotations"] = json!({});
     let output = execute_action(&CsiPvcAction::new(&csi), &plain).await.unwrap();

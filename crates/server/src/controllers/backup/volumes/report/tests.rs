@@ -29,7 +29,7 @@ fn plugin_resource(phase: &str, written: Timestamp) -> VolumePluginBackup {
     };
     let fields = vec![
         entry(json!({"f:status": {"f:phase": {}}}), written),
-        // Somebody labels it all the time, which is no sign of life of the plugin.
+        // Another writer labels it all the time, which is no sign of life of the plugin.
         entry(json!({"f:metadata": {"f:labels": {}}}), at(1_000_000)),
     ];
     let metadata = ObjectMeta {
@@ -67,7 +67,7 @@ fn plugin_resource_is_read_until_the_operation_ends() {
     assert_eq!((progress.done, progress.total, progress.units.as_str()), (4, 9, "Bytes"));
     assert_eq!(progress.started, Some(at(0)), "one that exists was begun");
     assert_eq!(progress.description, "why");
-    // What an operation that times out is told with.
+    // Description with which a timed-out operation is reported.
     let done = reported_progress(&plugin_resource("Done", at(0)), at(600)).description;
     assert_eq!(
         done,
@@ -97,11 +97,11 @@ fn unreadable_plugin_resource_decides_nothing() {
     let ended = Progress { state: PluginState::Succeeded, ..Progress::default() };
     let answer = |code| Err(Error::new(code, "no"));
     let unheard = || PluginReport::Unreadable("it is gone".to_owned());
-    // A plugin that answers is believed.
+    // The answer of a plugin takes precedence.
     for report in [PluginReport::Absent, unheard(), PluginReport::Reported(running.clone())] {
         assert_eq!(combine_progress(&creation, Ok(ended.clone()), report).unwrap(), ended);
     }
-    // One that writes a resource instead is heard through that.
+    // A plugin that writes a resource instead reports through that.
     let report = PluginReport::Reported(running.clone());
     for code in [Code::Unimplemented, Code::Unavailable] {
         assert_eq!(
@@ -110,19 +110,19 @@ fn unreadable_plugin_resource_decides_nothing() {
             "{code:?}"
         );
     }
-    // A lost GET, or a resource that is deleted for a moment: it goes on as before.
+    // A failed GET, or a resource that is deleted for a moment: the operation continues as before.
     let progress = combine_progress(&creation, answer(Code::Unimplemented), unheard()).unwrap();
     assert_eq!(
         (progress.state, progress.description.as_str()),
         (PluginState::Running, "it is gone")
     );
-    // Nothing was ever seen of one: then the plugin has none, and its answer decides.
+    // No resource was ever seen: the plugin has none, and its answer decides.
     let none = combine_progress(&creation, answer(Code::Unimplemented), PluginReport::Absent);
     assert_eq!(none.unwrap_err().class(), Class::Unimplemented);
-    // What the plugin knows better stays an error.
+    // A definite error of the plugin stays an error.
     assert!(combine_progress(&creation, answer(Code::NotFound), report).is_err());
     assert!(combine_progress(&creation, answer(Code::Unavailable), unheard()).is_err());
-    // An upload is told of, and not ended.
+    // The progress of an upload is shown, but does not end it.
     let progress =
         combine_progress(&upload, answer(Code::Unimplemented), PluginReport::Reported(ended))
             .unwrap();
@@ -137,7 +137,7 @@ fn the_end_in_a_resource_counts_only_without_an_answer() {
     for phase in ["Completed", "Failed", "Canceled"] {
         let ended = reported_progress(&plugin_resource(phase, at(0)), at(1));
         let report = || PluginReport::Reported(ended.clone());
-        // `Progress` answers: the snapshot is being made, whatever the resource says.
+        // `Progress` answers: the snapshot is being created, whatever the resource says.
         let answered = combine_progress(&creation, Ok(running.clone()), report()).unwrap();
         assert_eq!(answered.state, PluginState::Running, "{phase}");
         for code in [Code::Unimplemented, Code::Unavailable, Code::NotFound, Code::Unknown] {
@@ -171,7 +171,7 @@ fn running_resource_is_ended_with_its_operations() {
     }
     // Another word for the end.
     assert_eq!(end("Done", &[State::Completed]), for_both_owners(ResourceEnd::Keep));
-    // A plugin that has died has none.
+    // A plugin that has crashed writes none.
     let completed = ResourceEnd::End(VolumePluginPhase::Completed, String::new());
     for phase in ["", "New", "InProgress"] {
         assert_eq!(
@@ -189,7 +189,8 @@ fn running_resource_is_ended_with_its_operations() {
     let [ours, theirs] = end("InProgress", &[]);
     assert_eq!(ours, ResourceEnd::Remove);
     assert!(matches!(theirs, ResourceEnd::End(VolumePluginPhase::Failed, _)), "{theirs:?}");
-    // One that was taken, and that nobody has heard of, is none that the backup has.
+    // A snapshot that was taken, and that the backup has no operation for, is not one of the
+    // backup.
     let [ours, theirs] = end("Completed", &[]);
     assert_eq!(ours, ResourceEnd::Keep);
     assert!(matches!(theirs, ResourceEnd::End(VolumePluginPhase::Failed, _)), "{theirs:?}");
