@@ -327,8 +327,16 @@ fn options(world: &World, bucket_wait_timeout: Duration) -> Options {
     }
 }
 
+/// Every run must be brought to its end within ten minutes. A bucket that does not answer is given up after a minute for
+/// each call, so that an operation behind it is stopped only after two or three of them.
+const STOP_LIMIT: Duration = Duration::from_mins(5);
+
 async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
+    eventually_within(LIMIT, what, condition).await;
+}
+
+async fn eventually_within(limit: Duration, what: &str, condition: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + limit;
     while !condition().await {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -460,7 +468,8 @@ async fn a_bucket_away_for_good_keeps_no_run_from_its_end() {
     outage.assert_canceled::<Restore>(&restores).await;
     let all = deleted.iter().chain(&restores_deleted);
     for (row, uid) in all.filter(|(row, _)| has_operation(row)) {
-        eventually(&format!("{row:?} ends"), async || outage.calls("cancel", uid) > 0).await;
+        let is_stopped = async || outage.calls("cancel", uid) > 0;
+        eventually_within(STOP_LIMIT, &format!("{row:?} ends"), is_stopped).await;
     }
     let reason = format!("it was taken up {ATTEMPTS} times");
     outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;

@@ -3,13 +3,14 @@
 
 use std::sync::{Arc, Mutex};
 
-use bowline_api::{Backup, BackupPhase};
+use bowline_api::{Backup, BackupPhase, label};
 use bowline_engine::journal::{BlockStarted, Journal as _, JournalEntry};
 use bowline_server::journal::ConfigMapJournal;
 use bowline_store::name::RunUid;
 use http::{Method, Uri};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -75,6 +76,16 @@ async fn read_records(world: &World, uid: &str, name: &str) -> Vec<JournalEntry>
     ConfigMapJournal::open(client, &world.namespace, &run, "Backup", name).await.unwrap().1
 }
 
+/// The size of all pages of a journal. Opening it would take it away from the server.
+async fn journal_size(world: &World, uid: &str) -> usize {
+    let pages = ListParams::default().labels(&format!("{}={uid}", label::JOURNAL));
+    let pages = world.api::<ConfigMap>().list(&pages).await.unwrap().items;
+    let text =
+        pages.iter().flat_map(|page| page.data.iter().flatten()).map(|(_, value)| value.len());
+    let packed = pages.iter().flat_map(|page| page.binary_data.iter().flatten());
+    text.chain(packed.map(|(_, value)| value.0.len())).sum()
+}
+
 async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !condition().await {
@@ -102,6 +113,7 @@ async fn frozen_pods_are_thawed_without_bucket_and_backup() {
     let name = format!("bowline-hooks-{deleted}");
     world.create::<ConfigMap>(json!({"metadata": {"name": name}, "data": saved_hooks})).await;
 
+    let sizes = (journal_size(&world, &backup).await, journal_size(&world, deleted).await);
     let commands = Commands::default();
     let options = bowline_server::Options { filesystem_root: None, ..world.options() };
     let between = recording_commands(&commands);
@@ -111,7 +123,13 @@ async fn frozen_pods_are_thawed_without_bucket_and_backup() {
         commands.sort();
         commands
     };
-    eventually("both are thawed", async || asked().len() >= 2).await;
+    // The server writes to the journal after the command has ended.
+    eventually("both are thawed", async || {
+        let has_grown = journal_size(&world, &backup).await > sizes.0
+            && journal_size(&world, deleted).await > sizes.1;
+        asked().len() >= 2 && has_grown
+    })
+    .await;
     world.end().await.unwrap();
     assert_eq!(asked(), ["go-on of-one-gone", "let-go of-one-that-is-over"]);
     for (uid, name) in [(backup.as_str(), "over"), (deleted, "gone")] {
