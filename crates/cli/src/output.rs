@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+#[cfg(feature = "demo")]
+use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -164,12 +166,14 @@ fn spinner(message: &'static str) -> ProgressBar {
 
 /// Step that may take longer than two seconds: a moving line on a terminal meanwhile, and one line with its duration at
 /// the end.
+#[cfg(feature = "demo")]
 pub(crate) struct Step {
     message: &'static str,
     started: Instant,
     spinner: Option<ProgressBar>,
 }
 
+#[cfg(feature = "demo")]
 impl Step {
     pub(crate) fn start(message: &'static str) -> Self {
         let spinner = io::stderr().is_terminal().then(|| spinner(message));
@@ -191,6 +195,7 @@ impl Step {
     }
 }
 
+#[cfg(feature = "demo")]
 impl Drop for Step {
     fn drop(&mut self) {
         if let Some(spinner) = &self.spinner {

@@ -28,6 +28,7 @@ use crate::flags::{self, Pairs};
 use crate::installation::Installation;
 use crate::velero_flags::{IgnoredFlags, UnsupportedFlag};
 use crate::{client_config, output, tls_trust};
+#[cfg(feature = "demo")]
 pub(crate) use definitions::apply;
 use objects::{InstallPlan, Location};
 pub(crate) use objects::{MANAGED_BY_LABEL, NAME, cluster_name};

@@ -1,5 +1,6 @@
 //! Processes that come and go under the hands of their callers.
 
+use std::cell::RefCell;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -370,12 +371,23 @@ async fn run_can_be_shut_down_while_its_plugin_hangs_at_start() {
     assert!(outcome.unwrap_err().message().ends_with("is no longer used"));
 }
 
-/// Takes down what is logged, as `LEVEL plugin message fields`.
-#[derive(Clone, Default)]
-struct LogLines(Arc<std::sync::Mutex<Vec<String>>>);
+thread_local! {
+    /// Log lines of the test on this thread, while the test captures them, as `LEVEL plugin message fields`.
+    static CAPTURED_LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
 
-impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogLines {
+/// Keeps the log lines of threads that capture them.
+///
+/// The layer belongs to the subscriber of the whole binary. A subscriber for one thread would miss lines: while it is
+/// the only one, `tracing` asks just the thread that reaches a log statement first, so a test on another thread would
+/// disable that statement for good.
+struct LogCapture;
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogCapture {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        if CAPTURED_LINES.with_borrow(Option::is_none) {
+            return;
+        }
         struct FieldText(std::collections::BTreeMap<&'static str, String>);
         impl tracing::field::Visit for FieldText {
             fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
@@ -386,23 +398,25 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogLines {
         event.record(&mut text);
         let part = |name| text.0.get(name).cloned().unwrap_or_default();
         let line = [part("plugin"), part("message"), part("fields")].join(" ");
-        self.0.lock().unwrap().push(format!("{} {line}", event.metadata().level()));
+        let line = format!("{} {line}", event.metadata().level());
+        CAPTURED_LINES.with_borrow_mut(|lines| lines.as_mut().unwrap().push(line));
     }
 }
 
 #[tokio::test]
 async fn plugin_logs_keep_plugin_name_and_level() {
     use tracing_subscriber::layer::SubscriberExt as _;
-    let lines = LogLines::default();
-    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(LogCapture)).unwrap();
+    // Statements that were reached while the subscriber was being installed are asked again.
+    tracing::callsite::rebuild_interest_cache();
     // This test runs on one thread, and so do the tasks of its host.
-    let _guard = tracing::subscriber::set_default(subscriber);
+    CAPTURED_LINES.set(Some(Vec::new()));
     let fixture = Fixture::start(Set::Go).await;
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     action.execute(&pod(&[("do", "log=warn,log=info")]), &backup()).await.unwrap();
     run.shut_down().await;
-    let logged = lines.0.lock().unwrap();
+    let logged = CAPTURED_LINES.take().unwrap();
     let hello: Vec<&String> =
         logged.iter().filter(|line| line.contains("fixture says hello")).collect();
     assert_eq!(hello.len(), 2, "{logged:#?}");

@@ -1,5 +1,6 @@
 #![expect(clippy::needless_pass_by_value, reason = "`json!` makes values, not references")]
 
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -444,12 +445,40 @@ async fn commands_are_never_logged_or_reported() {
     assert!(!format!("{:?}", ran.report).contains("secret"));
 }
 
-/// Collects log lines.
-struct LogLines(Arc<Mutex<Vec<String>>>);
+thread_local! {
+    /// Log lines of the test on this thread, while the test captures them.
+    static CAPTURED_LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
 
-impl tracing::Subscriber for LogLines {
+/// Subscriber of the whole test binary, which keeps the lines of threads that capture them.
+///
+/// A subscriber for one thread would miss lines: while it is the only one, `tracing` asks just the thread that reaches
+/// a log statement first, so a test on another thread would disable that statement for good.
+struct LogCapture;
+
+impl LogCapture {
+    fn start() {
+        static INSTALLED: std::sync::Once = std::sync::Once::new();
+        INSTALLED.call_once(|| {
+            tracing::subscriber::set_global_default(Self).unwrap();
+            // Statements that were reached while the subscriber was being installed are asked again.
+            tracing::callsite::rebuild_interest_cache();
+        });
+        CAPTURED_LINES.set(Some(Vec::new()));
+    }
+
+    fn finish() -> Vec<String> {
+        CAPTURED_LINES.take().unwrap()
+    }
+}
+
+impl tracing::Subscriber for LogCapture {
+    fn register_callsite(&self, _: &'static tracing::Metadata<'static>) -> tracing::subscriber::Interest {
+        tracing::subscriber::Interest::sometimes()
+    }
+
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
+        CAPTURED_LINES.with_borrow(Option::is_some)
     }
 
     fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
@@ -465,7 +494,7 @@ impl tracing::Subscriber for LogLines {
         event.record(&mut |field: &tracing::field::Field, value: &dyn fmt::Debug| {
             write!(line, " {field}={value:?}").unwrap();
         });
-        self.0.lock().unwrap().push(line);
+        CAPTURED_LINES.with_borrow_mut(|lines| lines.as_mut().unwrap().push(line));
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -475,7 +504,6 @@ impl tracing::Subscriber for LogLines {
 
 #[tokio::test]
 async fn hook_output_is_logged_even_on_success() {
-    let lines = Arc::new(Mutex::new(Vec::new()));
     let script: Script = |exec| {
         let output = format!("{} says hello\n", exec.command[0]);
         let failure = (exec.command[0] == "bad").then(|| "exit code 1".to_owned());
@@ -483,13 +511,9 @@ async fn hook_output_is_logged_even_on_success() {
     };
     let pre = json!([hook("good", "Fail"), hook("bad", "Continue")]);
     let spec = json!({"name": "x", "pre": pre, "post": [exec("thaw")]});
-    // A line that another test logs for the first time at this moment may be disabled for good by `tracing`, which no
-    // later subscriber changes. Once it was logged here, all later subscribers know it.
-    run(spec.clone(), script).await;
-    let guard = tracing::subscriber::set_default(LogLines(Arc::clone(&lines)));
+    LogCapture::start();
     run(spec, script).await;
-    drop(guard);
-    let lines = lines.lock().unwrap().clone();
+    let lines = LogCapture::finish();
     for hook in ["good", "bad", "thaw"] {
         let words = ["INFO", "pods/shop/db", "main", &format!("{hook} says hello")];
         let is_reported = |line: &&String| words.iter().all(|word| line.contains(word));
