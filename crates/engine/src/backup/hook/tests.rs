@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use bowline_plugin::Item;
 use jiff::Timestamp;
