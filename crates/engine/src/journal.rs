@@ -167,6 +167,10 @@ pub enum JournalEntry {
     BucketLost {
         /// Time of the first observation.
         at: Timestamp,
+        /// The stage that the run had in the cluster, which it cannot leave without its bucket. Earlier servers did
+        /// not write it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        stage: Option<Stage>,
     },
     /// The bucket of the run is available again.
     BucketBack {
@@ -404,6 +408,8 @@ pub struct Recovered {
     pub stage_attempts: BTreeMap<Stage, usize>,
     /// Time since which the bucket of the run is unavailable.
     pub bucket_lost: Option<Timestamp>,
+    /// The stage at which the run waits for its bucket, if it does and the journal says so.
+    pub bucket_lost_at_stage: Option<Stage>,
     /// The stage at which the run ended without its bucket, if it did.
     pub abandoned: Option<Stage>,
     /// Blocks that have ended, in order.
@@ -464,10 +470,13 @@ pub fn recover(records: impl IntoIterator<Item = JournalEntry>) -> Recovered {
                 Some(attempts) => *attempts = attempts.saturating_sub(1),
                 None => recovered.attempts = recovered.attempts.saturating_sub(1),
             },
-            JournalEntry::BucketLost { at } => {
+            JournalEntry::BucketLost { at, stage } => {
                 recovered.bucket_lost.get_or_insert(at);
+                recovered.bucket_lost_at_stage = stage;
             }
-            JournalEntry::BucketBack { .. } => recovered.bucket_lost = None,
+            JournalEntry::BucketBack { .. } => {
+                (recovered.bucket_lost, recovered.bucket_lost_at_stage) = (None, None);
+            }
             JournalEntry::Abandoned { stage, .. } => recovered.abandoned = Some(stage),
             JournalEntry::Begun(block) => {
                 recovered.next_block = recovered.next_block.max(block.block.saturating_add(1));
@@ -592,10 +601,13 @@ mod tests {
     #[test]
     fn bucket_outage_starts_at_first_failure_and_ends_when_bucket_is_back() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let bucket_lost = |second| JournalEntry::BucketLost { at: at(second) };
+        let bucket_lost =
+            |second| JournalEntry::BucketLost { at: at(second), stage: Some(Stage::Waiting) };
         assert_eq!(recover([bucket_lost(5), bucket_lost(9)]).bucket_lost, Some(at(5)));
         let back = [bucket_lost(5), JournalEntry::BucketBack { at: at(7) }];
+        assert_eq!(recover([bucket_lost(5)]).bucket_lost_at_stage, Some(Stage::Waiting));
         assert_eq!(recover(back.clone()).bucket_lost, None);
+        assert_eq!(recover(back.clone()).bucket_lost_at_stage, None);
         assert_eq!(recover(back.into_iter().chain([bucket_lost(9)])).bucket_lost, Some(at(9)));
         let abandoned = JournalEntry::Abandoned { stage: Stage::Waiting, at: at(6) };
         assert_eq!(recover([bucket_lost(5), abandoned]).abandoned, Some(Stage::Waiting));
@@ -685,7 +697,8 @@ mod tests {
             JournalEntry::VolumeEnded(VolumeAnswered { block: 8, volume: Some("vol-1".into()) }),
             JournalEntry::VolumeEnded(VolumeAnswered { block: 8, volume: None }),
             JournalEntry::StageAttempt { stage: Stage::Waiting, at: Timestamp::UNIX_EPOCH },
-            JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH },
+            JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH, stage: None },
+            JournalEntry::BucketLost { at: Timestamp::UNIX_EPOCH, stage: Some(Stage::Items) },
             JournalEntry::BucketBack { at: Timestamp::UNIX_EPOCH },
             JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::UNIX_EPOCH },
         ];

@@ -190,7 +190,14 @@ impl ActiveRuns {
         if lock(&self.waiting_for_bucket).insert(uid.to_owned(), since).is_none() {
             // Other runs need not wait for this one any more.
             self.run_ended.notify_one();
+            // Cleanup begins to check whether the objects of waiting runs still exist.
+            self.leftovers.notify_one();
         }
+    }
+
+    /// True if any run waits for its bucket.
+    pub(crate) fn any_waits_for_bucket(&self) -> bool {
+        !lock(&self.waiting_for_bucket).is_empty()
     }
 
     /// Time since which a run waits for its bucket, if it does.

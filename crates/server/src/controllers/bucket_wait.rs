@@ -232,14 +232,15 @@ impl std::error::Error for FailedAttempt {
 
 impl RunResources<'_> {
     /// Journals that the bucket of the run cannot be used. Returns since when, and true if this is new.
-    async fn journal_bucket_lost(&self, context: &Context) -> (Timestamp, bool) {
+    async fn journal_bucket_lost(&self, context: &Context, stage: Stage) -> (Timestamp, bool) {
         let journaled = self.bucket_lost_since();
         let uid = self.uid.as_str();
         let since =
             journaled.or(context.runs.bucket_lost_since(uid)).unwrap_or_else(Timestamp::now);
         context.runs.mark_waiting_for_bucket(uid, since);
         if journaled.is_none() {
-            match self.journal.append(&JournalEntry::BucketLost { at: since }).await {
+            let lost = JournalEntry::BucketLost { at: since, stage: Some(stage) };
+            match self.journal.append(&lost).await {
                 Ok(()) => self.set_bucket_lost_since(Some(since)),
                 // This process remembers it regardless.
                 Err(error) => tracing::warn!("{error}"),
@@ -258,7 +259,7 @@ impl RunResources<'_> {
         attempts: usize,
         is_canceled: bool,
     ) -> (BucketDecision, bool) {
-        let (since, is_news) = self.journal_bucket_lost(context).await;
+        let (since, is_news) = self.journal_bucket_lost(context, stage).await;
         let outage = BucketOutage { stage, is_canceled, failure, since, attempts };
         let decision = decide(&outage, RunBounds::of(&context.options), Timestamp::now());
         (decision, is_news && decision == BucketDecision::Retry)

@@ -44,6 +44,9 @@ use crate::server::{Context, Error};
 const CLEANUP_PERIOD: Duration = Duration::from_mins(10);
 /// Pause before the first retry of a failed cleanup. Doubles up to [`CLEANUP_PERIOD`].
 const FIRST_RETRY: Duration = Duration::from_secs(10);
+/// Pause while runs wait for their buckets. Between two attempts at such a run, nothing else notices that its object was
+/// deleted.
+const WAITING_RUNS_PERIOD: Duration = Duration::from_secs(30);
 /// Interval between reports that a journal stays, and time for which a snapshot in flight is looked for.
 const DAY: Duration = Duration::from_hours(24);
 /// Maximum number of leftovers of one run that are named.
@@ -67,7 +70,10 @@ async fn run_cleanup(context: &Context) {
         if let Err(error) = &cleaned {
             tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
         }
-        let pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
+        let mut pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
+        if context.runs.any_waits_for_bucket() {
+            pause = pause.min(WAITING_RUNS_PERIOD);
+        }
         tokio::select! {
             () = context.stop.cancelled() => return,
             // New leftovers are retried soon.
@@ -127,6 +133,8 @@ struct Stay {
     /// Time since which a snapshot in flight cannot be reclaimed, by its request. An unreachable bucket does not count
     /// as such a failure.
     failing: BTreeMap<String, Timestamp>,
+    /// True if this process has canceled the operations of the run, whose bucket was away.
+    operations_canceled: bool,
 }
 
 impl Stay {
@@ -197,6 +205,8 @@ async fn clean_one(
     match run_status(context, journal).await? {
         RunStatus::Active => Ok(false),
         RunStatus::Deleted => {
+            // From now on, its bucket is asked again only as often as the backoff allows.
+            context.runs.clear_waiting_for_bucket(journal.run.as_str());
             clean_up_deleted(context, journal, stay).await?;
             Ok(true)
         }
@@ -355,6 +365,11 @@ async fn clean_up_deleted(
 ) -> Result<(), KeepReason> {
     let recovered = read_journal(context, orphan).await?;
     let backup = placeholder_backup(&context.options.namespace, orphan);
+    if orphan.kind == "Backup" && !stay.operations_canceled && is_uncommitted(&recovered) {
+        // A bucket that is away must not keep plugins at work for a backup that is gone.
+        journal_cleanup::cancel_operations(context, &backup, &recovered).await;
+        stay.operations_canceled = true;
+    }
     let bucket = open_bucket(context, orphan, &backup.spec.storage_location).await;
     let leftovers = if orphan.kind == "Backup" {
         let mut leftovers = delete_created(context, orphan, &backup, &recovered, &bucket).await?;
@@ -372,6 +387,12 @@ async fn clean_up_deleted(
     }
     delete_scratch(orphan, &bucket).await?;
     Ok(remove_journal(context, orphan).await?)
+}
+
+/// True if the bucket cannot have the record of a backup, which is written only while finalizing: the backup waited for
+/// its bucket at an earlier stage.
+fn is_uncommitted(recovered: &Recovered) -> bool {
+    recovered.bucket_lost_at_stage.is_some_and(|stage| stage < Stage::Finalizing)
 }
 
 /// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.

@@ -25,6 +25,19 @@ pub(in crate::controllers) fn created_objects(recovered: &Recovered) -> Vec<Stri
     outcome.snapshots.iter().filter_map(snapshot_description).chain(by_csi).collect()
 }
 
+/// Cancels the operations in a journal, and deletes nothing. May be repeated.
+pub(in crate::controllers) async fn cancel_operations(
+    context: &Context,
+    backup: &Backup,
+    recovered: &Recovered,
+) {
+    let timeout = context.options.default_item_operation_timeout;
+    let mut operations = outcome_from_journal(recovered, timeout).operations;
+    let plugins = context.host.run();
+    stop_operations(context, &plugins, backup, &mut operations).await;
+    plugins.shut_down().await;
+}
+
 /// Cancels the operations in a journal, and deletes the snapshots. Returns the names of those that remain. May be
 /// repeated.
 pub(in crate::controllers) async fn delete_created(
