@@ -33,7 +33,7 @@ use super::{Context, outside_pods};
 use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
-use crate::operation::{Kind, Operation, State, VolumeDetails};
+use crate::operation::{Completion, Kind, Operation, State, VolumeDetails};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
 pub use leftover::{ReclaimOutcome, discard, reclaim};
@@ -431,7 +431,9 @@ pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo
 pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
     for operation in operations.iter().filter(|one| one.kind == Kind::SnapshotUpload) {
         let snapshot_type = operation.volume.as_ref().map(|volume| volume.snapshot_type);
-        if snapshot_type == Some(SnapshotType::Cloud) && operation.had_nothing_to_upload() {
+        if snapshot_type == Some(SnapshotType::Cloud)
+            && operation.completion == Completion::NothingToUpload
+        {
             let Operation { id, plugin, item, .. } = operation;
             let text = format!(
                 "the snapshot {id} is where {plugin} has put it: the plugin has no upload stage"
