@@ -69,6 +69,7 @@ use crate::snapshotter::Snapshotters;
 use archive::{Archive, Sealed};
 use collect::ListPhase;
 use context::{Context, assemble, prepare};
+use hook::InvalidHooks;
 pub use inventory::Inventory;
 use item::Sink;
 use name_check::NameAvailability;
@@ -154,8 +155,8 @@ pub enum Fatal {
     #[error("cannot discover what the cluster has")]
     Discover(#[source] crate::cluster::Error),
     /// The hooks of the request are invalid.
-    #[error("invalid hooks: {}", .0.join("; "))]
-    Hooks(Vec<String>),
+    #[error(transparent)]
+    Hooks(#[from] InvalidHooks),
     /// The namespaces could not be listed.
     #[error("cannot list namespaces")]
     Namespaces(#[source] crate::cluster::Error),

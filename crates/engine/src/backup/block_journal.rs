@@ -22,7 +22,7 @@ use super::item::{self, Sink, VisitContext};
 use super::volume::SnapshotOutcome;
 use super::{Context, Recovery, csi, snapshot};
 use crate::failpoint::{self, FailpointAction, Point};
-use crate::item::Object;
+use crate::item::{InvalidObject, Object};
 use crate::journal::{
     BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod, Recovered, StoredBlock,
     digest,
@@ -564,8 +564,25 @@ pub(super) fn operations_of(
     of_items.chain(of_volumes.map(move |one| record::from_volume(one, timeout, started_at)))
 }
 
+/// Reason why the stored items of a block are lost.
+#[derive(Debug, thiserror::Error)]
+enum LoadBlockError {
+    #[error("object {0} is not in the bucket")]
+    Missing(u64),
+    #[error("{}", bowline_plugin::error_chain(.0))]
+    Read(bowline_store::Error),
+    #[error("object {0} in the bucket is not what was put there")]
+    Changed(u64),
+    #[error(transparent)]
+    Decode(#[from] serde_json::Error),
+    #[error("{0} is not served any more")]
+    NotServed(GroupResource),
+    #[error(transparent)]
+    Object(#[from] InvalidObject),
+}
+
 /// The stored items of a block.
-async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>, String> {
+async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>, LoadBlockError> {
     let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
     let Context { store, request, .. } = context;
     let mut pause = FIRST_PAUSE;
@@ -580,23 +597,21 @@ async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>
     };
     let packed = match read {
         Ok(Some(packed)) => packed,
-        Ok(None) => return Err(format!("object {} is not in the bucket", stored_block.number)),
-        Err(error) => return Err(bowline_plugin::error_chain(&error)),
+        Ok(None) => return Err(LoadBlockError::Missing(stored_block.number)),
+        Err(error) => return Err(LoadBlockError::Read(error)),
     };
     if digest(&packed) != stored_block.sha256 {
-        return Err(format!(
-            "object {} in the bucket is not what was put there",
-            stored_block.number
-        ));
+        return Err(LoadBlockError::Changed(stored_block.number));
     }
     let mut objects = Vec::new();
     for line in serde_json::Deserializer::from_slice(&packed).into_iter::<OwnedStoredItem>() {
-        let OwnedStoredItem { group, resource, item } = line.map_err(|error| error.to_string())?;
+        let OwnedStoredItem { group, resource, item } = line?;
         let id = GroupResource { group, resource };
-        let resource = context.resources.find(&id);
-        let resource = resource.ok_or_else(|| format!("{id} is not served any more"))?;
+        let Some(resource) = context.resources.find(&id) else {
+            return Err(LoadBlockError::NotServed(id));
+        };
         let json = Bytes::from(Box::<str>::from(item).into_string());
-        objects.push(Object::from_json(resource, json).map_err(|error| error.to_string())?);
+        objects.push(Object::from_json(resource, json)?);
     }
     Ok(objects)
 }
