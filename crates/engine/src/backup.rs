@@ -13,7 +13,7 @@
 //! | `collect` | resources and filter | objects, streaming |
 //! | `block`, [`hook`] | items that belong together | the same, quiesced |
 //! | `item` | one object | the object as stored, followed by its additional items |
-//! | [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
+//! | `snapshot_plan`, [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
 //! | [`volume`] | pods, claims, volumes | the outcome for their data |
 //! | `namespaces`, `definitions` | the stored items | their Namespaces and CustomResourceDefinitions |
 //! | [`archive`], [`upload`] | stored objects | the tar in the bucket |
@@ -42,6 +42,7 @@ mod progress;
 pub mod replace;
 pub mod request;
 pub mod snapshot;
+mod snapshot_plan;
 mod spool;
 mod thaw;
 pub mod upload;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use bowline_plugin::{Class, Name, ResourceIdentifier};
 use futures::FutureExt as _;
-use futures::future::join3;
+use futures::future::join;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -26,10 +26,10 @@ use super::archive::Archive;
 use super::collect::{self, SpooledItem};
 use super::hook::{self, Plan, Thaw};
 use super::item::{self, Sink, VisitContext};
-use super::snapshot::{self, PlannedPluginSnapshot};
+use super::snapshot_plan::{CreatedSnapshots, JournaledPlan, SnapshotPlan};
 use super::thaw::give_up_if_canceled;
 use super::{Context, filter::FilterVerdict};
-use super::{block_journal, credentials, csi};
+use super::{block_journal, credentials};
 use crate::failpoint::{self, Point};
 use crate::item::{Object, is_name};
 use crate::journal;
@@ -308,24 +308,20 @@ async fn back_up_block(
     waiting: Arc<Semaphore>,
 ) {
     let (plans, unreadable) = hook_plans(context, &block);
-    let is_new = |object: &&Object| is_new(context, object);
-    let csi_planned = csi::prepare(context, block.iter().filter(is_new)).await;
-    let mut planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
-    let csi_planned = csi::prefer_plugins(csi_planned, &mut planned);
-    let has_to_wait = !csi::waiting_claims(&csi_planned).is_empty();
+    let new_items = || block.iter().filter(|object| is_new(context, object));
+    let plan = SnapshotPlan::prepare(context, new_items).await;
+    let has_to_wait = !plan.waiting_claims().is_empty();
     let _permit =
         if has_to_wait { waiting.acquire_owned().await.unwrap_or(worker) } else { worker };
-    let mut intents = block_journal::intents(context, block.iter().filter(is_new));
-    intents.extend(snapshot::intents(&planned));
-    intents.extend(csi::intents(&csi_planned));
+    let mut intents = block_journal::intents(context, new_items());
+    intents.extend(plan.intents());
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
         let sink = Sink::archive(archive).with_members(block);
         exclude_pods(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
-        snapshot::create_snapshots(context, planned, &sink).await;
-        let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
-        csi::finish(context, attempts, &sink).await;
+        // Without intents no snapshot is requested; the reasons are reported.
+        plan.journaled(false).create(context, &sink).await.finish(context, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
@@ -341,13 +337,11 @@ async fn back_up_block(
             return;
         }
     };
-    let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
-    let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
-    let sink =
-        Sink::for_block(journaled).with_members(block).deferring(csi::waiting_claims(&csi_planned));
+    let plan = plan.journaled(journaled.is_in_journal);
+    let sink = Sink::for_block(journaled).with_members(block).deferring(plan.waiting_claims());
     exclude_pods(context, &sink, &unreadable);
     let BlockOutcome { is_complete: is_whole, frozen } =
-        back_up_frozen(context, &plans, planned, csi_planned, &ids, &sink).await;
+        back_up_frozen(context, &plans, plan, &ids, &sink).await;
     if let Some(mut journaled) = sink.into_block() {
         journaled.frozen = frozen;
         block_journal::end_block(context, journaled, is_whole, archive).await;
@@ -366,8 +360,7 @@ struct BlockOutcome {
 async fn back_up_frozen(
     context: &Context,
     plans: &[(Object, Plan)],
-    planned: Vec<PlannedPluginSnapshot>,
-    csi_planned: Vec<csi::PlannedCsiSnapshot>,
+    snapshots: JournaledPlan,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
 ) -> BlockOutcome {
@@ -375,7 +368,7 @@ async fn back_up_frozen(
     let cluster = &*context.cluster;
     let hook_context = hook::HookContext { cluster, report, tally };
     let mut to_thaw = Vec::new();
-    let (mut visited, mut attempts) = (None, Vec::new());
+    let (mut visited, mut created) = (None, CreatedSnapshots::default());
     let window = async {
         for (pod, plan) in plans {
             if context.has_stopped() {
@@ -397,9 +390,7 @@ async fn back_up_frozen(
             return false;
         }
         let visits = visit_all(context, ids, sink, &mut visited);
-        let by_plugins = snapshot::create_snapshots(context, planned, sink);
-        ((), (), attempts) =
-            join3(visits, by_plugins, csi::create_snapshots(context, csi_planned, sink)).await;
+        ((), created) = join(visits, snapshots.create(context, sink)).await;
         !context.is_aborted()
     };
     // The pods are thawed whatever happens in the window.
@@ -427,7 +418,7 @@ async fn back_up_frozen(
         ..journal_pod(still_frozen.pod)
     };
     let frozen = frozen.into_iter().map(unthawed).collect();
-    csi::finish(context, attempts, sink).await;
+    created.finish(context, sink).await;
     item::visit_deferred(context, sink).await;
     if window.is_err() {
         let remaining = ids.iter().filter(|id| sink.take_member(id).is_some());

@@ -11,7 +11,6 @@ use std::time::Duration;
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::Snapshot;
 use bytes::Bytes;
-use futures::future::join;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,6 +18,7 @@ use serde_json::value::RawValue;
 use super::archive::{Archive, Entry};
 use super::hook::Tally;
 use super::item::{self, Sink, VisitContext};
+use super::snapshot_plan::SnapshotPlan;
 use super::volume::SnapshotOutcome;
 use super::{Context, Recovery, csi, snapshot};
 use crate::failpoint::{self, FailpointAction, Point};
@@ -350,24 +350,15 @@ pub(super) async fn back_up_single(
     archive: &Archive,
 ) {
     let id = object.id();
-    let csi_planned = if visit_context.is_new_claim {
-        csi::prepare_one(context, &object).await
-    } else {
-        Vec::new()
-    };
-    let planned = snapshot::prepare(context, [&object]).await;
+    let plan = SnapshotPlan::prepare_item(context, &object, visit_context.is_new_claim).await;
     let mut all = intents(context, [&object]);
-    all.extend(snapshot::intents(&planned));
-    all.extend(csi::intents(&csi_planned));
+    all.extend(plan.intents());
     match begin_block(context, Vec::new(), all).await {
         Ok(journaled) => {
-            let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
-            let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
+            let plan = plan.journaled(journaled.is_in_journal);
             let sink = Sink::for_block(journaled);
-            let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
-            csi::finish(context, attempts, &sink).await;
-            let snapshots = snapshot::create_snapshots(context, planned, &sink);
-            join(item::back_up_claimed(context, object, visit_context, &sink), snapshots).await;
+            let backing_up = item::back_up_claimed(context, object, visit_context, &sink);
+            plan.create_around(context, &sink, backing_up).await;
             if let Some(journaled) = sink.into_block() {
                 end_block(context, journaled, !context.is_aborted(), archive).await;
             }

@@ -54,7 +54,7 @@ pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
 pub(super) use cleanup::discard_unreferenced;
-pub(super) use create::{create_snapshots, finish};
+pub(super) use create::{SnapshotAttempt, create_snapshots, finish};
 use failure::ClassListError;
 use object::{CLASSES, CONTENTS, SNAPSHOTS};
 pub(super) use plan::{

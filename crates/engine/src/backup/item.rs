@@ -15,13 +15,14 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
-use futures::future::{BoxFuture, join};
+use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::archive::{Archive, Entry};
 use super::filter::FilterVerdict;
-use super::{Context, block_journal, credentials, csi, snapshot};
+use super::snapshot_plan::SnapshotPlan;
+use super::{Context, block_journal, credentials, csi};
 use crate::item::Object;
 pub(super) use actions::invalid_name_message;
 use actions::{ActionOutcome, AdditionalItem, run_actions};
@@ -128,24 +129,12 @@ async fn visit_one(
         {
             visit_as_own_block(context, object, visit_context, archive).await;
         }
-        Destination::Block(block) if is_new_claim => {
-            // An action has added a claim that was not expected in this block.
-            let csi_planned = csi::prepare_one(context, &object).await;
-            let is_journaled =
-                block_journal::append_intents(context, block, csi::intents(&csi_planned)).await;
-            let csi_planned = csi::fail_unless_journaled(csi_planned, is_journaled);
-            let attempts = csi::create_snapshots(context, csi_planned, sink).await;
-            csi::finish(context, attempts, sink).await;
-            back_up_item(context, object, visit_context, sink, visit).await;
-        }
-        Destination::Block(block) if may_be_snapshotted(context, &object) => {
-            // An action has added a volume that was not expected in this block.
-            let planned = snapshot::prepare(context, [&object]).await;
-            let is_journaled =
-                block_journal::append_intents(context, block, snapshot::intents(&planned)).await;
-            let planned = snapshot::fail_unless_journaled(planned, is_journaled);
-            let working = back_up_item(context, object, visit_context, sink, visit);
-            join(working, snapshot::create_snapshots(context, planned, sink)).await;
+        Destination::Block(block) if is_new_claim || may_be_snapshotted(context, &object) => {
+            // An action has added a claim or a volume that was not expected in this block.
+            let plan = SnapshotPlan::prepare_item(context, &object, is_new_claim).await;
+            let is_journaled = block_journal::append_intents(context, block, plan.intents()).await;
+            let backing_up = back_up_item(context, object, visit_context, sink, visit);
+            plan.journaled(is_journaled).create_around(context, sink, backing_up).await;
         }
         _ => back_up_item(context, object, visit_context, sink, visit).await,
     }
