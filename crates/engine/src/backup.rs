@@ -226,7 +226,7 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     Box::pin(finish(context, archive, report, &progress)).await
 }
 
-/// Fills the archive while uploading it.
+/// Fills the archive while uploading it. A failure aborts the archive and with it the upload.
 async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let (archive, stream, writer) = archive::start(context.started).map_err(Fatal::Archive)?;
     let Context { store, request, options, cancel, .. } = &**context;
@@ -238,12 +238,20 @@ async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
             () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
-    let (filled, uploaded) = join(fill_archive(context, archive), uploaded).await;
+    // The archive ends when this drops it.
+    let collected = async move {
+        let collected = collect_all(context, &archive).await;
+        if collected.is_err() {
+            archive.abort().await;
+        }
+        collected
+    };
+    let (collected, uploaded) = join(collected, uploaded).await;
     if uploaded.is_ok() {
         failpoint::hit(Point::ArchiveUploaded);
     }
     let sealed = writer.finish().await;
-    filled?;
+    collected?;
     uploaded?;
     sealed.map_err(Fatal::Archive)
 }
@@ -254,15 +262,7 @@ async fn canceled_for(cancel: &CancellationToken, time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Appends everything to the archive. A failure aborts the archive and with it the upload.
-async fn fill_archive(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
-    let filled = collect_all(context, &archive).await;
-    if filled.is_err() {
-        archive.abort().await;
-    }
-    filled
-}
-
+/// Appends everything to the archive.
 async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fatal> {
     block_journal::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;

@@ -25,7 +25,7 @@ use tracing::Instrument as _;
 use super::archive::Archive;
 use super::collect::{self, SpooledItem};
 use super::hook::{self, Plan, Thaw};
-use super::item::{self, Sink, VisitContext};
+use super::item::{self, Inclusion, ItemOrigin, Sink};
 use super::snapshot_plan::{CreatedSnapshots, JournaledPlan, SnapshotPlan};
 use super::thaw::give_up_if_canceled;
 use super::{Context, filter::FilterVerdict};
@@ -279,7 +279,7 @@ async fn fetch(
     }
     match context.cluster.get(resource, &id.namespace, &id.name).await {
         Ok(Some(object)) => Some(object).filter(|object| {
-            credentials::verdict(context, object, false) == FilterVerdict::Include
+            credentials::verdict(context, object, Inclusion::Filtered) == FilterVerdict::Include
         }),
         Ok(None) => {
             if related.is_of_plugin {
@@ -364,7 +364,8 @@ async fn back_up_frozen(
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
 ) -> BlockOutcome {
-    let (report, tally) = (sink.report(context), sink.tally(context));
+    let results = sink.results(context);
+    let (report, tally) = (results.report(), results.tally());
     let cluster = &*context.cluster;
     let hook_context = hook::HookContext { cluster, report, tally };
     let mut to_thaw = Vec::new();
@@ -445,7 +446,7 @@ async fn visit_all<'a>(
         // The item may already have been visited as an additional item.
         if let Some(object) = sink.take_member(id) {
             *visited = Some(id);
-            item::visit(context, object, VisitContext::default(), sink).await;
+            item::visit(context, object, ItemOrigin::default(), sink).await;
         }
     }
 }

@@ -17,8 +17,8 @@ use serde_json::value::RawValue;
 
 use super::archive::{Archive, Entry};
 use super::hook::Tally;
-use super::item::{self, Sink, VisitContext};
-use super::snapshot_plan::SnapshotPlan;
+use super::item::{self, ItemOrigin, Sink, VisitResults};
+use super::snapshot_plan::{SnapshotPlan, UnplannedSnapshot};
 use super::volume::SnapshotOutcome;
 use super::{Context, Recovery, csi, snapshot};
 use crate::failpoint::{self, FailpointAction, Point};
@@ -45,8 +45,8 @@ pub(super) struct JournaledBlock {
     pods: Vec<Pod>,
     /// True if the start of the block is in the journal.
     pub(super) is_in_journal: bool,
-    pub(super) report: Report,
-    pub(super) tally: Tally,
+    report: Report,
+    tally: Tally,
     /// Pods that may still be frozen when the block has ended.
     pub(super) frozen: Vec<Pod>,
     inner: Mutex<Inner>,
@@ -65,32 +65,43 @@ struct Inner {
 }
 
 impl JournaledBlock {
-    pub(super) fn has_pods(&self) -> bool {
-        !self.pods.is_empty()
-    }
-
-    pub(super) fn record_in_flight(&self, intent: Intent) {
-        self.lock().in_flight.push(intent);
-    }
-
-    pub(super) fn record_visited(&self, id: &ResourceIdentifier) {
-        self.lock().visited.push(id.clone());
-    }
-
-    pub(super) fn record_operation(&self, operation: Operation) {
-        self.lock().operations.push(operation);
-    }
-
-    pub(super) fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
-        self.lock().snapshotted.push((volume.to_owned(), outcome));
-    }
-
     pub(super) fn store(&self, object: &Object, entry: Entry) {
         self.lock().stored.push((object.clone(), entry));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The results wait in the block until its end is in the journal.
+impl VisitResults for JournaledBlock {
+    fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn freezes_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    fn record_visited(&self, id: &ResourceIdentifier) {
+        self.lock().visited.push(id.clone());
+    }
+
+    fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.lock().snapshotted.push((volume.to_owned(), outcome));
+    }
+
+    fn record_in_flight(&self, intent: Intent) {
+        self.lock().in_flight.push(intent);
+    }
+
+    fn record_operation(&self, operation: Operation) {
+        self.lock().operations.push(operation);
     }
 }
 
@@ -346,18 +357,19 @@ async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[P
 pub(super) async fn back_up_single(
     context: &Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
+    snapshot: UnplannedSnapshot,
     archive: &Archive,
 ) {
     let id = object.id();
-    let plan = SnapshotPlan::prepare_item(context, &object, visit_context.is_new_claim).await;
+    let plan = SnapshotPlan::prepare_item(context, &object, snapshot).await;
     let mut all = intents(context, [&object]);
     all.extend(plan.intents());
     match begin_block(context, Vec::new(), all).await {
         Ok(journaled) => {
             let plan = plan.journaled(journaled.is_in_journal);
             let sink = Sink::for_block(journaled);
-            let backing_up = item::back_up_claimed(context, object, visit_context, &sink);
+            let backing_up = item::back_up_claimed(context, object, origin, &sink);
             plan.create_around(context, &sink, backing_up).await;
             if let Some(journaled) = sink.into_block() {
                 end_block(context, journaled, !context.is_aborted(), archive).await;

@@ -121,11 +121,10 @@ struct Claims {
 pub(super) enum ClaimVisit {
     /// Another visitor has stored the claim, or will.
     Skip,
-    /// The caller stores the claim.
-    Proceed {
-        /// True if no block has handled its snapshot.
-        is_new: bool,
-    },
+    /// The caller stores the claim. A block has planned its snapshot.
+    Planned,
+    /// The caller stores the claim, and no block has planned its snapshot.
+    Unplanned,
 }
 
 /// The resources of the snapshot API.
@@ -190,7 +189,7 @@ impl Csi {
         if (is_of_another_block && claims.in_flight.contains(&key)) || !mark_visited() {
             return ClaimVisit::Skip;
         }
-        ClaimVisit::Proceed { is_new: claims.handled.insert(key) }
+        if claims.handled.insert(key) { ClaimVisit::Unplanned } else { ClaimVisit::Planned }
     }
 
     /// All classes, in the order of their names.

@@ -277,11 +277,11 @@ pub(super) async fn create_snapshots(
         let id = volume_id(&volume);
         match plan {
             PluginPlan::Unmatched => {
-                sink.record_snapshot(context, &volume, SnapshotOutcome::Unmatched);
+                sink.results(context).record_snapshot(&volume, SnapshotOutcome::Unmatched);
             }
             PluginPlan::Failed(error) => {
                 sink.report(context).error(&id, format!("it is not snapshotted: {error}"));
-                sink.record_snapshot(context, &volume, SnapshotOutcome::NotAttempted);
+                sink.results(context).record_snapshot(&volume, SnapshotOutcome::NotAttempted);
             }
             PluginPlan::Ready(ready) => create_one(context, &volume, &id, *ready, sink).await,
         }
@@ -300,7 +300,7 @@ async fn create_one(
     failpoint::hit(Point::CreateSnapshot);
     let called_at = Timestamp::now();
     context.progress.snapshots.count_request();
-    let created = create(context, volume, &ready, sink.freezes_pods()).await;
+    let created = create(context, volume, &ready, sink.results(context).freezes_pods()).await;
     failpoint::hit(Point::SnapshotCreated);
     let record =
         |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
@@ -313,20 +313,18 @@ async fn create_one(
                 leftover::warn_leftover(sink.report(context), id, plugin, &ready.request);
                 // A plugin that can be asked for the snapshot again is asked when the backup has ended.
                 if ready.snapshotter.is_v2 {
-                    sink.record_in_flight(intent(volume, &ready));
+                    sink.results(context).record_in_flight(intent(volume, &ready));
                 }
             }
             let record = record(SnapshotPhase::Failed, None);
-            return sink.record_snapshot(
-                context,
-                volume,
-                SnapshotOutcome::PluginSnapshot(Box::new(record)),
-            );
+            return sink
+                .results(context)
+                .record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(record)));
         }
     };
     tracing::info!(volume, %plugin, location, %snapshot, "a snapshot was taken");
     let taken = record(SnapshotPhase::Completed, Some(&snapshot));
-    sink.record_snapshot(context, volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
+    sink.results(context).record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
     let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
     let started_operation = |kind, created| Operation {
@@ -342,7 +340,7 @@ async fn create_one(
     };
     let publish = |operation: Operation| {
         context.progress.snapshots.record_operation(&operation);
-        sink.record_operation(context, operation);
+        sink.results(context).record_operation(operation);
     };
     // A plugin of version 1 may have spent hours within the call.
     publish(started_operation(Kind::SnapshotCreation, called_at));

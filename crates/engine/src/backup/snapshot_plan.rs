@@ -30,6 +30,17 @@ use super::snapshot::{self, PlannedPluginSnapshot};
 use crate::item::Object;
 use crate::journal::Intent;
 
+/// Snapshot of an item that no block has planned, because an action added the item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnplannedSnapshot {
+    /// The item has none, or a block has planned it.
+    None,
+    /// Of a PersistentVolume, by a plugin.
+    OfVolume,
+    /// Of a PersistentVolumeClaim, by its CSI driver.
+    OfClaim,
+}
+
 /// The snapshots to take, and by whom.
 pub(super) struct SnapshotPlan {
     by_plugins: Vec<PlannedPluginSnapshot>,
@@ -59,16 +70,17 @@ impl SnapshotPlan {
         Self { by_plugins, by_csi }
     }
 
-    /// Plans the snapshot of an item that no block expected. `is_new_claim` is true for a claim that no block has
-    /// handled.
+    /// Plans the snapshot of an item that no block expected.
     pub(super) async fn prepare_item(
         context: &Context,
         object: &Object,
-        is_new_claim: bool,
+        unplanned: UnplannedSnapshot,
     ) -> Self {
-        let by_csi =
-            if is_new_claim { csi::prepare_one(context, object).await } else { Vec::new() };
-        let by_plugins = snapshot::prepare(context, [object]).await;
+        let (by_plugins, by_csi) = match unplanned {
+            UnplannedSnapshot::None => (Vec::new(), Vec::new()),
+            UnplannedSnapshot::OfVolume => (snapshot::prepare(context, [object]).await, Vec::new()),
+            UnplannedSnapshot::OfClaim => (Vec::new(), csi::prepare_one(context, object).await),
+        };
         Self { by_plugins, by_csi }
     }
 

@@ -130,7 +130,8 @@ async fn create_one(
         CsiPlan::Unsupported(error) => {
             let reason = error.to_string();
             report.error(&id, data_loss_message(&record, &reason));
-            sink.record_snapshot(context, &record.volume, SnapshotOutcome::Unsupported(reason));
+            sink.results(context)
+                .record_snapshot(&record.volume, SnapshotOutcome::Unsupported(reason));
             return None;
         }
     };
@@ -306,7 +307,7 @@ fn finish_failed(
         Some(_) => {}
     }
     let volume = record.volume.clone();
-    sink.record_snapshot(context, &volume, SnapshotOutcome::CsiSnapshot(Box::new(record)));
+    sink.results(context).record_snapshot(&volume, SnapshotOutcome::CsiSnapshot(Box::new(record)));
 }
 
 async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<'_>) {
@@ -321,11 +322,8 @@ async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<
         }
     }
     context.csi.completed.add(record.clone());
-    sink.record_snapshot(
-        context,
-        &record.volume,
-        SnapshotOutcome::CsiSnapshot(Box::new(record.clone())),
-    );
+    sink.results(context)
+        .record_snapshot(&record.volume, SnapshotOutcome::CsiSnapshot(Box::new(record.clone())));
     failpoint::hit(Point::CsiSnapshotRecorded);
 }
 
