@@ -359,7 +359,7 @@ pub(super) async fn back_up_single(
             let plan = plan.journaled(journaled.is_in_journal);
             let sink = Sink::for_block(journaled);
             let backing_up = item::back_up_claimed(context, object, origin, &sink);
-            plan.create_around(context, &sink, backing_up).await;
+            Box::pin(plan.create_around(context, &sink, backing_up)).await;
             if let Some(journaled) = sink.into_block() {
                 end_block(context, journaled, !context.is_aborted(), archive).await;
             }

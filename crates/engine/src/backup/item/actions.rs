@@ -199,12 +199,11 @@ pub(super) async fn read_additional(
         return Some((member, ItemOrigin { inclusion, ..ItemOrigin::default() }));
     }
     let member = sink.take_member(id);
-    let (found, source) = match member {
-        Some(member) => (Ok(Some(member)), ItemSource::default()),
-        None => {
-            let found = context.cluster.get(&resource, &id.namespace, &id.name).await;
-            (found, ItemSource::ReadForAction)
-        }
+    let (found, source) = if let Some(member) = member {
+        (Ok(Some(member)), ItemSource::default())
+    } else {
+        let found = context.cluster.get(&resource, &id.namespace, &id.name).await;
+        (found, ItemSource::ReadForAction)
     };
     match found {
         Ok(Some(object)) => Some((object, ItemOrigin { inclusion, source })),
