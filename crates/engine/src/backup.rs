@@ -13,7 +13,7 @@
 //! | `collect` | resources and filter | objects, streaming |
 //! | `block`, [`hook`] | items that belong together | the same, quiesced |
 //! | `item` | one object | the object as stored, followed by its additional items |
-//! | [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
+//! | `snapshot_plan`, [`snapshot`], [`csi`] | the volumes of a block | snapshots, and operations on them |
 //! | [`volume`] | pods, claims, volumes | the outcome for their data |
 //! | `namespaces`, `definitions` | the stored items | their Namespaces and CustomResourceDefinitions |
 //! | [`archive`], [`upload`] | stored objects | the tar in the bucket |
@@ -42,6 +42,7 @@ mod progress;
 pub mod replace;
 pub mod request;
 pub mod snapshot;
+mod snapshot_plan;
 mod spool;
 mod thaw;
 pub mod upload;
@@ -69,6 +70,7 @@ use crate::snapshotter::Snapshotters;
 use archive::{Archive, Sealed};
 use collect::ListPhase;
 use context::{Context, assemble, prepare};
+use hook::InvalidHooks;
 pub use inventory::Inventory;
 use item::Sink;
 use name_check::NameAvailability;
@@ -154,8 +156,8 @@ pub enum Fatal {
     #[error("cannot discover what the cluster has")]
     Discover(#[source] crate::cluster::Error),
     /// The hooks of the request are invalid.
-    #[error("invalid hooks: {}", .0.join("; "))]
-    Hooks(Vec<String>),
+    #[error(transparent)]
+    Hooks(#[from] InvalidHooks),
     /// The namespaces could not be listed.
     #[error("cannot list namespaces")]
     Namespaces(#[source] crate::cluster::Error),
@@ -224,7 +226,7 @@ pub async fn run(run: Run, now: Timestamp) -> BackupOutcome {
     Box::pin(finish(context, archive, report, &progress)).await
 }
 
-/// Fills the archive while uploading it.
+/// Fills the archive while uploading it. A failure aborts the archive and with it the upload.
 async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
     let (archive, stream, writer) = archive::start(context.started).map_err(Fatal::Archive)?;
     let Context { store, request, options, cancel, .. } = &**context;
@@ -236,12 +238,20 @@ async fn write_archive(context: &Arc<Context>) -> Result<Sealed, Fatal> {
             () = canceled_for(cancel, CANCEL_GRACE) => Err(bowline_store::Error::TaskAborted.into()),
         }
     };
-    let (filled, uploaded) = join(fill_archive(context, archive), uploaded).await;
+    // The archive ends when this drops it.
+    let collected = async move {
+        let collected = collect_all(context, &archive).await;
+        if collected.is_err() {
+            archive.abort().await;
+        }
+        collected
+    };
+    let (collected, uploaded) = join(collected, uploaded).await;
     if uploaded.is_ok() {
         failpoint::hit(Point::ArchiveUploaded);
     }
     let sealed = writer.finish().await;
-    filled?;
+    collected?;
     uploaded?;
     sealed.map_err(Fatal::Archive)
 }
@@ -252,15 +262,7 @@ async fn canceled_for(cancel: &CancellationToken, time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Appends everything to the archive. A failure aborts the archive and with it the upload.
-async fn fill_archive(context: &Arc<Context>, archive: Archive) -> Result<(), Fatal> {
-    let filled = collect_all(context, &archive).await;
-    if filled.is_err() {
-        archive.abort().await;
-    }
-    filled
-}
-
+/// Appends everything to the archive.
 async fn collect_all(context: &Arc<Context>, archive: &Archive) -> Result<(), Fatal> {
     block_journal::replay(context, &context.recovery, archive).await;
     let namespaces = namespaces::list(context).await?;

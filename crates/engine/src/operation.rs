@@ -10,8 +10,10 @@
 //! | `track` | loop around it: polls, uploads, cancellations, deadlines |
 //! | `poll_limiter` | limit on how often one plugin is polled |
 //! | `slots` | limit on concurrent uploads |
+//! | `failure` | reasons why operations fail, and their texts |
 //! | `record` | format in which Velero stores operations in the bucket |
 
+mod failure;
 mod poll_limiter;
 pub mod record;
 mod slots;
@@ -24,6 +26,7 @@ use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{Name, OperationId, Progress, ResourceIdentifier};
 use jiff::Timestamp;
 
+pub use failure::{OperationFailure, StopError};
 pub use poll_limiter::PollRateLimiter;
 pub use slots::UploadSlots;
 pub use step::{Effects, Observation, StopCause, step};
@@ -117,6 +120,8 @@ pub struct Operation {
     pub progress: Progress,
     /// Current state.
     pub state: State,
+    /// What a completed operation has done.
+    pub completion: Completion,
     /// Stop request, if there was one.
     pub stop_request: Option<StopRequest>,
     /// Consecutive failed polls, since the last successful one.
@@ -142,19 +147,23 @@ pub enum State {
     /// Succeeded.
     Completed,
     /// Failed, with the reason.
-    Failed(String),
+    Failed(OperationFailure),
+}
+
+/// What a completed operation has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Completion {
+    /// The work of its kind.
+    #[default]
+    Done,
+    /// Nothing: an upload by a plugin that has no upload stage.
+    NothingToUpload,
 }
 
 impl State {
     /// True if the state is final.
     pub fn is_terminal(&self) -> bool {
         matches!(self, Self::Completed | Self::Failed(_))
-    }
-
-    /// True if the operation failed because its run was canceled. Velero's operations file stores
-    /// only the reason of a failure, so the reason starts with a fixed prefix.
-    pub fn is_canceled(&self) -> bool {
-        matches!(self, Self::Failed(reason) if reason.starts_with(step::CANCELED))
     }
 
     /// Name in metrics and messages.
@@ -176,7 +185,7 @@ pub struct StopRequest {
     /// Time of the request.
     pub since: Timestamp,
     /// Answer of the plugin, once known.
-    pub answer: Option<Result<(), String>>,
+    pub answer: Option<Result<(), StopError>>,
 }
 
 /// Consecutive failed polls.
@@ -213,24 +222,16 @@ impl Operation {
             deadline: saturating_add(created, timeout),
             progress: Progress::default(),
             state: State::New,
+            completion: Completion::default(),
             stop_request: None,
             poll_failures: None,
         }
     }
-}
 
-impl Operation {
     /// True for an upload that was not started because its snapshot was not completed.
     pub fn was_not_started(&self) -> bool {
-        let reason = track::SNAPSHOT_NOT_COMPLETED;
-        matches!(&self.state, State::Failed(failure) if self.kind == Kind::SnapshotUpload && failure == reason)
-    }
-
-    /// True for an upload by a plugin that has no upload stage.
-    pub fn had_nothing_to_upload(&self) -> bool {
         self.kind == Kind::SnapshotUpload
-            && self.state == State::Completed
-            && self.progress.description == step::NOTHING_TO_UPLOAD
+            && self.state == State::Failed(OperationFailure::SnapshotNotCompleted)
     }
 }
 

@@ -48,7 +48,7 @@ impl fmt::Debug for Snapshotter {
 }
 
 /// Reason why a snapshotter cannot be opened.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the VolumeSnapshotLocation {location} cannot be used: {reason}")]
 pub struct OpenError {
     /// Name of the location.
@@ -71,12 +71,23 @@ impl Snapshotters for NoSnapshotters {
     }
 }
 
+/// Failure to delete a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteError {
+    /// The plugin returned an error.
+    #[error(transparent)]
+    Plugin(#[from] bowline_plugin::Error),
+    /// The plugin has not answered in this time.
+    #[error("the plugin has not answered within {} s", .0.as_secs())]
+    NoAnswer(Duration),
+}
+
 /// Deletes a snapshot. A snapshot that does not exist counts as deleted.
 pub(crate) async fn delete(
     snapshotter: &Snapshotter,
     id: &SnapshotId,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), DeleteError> {
     failpoint::hit(Point::DeleteSnapshot);
     let deleted = timeout(limit, snapshotter.calls.delete_snapshot(id)).await;
     failpoint::hit(Point::SnapshotDeleted);
@@ -85,8 +96,8 @@ pub(crate) async fn delete(
             tracing::info!(snapshot = %id, "it was gone already");
             Ok(())
         }
-        Ok(deleted) => deleted.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("the plugin has not answered within {} s", limit.as_secs())),
+        Ok(deleted) => Ok(deleted?),
+        Err(_) => Err(DeleteError::NoAnswer(limit)),
     }
 }
 

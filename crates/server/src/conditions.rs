@@ -13,9 +13,8 @@ use bowline_api::condition::{CANCELED, CANCELING, COMPLETED};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::controllers::CANCELED_PREFIX;
 use crate::patch::truncate_to_second;
-use crate::run_state::{RunState, TerminalPhase};
+use crate::run_state::{FailureReason, RunState, TerminalPhase};
 
 /// Maximum length of a message, in bytes.
 const MESSAGE_MAX: usize = 1024;
@@ -35,7 +34,7 @@ pub enum CancelState {
 impl CancelState {
     /// State that follows from the failure reason of a run, and from a request.
     pub(crate) fn of(failure_reason: &str, is_cancel_requested: bool) -> Self {
-        if failure_reason.starts_with(CANCELED_PREFIX) {
+        if FailureReason::from(failure_reason).is_canceled() {
             Self::Effective
         } else if is_cancel_requested {
             Self::Requested

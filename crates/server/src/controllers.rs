@@ -25,5 +25,4 @@ mod staleness;
 mod thaw;
 mod timed_plugins;
 
-pub(crate) use operations::CANCELED_PREFIX;
 pub(crate) use timed_plugins::{PluginCalls, TimedPlugin};

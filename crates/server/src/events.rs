@@ -14,9 +14,8 @@ use std::time::Duration;
 use kube::runtime::events::{Event, EventType, Recorder};
 use kube::{Client, Resource};
 
-use crate::controllers::CANCELED_PREFIX;
 use crate::error_text::status_message;
-use crate::run_state::TerminalPhase;
+use crate::run_state::{FailureReason, TerminalPhase};
 
 /// Reporting controller of Events.
 const CONTROLLER: &str = "bowline";
@@ -98,7 +97,7 @@ fn quarter(done: u64, total: u64) -> u8 {
 impl Milestone {
     /// Final milestone of a run with this phase and failure reason.
     pub(crate) fn from_terminal_phase(phase: TerminalPhase, failure_reason: &str) -> Self {
-        if phase == TerminalPhase::Failed && failure_reason.starts_with(CANCELED_PREFIX) {
+        if phase == TerminalPhase::Failed && FailureReason::from(failure_reason).is_canceled() {
             Self::Canceled
         } else {
             Self::Ended { phase }

@@ -1,6 +1,8 @@
 //! State and outcome of a run, in the terms that metrics, Events and conditions share, so that they
 //! agree.
 
+use std::fmt;
+
 use bowline_api::{BackupPhase, RestorePhase};
 
 /// Outcome of a run.
@@ -29,6 +31,40 @@ impl TerminalPhase {
             Self::Failed => "Failed",
             Self::FailedValidation => "FailedValidation",
         }
+    }
+}
+
+/// Prefix of the failure reason of a canceled run. Velero has no phase for it, so the reason says so.
+const CANCELED_PREFIX: &str = "canceled: ";
+
+/// Reason of a failed run, as `status.failureReason` has it. It is written by `Display` and read by `From`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FailureReason<'a> {
+    /// The run was canceled.
+    Canceled(&'a str),
+    /// Any other reason.
+    Other(&'a str),
+}
+
+impl<'a> From<&'a str> for FailureReason<'a> {
+    fn from(text: &'a str) -> Self {
+        text.strip_prefix(CANCELED_PREFIX).map_or(Self::Other(text), Self::Canceled)
+    }
+}
+
+impl fmt::Display for FailureReason<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Canceled(reason) => write!(formatter, "{CANCELED_PREFIX}{reason}"),
+            Self::Other(reason) => formatter.write_str(reason),
+        }
+    }
+}
+
+impl FailureReason<'_> {
+    /// True if the run was canceled.
+    pub(crate) fn is_canceled(self) -> bool {
+        matches!(self, Self::Canceled(_))
     }
 }
 

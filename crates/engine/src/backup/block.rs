@@ -10,34 +10,31 @@
 //! 5. claims that CSI drivers have snapshotted are visited, since they name their snapshot,
 //! 6. only then follow the journal and the archive, so that no application waits for an upload.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+mod builder;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bowline_plugin::{Class, Name, ResourceIdentifier};
+use bowline_plugin::ResourceIdentifier;
 use futures::FutureExt as _;
-use futures::future::join3;
+use futures::future::join;
 use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use super::archive::Archive;
-use super::collect::{self, SpooledItem};
+use super::collect::SpooledItem;
 use super::hook::{self, Plan, Thaw};
-use super::item::{self, Sink, VisitContext};
-use super::snapshot::{self, PlannedPluginSnapshot};
+use super::item::{self, ItemOrigin, Sink};
+use super::snapshot_plan::{CreatedSnapshots, JournaledPlan, SnapshotPlan};
 use super::thaw::give_up_if_canceled;
-use super::{Context, filter::FilterVerdict};
-use super::{block_journal, credentials, csi};
+use super::{Context, block_journal};
 use crate::failpoint::{self, Point};
-use crate::item::{Object, is_name};
+use crate::item::Object;
 use crate::journal;
 use crate::report::ReportSubject;
-use crate::resource::Resource;
-
-/// Limit on the items of a block. More would have to be held in memory.
-const MAX_BLOCK_ITEMS: usize = 10_000;
+use builder::BlockBuilder;
 
 /// Limit on the blocks that wait for CSI drivers, besides those that the workers hold.
 const MAX_WAITING_BLOCKS: usize = 32;
@@ -66,238 +63,6 @@ pub(super) async fn process(context: &Arc<Context>, spooled: Vec<SpooledItem>, a
     }
 }
 
-/// Builds blocks from spooled items.
-struct BlockBuilder<'a> {
-    context: &'a Context,
-    spooled: Vec<Option<SpooledItem>>,
-    /// Index of each item, by its key.
-    indexes: HashMap<u128, usize>,
-    /// Items requested although they were not collected. Each is in a block now, or never will be.
-    fetched: HashSet<ResourceIdentifier>,
-    /// The user's orders: indexes of items that form one block, by the first index of their resource. Their block is
-    /// the first of the resource, so that ordered volumes and claims still join the block of a pod that uses them:
-    /// pods come first, and include them in their freeze window.
-    orders: BTreeMap<usize, Vec<usize>>,
-    next_index: usize,
-}
-
-impl<'a> BlockBuilder<'a> {
-    fn new(context: &'a Context, spooled: Vec<SpooledItem>) -> Self {
-        let mut spooled = spooled;
-        // Lists arrive in any order; pods come first, and volumes follow their claims.
-        let order: HashMap<_, _> = context.resources.iter().map(|r| &r.id).zip(0..).collect();
-        spooled.sort_by(|one, other| {
-            let key =
-                |item: &SpooledItem| order.get(&item.resource.id).copied().unwrap_or(usize::MAX);
-            key(one)
-                .cmp(&key(other))
-                .then_with(|| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)))
-        });
-        // A page that was requested twice returns its objects twice.
-        spooled.dedup_by(|one, other| {
-            (&one.resource.id, &one.namespace, &one.name)
-                == (&other.resource.id, &other.namespace, &other.name)
-        });
-        let indexes: HashMap<_, _> = spooled
-            .iter()
-            .enumerate()
-            .map(|(place, item)| (context.visited.key(&item.id()), place))
-            .collect();
-        let orders = orders(context, &spooled);
-        let spooled = spooled.into_iter().map(Some).collect();
-        Self { context, spooled, indexes, fetched: HashSet::new(), orders, next_index: 0 }
-    }
-
-    /// The items that the next block starts with.
-    fn next_seed(&mut self) -> Option<Vec<usize>> {
-        self.orders.remove(&self.next_index).or_else(|| {
-            let place = self.next_index;
-            self.next_index += 1;
-            (place < self.spooled.len()).then(|| vec![place])
-        })
-    }
-
-    async fn next_block(&mut self) -> Option<Vec<Object>> {
-        while let Some(seed) = self.next_seed() {
-            if self.context.has_stopped() {
-                return None;
-            }
-            let block = self.expand_seed(seed).await;
-            if !block.is_empty() {
-                return Some(block);
-            }
-        }
-        None
-    }
-
-    /// The items of a seed and everything related to them.
-    async fn expand_seed(&mut self, seed: Vec<usize>) -> Vec<Object> {
-        let mut queue: VecDeque<Object> =
-            seed.into_iter().filter_map(|place| self.load_spooled(place)).collect();
-        let mut block = Vec::new();
-        while let Some(object) = queue.pop_front() {
-            for related in related(self.context, &object).await {
-                // Actions spell resources in various ways.
-                let Some((resource, id)) = self.context.resolve(&related.id) else {
-                    let id = &related.id;
-                    let what = format!("names {id}, of a kind that the cluster does not serve");
-                    related.report_error(self.context, &object, &what);
-                    continue;
-                };
-                if !is_name(&id.name) {
-                    let what = format!("names {id}, {}", item::invalid_name_message(&id.name));
-                    related.report_error(self.context, &object, &what);
-                    continue;
-                }
-                let found = match self.indexes.get(&self.context.visited.key(&id)) {
-                    Some(&place) => self.load_spooled(place),
-                    None if self.fetched.insert(id.clone()) => {
-                        fetch(self.context, &object, &related, &resource, &id).await
-                    }
-                    None => None,
-                };
-                queue.extend(found);
-            }
-            block.push(object);
-            if block.len() + queue.len() > MAX_BLOCK_ITEMS {
-                self.context.report.error(
-                    ReportSubject::Run,
-                    format!(
-                        "more than {MAX_BLOCK_ITEMS} items are said to belong together; the rest is backed \
-                         up apart from them"
-                    ),
-                );
-                block.extend(queue);
-                break;
-            }
-        }
-        block
-    }
-
-    /// Reads a spooled item back; none if another block has it.
-    fn load_spooled(&mut self, place: usize) -> Option<Object> {
-        let item = self.spooled.get_mut(place)?.take()?;
-        let id = item.id();
-        let read = item.read(&self.context.spool);
-        read.map_err(|error| collect::report_unreadable_spool(self.context, &id, &error)).ok()
-    }
-}
-
-/// The user's orders: for each resource the indexes of its ordered items, by the first index of the resource.
-fn orders(context: &Context, spooled: &[SpooledItem]) -> BTreeMap<usize, Vec<usize>> {
-    let mut first_places = HashMap::new();
-    let mut ordered_places: HashMap<(&str, String), Vec<usize>> = HashMap::new();
-    for (place, item) in spooled.iter().enumerate() {
-        first_places.entry(&item.resource.id).or_insert(place);
-        let resource = item.resource.id.resource.as_str();
-        if context.request.ordered.contains_key(resource) {
-            let name = collect::ordered_name(&item.id());
-            ordered_places.entry((resource, name)).or_default().push(place);
-        }
-    }
-    let mut orders: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (resource, names) in &context.request.ordered {
-        for name in names {
-            let Some(places) = ordered_places.get(&(resource.as_str(), name.clone())) else {
-                context.report.warn(
-                    ReportSubject::Run,
-                    format!("{resource} {name} is in `orderedResources` but was not found"),
-                );
-                continue;
-            };
-            // Two groups may have a resource of that name.
-            for &place in places {
-                let first = first_places.get(&spooled[place].resource.id).copied().unwrap_or(place);
-                orders.entry(first).or_default().push(place);
-            }
-        }
-    }
-    orders
-}
-
-/// An item that an ItemBlockAction relates to another.
-struct Related {
-    id: ResourceIdentifier,
-    action: Name,
-    /// True for the action of a plugin. Item actions report items that the built-in ones find missing.
-    is_of_plugin: bool,
-}
-
-impl Related {
-    /// Reports that the item cannot be in the block.
-    fn report_error(&self, context: &Context, of: &Object, what: &str) {
-        if self.is_of_plugin {
-            let text = format!("the item block action {} {what}", self.action);
-            context.report.error(&of.id(), text);
-        }
-    }
-}
-
-/// The items that the ItemBlockActions relate to an item.
-async fn related(context: &Context, object: &Object) -> Vec<Related> {
-    let mut related = Vec::new();
-    for (place, action) in context.item_block_actions.iter().enumerate() {
-        if !action.selects(object) {
-            continue;
-        }
-        let get_related = || {
-            let asking = action.plugin.get_related_items(&object.item, &context.request.backup);
-            context.unless_canceled(asking)
-        };
-        let answer = match get_related().await {
-            // The plugin may have died of another item, and repeating the call does no harm.
-            Err(error) if error.class() == Class::Transient && !context.is_aborted() => {
-                get_related().await
-            }
-            asked => asked,
-        };
-        let is_of_plugin = place >= context.built_in_block_actions;
-        match answer {
-            Ok(ids) => related.extend(ids.into_iter().map(|id| {
-                let action = action.name.clone();
-                Related { id, action, is_of_plugin }
-            })),
-            Err(error) => context.report.error(
-                &object.id(),
-                format!("the item block action {} failed: {error}", action.name),
-            ),
-        }
-    }
-    related
-}
-
-/// Reads a related item that was not collected.
-async fn fetch(
-    context: &Context,
-    of: &Object,
-    related: &Related,
-    resource: &Arc<Resource>,
-    id: &ResourceIdentifier,
-) -> Option<Object> {
-    if context.visited.contains(id) {
-        return None;
-    }
-    match context.cluster.get(resource, &id.namespace, &id.name).await {
-        Ok(Some(object)) => Some(object).filter(|object| {
-            credentials::verdict(context, object, false) == FilterVerdict::Include
-        }),
-        Ok(None) => {
-            if related.is_of_plugin {
-                let action = &related.action;
-                let text =
-                    format!("the item block action {action} names {id}, which does not exist");
-                context.report.warn(&of.id(), text);
-            }
-            None
-        }
-        Err(error) => {
-            let text = format!("{id}, which belongs to it, cannot be read: {error}");
-            context.report.error(&of.id(), text);
-            None
-        }
-    }
-}
-
 /// Backs up a block. The block holds its worker until the end, unless it has to wait for a CSI driver: such a wait
 /// must not keep other blocks from their turn.
 async fn back_up_block(
@@ -308,24 +73,20 @@ async fn back_up_block(
     waiting: Arc<Semaphore>,
 ) {
     let (plans, unreadable) = hook_plans(context, &block);
-    let is_new = |object: &&Object| is_new(context, object);
-    let csi_planned = csi::prepare(context, block.iter().filter(is_new)).await;
-    let mut planned = snapshot::prepare(context, block.iter().filter(is_new)).await;
-    let csi_planned = csi::prefer_plugins(csi_planned, &mut planned);
-    let has_to_wait = !csi::waiting_claims(&csi_planned).is_empty();
+    let new_items = || block.iter().filter(|object| is_new(context, object));
+    let plan = SnapshotPlan::prepare(context, new_items).await;
+    let has_to_wait = !plan.waiting_claims().is_empty();
     let _permit =
         if has_to_wait { waiting.acquire_owned().await.unwrap_or(worker) } else { worker };
-    let mut intents = block_journal::intents(context, block.iter().filter(is_new));
-    intents.extend(snapshot::intents(&planned));
-    intents.extend(csi::intents(&csi_planned));
+    let mut intents = block_journal::intents(context, new_items());
+    intents.extend(plan.intents());
     let ids: Vec<ResourceIdentifier> = block.iter().map(Object::id).collect();
     if plans.is_empty() && intents.is_empty() {
         let sink = Sink::archive(archive).with_members(block);
         exclude_pods(context, &sink, &unreadable);
         visit_all(context, &ids, &sink, &mut None).await;
-        snapshot::create_snapshots(context, planned, &sink).await;
-        let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
-        csi::finish(context, attempts, &sink).await;
+        // Without intents no snapshot is requested; the reasons are reported.
+        plan.journaled(false).create(context, &sink).await.finish(context, &sink).await;
         return;
     }
     let pods = plans.iter().map(|(pod, _)| journal_pod(pod)).collect();
@@ -341,13 +102,11 @@ async fn back_up_block(
             return;
         }
     };
-    let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
-    let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
-    let sink =
-        Sink::for_block(journaled).with_members(block).deferring(csi::waiting_claims(&csi_planned));
+    let plan = plan.journaled(journaled.is_in_journal);
+    let sink = Sink::for_block(journaled).with_members(block).deferring(plan.waiting_claims());
     exclude_pods(context, &sink, &unreadable);
     let BlockOutcome { is_complete: is_whole, frozen } =
-        back_up_frozen(context, &plans, planned, csi_planned, &ids, &sink).await;
+        back_up_frozen(context, &plans, plan, &ids, &sink).await;
     if let Some(mut journaled) = sink.into_block() {
         journaled.frozen = frozen;
         block_journal::end_block(context, journaled, is_whole, archive).await;
@@ -366,16 +125,16 @@ struct BlockOutcome {
 async fn back_up_frozen(
     context: &Context,
     plans: &[(Object, Plan)],
-    planned: Vec<PlannedPluginSnapshot>,
-    csi_planned: Vec<csi::PlannedCsiSnapshot>,
+    snapshots: JournaledPlan,
     ids: &[ResourceIdentifier],
     sink: &Sink<'_>,
 ) -> BlockOutcome {
-    let (report, tally) = (sink.report(context), sink.tally(context));
+    let results = sink.results(context);
+    let (report, tally) = (results.report(), results.tally());
     let cluster = &*context.cluster;
     let hook_context = hook::HookContext { cluster, report, tally };
     let mut to_thaw = Vec::new();
-    let (mut visited, mut attempts) = (None, Vec::new());
+    let (mut visited, mut created) = (None, CreatedSnapshots::default());
     let window = async {
         for (pod, plan) in plans {
             if context.has_stopped() {
@@ -397,9 +156,7 @@ async fn back_up_frozen(
             return false;
         }
         let visits = visit_all(context, ids, sink, &mut visited);
-        let by_plugins = snapshot::create_snapshots(context, planned, sink);
-        ((), (), attempts) =
-            join3(visits, by_plugins, csi::create_snapshots(context, csi_planned, sink)).await;
+        ((), created) = join(visits, snapshots.create(context, sink)).await;
         !context.is_aborted()
     };
     // The pods are thawed whatever happens in the window.
@@ -427,7 +184,7 @@ async fn back_up_frozen(
         ..journal_pod(still_frozen.pod)
     };
     let frozen = frozen.into_iter().map(unthawed).collect();
-    csi::finish(context, attempts, sink).await;
+    created.finish(context, sink).await;
     item::visit_deferred(context, sink).await;
     if window.is_err() {
         let remaining = ids.iter().filter(|id| sink.take_member(id).is_some());
@@ -454,7 +211,7 @@ async fn visit_all<'a>(
         // The item may already have been visited as an additional item.
         if let Some(object) = sink.take_member(id) {
             *visited = Some(id);
-            item::visit(context, object, VisitContext::default(), sink).await;
+            item::visit(context, object, ItemOrigin::default(), sink).await;
         }
     }
 }

@@ -1,42 +1,31 @@
 //! Journal entries of blocks: before a block is touched, and when it has ended.
 //!
 //! A block is recorded if it has pods with hooks, or items for actions that may start operations. Its stored items go
-//! to the bucket before its end is recorded, so that a later process takes the block over as it is ([`replay`]) and
+//! to the bucket before its end is recorded, so that a later process takes the block over as it is ([`replay()`]) and
 //! repeats nothing of it.
+
+mod replay;
+mod stored_block;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use bowline_plugin::ResourceIdentifier;
 use bowline_store::file::Snapshot;
-use bytes::Bytes;
-use futures::future::join;
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use super::archive::{Archive, Entry};
 use super::hook::Tally;
-use super::item::{self, Sink, VisitContext};
+use super::item::{self, ItemOrigin, Sink, VisitResults};
+use super::snapshot_plan::{SnapshotPlan, UnplannedSnapshot};
 use super::volume::SnapshotOutcome;
-use super::{Context, Recovery, csi, snapshot};
+use super::{Context, csi, snapshot};
 use crate::failpoint::{self, FailpointAction, Point};
 use crate::item::Object;
-use crate::journal::{
-    BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod, Recovered, StoredBlock,
-    digest,
-};
+use crate::journal::{BlockEnded, BlockStarted, Intent, JournalEntry, JournaledMessage, Pod};
 use crate::operation::{Operation, record};
 use crate::report::{Message, Report, ReportSubject};
-use crate::resource::GroupResource;
-
-/// Size limit of a stored block. A larger one is not stored, and repeated if necessary.
-const MAX_STORED_BLOCK_BYTES: u64 = 256 << 20;
-
-/// The pause before reading a stored block is retried; it doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+pub(super) use replay::{operations_of, replay, report_abandoned};
+use stored_block::store_block;
 
 /// Results of a block, until they are written to the journal.
 pub(super) struct JournaledBlock {
@@ -45,8 +34,8 @@ pub(super) struct JournaledBlock {
     pods: Vec<Pod>,
     /// True if the start of the block is in the journal.
     pub(super) is_in_journal: bool,
-    pub(super) report: Report,
-    pub(super) tally: Tally,
+    report: Report,
+    tally: Tally,
     /// Pods that may still be frozen when the block has ended.
     pub(super) frozen: Vec<Pod>,
     inner: Mutex<Inner>,
@@ -65,32 +54,43 @@ struct Inner {
 }
 
 impl JournaledBlock {
-    pub(super) fn has_pods(&self) -> bool {
-        !self.pods.is_empty()
-    }
-
-    pub(super) fn record_in_flight(&self, intent: Intent) {
-        self.lock().in_flight.push(intent);
-    }
-
-    pub(super) fn record_visited(&self, id: &ResourceIdentifier) {
-        self.lock().visited.push(id.clone());
-    }
-
-    pub(super) fn record_operation(&self, operation: Operation) {
-        self.lock().operations.push(operation);
-    }
-
-    pub(super) fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
-        self.lock().snapshotted.push((volume.to_owned(), outcome));
-    }
-
     pub(super) fn store(&self, object: &Object, entry: Entry) {
         self.lock().stored.push((object.clone(), entry));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The results wait in the block until its end is in the journal.
+impl VisitResults for JournaledBlock {
+    fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn freezes_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    fn record_visited(&self, id: &ResourceIdentifier) {
+        self.lock().visited.push(id.clone());
+    }
+
+    fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.lock().snapshotted.push((volume.to_owned(), outcome));
+    }
+
+    fn record_in_flight(&self, intent: Intent) {
+        self.lock().in_flight.push(intent);
+    }
+
+    fn record_operation(&self, operation: Operation) {
+        self.lock().operations.push(operation);
     }
 }
 
@@ -346,257 +346,24 @@ async fn journal_thawed(context: &Context, block: u64, pods: &[Pod], frozen: &[P
 pub(super) async fn back_up_single(
     context: &Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
+    snapshot: UnplannedSnapshot,
     archive: &Archive,
 ) {
     let id = object.id();
-    let csi_planned = if visit_context.is_new_claim {
-        csi::prepare_one(context, &object).await
-    } else {
-        Vec::new()
-    };
-    let planned = snapshot::prepare(context, [&object]).await;
+    let plan = SnapshotPlan::prepare_item(context, &object, snapshot).await;
     let mut all = intents(context, [&object]);
-    all.extend(snapshot::intents(&planned));
-    all.extend(csi::intents(&csi_planned));
+    all.extend(plan.intents());
     match begin_block(context, Vec::new(), all).await {
         Ok(journaled) => {
-            let planned = snapshot::fail_unless_journaled(planned, journaled.is_in_journal);
-            let csi_planned = csi::fail_unless_journaled(csi_planned, journaled.is_in_journal);
+            let plan = plan.journaled(journaled.is_in_journal);
             let sink = Sink::for_block(journaled);
-            let attempts = csi::create_snapshots(context, csi_planned, &sink).await;
-            csi::finish(context, attempts, &sink).await;
-            let snapshots = snapshot::create_snapshots(context, planned, &sink);
-            join(item::back_up_claimed(context, object, visit_context, &sink), snapshots).await;
+            let backing_up = item::back_up_claimed(context, object, origin, &sink);
+            Box::pin(plan.create_around(context, &sink, backing_up)).await;
             if let Some(journaled) = sink.into_block() {
                 end_block(context, journaled, !context.is_aborted(), archive).await;
             }
         }
         Err(error) => context.report.error(&id, format!("it is not backed up: {error}")),
     }
-}
-
-/// An item as it is stored in the bucket.
-#[derive(Serialize)]
-struct StoredItem<'a> {
-    group: &'a str,
-    resource: &'a str,
-    item: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-struct OwnedStoredItem {
-    group: String,
-    resource: String,
-    item: Box<RawValue>,
-}
-
-/// Stores the items of a block in the bucket. `None` if that fails; `Some(None)` if there is nothing to store.
-async fn store_block(
-    context: &Context,
-    block: u64,
-    stored: &[(Object, Entry)],
-) -> Option<Option<StoredBlock>> {
-    if stored.is_empty() {
-        return Some(None);
-    }
-    let packed = match encode_block(stored.iter().map(|(object, _)| object)) {
-        Ok(packed) => packed,
-        Err(error) => {
-            tracing::warn!("a block cannot be kept in case the server ends: {error}");
-            return None;
-        }
-    };
-    if packed.len() as u64 > MAX_STORED_BLOCK_BYTES {
-        tracing::warn!("a block is too large to be kept in case the server ends");
-        return None;
-    }
-    let sha256 = digest(&packed);
-    failpoint::hit(Point::StoreBlock);
-    let Context { store, request, .. } = context;
-    match store.put_scratch(&request.uid, block, packed).await {
-        Ok(()) => {
-            failpoint::hit(Point::BlockStored);
-            Some(Some(StoredBlock { number: block, sha256 }))
-        }
-        Err(error) => {
-            let error = bowline_plugin::error_chain(&error);
-            tracing::warn!("a block cannot be kept in case the server ends: {error}");
-            None
-        }
-    }
-}
-
-fn encode_block<'a>(objects: impl Iterator<Item = &'a Object>) -> serde_json::Result<Bytes> {
-    let mut packed = Vec::new();
-    for object in objects {
-        let GroupResource { group, resource } = &object.resource.id;
-        let item = serde_json::from_slice(object.item.json())?;
-        serde_json::to_writer(&mut packed, &StoredItem { group, resource, item })?;
-        packed.push(b'\n');
-    }
-    Ok(packed.into())
-}
-
-/// Takes over the blocks that an earlier process has finished, and reports those that it has not.
-pub(super) async fn replay(context: &Context, recovery: &Recovery, archive: &Archive) {
-    let recovered = &recovery.recovered;
-    let thaw_errors = recovered.thaw_errors.iter().cloned().map(Message::from);
-    context.report.append(thaw_errors, []);
-    for ended in &recovered.finished {
-        // The next process takes them over. A canceled run must know the operations it has started.
-        if context.stop.is_cancelled() && !context.is_aborted() {
-            return;
-        }
-        replay_block(context, ended, archive).await;
-    }
-    for intent in &recovered.in_flight {
-        snapshot::reclaim_in_flight(context, intent).await;
-    }
-    for begun in &recovered.unfinished {
-        for intent in &begun.intents {
-            if intent.snapshot.is_some() {
-                continue;
-            }
-            if intent.csi.is_some() {
-                csi::reclaim(context, intent).await;
-            } else {
-                warn_unfinished(&context.report, intent, "and the plugin is shown it again");
-            }
-        }
-    }
-}
-
-/// Warns about an item that a plugin was processing when the server ended, and the consequence.
-fn warn_unfinished(report: &Report, intent: &Intent, consequence: &str) {
-    let Intent { plugin, item, .. } = intent;
-    let id: ResourceIdentifier = item.clone().into();
-    let text = format!(
-        "the server ended while the plugin {plugin} had this item, {consequence}: what it had begun, if \
-         anything, may be left over"
-    );
-    report.warn(&id, text);
-}
-
-/// Reports what is known of a run that is not resumed: the messages of its blocks, and the work that plugins may have
-/// started in unfinished ones.
-pub(super) fn report_abandoned(report: &Report, recovered: &Recovered) {
-    let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
-    for ended in &recovered.finished {
-        report.append(ended.errors.iter().map(message), ended.warnings.iter().map(message));
-    }
-    let intents = recovered.unfinished.iter().flat_map(|started| &started.intents);
-    let is_of_item = |intent: &&Intent| intent.snapshot.is_none() && intent.csi.is_none();
-    for intent in intents.filter(is_of_item) {
-        warn_unfinished(report, intent, "and the run does not go on");
-    }
-    snapshot::warn_all_leftovers(report, recovered);
-}
-
-async fn replay_block(context: &Context, ended: &BlockEnded, archive: &Archive) {
-    let message = |journaled: &JournaledMessage| Message::from(journaled.clone());
-    context.report.append(ended.errors.iter().map(message), ended.warnings.iter().map(message));
-    context.hook_tally.add_counts((ended.hooks_attempted, ended.hooks_failed));
-    context.hook_tally.add_windows(ended.freeze_windows.clone());
-    for snapshot in &ended.snapshots {
-        let outcome = SnapshotOutcome::PluginSnapshot(Box::new(snapshot.clone()));
-        context.record_replayed_volume(&snapshot.spec.persistent_volume_name, outcome);
-    }
-    for record in &ended.csi_snapshots {
-        context.csi.mark_handled(&record.namespace, &record.claim);
-        context.record_replayed_volume(
-            &record.volume,
-            SnapshotOutcome::CsiSnapshot(Box::new(record.clone())),
-        );
-    }
-    if !ended.csi_snapshots.is_empty() {
-        csi::load_classes(context).await;
-    }
-    for (volume, reason) in &ended.lacking_volumes {
-        context.record_replayed_volume(volume, SnapshotOutcome::Unsupported(reason.clone()));
-    }
-    for volume in &ended.unmatched_volumes {
-        context.record_replayed_volume(volume, SnapshotOutcome::Unmatched);
-    }
-    for id in &ended.visited {
-        context.visited.mark_visited(&id.clone().into());
-    }
-    let timeout = context.request.item_operation_timeout();
-    for operation in operations_of(ended, timeout, context.started) {
-        match operation {
-            Ok(operation) => context.record_operation(operation),
-            Err(error) => context.report.error(ReportSubject::Run, error.to_string()),
-        }
-    }
-    if context.is_aborted() {
-        return;
-    }
-    match load_block(context, ended).await {
-        Ok(objects) => {
-            for object in objects {
-                item::record_found(context, &object);
-                context.inventory.add(&object);
-                context.progress.count_done();
-                if archive.append(Entry::new(&object, None)).await.is_err() {
-                    context.mark_archive_failed();
-                }
-            }
-        }
-        Err(error) => {
-            let text = format!(
-                "what an earlier attempt kept of some items is lost, so that they are not in the \
-                 backup: {error}"
-            );
-            context.report.error(ReportSubject::Run, text);
-        }
-    }
-}
-
-/// The operations started in a block.
-pub(super) fn operations_of(
-    ended: &BlockEnded,
-    timeout: Duration,
-    started_at: Timestamp,
-) -> impl Iterator<Item = Result<Operation, record::InvalidRecord>> {
-    let of_items = ended.backup_operations.iter().cloned();
-    let of_volumes = ended.volume_operations.iter().cloned();
-    let of_items = of_items.map(move |one| record::from_backup(one, timeout, started_at));
-    of_items.chain(of_volumes.map(move |one| record::from_volume(one, timeout, started_at)))
-}
-
-/// The stored items of a block.
-async fn load_block(context: &Context, ended: &BlockEnded) -> Result<Vec<Object>, String> {
-    let Some(stored_block) = &ended.kept else { return Ok(Vec::new()) };
-    let Context { store, request, .. } = context;
-    let mut pause = FIRST_PAUSE;
-    let read = loop {
-        match store.scratch(&request.uid, stored_block.number, MAX_STORED_BLOCK_BYTES).await {
-            Err(error) if error.is_retryable() && pause < LONGEST_PAUSE => {
-                tokio::time::sleep(pause).await;
-                pause *= 2;
-            }
-            read => break read,
-        }
-    };
-    let packed = match read {
-        Ok(Some(packed)) => packed,
-        Ok(None) => return Err(format!("object {} is not in the bucket", stored_block.number)),
-        Err(error) => return Err(bowline_plugin::error_chain(&error)),
-    };
-    if digest(&packed) != stored_block.sha256 {
-        return Err(format!(
-            "object {} in the bucket is not what was put there",
-            stored_block.number
-        ));
-    }
-    let mut objects = Vec::new();
-    for line in serde_json::Deserializer::from_slice(&packed).into_iter::<OwnedStoredItem>() {
-        let OwnedStoredItem { group, resource, item } = line.map_err(|error| error.to_string())?;
-        let id = GroupResource { group, resource };
-        let resource = context.resources.find(&id);
-        let resource = resource.ok_or_else(|| format!("{id} is not served any more"))?;
-        let json = Bytes::from(Box::<str>::from(item).into_string());
-        objects.push(Object::from_json(resource, json).map_err(|error| error.to_string())?);
-    }
-    Ok(objects)
 }

@@ -17,7 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 use tracing::Instrument as _;
 
 use super::filter::{FilterVerdict, Scope};
-use super::item::{self, Sink, VisitContext};
+use super::item::{self, Inclusion, ItemOrigin, Sink};
 use super::progress::{ExpectedItem, ExpectedList};
 use super::spool::{Spool, SpoolRange};
 use super::{Context, archive::Archive, credentials};
@@ -178,13 +178,7 @@ pub(super) async fn visit_spooled(context: &Context, spooled: Vec<SpooledItem>, 
         match item.read(&context.spool) {
             Ok(object) => {
                 let permit = acquire_budget(&context.budget, &object).await;
-                item::visit(
-                    context,
-                    object,
-                    VisitContext { budget: permit, ..VisitContext::default() },
-                    sink,
-                )
-                .await;
+                item::visit(context, object, ItemOrigin::collected(permit), sink).await;
             }
             Err(error) => report_unreadable_spool(context, &id, &error),
         }
@@ -298,11 +292,11 @@ async fn visit_or_spool(
 ) {
     let is_of_block = is_of_block(context, &object);
     if !is_of_block && !waits_for_blocks(context, &object) {
-        item::visit(context, object, VisitContext { budget, ..VisitContext::default() }, sink)
-            .await;
+        item::visit(context, object, ItemOrigin::collected(budget), sink).await;
         return;
     }
-    if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, false) {
+    if let FilterVerdict::Skip(reason) = credentials::verdict(context, &object, Inclusion::Filtered)
+    {
         tracing::debug!(item = %object.id(), "left out: {reason}");
         return;
     }

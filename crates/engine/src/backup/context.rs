@@ -217,7 +217,7 @@ pub(super) async fn assemble(
     for text in filter.warnings() {
         report.warn(ReportSubject::Run, text.clone());
     }
-    let hooks = Hooks::new(&request.hooks, &resources).map_err(Fatal::Hooks)?;
+    let hooks = Hooks::new(&request.hooks, &resources)?;
 
     let limited_namespaces = match filter.namespaces() {
         filter::Scope::All => Vec::new(),

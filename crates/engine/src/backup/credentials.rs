@@ -7,6 +7,7 @@ use bowline_api::annotation;
 
 use super::Context;
 use super::filter::{FilterVerdict, SkipReason};
+use super::item::Inclusion;
 use crate::item::Object;
 use crate::report::ReportSubject;
 
@@ -18,9 +19,9 @@ pub(super) struct ExcludedCredentials {
 
 /// Verdict on an item, by the filters or, if an action insists on it, in spite of them. Excluded credentials are
 /// recorded.
-pub(super) fn verdict(context: &Context, object: &Object, must_include: bool) -> FilterVerdict {
+pub(super) fn verdict(context: &Context, object: &Object, inclusion: Inclusion) -> FilterVerdict {
     let Object { resource, namespace, name, labels, .. } = object;
-    let verdict = if must_include {
+    let verdict = if inclusion == Inclusion::Required {
         context.filter.must_include_verdict(resource, namespace, name)
     } else {
         context.filter.item(resource, namespace, name, labels)

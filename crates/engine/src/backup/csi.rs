@@ -14,6 +14,7 @@
 //! | `object` | VolumeSnapshots and contents, written and read |
 //! | `group` | claims that are snapshotted together |
 //! | `create` | the freeze window, and the steps after it |
+//! | `failure` | reasons why there is no snapshot |
 //! | `record` | the outcome of a snapshot |
 //! | `cleanup` | snapshots that no operation waits for |
 //! | `snapshot_watch` | state of snapshots in the cluster while they are taken |
@@ -25,6 +26,7 @@ mod action;
 pub mod class;
 mod cleanup;
 mod create;
+mod failure;
 mod group;
 mod object;
 mod plan;
@@ -52,7 +54,8 @@ pub use action::BACKUPPER;
 pub(super) use action::built_in;
 use class::Class;
 pub(super) use cleanup::discard_unreferenced;
-pub(super) use create::{create_snapshots, finish};
+pub(super) use create::{SnapshotAttempt, create_snapshots, finish};
+use failure::ClassListError;
 use object::{CLASSES, CONTENTS, SNAPSHOTS};
 pub(super) use plan::{
     PlannedCsiSnapshot, fail_unless_journaled, intents, prefer_plugins, prepare, prepare_one,
@@ -70,9 +73,6 @@ use snapshot_watch::{SnapshotKey, SnapshotWatch};
 
 /// Number of objects read or written concurrently.
 const MAX_CONCURRENT_REQUESTS: usize = 16;
-
-const SNAPSHOT_API_MISSING: &str = "the cluster does not serve snapshot.storage.k8s.io/v1; install the snapshot \
-                      controller and its definitions if the driver can take snapshots";
 
 /// The snapshots taken in a run, for the actions.
 #[derive(Debug, Default)]
@@ -104,7 +104,7 @@ pub(super) struct Csi {
     claims: Mutex<Claims>,
     /// Leftovers of an earlier process whose deletion was attempted.
     reclaimed: Mutex<HashSet<Target>>,
-    classes: OnceCell<Result<Vec<(Class, Object)>, String>>,
+    classes: OnceCell<Result<Vec<(Class, Object)>, ClassListError>>,
     watch: OnceCell<SnapshotWatch>,
 }
 
@@ -121,11 +121,10 @@ struct Claims {
 pub(super) enum ClaimVisit {
     /// Another visitor has stored the claim, or will.
     Skip,
-    /// The caller stores the claim.
-    Proceed {
-        /// True if no block has handled its snapshot.
-        is_new: bool,
-    },
+    /// The caller stores the claim. A block has planned its snapshot.
+    Planned,
+    /// The caller stores the claim, and no block has planned its snapshot.
+    Unplanned,
 }
 
 /// The resources of the snapshot API.
@@ -190,7 +189,7 @@ impl Csi {
         if (is_of_another_block && claims.in_flight.contains(&key)) || !mark_visited() {
             return ClaimVisit::Skip;
         }
-        ClaimVisit::Proceed { is_new: claims.handled.insert(key) }
+        if claims.handled.insert(key) { ClaimVisit::Unplanned } else { ClaimVisit::Planned }
     }
 
     /// All classes, in the order of their names.
@@ -198,12 +197,11 @@ impl Csi {
         &self,
         context: &Context,
         api: &SnapshotResources,
-    ) -> Result<&[(Class, Object)], String> {
+    ) -> Result<&[(Class, Object)], ClassListError> {
         let list = || async {
             let listed = context.cluster.list(&api.classes, Query::default());
             let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
-            let listed = listed
-                .map_err(|error| format!("VolumeSnapshotClasses cannot be listed: {error}"))?;
+            let listed = listed.map_err(|error| ClassListError(error.to_string()))?;
             let mut classes = Vec::new();
             for object in listed {
                 // A class that cannot be parsed is ignored.
@@ -279,9 +277,9 @@ pub fn targets_of(records: &[CsiSnapshotRecord]) -> Vec<Target> {
 /// Reads the classes, if an earlier process has taken snapshots.
 pub(super) async fn load_classes(context: &Context) {
     if let Some(api) = SnapshotResources::of(context)
-        && let Err(reason) = context.csi.classes(context, &api).await
+        && let Err(error) = context.csi.classes(context, &api).await
     {
-        tracing::warn!("{reason}");
+        tracing::warn!("{error}");
     }
 }
 

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 
 use super::Context;
 use super::filter::CrdRule;
-use super::item::{self, Sink, VisitContext};
+use super::item::{self, ItemOrigin, Sink};
 use crate::report::ReportSubject;
 use crate::resource::GroupResource;
 
@@ -30,7 +30,7 @@ pub(super) async fn store(context: &Context, sink: &Sink<'_>) {
                 Ok(Some(definition)) => {
                     // The filters allow definitions here. One with the exclude label is left out, as in Velero
                     // (pkg/backup/backup.go, backupCRD).
-                    item::visit(context, definition, VisitContext::default(), sink).await;
+                    item::visit(context, definition, ItemOrigin::default(), sink).await;
                 }
                 // Kinds built into the API server have no definition.
                 Ok(None) => {}

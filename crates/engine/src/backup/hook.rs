@@ -140,9 +140,14 @@ impl Pod {
     }
 }
 
+/// All errors in the hooks of a Backup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("invalid hooks: {}", .0.join("; "))]
+pub struct InvalidHooks(pub Vec<String>);
+
 impl Hooks {
     /// Compiles the hooks of a Backup, or returns all errors in them.
-    pub fn new(hooks: &BackupHooks, resources: &Resources) -> Result<Self, Vec<String>> {
+    pub fn new(hooks: &BackupHooks, resources: &Resources) -> Result<Self, InvalidHooks> {
         let (mut specs, mut errors) = (Vec::new(), Vec::new());
         for (place, hooks) in hooks.resources.iter().enumerate() {
             let mut complaints = Vec::new();
@@ -152,7 +157,7 @@ impl Hooks {
             let complain = |what| format!("hooks.resources[{place}] {:?}: {what}", hooks.name);
             errors.extend(complaints.into_iter().map(complain));
         }
-        if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
+        if errors.is_empty() { Ok(Self { specs }) } else { Err(InvalidHooks(errors)) }
     }
 
     /// The hooks to run in a pod.
@@ -232,16 +237,29 @@ fn compile(
     is_for_pods.then_some(spec)
 }
 
-fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, String> {
+/// Reason why a hook cannot be run.
+#[derive(Debug, thiserror::Error)]
+enum InvalidExec {
+    #[error("it has no command")]
+    NoCommand,
+    #[error(transparent)]
+    Field(Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, InvalidExec> {
     if exec.command.is_empty() {
-        return Err("it has no command".to_owned());
+        return Err(InvalidExec::NoCommand);
     }
+    let on_error = OnError::of_spec(exec.on_error.as_ref());
+    let on_error = on_error.map_err(|error| InvalidExec::Field(error.into()))?;
+    let timeout = timeout("timeout", exec.timeout);
+    let timeout = timeout.map_err(|error| InvalidExec::Field(error.into()))?;
     Ok(Hook {
         source: Source::Spec(name.to_owned()),
         container: exec.container.clone(),
         command: exec.command.clone(),
-        on_error: OnError::of_spec(exec.on_error.as_ref())?.unwrap_or(OnError::Fail),
-        timeout: timeout("timeout", exec.timeout)?.unwrap_or(EXEC_TIMEOUT),
+        on_error: on_error.unwrap_or(OnError::Fail),
+        timeout: timeout.unwrap_or(EXEC_TIMEOUT),
     })
 }
 

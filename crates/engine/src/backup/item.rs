@@ -6,6 +6,24 @@
 //!
 //! An item for an action that may start an operation is [recorded in the journal](super::block_journal) before and
 //! after, unless it is in a block that is.
+//!
+//! # States of a visit
+//! ```text
+//!   item and its origin
+//!     │
+//!     ├─ excluded by a filter, being deleted, or visited by another ─────▶ Skip
+//!     ├─ a claim whose CSI snapshot its block is taking ─────────────────▶ Defer ── after the thaw: from the top
+//!     │
+//!     │  marked as visited
+//!     ├─ into the archive, but it may begin an operation or a snapshot ──▶ OwnBlock ──────┐
+//!     ├─ into a block that did not plan its snapshot ────────────────────▶ LateSnapshot ──┤ journal, snapshot
+//!     │                                                                                   │
+//!     └─ anything else ──────────────────────────────────────────────────▶ BackUp ◀───────┘
+//!                                                                            │ actions
+//!                        ┌────────────────────────┬──────────────────────────┤
+//!                        ▼                        ▼                          ▼
+//!                     Failed                   Exclude                     Store ── Sink, then additional items
+//! ```
 
 mod actions;
 mod sink;
@@ -15,33 +33,80 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
-use futures::future::{BoxFuture, join};
+use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::archive::{Archive, Entry};
+use super::archive::Archive;
+use super::block_journal::JournaledBlock;
 use super::filter::FilterVerdict;
-use super::{Context, block_journal, credentials, csi, snapshot};
+use super::snapshot_plan::{SnapshotPlan, UnplannedSnapshot};
+use super::{Context, block_journal, credentials, csi};
 use crate::item::Object;
 pub(super) use actions::invalid_name_message;
 use actions::{ActionOutcome, AdditionalItem, run_actions};
 use sink::Destination;
-pub(super) use sink::Sink;
+pub(super) use sink::{Sink, VisitResults};
 
 /// Number of deferred items visited concurrently.
 const MAX_CONCURRENT_VISITS: usize = 8;
 
 /// Origin of an item.
 #[derive(Debug, Default)]
-pub(super) struct VisitContext {
-    /// True if the item is stored even where the filters exclude it.
-    pub(super) must_include: bool,
-    /// Its share of the in-flight budget.
-    pub(super) budget: Option<OwnedSemaphorePermit>,
-    /// True if it was read for an action, so that it may be an item of another block.
-    pub(super) is_of_another_block: bool,
-    /// True if it is a claim whose snapshot no block has handled yet.
-    pub(super) is_new_claim: bool,
+pub(super) struct ItemOrigin {
+    pub(super) inclusion: Inclusion,
+    pub(super) source: ItemSource,
+}
+
+/// Whether the filters of the request decide about an item.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Inclusion {
+    /// The filters decide.
+    #[default]
+    Filtered,
+    /// The item is stored even where the filters exclude it.
+    Required,
+}
+
+/// Where an item was found.
+#[derive(Debug)]
+pub(super) enum ItemSource {
+    /// In a list, or in the block that is being backed up; with its share of the in-flight budget.
+    Collected(Option<OwnedSemaphorePermit>),
+    /// Read for an action, so that it may be an item of another block.
+    ReadForAction,
+}
+
+impl Default for ItemSource {
+    fn default() -> Self {
+        Self::Collected(None)
+    }
+}
+
+impl ItemOrigin {
+    /// Origin of a listed item.
+    pub(super) fn collected(budget: Option<OwnedSemaphorePermit>) -> Self {
+        Self { source: ItemSource::Collected(budget), ..Self::default() }
+    }
+
+    /// Origin of an item that is stored whatever the filters say.
+    pub(super) fn required() -> Self {
+        Self { inclusion: Inclusion::Required, ..Self::default() }
+    }
+}
+
+/// Next state of a visited item; see the drawing above.
+enum VisitState<'a> {
+    /// Not backed up by this visit.
+    Skip,
+    /// Visited again after the thaw, when its snapshot is known.
+    Defer,
+    /// Backed up as a block of its own, because the journal must name it.
+    OwnBlock { archive: &'a Archive, snapshot: UnplannedSnapshot },
+    /// Backed up in its block, with a snapshot that the block did not expect.
+    LateSnapshot { block: &'a JournaledBlock, snapshot: UnplannedSnapshot },
+    /// Backed up.
+    BackUp,
 }
 
 /// The rest of a visit.
@@ -58,12 +123,12 @@ struct Visit {
 pub(super) fn visit<'a>(
     context: &'a Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
     sink: &'a Sink<'a>,
 ) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let mut visit = Visit::default();
-        let visiting = visit_one(context, object, visit_context, sink, &mut visit);
+        let visiting = visit_one(context, object, origin, sink, &mut visit);
         let visited = AssertUnwindSafe(visiting).catch_unwind().await;
         visit_added(context, visit, visited, sink).await;
     })
@@ -83,11 +148,10 @@ async fn visit_added(
         if context.is_aborted() || (context.has_stopped() && sink.is_archive()) {
             break;
         }
-        let Some((object, visit_context)) = actions::read_additional(context, &next, sink).await
-        else {
+        let Some((object, origin)) = actions::read_additional(context, &next, sink).await else {
             continue;
         };
-        let visiting = visit_one(context, object, visit_context, sink, &mut visit);
+        let visiting = visit_one(context, object, origin, sink, &mut visit);
         let visited = AssertUnwindSafe(visiting).catch_unwind().await;
         outcome = outcome.and(visited);
     }
@@ -102,52 +166,55 @@ async fn visit_added(
 async fn visit_one(
     context: &Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
     sink: &Sink<'_>,
     visit: &mut Visit,
 ) {
+    match begin_visit(context, &object, &origin, sink) {
+        VisitState::Skip => {}
+        VisitState::Defer => sink.defer(object, origin),
+        VisitState::OwnBlock { archive, snapshot } => {
+            visit_as_own_block(context, object, origin, snapshot, archive).await;
+        }
+        VisitState::LateSnapshot { block, snapshot } => {
+            let plan = SnapshotPlan::prepare_item(context, &object, snapshot).await;
+            let is_journaled = block_journal::append_intents(context, block, plan.intents()).await;
+            let backing_up = back_up_item(context, object, origin, sink, visit);
+            plan.journaled(is_journaled).create_around(context, sink, backing_up).await;
+        }
+        VisitState::BackUp => back_up_item(context, object, origin, sink, visit).await,
+    }
+}
+
+/// Decides on a visit. An item that is to be backed up is marked as visited.
+fn begin_visit<'a>(
+    context: &Context,
+    object: &Object,
+    origin: &ItemOrigin,
+    sink: &'a Sink<'_>,
+) -> VisitState<'a> {
     let id = object.id();
-    if let Some(reason) = skip_reason(context, &object, visit_context.must_include) {
+    if let Some(reason) = skip_reason(context, object, origin.inclusion) {
         tracing::debug!(item = %id, "left out: {reason}");
-        return;
+        return VisitState::Skip;
     }
     if sink.defers(&id) {
-        sink.defer(object, visit_context);
-        return;
+        return VisitState::Defer;
     }
     if context.is_aborted() {
-        return;
+        return VisitState::Skip;
     }
-    let Some(is_new_claim) = begin_visit(context, &object, &id, &visit_context) else { return };
-    let visit_context = VisitContext { is_new_claim, ..visit_context };
+    let Some(snapshot) = mark_visited(context, object, &id, &origin.source) else {
+        return VisitState::Skip;
+    };
+    let has_snapshot = snapshot != UnplannedSnapshot::None;
     match &sink.destination {
-        Destination::Archive(archive)
-            if context.may_begin_operations(&object)
-                || may_be_snapshotted(context, &object)
-                || is_new_claim =>
-        {
-            visit_as_own_block(context, object, visit_context, archive).await;
+        Destination::Archive(archive) if has_snapshot || context.may_begin_operations(object) => {
+            VisitState::OwnBlock { archive, snapshot }
         }
-        Destination::Block(block) if is_new_claim => {
-            // An action has added a claim that was not expected in this block.
-            let csi_planned = csi::prepare_one(context, &object).await;
-            let is_journaled =
-                block_journal::append_intents(context, block, csi::intents(&csi_planned)).await;
-            let csi_planned = csi::fail_unless_journaled(csi_planned, is_journaled);
-            let attempts = csi::create_snapshots(context, csi_planned, sink).await;
-            csi::finish(context, attempts, sink).await;
-            back_up_item(context, object, visit_context, sink, visit).await;
-        }
-        Destination::Block(block) if may_be_snapshotted(context, &object) => {
-            // An action has added a volume that was not expected in this block.
-            let planned = snapshot::prepare(context, [&object]).await;
-            let is_journaled =
-                block_journal::append_intents(context, block, snapshot::intents(&planned)).await;
-            let planned = snapshot::fail_unless_journaled(planned, is_journaled);
-            let working = back_up_item(context, object, visit_context, sink, visit);
-            join(working, snapshot::create_snapshots(context, planned, sink)).await;
-        }
-        _ => back_up_item(context, object, visit_context, sink, visit).await,
+        // An action has added a claim or a volume that was not expected in this block.
+        Destination::Block(block) if has_snapshot => VisitState::LateSnapshot { block, snapshot },
+        _ => VisitState::BackUp,
     }
 }
 
@@ -156,44 +223,45 @@ async fn visit_one(
 fn visit_as_own_block<'a>(
     context: &'a Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
+    snapshot: UnplannedSnapshot,
     archive: &'a Archive,
 ) -> BoxFuture<'a, ()> {
-    Box::pin(block_journal::back_up_single(context, object, visit_context, archive))
+    Box::pin(block_journal::back_up_single(context, object, origin, snapshot, archive))
 }
 
-/// True if an object is a volume that may have to be snapshotted and that no block has handled.
-fn may_be_snapshotted(context: &Context, object: &Object) -> bool {
-    object.resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(&object.name)
-}
-
-/// Marks an item as visited. None if another visit does that, or has. Otherwise true if it is a claim that may have
-/// to be snapshotted, and that no block has handled.
-fn begin_visit(
+/// Marks an item as visited, and returns its snapshot that no block has planned. None if another visit marks the
+/// item, or has.
+fn mark_visited(
     context: &Context,
     object: &Object,
     id: &ResourceIdentifier,
-    visit_context: &VisitContext,
-) -> Option<bool> {
+    source: &ItemSource,
+) -> Option<UnplannedSnapshot> {
     let mark_visited = || context.visited.mark_visited(id);
-    if !object.resource.is_core("persistentvolumeclaims") {
-        return mark_visited().then_some(false);
+    let Object { resource, namespace, name, .. } = object;
+    if resource.is_core("persistentvolumeclaims") {
+        let is_of_another_block = matches!(source, ItemSource::ReadForAction);
+        return match context.csi.claim_visit(namespace, name, is_of_another_block, mark_visited) {
+            csi::ClaimVisit::Skip => None,
+            csi::ClaimVisit::Planned => Some(UnplannedSnapshot::None),
+            csi::ClaimVisit::Unplanned => Some(UnplannedSnapshot::OfClaim),
+        };
     }
-    let Object { namespace, name, .. } = object;
-    match context.csi.claim_visit(namespace, name, visit_context.is_of_another_block, mark_visited)
-    {
-        csi::ClaimVisit::Skip => None,
-        csi::ClaimVisit::Proceed { is_new } => Some(is_new),
-    }
+    let is_unplanned_volume =
+        || resource.is_core("persistentvolumes") && context.snapshots.is_unclaimed(name);
+    mark_visited().then(|| {
+        if is_unplanned_volume() { UnplannedSnapshot::OfVolume } else { UnplannedSnapshot::None }
+    })
 }
 
 /// Backs up the deferred items.
 pub(super) async fn visit_deferred(context: &Context, sink: &Sink<'_>) {
     let mut visits = Vec::new();
-    for (object, visit_context) in sink.take_deferred() {
+    for (object, origin) in sink.take_deferred() {
         // The content to store is known now, so any visitor may store the item.
         context.csi.finish_snapshot(&object.namespace, &object.name);
-        visits.push(visit(context, object, visit_context, sink));
+        visits.push(visit(context, object, origin, sink));
     }
     futures::stream::iter(visits).buffer_unordered(MAX_CONCURRENT_VISITS).collect::<()>().await;
 }
@@ -202,11 +270,11 @@ pub(super) async fn visit_deferred(context: &Context, sink: &Sink<'_>) {
 pub(super) async fn back_up_claimed(
     context: &Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
     sink: &Sink<'_>,
 ) {
     let mut visit = Visit::default();
-    let working = back_up_item(context, object, visit_context, sink, &mut visit);
+    let working = back_up_item(context, object, origin, sink, &mut visit);
     let worked = AssertUnwindSafe(working).catch_unwind().await;
     visit_added(context, visit, worked, sink).await;
 }
@@ -215,15 +283,15 @@ pub(super) async fn back_up_claimed(
 async fn back_up_item(
     context: &Context,
     object: Object,
-    visit_context: VisitContext,
+    origin: ItemOrigin,
     sink: &Sink<'_>,
     visit: &mut Visit,
 ) {
     let id = object.id();
-    sink.record_visited(&id);
+    sink.results(context).record_visited(&id);
     record_found(context, &object);
     match run_actions(context, object, &id, sink, &mut visit.added).await {
-        ActionOutcome::Store(object) => store(context, &object, visit_context.budget, sink).await,
+        ActionOutcome::Store(object) => sink.store(context, &object, origin.source).await,
         ActionOutcome::Exclude => visit.excluded.push(id),
         ActionOutcome::Failed => {}
     }
@@ -240,39 +308,13 @@ pub(super) fn record_found(context: &Context, object: &Object) {
 }
 
 /// Reason why an item is not backed up, if any.
-fn skip_reason(context: &Context, object: &Object, must_include: bool) -> Option<String> {
+fn skip_reason(context: &Context, object: &Object, inclusion: Inclusion) -> Option<String> {
     if object.is_being_deleted {
         return Some("it is being deleted".to_owned());
     }
-    match credentials::verdict(context, object, must_include) {
+    match credentials::verdict(context, object, inclusion) {
         FilterVerdict::Include => None,
         FilterVerdict::Skip(reason) => Some(reason.to_string()),
-    }
-}
-
-async fn store(
-    context: &Context,
-    object: &Object,
-    budget: Option<OwnedSemaphorePermit>,
-    sink: &Sink<'_>,
-) {
-    if let Destination::Replacement(fresh) = &sink.destination {
-        if let Err(error) = fresh.store(object) {
-            let text = format!("it cannot be kept in the scratch folder: {error}");
-            context.report.error(&object.id(), text);
-        }
-        return;
-    }
-    context.inventory.add(object);
-    let entry = Entry::new(object, budget);
-    match &sink.destination {
-        Destination::Replacement(_) => {}
-        Destination::Archive(archive) => {
-            if archive.append(entry).await.is_err() {
-                context.mark_archive_failed();
-            }
-        }
-        Destination::Block(block) => block.store(object, entry),
     }
 }
 

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use serde::Deserialize;
 
 use super::filter::FilterVerdict;
-use super::item::{self, Sink, VisitContext};
+use super::item::{self, ItemOrigin, Sink};
 use super::{Context, Fatal};
 use crate::cluster::Query;
 use crate::item::Object;
@@ -54,8 +54,7 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
             &context.request.selectors,
         );
         if matches!(verdict, FilterVerdict::Include) || context.namespaces.has(&namespace.name) {
-            let visit_context = VisitContext { must_include: true, ..VisitContext::default() };
-            item::visit(context, namespace, visit_context, sink).await;
+            item::visit(context, namespace, ItemOrigin::required(), sink).await;
         }
     }
     // Namespaces that have been created since the list.
@@ -65,8 +64,7 @@ pub(super) async fn store(context: &Context, namespaces: Vec<Object>, sink: &Sin
         }
         match context.cluster.get(resource, "", &name).await {
             Ok(Some(namespace)) => {
-                let visit_context = VisitContext { must_include: true, ..VisitContext::default() };
-                item::visit(context, namespace, visit_context, sink).await;
+                item::visit(context, namespace, ItemOrigin::required(), sink).await;
             }
             // The namespace was deleted meanwhile.
             Ok(None) => {}

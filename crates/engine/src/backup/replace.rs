@@ -16,8 +16,10 @@ use flate2::read::MultiGzDecoder;
 use jiff::Timestamp;
 
 use super::archive;
-use super::item::{self, Sink, VisitContext};
+use super::hook::Tally;
+use super::item::{self, Inclusion, ItemOrigin, Sink, VisitResults};
 use super::spool::{Spool, SpoolRange};
+use super::volume::SnapshotOutcome;
 use super::{Context, Fatal, Run, assemble, into_owned_report, upload};
 use crate::item::Object;
 use crate::journal::Recovered;
@@ -37,15 +39,17 @@ pub struct ReplaceOutcome {
 }
 
 /// Items to store again, on disk until then.
-pub(super) struct ReplacementItems {
+pub(super) struct ReplacementItems<'a> {
+    context: &'a Context,
     spool: Spool,
     places: Mutex<BTreeMap<String, SpoolRange>>,
     names: Mutex<Vec<(String, String)>>,
 }
 
-impl ReplacementItems {
-    pub(super) fn new(spool: Spool) -> Self {
-        Self { spool, places: Mutex::default(), names: Mutex::default() }
+impl<'a> ReplacementItems<'a> {
+    fn new(context: &'a Context) -> Self {
+        let spool = context.spool.clone();
+        Self { context, spool, places: Mutex::default(), names: Mutex::default() }
     }
 
     pub(super) fn store(&self, object: &Object) -> io::Result<()> {
@@ -61,6 +65,29 @@ impl ReplacementItems {
         };
         self.names.lock().unwrap_or_else(PoisonError::into_inner).push((kind, name));
         Ok(())
+    }
+}
+
+/// The results of the run, except that nobody would wait for another operation.
+impl VisitResults for ReplacementItems<'_> {
+    fn report(&self) -> &Report {
+        &self.context.report
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.context.hook_tally
+    }
+
+    fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.context.volumes.record_snapshot(volume, outcome);
+    }
+
+    fn record_operation(&self, operation: Operation) {
+        let text = format!(
+            "the action {} began the operation {} when the item was stored again; nobody waits for it",
+            operation.plugin, operation.id
+        );
+        self.context.report.error(&operation.item, text);
     }
 }
 
@@ -101,14 +128,16 @@ async fn replace(
     items: &BTreeSet<ResourceIdentifier>,
     journaled: &BTreeSet<ResourceIdentifier>,
 ) -> Result<usize, Fatal> {
-    let sink = Sink::for_replacement(ReplacementItems::new(context.spool.clone()));
+    let sink = Sink::for_replacement(ReplacementItems::new(context));
     for id in items {
         if context.is_aborted() {
             return Err(Fatal::Canceled);
         }
-        visit(context, id, journaled.contains(id), &sink).await;
+        let inclusion =
+            if journaled.contains(id) { Inclusion::Required } else { Inclusion::Filtered };
+        visit(context, id, inclusion, &sink).await;
     }
-    let Some(ReplacementItems { spool, places, names }) = sink.into_replacement() else {
+    let Some(ReplacementItems { spool, places, names, .. }) = sink.into_replacement() else {
         return Ok(0);
     };
     let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -122,7 +151,7 @@ async fn replace(
     Ok(count)
 }
 
-async fn visit(context: &Context, id: &ResourceIdentifier, must_include: bool, sink: &Sink<'_>) {
+async fn visit(context: &Context, id: &ResourceIdentifier, inclusion: Inclusion, sink: &Sink<'_>) {
     let Some((resource, id)) = context.resolve(id) else {
         let text = "an operation asked to store it again, and the cluster has no such kind";
         context.report.error(id, text);
@@ -130,8 +159,8 @@ async fn visit(context: &Context, id: &ResourceIdentifier, must_include: bool, s
     };
     match context.cluster.get(&resource, &id.namespace, &id.name).await {
         Ok(Some(object)) => {
-            let visit_context = VisitContext { must_include, ..VisitContext::default() };
-            item::visit(context, object, visit_context, sink).await;
+            let origin = ItemOrigin { inclusion, ..ItemOrigin::default() };
+            item::visit(context, object, origin, sink).await;
         }
         // The earlier version stays.
         Ok(None) => tracing::info!(item = %id, "not stored again: it is gone"),

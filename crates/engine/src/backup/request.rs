@@ -13,6 +13,7 @@ mod order;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use bowline_api::backup::BackupHooks;
 use bowline_api::snapshot_type::SnapshotType;
@@ -24,7 +25,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::archive::FORMAT_VERSION;
 use super::filter::{self, Kinds, namespaces};
-use super::hook::Hooks;
+use super::hook::{Hooks, InvalidHooks};
 use super::policy::Policies;
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
@@ -42,7 +43,20 @@ pub struct Prepared {
     /// status that is known before the run. Its phase is unchanged.
     pub backup: Backup,
     /// The request, or all validation errors.
-    pub outcome: Result<Request, Vec<String>>,
+    pub outcome: Result<Request, ValidationErrors>,
+}
+
+/// Everything that is wrong with a Backup, each as it goes into `status.validationErrors`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("; "))]
+pub struct ValidationErrors(pub Vec<String>);
+
+impl Deref for ValidationErrors {
+    type Target = [String];
+
+    fn deref(&self) -> &[String] {
+        &self.0
+    }
 }
 
 /// Validated request for a backup.
@@ -172,7 +186,7 @@ pub fn prepare(backup: &Backup, facts: &Facts, defaults: &Defaults, now: Timesta
                 backup: Encoded::new(backup.clone()),
             })
         }
-        _ => Err(errors),
+        _ => Err(ValidationErrors(errors)),
     };
     Prepared { backup, outcome }
 }
@@ -221,7 +235,7 @@ fn check_durations(spec: &BackupSpec, defaults: &Defaults, errors: &mut Vec<Stri
 /// Reports errors in hooks that do not depend on the cluster's resources. The hooks are compiled again when those are
 /// known.
 fn check_hooks(hooks: &BackupHooks, errors: &mut Vec<String>) {
-    if let Err(hook_errors) = Hooks::new(hooks, &Resources::default()) {
+    if let Err(InvalidHooks(hook_errors)) = Hooks::new(hooks, &Resources::default()) {
         errors.extend(hook_errors.into_iter().map(|what| format!("invalid hooks: {what}")));
     }
 }

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use bowline_api::snapshot_type::SnapshotType;
 use bowline_plugin::{
-    Class, Error, Item, OperationId, ResourceIdentifier, SnapshotId, VolumeId, VolumeInfo,
+    Class, Error, InvalidItem, Item, Name, OperationId, ResourceIdentifier, SnapshotId, VolumeId,
+    VolumeInfo,
 };
 use bowline_store::file::{
     BackupVolumeInfo, Outcome, Snapshot, SnapshotPhase, SnapshotSpec, SnapshotStatus,
@@ -33,10 +34,10 @@ use super::{Context, outside_pods};
 use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::journal::{Intent, SnapshotIntent};
-use crate::operation::{Kind, Operation, State, VolumeDetails};
+use crate::operation::{Completion, Kind, Operation, State, VolumeDetails};
 use crate::report::Report;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters, volume_id};
-pub use leftover::{ReclaimOutcome, discard, reclaim};
+pub use leftover::{ReclaimError, ReclaimOutcome, discard, reclaim};
 pub(super) use leftover::{reclaim_in_flight, warn_all_leftovers};
 pub use progress::SnapshotProgress;
 
@@ -97,9 +98,25 @@ enum PluginPlan {
     /// Snapshot by this plugin.
     Ready(Box<ReadyVolume>),
     /// No snapshot is possible, for this reason.
-    Failed(String),
+    Failed(PluginPlanError),
     /// No plugin supports the volume.
     Unmatched,
+}
+
+/// Reason why a volume cannot be snapshotted by any plugin.
+#[derive(Debug, thiserror::Error)]
+enum PluginPlanError {
+    #[error(transparent)]
+    Volume(#[from] InvalidItem),
+    #[error(transparent)]
+    Open(OpenError),
+    #[error("{plugin} cannot tell whether the volume is its own: {error}")]
+    VolumeId { plugin: Name, error: Error },
+    #[error("{plugin} knows nothing of {id}: {error}")]
+    VolumeInfo { plugin: Name, id: VolumeId, error: Error },
+    /// The intent could not be written to the journal: a snapshot without a record could be left behind.
+    #[error("the journal of the backup cannot be written")]
+    NotJournaled,
 }
 
 /// A volume whose snapshot can be taken at once.
@@ -147,8 +164,8 @@ pub(super) async fn prepare<'a>(
 }
 
 /// Finds the plugin that supports a volume: the first one of the locations, in their order.
-async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan, String> {
-    let parsed: PersistentVolume = item.parse().map_err(|error| error.to_string())?;
+async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan, PluginPlanError> {
+    let parsed: PersistentVolume = item.parse()?;
     let zone = zone::zone_of(&parsed);
     // Error of the first plugin that could not be asked.
     let mut first_error = None;
@@ -158,7 +175,7 @@ async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan
             Ok(snapshotter) => snapshotter,
             // Another plugin may support the volume.
             Err(error) => {
-                first_error.get_or_insert_with(|| error.to_string());
+                first_error.get_or_insert_with(|| PluginPlanError::Open(error.clone()));
                 continue;
             }
         };
@@ -168,14 +185,17 @@ async fn plan(context: &Context, volume: &str, item: &Item) -> Result<PluginPlan
             Ok(None) => continue,
             // As in Velero (pkg/backup/item_backupper.go, takePVSnapshot), another plugin may support the volume.
             Err(error) => {
-                let text = format!("{plugin} cannot tell whether the volume is its own: {error}");
-                tracing::warn!(volume, "{text}");
-                first_error.get_or_insert(text);
+                let error = PluginPlanError::VolumeId { plugin: plugin.clone(), error };
+                tracing::warn!(volume, "{error}");
+                first_error.get_or_insert(error);
                 continue;
             }
         };
         let info = retry_if_plugin_died(|| snapshotter.calls.get_volume_info(&id, &zone)).await;
-        let info = info.map_err(|error| format!("{plugin} knows nothing of {id}: {error}"))?;
+        let info = info.map_err(|error| {
+            let (plugin, id) = (plugin.clone(), id.clone());
+            PluginPlanError::VolumeInfo { plugin, id, error }
+        })?;
         let request = request_id(context, volume);
         let snapshotter = snapshotter.clone();
         return Ok(PluginPlan::Ready(Box::new(ReadyVolume {
@@ -240,8 +260,7 @@ pub(super) fn fail_unless_journaled(
 ) -> Vec<PlannedPluginSnapshot> {
     let checked = |one: PlannedPluginSnapshot| match one.plan {
         PluginPlan::Ready(_) if !is_journaled => {
-            let reason = "the journal of the backup cannot be written".to_owned();
-            PlannedPluginSnapshot { plan: PluginPlan::Failed(reason), ..one }
+            PlannedPluginSnapshot { plan: PluginPlan::Failed(PluginPlanError::NotJournaled), ..one }
         }
         PluginPlan::Ready(_) | PluginPlan::Failed(_) | PluginPlan::Unmatched => one,
     };
@@ -258,11 +277,11 @@ pub(super) async fn create_snapshots(
         let id = volume_id(&volume);
         match plan {
             PluginPlan::Unmatched => {
-                sink.record_snapshot(context, &volume, SnapshotOutcome::Unmatched);
+                sink.results(context).record_snapshot(&volume, SnapshotOutcome::Unmatched);
             }
-            PluginPlan::Failed(reason) => {
-                sink.report(context).error(&id, format!("it is not snapshotted: {reason}"));
-                sink.record_snapshot(context, &volume, SnapshotOutcome::NotAttempted);
+            PluginPlan::Failed(error) => {
+                sink.report(context).error(&id, format!("it is not snapshotted: {error}"));
+                sink.results(context).record_snapshot(&volume, SnapshotOutcome::NotAttempted);
             }
             PluginPlan::Ready(ready) => create_one(context, &volume, &id, *ready, sink).await,
         }
@@ -281,33 +300,31 @@ async fn create_one(
     failpoint::hit(Point::CreateSnapshot);
     let called_at = Timestamp::now();
     context.progress.snapshots.count_request();
-    let created = create(context, volume, &ready, sink.freezes_pods()).await;
+    let created = create(context, volume, &ready, sink.results(context).freezes_pods()).await;
     failpoint::hit(Point::SnapshotCreated);
     let record =
         |phase, snapshot: Option<&SnapshotId>| record(context, volume, &ready, phase, snapshot);
     let snapshot = match created {
         Ok(snapshot) => snapshot,
-        Err(failure) => {
-            let text = format!("{plugin} could not snapshot {}: {}", ready.id, failure.error);
+        Err(error) => {
+            let text = format!("{plugin} could not snapshot {}: {error}", ready.id);
             sink.report(context).error(id, text);
-            if failure.may_exist {
+            if error.may_exist() {
                 leftover::warn_leftover(sink.report(context), id, plugin, &ready.request);
                 // A plugin that can be asked for the snapshot again is asked when the backup has ended.
                 if ready.snapshotter.is_v2 {
-                    sink.record_in_flight(intent(volume, &ready));
+                    sink.results(context).record_in_flight(intent(volume, &ready));
                 }
             }
             let record = record(SnapshotPhase::Failed, None);
-            return sink.record_snapshot(
-                context,
-                volume,
-                SnapshotOutcome::PluginSnapshot(Box::new(record)),
-            );
+            return sink
+                .results(context)
+                .record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(record)));
         }
     };
     tracing::info!(volume, %plugin, location, %snapshot, "a snapshot was taken");
     let taken = record(SnapshotPhase::Completed, Some(&snapshot));
-    sink.record_snapshot(context, volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
+    sink.results(context).record_snapshot(volume, SnapshotOutcome::PluginSnapshot(Box::new(taken)));
     let Some(operation) = OperationId::new(snapshot.as_str()) else { return };
     let snapshot_type = context.request.snapshot_type(ready.snapshotter.snapshot_type);
     let started_operation = |kind, created| Operation {
@@ -323,7 +340,7 @@ async fn create_one(
     };
     let publish = |operation: Operation| {
         context.progress.snapshots.record_operation(&operation);
-        sink.record_operation(context, operation);
+        sink.results(context).record_operation(operation);
     };
     // A plugin of version 1 may have spent hours within the call.
     publish(started_operation(Kind::SnapshotCreation, called_at));
@@ -332,10 +349,28 @@ async fn create_one(
     }
 }
 
-/// Failure to take a snapshot, and whether the snapshot may exist nevertheless.
-struct PluginCreateFailure {
-    error: String,
-    may_exist: bool,
+/// Failure to take a snapshot.
+#[derive(Debug, thiserror::Error)]
+enum PluginCreateError {
+    #[error(transparent)]
+    Plugin(#[from] Error),
+    #[error(
+        "the plugin has not answered within {} s, and pods are frozen until it does: a plugin that needs longer needs \
+         a longer --freeze-timeout of the server", .0.as_secs()
+    )]
+    FreezeTimeout(Duration),
+    #[error("it has not answered in time")]
+    NoAnswer,
+}
+
+impl PluginCreateError {
+    /// True if the snapshot may exist nevertheless.
+    fn may_exist(&self) -> bool {
+        match self {
+            Self::Plugin(error) => error.class() == Class::Transient && !error.is_undelivered(),
+            Self::FreezeTimeout(_) | Self::NoAnswer => true,
+        }
+    }
 }
 
 /// Requests a snapshot. A plugin that has died is asked once more if that cannot create a second snapshot. While pods
@@ -345,7 +380,7 @@ async fn create(
     volume: &str,
     ready: &ReadyVolume,
     freezes_pods: bool,
-) -> Result<SnapshotId, PluginCreateFailure> {
+) -> Result<SnapshotId, PluginCreateError> {
     let labels = context.request.backup.metadata.labels.as_ref();
     let tags = zone::tags(labels, context.request.name.as_str(), volume, &ready.request);
     let calls = &ready.snapshotter.calls;
@@ -372,23 +407,12 @@ async fn create(
         tracing::info!(volume, "the snapshot is asked for again: {error}");
         answer = request_snapshot().await;
     }
-    match answer {
-        Some(Ok(snapshot)) => Ok(snapshot),
-        Some(Err(error)) => Err(PluginCreateFailure {
-            may_exist: error.class() == Class::Transient && !error.is_undelivered(),
-            error: error.to_string(),
-        }),
-        None => {
-            let error = match window {
-                Some(window) if Instant::now() >= deadline => format!(
-                    "the plugin has not answered within {} s, and pods are frozen until it does: a \
-                     plugin that needs longer needs a longer --freeze-timeout of the server",
-                    window.as_secs()
-                ),
-                _ => "it has not answered in time".to_owned(),
-            };
-            Err(PluginCreateFailure { error, may_exist: true })
+    match (answer, window) {
+        (Some(answer), _) => Ok(answer?),
+        (None, Some(window)) if Instant::now() >= deadline => {
+            Err(PluginCreateError::FreezeTimeout(window))
         }
+        (None, _) => Err(PluginCreateError::NoAnswer),
     }
 }
 
@@ -431,7 +455,9 @@ pub fn clear_discarded_ids(undeleted: &[Snapshot], infos: &mut [BackupVolumeInfo
 pub fn warn_not_uploaded(operations: &[Operation], report: &Report) {
     for operation in operations.iter().filter(|one| one.kind == Kind::SnapshotUpload) {
         let snapshot_type = operation.volume.as_ref().map(|volume| volume.snapshot_type);
-        if snapshot_type == Some(SnapshotType::Cloud) && operation.had_nothing_to_upload() {
+        if snapshot_type == Some(SnapshotType::Cloud)
+            && operation.completion == Completion::NothingToUpload
+        {
             let Operation { id, plugin, item, .. } = operation;
             let text = format!(
                 "the snapshot {id} is where {plugin} has put it: the plugin has no upload stage"

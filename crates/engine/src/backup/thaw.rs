@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::block::uid_of;
 use super::discover;
-use super::hook::{self, Hooks, Plan, Tally, Thaw, retry_thaw};
+use super::hook::{self, Hooks, InvalidHooks, Plan, Tally, Thaw, retry_thaw};
 use crate::cluster::{self, Cluster};
 use crate::failpoint::{self, FailpointAction, Point};
 use crate::item::Object;
@@ -199,12 +199,12 @@ impl ThawPass<'_> {
         let pods = resources.core("pods").ok_or(ThawError::NoPods)?;
         let hooks = match self.context.hooks {
             Ok(hooks) => Hooks::new(hooks, &resources),
-            Err(reason) => Err(vec![reason.to_owned()]),
+            Err(reason) => Err(InvalidHooks(vec![reason.to_owned()])),
         };
         let (hooks, unusable) = match hooks {
             Ok(hooks) => (hooks, None),
             // Annotations of pods may define post-hooks.
-            Err(reasons) => (Hooks::default(), Some(reasons)),
+            Err(InvalidHooks(reasons)) => (Hooks::default(), Some(reasons)),
         };
         let hooks = (&hooks, unusable.as_deref());
         let targets = self.targets().into_iter().map(|target| async move {

@@ -13,8 +13,11 @@ use bowline_store::file::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Kind, Operation, State, VolumeDetails, saturating_add};
+use super::{Completion, Kind, Operation, State, VolumeDetails, saturating_add};
 use crate::snapshotter::volume_id;
+
+/// Description of an upload whose plugin has no upload stage. The file has no other place for that.
+pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
 
 /// Record that cannot be resumed.
 #[derive(Debug, thiserror::Error)]
@@ -173,8 +176,12 @@ fn read(
         // A phase of a newer version is not a terminal one.
         Some(OperationPhase::InProgress | OperationPhase::Other(_)) => State::InProgress,
         Some(OperationPhase::Completed) => State::Completed,
-        Some(OperationPhase::Failed) => State::Failed(status.error),
+        Some(OperationPhase::Failed) => State::Failed(status.error.into()),
     };
+    let is_empty_upload = kind == Kind::SnapshotUpload
+        && state == State::Completed
+        && status.description == NOTHING_TO_UPLOAD;
+    let completion = if is_empty_upload { Completion::NothingToUpload } else { Completion::Done };
     let progress = Progress {
         done: status.n_completed,
         total: status.n_total,
@@ -188,6 +195,7 @@ fn read(
         deadline: saturating_add(created, timeout),
         progress,
         state,
+        completion,
         ..Operation::started(kind, plugin, item.into(), id, created, timeout)
     })
 }
@@ -199,7 +207,7 @@ fn status(operation: &Operation) -> OperationStatus {
         State::New => (OperationPhase::New, String::new()),
         State::InProgress => (OperationPhase::InProgress, String::new()),
         State::Completed => (OperationPhase::Completed, String::new()),
-        State::Failed(reason) => (OperationPhase::Failed, reason.clone()),
+        State::Failed(failure) => (OperationPhase::Failed, failure.to_string()),
     };
     OperationStatus {
         phase: Some(phase),
@@ -277,6 +285,17 @@ mod tests {
             let written = of_volume(&before).unwrap();
             assert_eq!(from_volume(written, timeout, default_created).unwrap(), before);
         }
+        let empty_upload = Operation {
+            kind: Kind::SnapshotUpload,
+            item: volume_id("pv-1"),
+            post_operation_items: Vec::new(),
+            volume: Some(VolumeDetails { location, snapshot_type }),
+            completion: Completion::NothingToUpload,
+            progress: Progress { description: NOTHING_TO_UPLOAD.into(), ..Progress::default() },
+            ..operation(State::Completed)
+        };
+        let written = of_volume(&empty_upload).unwrap();
+        assert_eq!(from_volume(written, timeout, default_created).unwrap(), empty_upload);
         assert_eq!(of_volume(&operation(State::New)), None);
     }
 

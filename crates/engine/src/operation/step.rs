@@ -7,10 +7,13 @@
 
 use std::time::Duration;
 
-use bowline_plugin::{Class, Error, Progress, State as Told};
+use bowline_plugin::{Class, Error, Progress, State as PluginState};
 use jiff::Timestamp;
 
-use super::{Kind, Operation, PollFailures, State, StopRequest, duration_between, saturating_add};
+use super::{
+    Completion, Kind, Operation, OperationFailure, PollFailures, State, StopError, StopRequest,
+    duration_between, record, saturating_add,
+};
 
 /// Pause between polls at first.
 const FIRST_POLL_PAUSE: Duration = Duration::from_secs(1);
@@ -29,11 +32,13 @@ pub enum Observation {
     /// A stop was requested.
     StopRequested(StopCause),
     /// The plugin answered the stop request.
-    StopAnswered(Result<(), String>),
+    StopAnswered(Result<(), StopError>),
     /// The call of an upload has started.
     UploadStarted,
     /// The call of an upload has returned.
     UploadReturned(Result<(), Error>),
+    /// An upload cannot start: its snapshot was not completed.
+    SnapshotNotCompleted,
     /// Only time has passed.
     TimePassed,
 }
@@ -91,6 +96,9 @@ pub fn step(
         }
         Observation::StopRequested(cause) => request_stop(&mut next, cause, &mut effects, now),
         Observation::StopAnswered(answer) => apply_stop_answer(&mut next, answer),
+        Observation::SnapshotNotCompleted => {
+            next.state = State::Failed(OperationFailure::SnapshotNotCompleted);
+        }
         Observation::TimePassed => {}
     }
     if !next.state.is_terminal() && now >= next.deadline {
@@ -107,12 +115,8 @@ pub fn step(
     (next, effects)
 }
 
-/// Prefix of the failure reason of an operation whose run was canceled.
-pub(super) const CANCELED: &str = "canceled";
 /// Description of a snapshot that the plugin takes synchronously.
 const SYNCHRONOUS: &str = "accepted by the plugin, completion not reported";
-/// Description of a snapshot whose plugin has no upload stage.
-pub(super) const NOTHING_TO_UPLOAD: &str = "the plugin has no upload stage";
 
 /// True if an error means that a snapshot was complete as soon as it was created.
 fn is_synchronous(operation: &Operation, error: &Error) -> bool {
@@ -142,7 +146,8 @@ fn apply_upload_return(
         }
         Err(error) if error.class() == Class::Unimplemented => {
             operation.state = State::Completed;
-            NOTHING_TO_UPLOAD.clone_into(&mut operation.progress.description);
+            operation.completion = Completion::NothingToUpload;
+            record::NOTHING_TO_UPLOAD.clone_into(&mut operation.progress.description);
         }
         // Stopped as requested.
         Err(error) if operation.stop_request.is_some() => fail(operation, &error.to_string()),
@@ -155,16 +160,16 @@ fn apply_progress(operation: &mut Operation, progress: Progress, now: Timestamp)
         if progress.done > operation.progress.done {
             record_upload_progress(operation, now);
         }
-        operation.progress = Progress { state: Told::Running, ..progress };
+        operation.progress = Progress { state: PluginState::Running, ..progress };
         return;
     }
     operation.poll_failures = None;
     let has_started = progress.started.is_some() || progress.done > 0;
     match &progress.state {
-        Told::Succeeded => operation.state = State::Completed,
-        Told::Failed(reason) => fail(operation, reason),
-        Told::Running if has_started => operation.state = State::InProgress,
-        Told::Running => {}
+        PluginState::Succeeded => operation.state = State::Completed,
+        PluginState::Failed(reason) => fail(operation, reason),
+        PluginState::Running if has_started => operation.state = State::InProgress,
+        PluginState::Running => {}
     }
     operation.progress = progress;
 }
@@ -180,15 +185,8 @@ fn record_upload_progress(operation: &mut Operation, now: Timestamp) {
 
 /// Ends an operation that has failed, with the plugin's reason.
 fn fail(operation: &mut Operation, reason: &str) {
-    let reason = match reason.trim() {
-        "" => "the plugin gave no reason",
-        reason => reason,
-    };
-    operation.state = State::Failed(match &operation.stop_request {
-        Some(StopRequest { cause: StopCause::Canceled(_), .. }) => format!("{CANCELED}: {reason}"),
-        Some(StopRequest { cause: StopCause::Deadline, .. }) => format!("timed out: {reason}"),
-        None => reason.to_owned(),
-    });
+    let failure = OperationFailure::ended(operation.stop_request.as_ref(), reason);
+    operation.state = State::Failed(failure);
 }
 
 /// Applies the failure of a poll, or of an upload.
@@ -236,8 +234,8 @@ fn apply_poll_failure(
         // call itself.
         effects.cancel = operation.stop_request.is_none() && !is_upload;
         operation.state = State::Failed(match &operation.stop_request {
-            Some(stopping) => stop_message(operation, stopping, &reason),
-            None => reason,
+            Some(stopping) => OperationFailure::not_stopped(operation, stopping, &reason),
+            None => reason.into(),
         });
     }
     operation.poll_failures = Some(failures);
@@ -255,7 +253,7 @@ fn request_stop(
     }
 }
 
-fn apply_stop_answer(operation: &mut Operation, answer: Result<(), String>) {
+fn apply_stop_answer(operation: &mut Operation, answer: Result<(), StopError>) {
     let Some(stopping) = &mut operation.stop_request else { return };
     stopping.answer = Some(answer);
     // After its deadline an operation is not awaited any longer.
@@ -263,7 +261,7 @@ fn apply_stop_answer(operation: &mut Operation, answer: Result<(), String>) {
         let stopping = stopping.clone();
         // The last description is the best known reason.
         let last = operation.progress.description.clone();
-        operation.state = State::Failed(stop_message(operation, &stopping, &last));
+        operation.state = State::Failed(OperationFailure::not_stopped(operation, &stopping, &last));
     }
 }
 
@@ -271,26 +269,8 @@ fn apply_stop_answer(operation: &mut Operation, answer: Result<(), String>) {
 fn fail_if_not_stopped(operation: &mut Operation, now: Timestamp) {
     let Some(stopping) = operation.stop_request.clone() else { return };
     if duration_between(stopping.since, now) >= operation.kind.policy().stop_timeout {
-        operation.state = State::Failed(stop_message(operation, &stopping, ""));
+        operation.state = State::Failed(OperationFailure::not_stopped(operation, &stopping, ""));
     }
-}
-
-/// Reason for the end of an operation with a stop request, including if it has stopped.
-fn stop_message(operation: &Operation, stopping: &StopRequest, more: &str) -> String {
-    let cause = match &stopping.cause {
-        StopCause::Canceled(reason) => format!("{CANCELED}: {reason}"),
-        StopCause::Deadline => {
-            let limit = duration_between(operation.created, operation.deadline).as_secs();
-            format!("timed out: it has not ended within {limit} s")
-        }
-    };
-    let answer = match &stopping.answer {
-        Some(Ok(())) => "the plugin was told to stop, and has not said that it did".to_owned(),
-        Some(Err(error)) => format!("the plugin could not stop it and may go on: {error}"),
-        None => "the plugin did not answer when told to stop, and may go on".to_owned(),
-    };
-    let dash = if more.is_empty() { "" } else { ": " };
-    format!("{cause}; {answer}{dash}{more}")
 }
 
 /// Time of the next poll: frequent at first, then less and less.

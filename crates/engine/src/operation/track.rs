@@ -4,8 +4,6 @@
 
 mod upload;
 
-pub(super) use upload::SNAPSHOT_NOT_COMPLETED;
-
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::poll_limiter::PollRateLimiter;
 use super::slots::UploadSlots;
 use super::step::{Effects, Observation, StopCause, step};
-use super::{Kind, Operation, State, duration_between};
+use super::{Kind, Operation, State, StopError, duration_between};
 
 /// Calls to plugins about their operations.
 #[async_trait]
@@ -269,8 +267,8 @@ impl Tracker<'_> {
         let Some(operation) = self.table.get(index) else { return Effects::default() };
         let limit = self.deadlines.cancel;
         let answer = match timeout(limit, self.client.cancel(&operation)).await {
-            Ok(answer) => answer.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("it has not answered within {} s", limit.as_secs())),
+            Ok(answer) => answer.map_err(StopError::from),
+            Err(_) => Err(StopError::NoAnswer(limit)),
         };
         self.observe(index, Observation::StopAnswered(answer))
     }

@@ -48,7 +48,7 @@ use tracing::Instrument as _;
 use super::bucket_wait::{BucketFailure, RunBounds};
 use super::lookup::{OpenError, presume_available, recheck_location};
 use super::operations::{
-    CANCELED, CANCELED_PREFIX, is_canceled, publish_canceling, run_cancelable, wait_for_cancel,
+    CANCELED, is_canceled, publish_canceling, run_cancelable, wait_for_cancel,
 };
 use super::run::with_retries;
 use super::run_resources::{self, RunResources};
@@ -62,7 +62,7 @@ use crate::log::RunLog;
 use crate::metrics::ObjectSource;
 use crate::patch;
 use crate::queue::NamespaceScope;
-use crate::run_state::{RunState, TerminalPhase};
+use crate::run_state::{FailureReason, RunState, TerminalPhase};
 use crate::runs::RunGuard;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
@@ -486,7 +486,7 @@ fn canceled_status(status: &BackupStatus) -> BackupStatus {
 
 /// Failure reason of a backup that was canceled.
 fn canceled_reason() -> String {
-    format!("{CANCELED_PREFIX}{CANCELED}")
+    FailureReason::Canceled(CANCELED).to_string()
 }
 
 /// Status of a canceled backup whose results have been counted, including the cancellation.

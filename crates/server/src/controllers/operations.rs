@@ -41,9 +41,6 @@ const PUBLISH_CANCEL_ATTEMPTS: u32 = 5;
 /// Reason why operations of a canceled run are stopped.
 pub(super) const CANCELED: &str = "the run was canceled by its user";
 
-/// Prefix of the failure reason of a canceled run.
-pub(crate) const CANCELED_PREFIX: &str = "canceled: ";
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FollowOutcome {
     Finished,

@@ -40,7 +40,7 @@ use tracing::Instrument as _;
 use super::bucket_wait::{BucketFailure, RunBounds};
 use super::lookup::{OpenError, presume_available, recheck_location};
 use super::operations::{
-    CANCELED, CANCELED_PREFIX, is_canceled, publish_canceling, run_cancelable, wait_for_cancel,
+    CANCELED, is_canceled, publish_canceling, run_cancelable, wait_for_cancel,
 };
 use super::run::with_retries;
 use super::run_resources::{self, RunResources};
@@ -52,7 +52,7 @@ use crate::journal;
 use crate::log::RunLog;
 use crate::metrics::ObjectSource;
 use crate::patch;
-use crate::run_state::{RunState, TerminalPhase};
+use crate::run_state::{FailureReason, RunState, TerminalPhase};
 use crate::runs::ActiveRuns;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
@@ -496,7 +496,7 @@ fn with_conditions(status: &RestoreStatus, is_asked: bool) -> RestoreStatus {
 fn canceled_status(status: &RestoreStatus) -> RestoreStatus {
     RestoreStatus {
         errors: status.errors.saturating_add(i64::from(status.failure_reason.is_empty())),
-        failure_reason: format!("{CANCELED_PREFIX}{CANCELED}"),
+        failure_reason: FailureReason::Canceled(CANCELED).to_string(),
         ..finalize::conclude(&RestoreStatus { phase: None, ..status.clone() }, Timestamp::now())
     }
 }

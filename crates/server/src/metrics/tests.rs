@@ -25,7 +25,7 @@ fn operation(plugin: &str, item: &str, created: i64, state: State) -> Operation 
 }
 
 fn failed() -> State {
-    State::Failed("for this test".to_owned())
+    State::Failed("for this test".into())
 }
 
 /// Lines of one metric, without its name and in order.

@@ -12,12 +12,13 @@ use futures::{FutureExt as _, StreamExt as _};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::failure::{ApiMissing, CsiSnapshotError};
 use super::group::{self, CreatedGroup, GroupMembers};
 use super::object::{self, Snapshot};
 use super::plan::{CsiPlan, PlannedCsiSnapshot};
 use super::record::CsiSnapshotRecord;
 use super::retention::{self, Target};
-use super::{MAX_CONCURRENT_REQUESTS, SNAPSHOT_API_MISSING, SnapshotResources, snapshot_api};
+use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, snapshot_api};
 use crate::backup::Context;
 use crate::backup::item::Sink;
 use crate::backup::volume::SnapshotOutcome;
@@ -90,7 +91,7 @@ async fn create_group(
         }
         // Snapshots of a group have no class of their own, and their names come from the controller.
         let (name, class) = (String::new(), String::new());
-        let failure = created.as_ref().err().map(|failure| failure.reason.clone());
+        let failure = created.as_ref().err().map(|failure| failure.error.to_string());
         let record = CsiSnapshotRecord { name, class, failure, ..one.record };
         let may_exist = created.as_ref().map_or_else(|failure| failure.may_exist, |_| true);
         SnapshotAttempt {
@@ -117,8 +118,8 @@ async fn create_one(
         CsiPlan::Ready(item) => item,
         // Members of a group are taken together.
         CsiPlan::Grouped(_) => return None,
-        CsiPlan::Failed(reason) => {
-            record.failure = Some(reason);
+        CsiPlan::Failed(error) => {
+            record.failure = Some(error.to_string());
             return Some(SnapshotAttempt {
                 record,
                 may_exist: false,
@@ -126,21 +127,23 @@ async fn create_one(
                 created_group: None,
             });
         }
-        CsiPlan::Unsupported(reason) => {
+        CsiPlan::Unsupported(error) => {
+            let reason = error.to_string();
             report.error(&id, data_loss_message(&record, &reason));
-            sink.record_snapshot(context, &record.volume, SnapshotOutcome::Unsupported(reason));
+            sink.results(context)
+                .record_snapshot(&record.volume, SnapshotOutcome::Unsupported(reason));
             return None;
         }
     };
     let created = create_and_wait(context, &mut record, &item).await;
-    record.failure = created.as_ref().err().map(|failure| failure.reason.clone());
+    record.failure = created.as_ref().err().map(|failure| failure.error.to_string());
     let may_exist = created.map_or_else(|failure| failure.may_exist, |()| true);
     Some(SnapshotAttempt { record, may_exist, group: None, created_group: None })
 }
 
 /// Reason why there is no snapshot, and whether a VolumeSnapshot may exist nevertheless.
 pub(super) struct CsiCreateFailure {
-    pub(super) reason: String,
+    pub(super) error: CsiSnapshotError,
     pub(super) may_exist: bool,
 }
 
@@ -149,9 +152,8 @@ async fn create_and_wait(
     record: &mut CsiSnapshotRecord,
     item: &Item,
 ) -> Result<(), CsiCreateFailure> {
-    let failed = |may_exist| move |reason| CsiCreateFailure { reason, may_exist };
-    let api = SnapshotResources::of(context)
-        .ok_or_else(|| failed(false)(SNAPSHOT_API_MISSING.to_owned()))?;
+    let failed = |may_exist| move |error| CsiCreateFailure { error, may_exist };
+    let api = SnapshotResources::of(context).ok_or_else(|| failed(false)(ApiMissing.into()))?;
     let watch = context.csi.watch(context, &api).await;
     let key = record.key();
     watch.expect(&key);
@@ -159,8 +161,7 @@ async fn create_and_wait(
     let name = (record.namespace.as_str(), record.name.as_str());
     let created = create(context, &api.snapshots, name, item).await;
     failpoint::hit(Point::CsiSnapshotCreated);
-    let uid = created
-        .map_err(|error| failed(true)(format!("its VolumeSnapshot cannot be created: {error}")))?;
+    let uid = created.map_err(|error| failed(true)(CsiSnapshotError::Create(error)))?;
     record.name_operation();
     let limit = context.request.csi_snapshot_timeout();
     let content = watch.wait_until_taken(&key, &uid, limit, &context.cancel).await;
@@ -256,10 +257,7 @@ async fn with_members(context: &Context, attempts: Vec<SnapshotAttempt>) -> Vec<
         let claims = members.iter().map(|one| one.record.claim.clone()).collect();
         let found = match &api {
             Some(api) => group::find_members(context, api, &created_group, &claims).await,
-            None => GroupMembers {
-                error: Some(SNAPSHOT_API_MISSING.to_owned()),
-                ..GroupMembers::default()
-            },
+            None => GroupMembers { error: Some(ApiMissing.to_string()), ..GroupMembers::default() },
         };
         let lacking = claims.iter().find(|claim| !found.of_claims.contains_key(*claim));
         for mut one in members {
@@ -309,7 +307,7 @@ fn finish_failed(
         Some(_) => {}
     }
     let volume = record.volume.clone();
-    sink.record_snapshot(context, &volume, SnapshotOutcome::CsiSnapshot(Box::new(record)));
+    sink.results(context).record_snapshot(&volume, SnapshotOutcome::CsiSnapshot(Box::new(record)));
 }
 
 async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<'_>) {
@@ -324,11 +322,8 @@ async fn finish_taken(context: &Context, record: CsiSnapshotRecord, sink: &Sink<
         }
     }
     context.csi.completed.add(record.clone());
-    sink.record_snapshot(
-        context,
-        &record.volume,
-        SnapshotOutcome::CsiSnapshot(Box::new(record.clone())),
-    );
+    sink.results(context)
+        .record_snapshot(&record.volume, SnapshotOutcome::CsiSnapshot(Box::new(record.clone())));
     failpoint::hit(Point::CsiSnapshotRecorded);
 }
 

@@ -19,14 +19,13 @@ use tokio::time::{Instant, sleep};
 use super::SnapshotResources;
 use super::class::Class;
 use super::create::{self, CsiCreateFailure};
+use super::failure::{CsiSnapshotError, GroupClassError, GroupMembersError, GroupPlanError};
 use super::object::{Content, Snapshot};
 use super::plan::{CsiPlan, PlannedCsiSnapshot};
 use crate::backup::{Context, snapshot};
 use crate::cluster::watch::{self, WaitOutcome};
 use crate::cluster::{self, Query};
-use crate::csi::{
-    GROUP_CLASSES, GROUP_CONTENTS, GROUP_SNAPSHOT_API_GROUP as GROUP, GROUPS, group_resource,
-};
+use crate::csi::{GROUP_CLASSES, GROUP_CONTENTS, GROUPS, group_resource};
 use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::resource::{Resource, Resources};
@@ -38,9 +37,6 @@ const MEMBERS_TIMEOUT: Duration = Duration::from_mins(1);
 /// The pause between two reads of them; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Number of obstructing claims that a message names.
-const MAX_NAMED_CLAIMS: usize = 5;
 
 /// The resources of the group snapshot API, in the version that the cluster prefers.
 pub(super) struct GroupResources {
@@ -102,14 +98,14 @@ pub(super) async fn plan(context: &Context, planned: &mut [PlannedCsiSnapshot]) 
                     places.iter().map(|place| &planned[*place]).collect();
                 plan_group(context, kinds, &key, &of_group).await
             }
-            None => Err(format!("the cluster does not serve {GROUP}")),
+            None => Err(GroupPlanError::Api),
         };
         for place in places {
             match &group {
                 Ok(group) => planned[place].plan = CsiPlan::Grouped(group.clone()),
-                Err(reason) => planned[place].warnings.push(format!(
+                Err(error) => planned[place].warnings.push(format!(
                     "it is snapshotted at the same time as the others of its volume group, but not by \
-                     one VolumeGroupSnapshot: {reason}"
+                     one VolumeGroupSnapshot: {error}"
                 )),
             }
         }
@@ -121,13 +117,13 @@ async fn plan_group(
     kinds: &GroupResources,
     (namespace, value, driver): &GroupKey,
     planned: &[&PlannedCsiSnapshot],
-) -> Result<PlannedGroup, String> {
+) -> Result<PlannedGroup, GroupPlanError> {
     let label_key = context.request.volume_group_label_key.as_str();
     let claims = planned.iter().map(|one| one.record.claim.clone()).collect();
     check_members(&claims, &claims_with_label(context, namespace, label_key, value).await?)?;
     let listed = context.cluster.list(&kinds.classes, Query::default());
     let listed: Result<Vec<Object>, cluster::Error> = listed.try_collect().await;
-    let listed = listed.map_err(|error| format!("its classes cannot be listed: {error}"))?;
+    let listed = listed.map_err(GroupPlanError::ListClasses)?;
     let classes: Vec<Class> =
         listed.iter().filter_map(|object| Class::read(object.item.json()).ok()).collect();
     let of_backup = context.request.backup.metadata.annotations.clone().unwrap_or_default();
@@ -153,8 +149,7 @@ async fn plan_group(
             "source": { "selector": { "matchLabels": { label_key: value } } },
         },
     }));
-    let item = item.map_err(|error| error.to_string())?;
-    Ok(PlannedGroup { namespace: namespace.clone(), name, item })
+    Ok(PlannedGroup { namespace: namespace.clone(), name, item: item? })
 }
 
 /// The claims that a group would include: all with its label, whether or not the backup includes them.
@@ -163,9 +158,9 @@ async fn claims_with_label(
     namespace: &str,
     key: &str,
     value: &str,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, GroupPlanError> {
     let resource = context.resources.core("persistentvolumeclaims");
-    let resource = resource.ok_or("the cluster does not serve claims any more")?;
+    let resource = resource.ok_or(GroupPlanError::NoClaims)?;
     let query = Query {
         namespace: Some(namespace.to_owned()),
         label_selector: format!("{key}={value}"),
@@ -174,24 +169,20 @@ async fn claims_with_label(
     let listed = context.cluster.list(resource, query);
     let names: Result<BTreeSet<String>, cluster::Error> =
         listed.map_ok(|claim| claim.name).try_collect().await;
-    names.map_err(|error| format!("the claims with its label cannot be listed: {error}"))
+    names.map_err(GroupPlanError::ListClaims)
 }
 
 /// Checks that a group would include exactly the planned claims.
-fn check_members(planned: &BTreeSet<String>, labelled: &BTreeSet<String>) -> Result<(), String> {
-    let others: Vec<&str> = labelled.difference(planned).map(String::as_str).collect();
+fn check_members(
+    planned: &BTreeSet<String>,
+    labelled: &BTreeSet<String>,
+) -> Result<(), GroupMembersError> {
+    let others: Vec<String> = labelled.difference(planned).cloned().collect();
     if !others.is_empty() {
-        let (some, more) =
-            (others.len().min(MAX_NAMED_CLAIMS), others.len().saturating_sub(MAX_NAMED_CLAIMS));
-        let some = others[..some].join(", ");
-        let some = if more > 0 { format!("{some} and {more} more") } else { some };
-        return Err(format!(
-            "it would take claims that this driver is not to snapshot now, and that have the same \
-             label: {some}"
-        ));
+        return Err(GroupMembersError::Others(others));
     }
     match planned.difference(labelled).next() {
-        Some(claim) => Err(format!("the claim {claim} has lost the label")),
+        Some(claim) => Err(GroupMembersError::Lost(claim.clone())),
         None => Ok(()),
     }
 }
@@ -203,15 +194,16 @@ fn choose(
     claim: &BTreeMap<String, String>,
     backup: &BTreeMap<String, String>,
     classes: &[Class],
-) -> Result<String, String> {
+) -> Result<String, GroupClassError> {
     let of_backup = format!("{}{driver}", annotation::VOLUME_GROUP_SNAPSHOT_CLASS_PREFIX);
     let named =
         claim.get(annotation::VOLUME_GROUP_SNAPSHOT_CLASS).or_else(|| backup.get(&of_backup));
     let mut of_driver = classes.iter().filter(|class| class.driver == driver);
     if let Some(name) = named.filter(|name| !name.is_empty()) {
         let found = of_driver.find(|class| class.name == *name);
-        return found.map(|class| class.name.clone()).ok_or_else(|| {
-            format!("there is no VolumeGroupSnapshotClass {name} for the driver {driver}")
+        return found.map(|class| class.name.clone()).ok_or_else(|| GroupClassError::NotFound {
+            name: name.clone(),
+            driver: driver.to_owned(),
         });
     }
     let of_driver: Vec<&Class> = of_driver.collect();
@@ -222,12 +214,8 @@ fn choose(
     match (labelled.as_slice(), of_driver.as_slice()) {
         ([class], _) => Ok(class.name.clone()),
         ([], [class]) => Ok(class.name.clone()),
-        ([], []) => Err(format!("there is no VolumeGroupSnapshotClass for the driver {driver}")),
-        _ => Err(format!(
-            "several VolumeGroupSnapshotClasses are for the driver {driver}; put the label {}=true on \
-             one of them",
-            label::VOLUME_GROUP_SNAPSHOT_CLASS
-        )),
+        ([], []) => Err(GroupClassError::NoClass(driver.to_owned())),
+        _ => Err(GroupClassError::Ambiguous(driver.to_owned())),
     }
 }
 
@@ -236,22 +224,20 @@ pub(super) async fn create(
     context: &Context,
     group: &PlannedGroup,
 ) -> Result<CreatedGroup, CsiCreateFailure> {
-    let failed = |may_exist| move |reason| CsiCreateFailure { reason, may_exist };
+    let failed = |may_exist| move |error| CsiCreateFailure { error, may_exist };
     let kinds = GroupResources::of(&context.resources);
-    let kinds = kinds.ok_or_else(|| failed(false)(format!("{GROUP} is not served any more")))?;
+    let kinds = kinds.ok_or_else(|| failed(false)(CsiSnapshotError::GroupApi))?;
     failpoint::hit(Point::CsiSnapshotCreate);
     let name = (group.namespace.as_str(), group.name.as_str());
     let created = create::create(context, &kinds.groups, name, &group.item).await;
     failpoint::hit(Point::CsiSnapshotCreated);
-    let uid = created.map_err(|error| {
-        failed(true)(format!("the VolumeGroupSnapshot cannot be created: {error}"))
-    })?;
+    let uid = created.map_err(|error| failed(true)(CsiSnapshotError::CreateGroup(error)))?;
     let created =
         CreatedGroup { namespace: group.namespace.clone(), name: group.name.clone(), uid };
     let limit = context.request.csi_snapshot_timeout();
     let taken = tokio::select! {
         taken = wait_for_handle(context, &kinds, &created, limit) => taken,
-        () = context.cancel.cancelled() => Err("the backup was canceled".to_owned()),
+        () = context.cancel.cancelled() => Err(CsiSnapshotError::Canceled),
     };
     failpoint::hit(Point::CsiSnapshotTaken);
     taken.map_err(failed(true))?;
@@ -264,7 +250,7 @@ async fn wait_for_handle(
     kinds: &GroupResources,
     group: &CreatedGroup,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), CsiSnapshotError> {
     let deadline = Instant::now() + limit;
     let own = Query {
         namespace: Some(group.namespace.clone()),
@@ -292,16 +278,13 @@ async fn wait_for_handle(
     let waited = tokio::select! {
         waited = contents => waited,
         waited = groups => waited,
-        error = of_content.wait_until_lasting() => return Err(error),
-        error = of_group.wait_until_lasting() => return Err(error),
+        error = of_content.wait_until_lasting() => return Err(CsiSnapshotError::Driver(error)),
+        error = of_group.wait_until_lasting() => return Err(CsiSnapshotError::Driver(error)),
     };
     match waited {
         Ok(WaitOutcome::Found(())) => Ok(()),
-        Ok(WaitOutcome::TimedOut) => Err(format!(
-            "its driver has not taken the snapshots of the group within {} s (csiSnapshotTimeout)",
-            limit.as_secs()
-        )),
-        Err(error) => Err(format!("VolumeGroupSnapshots cannot be followed: {error}")),
+        Ok(WaitOutcome::TimedOut) => Err(CsiSnapshotError::GroupTimedOut(limit)),
+        Err(error) => Err(CsiSnapshotError::WatchGroups(error)),
     }
 }
 

@@ -9,10 +9,11 @@ use futures::{FutureExt as _, StreamExt as _};
 use serde::Deserialize;
 
 use super::action::BACKUPPER;
+use super::failure::{ApiMissing, CsiSnapshotError, UnsupportedError};
 use super::group::{self, PlannedGroup};
 use super::record::CsiSnapshotRecord;
 use super::snapshot_watch::SnapshotKey;
-use super::{MAX_CONCURRENT_REQUESTS, SNAPSHOT_API_MISSING, SnapshotResources, class, object};
+use super::{MAX_CONCURRENT_REQUESTS, SnapshotResources, class, object};
 use crate::backup::volume::Volumes;
 use crate::backup::{Context, outside_pods, snapshot};
 use crate::item::Object;
@@ -44,9 +45,9 @@ pub(super) enum CsiPlan {
     /// Snapshot together with others, by this VolumeGroupSnapshot.
     Grouped(PlannedGroup),
     /// No snapshot is possible, for this reason.
-    Failed(String),
+    Failed(CsiSnapshotError),
     /// The cluster or the driver does not support snapshots.
-    Unsupported(String),
+    Unsupported(UnsupportedError),
 }
 
 /// Fields read of a claim.
@@ -185,7 +186,7 @@ async fn plan(
     let (labels, annotations) = (labels.unwrap_or_default(), annotations.unwrap_or_default());
     let group = labels.get(&context.request.volume_group_label_key).cloned();
     let group = group.filter(|group| !group.is_empty());
-    let (plan, warnings) = (CsiPlan::Unsupported(String::new()), Vec::new());
+    let (plan, warnings) = (CsiPlan::Unsupported(ApiMissing.into()), Vec::new());
     let planned = PlannedCsiSnapshot { record, plan, warnings, annotations, group };
     plan_one(context, planned, &labels).await
 }
@@ -196,20 +197,20 @@ async fn plan_one(
     labels: &BTreeMap<String, String>,
 ) -> Option<PlannedCsiSnapshot> {
     let record = &mut planned.record;
-    let unsupported = |planned, reason| {
-        Some(PlannedCsiSnapshot { plan: CsiPlan::Unsupported(reason), ..planned })
+    let unsupported = |planned, error: UnsupportedError| {
+        Some(PlannedCsiSnapshot { plan: CsiPlan::Unsupported(error), ..planned })
     };
     let Some(api) = SnapshotResources::of(context) else {
-        return unsupported(planned, SNAPSHOT_API_MISSING.to_owned());
+        return unsupported(planned, ApiMissing.into());
     };
     let classes = match context.csi.classes(context, &api).await {
         Ok(classes) => classes.iter().map(|(class, _)| class.clone()).collect::<Vec<_>>(),
-        Err(reason) => return unsupported(planned, reason),
+        Err(error) => return unsupported(planned, error.into()),
     };
     let of_backup = context.request.backup.metadata.annotations.clone().unwrap_or_default();
     let choice = match class::choose(&record.driver, &planned.annotations, &of_backup, &classes) {
         Ok(choice) => choice,
-        Err(error) => return unsupported(planned, error.to_string()),
+        Err(error) => return unsupported(planned, error.into()),
     };
     // From here on the volume is ours, and no plugin is asked.
     if !context.snapshots.claim_volume(&record.volume) {
@@ -228,10 +229,10 @@ async fn plan_one(
     let (backup, uid) = (context.request.name.as_str(), context.request.uid.as_str());
     planned.plan = match object::snapshot(record, labels, backup, uid) {
         Ok(item) => match context.csi.watch(context, &api).await.failure() {
-            Some(reason) => CsiPlan::Failed(reason),
+            Some(error) => CsiPlan::Failed(error.into()),
             None => CsiPlan::Ready(item),
         },
-        Err(error) => CsiPlan::Failed(format!("its VolumeSnapshot cannot be written: {error}")),
+        Err(error) => CsiPlan::Failed(CsiSnapshotError::Encode(error)),
     };
     Some(planned)
 }
@@ -294,8 +295,7 @@ pub(in crate::backup) fn fail_unless_journaled(
 ) -> Vec<PlannedCsiSnapshot> {
     let checked = |one: PlannedCsiSnapshot| match one.plan {
         CsiPlan::Ready(_) | CsiPlan::Grouped(_) if !is_journaled => {
-            let reason = "the journal of the backup cannot be written".to_owned();
-            PlannedCsiSnapshot { plan: CsiPlan::Failed(reason), ..one }
+            PlannedCsiSnapshot { plan: CsiPlan::Failed(CsiSnapshotError::NotJournaled), ..one }
         }
         CsiPlan::Ready(_) | CsiPlan::Grouped(_) | CsiPlan::Failed(_) | CsiPlan::Unsupported(_) => {
             one

@@ -128,15 +128,15 @@ impl<'a> SnapshotApi<'a> {
         match self.content(snapshot).await? {
             Some((content, false)) => Ok(content),
             // Its driver may have deleted the snapshot already.
-            Some((_, true)) => Err(RetainError::lost("its VolumeSnapshotContent is being deleted")),
-            None => Err(RetainError::lost("its VolumeSnapshotContent is gone")),
+            Some((_, true)) => Err(RetainError::Lost("its VolumeSnapshotContent is being deleted")),
+            None => Err(RetainError::Lost("its VolumeSnapshotContent is gone")),
         }
     }
 
     /// Keeps a snapshot at its driver whatever happens to its objects.
     async fn retain(&self, target: &Target) -> Result<(), RetainError> {
         let Some(snapshot) = self.snapshot(target).await? else {
-            return Err(RetainError::lost("its VolumeSnapshot is gone, or another has its name"));
+            return Err(RetainError::Lost("its VolumeSnapshot is gone, or another has its name"));
         };
         let content = self.live_content(&snapshot).await?;
         if content.spec.deletion_policy != "Retain" {
@@ -146,10 +146,10 @@ impl<'a> SnapshotApi<'a> {
         }
         if let (Some(kinds), Some(name)) = (&self.groups, snapshot.group()) {
             let Some((group, content)) = self.group(kinds, &target.namespace, name).await? else {
-                return Err(RetainError::lost("its VolumeGroupSnapshot is gone"));
+                return Err(RetainError::Lost("its VolumeGroupSnapshot is gone"));
             };
             if !self.set_group_policy(kinds, &group, &content, "Retain").await? {
-                return Err(RetainError::lost("the content of its VolumeGroupSnapshot is gone"));
+                return Err(RetainError::Lost("the content of its VolumeGroupSnapshot is gone"));
             }
         }
         failpoint::hit(Point::CsiContentRetained);
@@ -184,28 +184,25 @@ impl<'a> SnapshotApi<'a> {
     }
 
     /// The objects of a retained snapshot, once it no longer depends on them.
-    async fn retain_objects(&self, target: &Target) -> Result<Option<RetainedSnapshot>, String> {
-        let error_text = |error: Error| error.to_string();
-        let Some(snapshot) = self.snapshot(target).await.map_err(error_text)? else {
+    async fn retain_objects(&self, target: &Target) -> Result<Option<RetainedSnapshot>, Error> {
+        let Some(snapshot) = self.snapshot(target).await? else {
             return Ok(None);
         };
-        let content =
-            self.content(&snapshot).await.map_err(error_text)?.map(|(content, _)| content);
+        let content = self.content(&snapshot).await?.map(|(content, _)| content);
         if let Some(content) = &content {
             // Never without this: the snapshot would be deleted with the content.
-            self.set_policy(content, "Retain").await.map_err(error_text)?;
+            self.set_policy(content, "Retain").await?;
         }
         Ok(Some(RetainedSnapshot { snapshot, content }))
     }
 
     /// Removes the objects of a snapshot. The content is deleted first, as in Velero, so that it cannot be bound
     /// again.
-    async fn delete_objects(&self, objects: &RetainedSnapshot) -> Result<(), String> {
-        let error_text = |error: Error| error.to_string();
+    async fn delete_objects(&self, objects: &RetainedSnapshot) -> Result<(), Error> {
         if let Some(content) = &objects.content {
-            self.delete_content(content, false).await.map_err(error_text)?;
+            self.delete_content(content, false).await?;
         }
-        self.delete_snapshot(&objects.snapshot).await.map_err(error_text)?;
+        self.delete_snapshot(&objects.snapshot).await?;
         failpoint::hit(Point::CsiSnapshotReleased);
         Ok(())
     }
@@ -230,28 +227,22 @@ impl<'a> SnapshotApi<'a> {
 
     /// Removes a group, with its content. With the policy `Retain` nothing happens at its driver; with `Delete` all
     /// its snapshots are deleted.
-    async fn remove_group(&self, target: &Target, policy: &str) -> Result<(), String> {
-        let error_text = |error: Error| error.to_string();
+    async fn remove_group(&self, target: &Target, policy: &str) -> Result<(), RetentionError> {
         let Some(kinds) = &self.groups else { return Ok(()) };
         let Target { namespace, name, .. } = target;
         let deadline = Instant::now() + DELETION_TIMEOUT;
         let mut pause = FIRST_PAUSE;
-        while let Some((group, content)) =
-            self.group(kinds, namespace, name).await.map_err(error_text)?
-        {
+        while let Some((group, content)) = self.group(kinds, namespace, name).await? {
             let has_content = self.set_group_policy(kinds, &group, &content, policy).await;
-            if has_content.map_err(error_text)? && policy == "Retain" {
+            if has_content? && policy == "Retain" {
                 let deleted = self.cluster.delete(&kinds.contents, "", &content, None).await;
-                ignore_not_found(deleted).map_err(error_text)?;
+                ignore_not_found(deleted)?;
             }
             let uid = Some(group.metadata.uid.as_str());
             let deleted = self.cluster.delete(&kinds.groups, namespace, name, uid).await;
-            ignore_not_found(deleted).map_err(error_text)?;
+            ignore_not_found(deleted)?;
             if Instant::now() >= deadline {
-                return Err(format!(
-                    "its group was not gone within {} s",
-                    DELETION_TIMEOUT.as_secs()
-                ));
+                return Err(RetentionError::GroupNotDeleted);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -280,14 +271,14 @@ impl<'a> SnapshotApi<'a> {
         &self,
         group: &Target,
         unsure: &[(Target, String)],
-    ) -> Result<(), String> {
-        let members = self.members(group).await.map_err(|error| error.to_string())?;
+    ) -> Result<(), RetentionError> {
+        let members = self.members(group).await?;
         for member in &members {
             let meta = &member.metadata;
             let matches_member =
                 |one: &Target| one.namespace == meta.namespace && one.name == meta.name;
             if unsure.iter().any(|(one, _)| matches_member(one)) {
-                return Err(format!("its snapshot {} could not be told to stay", meta.name));
+                return Err(RetentionError::MemberAtRisk(meta.name.clone()));
             }
         }
         self.remove_group(group, "Retain").await
@@ -298,19 +289,18 @@ impl<'a> SnapshotApi<'a> {
         &self,
         group: &Target,
         all: Option<&[Target]>,
-    ) -> Result<DiscardOutcome, String> {
-        let error_text = |error: Error| error.to_string();
+    ) -> Result<DiscardOutcome, RetentionError> {
         let Some(kinds) = &self.groups else {
-            return Err("the cluster does not serve VolumeGroupSnapshots any more".to_owned());
+            return Err(RetentionError::GroupsNotServed);
         };
         let Target { namespace, name, .. } = group;
-        let is_there = self.group(kinds, namespace, name).await.map_err(error_text)?.is_some();
-        let members = self.members(group).await.map_err(error_text)?;
+        let is_there = self.group(kinds, namespace, name).await?.is_some();
+        let members = self.members(group).await?;
         let is_kept = |member: &Snapshot| {
             all.is_some_and(|all| all.iter().all(|one| one.name != member.metadata.name))
         };
         if members.iter().any(is_kept) {
-            return Err("it was taken in a group, of which other snapshots are kept".to_owned());
+            return Err(RetentionError::GroupInUse);
         }
         if !is_there {
             // The process that removed the group may have ended before it removed these. They alone prove nothing: no
@@ -329,8 +319,7 @@ impl<'a> SnapshotApi<'a> {
     }
 
     /// Deletes a snapshot at its driver, and its objects. Returns when they are gone, or about to be.
-    async fn discard(&self, snapshot: &Snapshot) -> Result<DiscardOutcome, String> {
-        let error_text = |error: Error| error.to_string();
+    async fn discard(&self, snapshot: &Snapshot) -> Result<DiscardOutcome, RetentionError> {
         let (namespace, name) =
             (snapshot.metadata.namespace.clone(), snapshot.metadata.name.clone());
         let target = Target { namespace, name, is_group: false };
@@ -339,20 +328,20 @@ impl<'a> SnapshotApi<'a> {
         let mut pause = FIRST_PAUSE;
         let (mut is_deleted, mut had_content) = (false, false);
         loop {
-            let content = self.content(snapshot).await.map_err(error_text)?;
+            let content = self.content(snapshot).await?;
             had_content |= content.is_some();
             if let Some((content, _)) = &content {
-                self.set_policy(content, "Delete").await.map_err(error_text)?;
+                self.set_policy(content, "Delete").await?;
             }
             if !is_deleted {
-                self.delete_snapshot(snapshot).await.map_err(error_text)?;
+                self.delete_snapshot(snapshot).await?;
                 is_deleted = true;
             }
-            let is_there = self.snapshot(&target).await.map_err(error_text)?.is_some();
+            let is_there = self.snapshot(&target).await?.is_some();
             match content {
                 // The content was created, or released, during the deletion.
                 Some((content, false)) if !is_there => {
-                    self.delete_content(&content, true).await.map_err(error_text)?;
+                    self.delete_content(&content, true).await?;
                 }
                 // The driver has yet to delete the snapshot, and will: the content waits for that.
                 Some((_, true)) => break,
@@ -360,7 +349,7 @@ impl<'a> SnapshotApi<'a> {
                 _ => {}
             }
             if Instant::now() >= deadline {
-                return Err(format!("it was not gone within {} s", DELETION_TIMEOUT.as_secs()));
+                return Err(RetentionError::NotDeleted);
             }
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -388,23 +377,37 @@ fn ignore_not_found(result: Result<(), Error>) -> Result<(), Error> {
 }
 
 /// Reason why a snapshot is not certain to be kept.
+#[derive(Debug, thiserror::Error)]
 enum RetainError {
     /// The snapshot may be gone already.
-    Lost(String),
+    #[error("{0}")]
+    Lost(&'static str),
     /// The snapshot exists, but its policy does not keep it.
-    AtRisk(String),
+    #[error(transparent)]
+    AtRisk(#[from] Error),
 }
 
-impl RetainError {
-    fn lost(reason: &str) -> Self {
-        Self::Lost(reason.to_owned())
-    }
-}
-
-impl From<Error> for RetainError {
-    fn from(error: Error) -> Self {
-        Self::AtRisk(error.to_string())
-    }
+/// Failure to remove a snapshot or its objects.
+#[derive(Debug, thiserror::Error)]
+enum RetentionError {
+    /// A request to the API server failed.
+    #[error(transparent)]
+    Cluster(#[from] Error),
+    /// The objects still exist.
+    #[error("it was not gone within {} s", DELETION_TIMEOUT.as_secs())]
+    NotDeleted,
+    /// The group still exists.
+    #[error("its group was not gone within {} s", DELETION_TIMEOUT.as_secs())]
+    GroupNotDeleted,
+    /// A group is not removed, because this snapshot of it would go with it.
+    #[error("its snapshot {0} could not be told to stay")]
+    MemberAtRisk(String),
+    /// Groups cannot be deleted any more.
+    #[error("the cluster does not serve VolumeGroupSnapshots any more")]
+    GroupsNotServed,
+    /// A group is deleted as a whole, or not at all.
+    #[error("it was taken in a group, of which other snapshots are kept")]
+    GroupInUse,
 }
 
 /// A retained snapshot, and its objects.

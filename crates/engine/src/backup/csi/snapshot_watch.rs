@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::failure::{CsiSnapshotError, WatchError};
 use super::object::{Content, Snapshot};
 use crate::cluster::{Cluster, Error, Query, WatchEvent};
 use crate::item::Object;
@@ -45,8 +46,8 @@ struct Shared {
 #[derive(Default)]
 struct Inner {
     expected: HashMap<SnapshotKey, SnapshotObservation>,
-    /// State of each watch: not started, started, or failed with a reason.
-    watches: [Option<Result<(), String>>; 2],
+    /// State of each watch: not started, started, or failed.
+    watches: [Option<Result<(), WatchError>>; 2],
 }
 
 /// Observed state of a snapshot that a block waits for.
@@ -64,7 +65,9 @@ pub(super) struct SnapshotObservation {
 pub(super) enum SnapshotState {
     /// Its point in time is fixed.
     Taken(Box<Content>),
-    /// The snapshot will not be taken.
+    /// The VolumeSnapshot was deleted.
+    Deleted,
+    /// The driver has reported this error for too long.
     Failed(String),
     /// Nothing is known yet; check again at this time at the latest.
     Wait(Option<Instant>),
@@ -92,7 +95,7 @@ impl SnapshotObservation {
             return SnapshotState::Taken(Box::new(content.clone()));
         }
         if self.is_gone {
-            return SnapshotState::Failed("somebody has deleted its VolumeSnapshot".to_owned());
+            return SnapshotState::Deleted;
         }
         match (self.error(), self.failing_since) {
             (Some(error), Some(since)) if now >= since + ERROR_GRACE => {
@@ -131,7 +134,7 @@ impl SnapshotWatch {
     }
 
     /// Reason why nothing can be observed, if any.
-    pub(super) fn failure(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<WatchError> {
         self.shared.lock().failure()
     }
 
@@ -147,7 +150,7 @@ impl SnapshotWatch {
         uid: &str,
         limit: Duration,
         cancel: &CancellationToken,
-    ) -> Result<Content, String> {
+    ) -> Result<Content, CsiSnapshotError> {
         let deadline = Instant::now() + limit;
         let mut changes = self.shared.changes.subscribe();
         let outcome = loop {
@@ -159,26 +162,23 @@ impl SnapshotWatch {
             let now = Instant::now();
             let retry_at = match observation.state(uid, now) {
                 SnapshotState::Taken(content) => break Ok(*content),
-                SnapshotState::Failed(reason) => break Err(reason),
+                SnapshotState::Deleted => break Err(CsiSnapshotError::Deleted),
+                SnapshotState::Failed(error) => break Err(CsiSnapshotError::Driver(error)),
                 SnapshotState::Wait(again) => again,
             };
-            if let Some(reason) = broken {
-                break Err(reason);
+            if let Some(error) = broken {
+                break Err(error.into());
             }
             if now >= deadline {
-                let last =
-                    observation.error().map(|error| format!(": {error}")).unwrap_or_default();
-                break Err(format!(
-                    "its driver has not taken the snapshot within {} s (csiSnapshotTimeout){last}",
-                    limit.as_secs()
-                ));
+                let last_error = observation.error();
+                break Err(CsiSnapshotError::TimedOut { limit, last_error });
             }
             let wake = retry_at.map_or(deadline, |again| again.min(deadline));
             tokio::select! {
                 // The sender is in `shared`, so it cannot be closed.
                 _ = changes.changed() => {}
                 () = tokio::time::sleep_until(wake) => {}
-                () = cancel.cancelled() => break Err("the backup was canceled".to_owned()),
+                () = cancel.cancelled() => break Err(CsiSnapshotError::Canceled),
             }
         };
         self.shared.lock().expected.remove(key);
@@ -207,8 +207,8 @@ impl Shared {
                     Ok(change) => self.lock().apply(&change, Instant::now()),
                     Err(Error::Object(_)) => continue,
                     Err(error) => {
-                        let text = format!("{} cannot be followed: {error}", resource.id);
-                        self.lock().watches[place] = Some(Err(text));
+                        let (resource, error) = (resource.id.clone(), error.to_string());
+                        self.lock().watches[place] = Some(Err(WatchError { resource, error }));
                     }
                 }
                 self.changes.send_modify(|count| *count = count.wrapping_add(1));
@@ -219,7 +219,7 @@ impl Shared {
 }
 
 impl Inner {
-    fn failure(&self) -> Option<String> {
+    fn failure(&self) -> Option<WatchError> {
         self.watches.iter().flatten().find_map(|watch| watch.clone().err())
     }
 
@@ -306,6 +306,6 @@ mod tests {
         recovered.update_failing_since(now + ERROR_GRACE);
         assert_eq!(recovered.state("u", now + ERROR_GRACE), SnapshotState::Wait(None));
         recovered.is_gone = true;
-        assert!(matches!(recovered.state("u", now), SnapshotState::Failed(_)));
+        assert_eq!(recovered.state("u", now), SnapshotState::Deleted);
     }
 }

@@ -18,7 +18,7 @@ fn hooks(spec: Value) -> Hooks {
     try_hooks(spec).unwrap()
 }
 
-fn try_hooks(spec: Value) -> Result<Hooks, Vec<String>> {
+fn try_hooks(spec: Value) -> Result<Hooks, InvalidHooks> {
     let hooks: BackupHooks = serde_json::from_value(json!({"resources": spec})).unwrap();
     Hooks::new(&hooks, &Fake::usual().resources())
 }
@@ -123,7 +123,8 @@ fn all_problems_are_reported_at_once() {
         // An entry that does not apply to pods is still checked.
         {"name": "other", "includedResources": ["secrets"], "pre": [{"exec": {}}]},
     ]))
-    .unwrap_err();
+    .unwrap_err()
+    .0;
     let begins = [
         "hooks.resources[1] \"bad\": includedNamespaces: ",
         "hooks.resources[1] \"bad\": labelSelector: ",

@@ -13,7 +13,7 @@ use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Sink, VisitContext};
+use super::{Inclusion, ItemOrigin, ItemSource, Sink};
 use crate::backup::Context;
 use crate::failpoint::{self, Point};
 use crate::item::{InvalidObject, Object, is_name};
@@ -36,8 +36,8 @@ pub(super) struct AdditionalItem {
     /// The item that it was added to.
     parent: Arc<ResourceIdentifier>,
     action: Name,
-    /// True if the action insists on it, whatever the filters say.
-    must_include: bool,
+    /// Whether the action insists on it.
+    inclusion: Inclusion,
 }
 
 /// Calls the actions that select an item, in order. Additional items go to `added`, to be visited afterwards.
@@ -89,12 +89,15 @@ pub(super) async fn run_actions(
             };
         // The operation continues, whatever happens to the item.
         if let Some(operation) = operation {
-            sink.record_operation(
+            sink.results(context).record_operation(started_operation(
                 context,
-                started_operation(context, action, id, operation, post_operation_items),
-            );
+                action,
+                id,
+                operation,
+                post_operation_items,
+            ));
         }
-        let mut must_include = false;
+        let mut inclusion = Inclusion::Filtered;
         // Most actions return the item unchanged.
         if item.json() != object.item.json() {
             let marks = match split_marks(item) {
@@ -109,7 +112,9 @@ pub(super) async fn run_actions(
                 tracing::info!(item = %id, "left out by the action {}", action.name);
                 return ActionOutcome::Exclude;
             }
-            must_include = marks.wants_additional;
+            if marks.wants_additional {
+                inclusion = Inclusion::Required;
+            }
             object = match Object::new(&object.resource, marks.item) {
                 Ok(object) => object,
                 Err(error) => {
@@ -122,7 +127,7 @@ pub(super) async fn run_actions(
         // The last one is visited first.
         added.extend(additional_items.into_iter().rev().map(|id| {
             let (parent, action) = (Arc::clone(parent), action.name.clone());
-            AdditionalItem { id, parent, action, must_include }
+            AdditionalItem { id, parent, action, inclusion }
         }));
     }
     ActionOutcome::Store(object)
@@ -169,9 +174,9 @@ pub(super) async fn read_additional(
     context: &Context,
     additional: &AdditionalItem,
     sink: &Sink<'_>,
-) -> Option<(Object, VisitContext)> {
-    let AdditionalItem { id, parent, action, must_include } = additional;
-    let must_include = *must_include;
+) -> Option<(Object, ItemOrigin)> {
+    let AdditionalItem { id, parent, action, inclusion } = additional;
+    let inclusion = *inclusion;
     let Some((resource, id)) = context.resolve(id) else {
         let text =
             format!("the action {action} added {id}, of a kind that the cluster does not serve");
@@ -191,19 +196,17 @@ pub(super) async fn read_additional(
     if sink.defers(id) {
         // An item of the block is visited anyway.
         let member = sink.take_member(id)?;
-        return Some((member, VisitContext { must_include, ..VisitContext::default() }));
+        return Some((member, ItemOrigin { inclusion, ..ItemOrigin::default() }));
     }
     let member = sink.take_member(id);
-    let is_of_another_block = member.is_none();
-    let found = match member {
-        Some(member) => Ok(Some(member)),
-        None => context.cluster.get(&resource, &id.namespace, &id.name).await,
+    let (found, source) = if let Some(member) = member {
+        (Ok(Some(member)), ItemSource::default())
+    } else {
+        let found = context.cluster.get(&resource, &id.namespace, &id.name).await;
+        (found, ItemSource::ReadForAction)
     };
     match found {
-        Ok(Some(object)) => Some((
-            object,
-            VisitContext { must_include, is_of_another_block, ..VisitContext::default() },
-        )),
+        Ok(Some(object)) => Some((object, ItemOrigin { inclusion, source })),
         Ok(None) => {
             let text = format!("the action {action} added {id}, which does not exist");
             sink.report(context).warn(&**parent, text);

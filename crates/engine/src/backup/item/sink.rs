@@ -1,13 +1,23 @@
 //! Destination of stored items and of their results.
+//!
+//! ```text
+//!   destination    stored items                        results
+//!   Archive        into the archive at once            into the run at once
+//!   Block          aside, until the block has ended    aside, until the block has ended
+//!                     └── end_block: journal ──▶ archive and run
+//!   Replacement    aside, in the scratch folder        into the run at once; operations are errors
+//! ```
+//!
+//! [`Sink::store`] knows where items go, and [`VisitResults`] where results go.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
 
-use super::VisitContext;
+use super::{ItemOrigin, ItemSource};
 use crate::backup::Context;
-use crate::backup::archive::Archive;
+use crate::backup::archive::{Archive, Entry};
 use crate::backup::block_journal::JournaledBlock;
 use crate::backup::hook::Tally;
 use crate::backup::replace::ReplacementItems;
@@ -30,7 +40,7 @@ pub(in crate::backup) struct Sink<'a> {
 #[derive(Default)]
 struct DeferredItems {
     ids: HashSet<ResourceIdentifier>,
-    waiting: Vec<(Object, VisitContext)>,
+    waiting: Vec<(Object, ItemOrigin)>,
 }
 
 /// Destination of stored items.
@@ -41,7 +51,7 @@ pub(super) enum Destination<'a> {
     /// upload.
     Block(Box<JournaledBlock>),
     /// Aside, to replace items in the archive.
-    Replacement(ReplacementItems),
+    Replacement(ReplacementItems<'a>),
 }
 
 impl<'a> Sink<'a> {
@@ -56,7 +66,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Sink that collects items to replace in the archive.
-    pub(in crate::backup) fn for_replacement(fresh: ReplacementItems) -> Self {
+    pub(in crate::backup) fn for_replacement(fresh: ReplacementItems<'a>) -> Self {
         Self::new(Destination::Replacement(fresh))
     }
 
@@ -70,7 +80,7 @@ impl<'a> Sink<'a> {
     }
 
     /// The items to replace in the archive.
-    pub(in crate::backup) fn into_replacement(self) -> Option<ReplacementItems> {
+    pub(in crate::backup) fn into_replacement(self) -> Option<ReplacementItems<'a>> {
         match self.destination {
             Destination::Replacement(fresh) => Some(fresh),
             Destination::Archive(_) | Destination::Block(_) => None,
@@ -95,16 +105,16 @@ impl<'a> Sink<'a> {
         self.deferred.lock().unwrap_or_else(PoisonError::into_inner).ids.contains(id)
     }
 
-    pub(super) fn defer(&self, object: Object, visit_context: VisitContext) {
+    pub(super) fn defer(&self, object: Object, origin: ItemOrigin) {
         let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         let id = object.id();
         if deferred.waiting.iter().all(|(waiting, _)| waiting.id() != id) {
-            deferred.waiting.push((object, visit_context));
+            deferred.waiting.push((object, origin));
         }
     }
 
     /// Removes and returns the deferred items.
-    pub(super) fn take_deferred(&self) -> Vec<(Object, VisitContext)> {
+    pub(super) fn take_deferred(&self) -> Vec<(Object, ItemOrigin)> {
         let mut deferred = self.deferred.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *deferred).waiting
     }
@@ -128,68 +138,88 @@ impl<'a> Sink<'a> {
         }
     }
 
+    /// The results of the items that are stored here.
+    pub(in crate::backup) fn results<'b>(&'b self, context: &'b Context) -> &'b dyn VisitResults {
+        match &self.destination {
+            Destination::Archive(_) => context,
+            Destination::Block(block) => &**block,
+            Destination::Replacement(fresh) => fresh,
+        }
+    }
+
     /// The report for this destination.
     pub(in crate::backup) fn report<'b>(&'b self, context: &'b Context) -> &'b Report {
-        match &self.destination {
-            Destination::Archive(_) | Destination::Replacement(_) => &context.report,
-            Destination::Block(block) => &block.report,
-        }
+        self.results(context).report()
     }
 
-    /// The tally of hooks for this destination.
-    pub(in crate::backup) fn tally<'b>(&'b self, context: &'b Context) -> &'b Tally {
+    /// Stores an item.
+    pub(super) async fn store(&self, context: &Context, object: &Object, source: ItemSource) {
+        let budget = match source {
+            ItemSource::Collected(budget) => budget,
+            ItemSource::ReadForAction => None,
+        };
         match &self.destination {
-            Destination::Archive(_) | Destination::Replacement(_) => &context.hook_tally,
-            Destination::Block(block) => &block.tally,
-        }
-    }
-
-    pub(super) fn record_visited(&self, id: &ResourceIdentifier) {
-        if let Destination::Block(block) = &self.destination {
-            block.record_visited(id);
-        }
-    }
-
-    /// Records the outcome of a volume selected for a snapshot.
-    pub(in crate::backup) fn record_snapshot(
-        &self,
-        context: &Context,
-        volume: &str,
-        outcome: SnapshotOutcome,
-    ) {
-        match &self.destination {
-            Destination::Block(block) => block.record_snapshot(volume, outcome),
-            Destination::Archive(_) | Destination::Replacement(_) => {
-                context.volumes.record_snapshot(volume, outcome);
+            Destination::Archive(archive) => {
+                context.inventory.add(object);
+                if archive.append(Entry::new(object, budget)).await.is_err() {
+                    context.mark_archive_failed();
+                }
+            }
+            Destination::Block(block) => {
+                context.inventory.add(object);
+                block.store(object, Entry::new(object, budget));
+            }
+            Destination::Replacement(fresh) => {
+                if let Err(error) = fresh.store(object) {
+                    let text = format!("it cannot be kept in the scratch folder: {error}");
+                    context.report.error(&object.id(), text);
+                }
             }
         }
     }
+}
+
+/// Results of visits, besides the stored items.
+pub(in crate::backup) trait VisitResults: Sync {
+    /// The report.
+    fn report(&self) -> &Report;
+
+    /// The tally of hooks.
+    fn tally(&self) -> &Tally;
 
     /// True if pods are frozen until everything is done.
-    pub(in crate::backup) fn freezes_pods(&self) -> bool {
-        matches!(&self.destination, Destination::Block(block) if block.has_pods())
+    fn freezes_pods(&self) -> bool {
+        false
     }
+
+    /// Records an item that was visited, stored or not.
+    fn record_visited(&self, _id: &ResourceIdentifier) {}
+
+    /// Records the outcome of a volume selected for a snapshot.
+    fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome);
 
     /// Records a snapshot requested from a plugin that the run gave up on and that may still appear.
-    pub(in crate::backup) fn record_in_flight(&self, intent: Intent) {
-        if let Destination::Block(block) = &self.destination {
-            block.record_in_flight(intent);
-        }
-    }
+    fn record_in_flight(&self, _intent: Intent) {}
 
     /// Records an operation that was started.
-    pub(in crate::backup) fn record_operation(&self, context: &Context, operation: Operation) {
-        match &self.destination {
-            Destination::Archive(_) => context.record_operation(operation),
-            Destination::Block(block) => block.record_operation(operation),
-            Destination::Replacement(_) => {
-                let text = format!(
-                    "the action {} began the operation {} when the item was stored again; nobody \
-                     waits for it",
-                    operation.plugin, operation.id
-                );
-                context.report.error(&operation.item, text);
-            }
-        }
+    fn record_operation(&self, operation: Operation);
+}
+
+/// The results of the run, at once.
+impl VisitResults for Context {
+    fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.hook_tally
+    }
+
+    fn record_snapshot(&self, volume: &str, outcome: SnapshotOutcome) {
+        self.volumes.record_snapshot(volume, outcome);
+    }
+
+    fn record_operation(&self, operation: Operation) {
+        Self::record_operation(self, operation);
     }
 }

@@ -8,7 +8,7 @@ use bowline_api::{
     Backup, BackupSpec, BackupStorageLocation, GROUP, VolumeSnapshotLocation, label,
 };
 
-use super::{Defaults, Facts, Lookup};
+use super::{Defaults, Facts, Lookup, ValidationErrors};
 
 /// The name of a backup's storage location: its own, else the one marked as the default, else the server's.
 pub fn storage_location_name<'a>(
@@ -84,14 +84,16 @@ pub(super) fn choose_snapshots(
 ) -> Vec<String> {
     let chosen = match &facts.snapshot_locations {
         Ok(locations) => choose(&spec.volume_snapshot_locations, locations, defaults),
-        Err(error) => Err(vec![format!("error listing volume snapshot locations: {error}")]),
+        Err(error) => {
+            Err(ValidationErrors(vec![format!("error listing volume snapshot locations: {error}")]))
+        }
     };
     match chosen {
         Ok(names) => {
             spec.volume_snapshot_locations.clone_from(&names);
             names
         }
-        Err(problems) => {
+        Err(ValidationErrors(problems)) => {
             errors.extend(problems);
             Vec::new()
         }
@@ -103,7 +105,7 @@ fn choose(
     requested: &[String],
     locations: &[VolumeSnapshotLocation],
     defaults: &Defaults,
-) -> Result<Vec<String>, Vec<String>> {
+) -> Result<Vec<String>, ValidationErrors> {
     let mut by_name = BTreeMap::new();
     let mut by_provider: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for location in locations {
@@ -134,7 +136,7 @@ fn choose(
         }
     }
     if !problems.is_empty() {
-        return Err(problems);
+        return Err(ValidationErrors(problems));
     }
     for (provider, names) in &by_provider {
         if chosen.iter().any(|(chosen_provider, _)| chosen_provider == provider) {
@@ -159,6 +161,6 @@ fn choose(
     if problems.is_empty() {
         Ok(chosen.into_iter().map(|(_, name)| name.to_owned()).collect())
     } else {
-        Err(problems)
+        Err(ValidationErrors(problems))
     }
 }

@@ -69,7 +69,7 @@ fn request(spec: Value) -> Request {
 #[track_caller]
 fn errors(spec: Value, facts: &Facts) -> Vec<String> {
     let Prepared { backup, outcome } = prepared(spec, facts);
-    let errors = outcome.unwrap_err();
+    let ValidationErrors(errors) = outcome.unwrap_err();
     assert_eq!(backup.status.unwrap().validation_errors, errors);
     errors
 }

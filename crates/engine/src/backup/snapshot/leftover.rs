@@ -12,7 +12,7 @@ use crate::backup::Context;
 use crate::failpoint::{self, Point};
 use crate::journal::{Intent, JournalEntry, Recovered, SnapshotIntent};
 use crate::report::Report;
-use crate::snapshotter::{self, Snapshotters, volume_id};
+use crate::snapshotter::{self, DeleteError, OpenError, Snapshotters, volume_id};
 
 /// Number of snapshots deleted concurrently.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
@@ -53,9 +53,9 @@ pub async fn discard(
     let each = snapshots.into_iter().map(|snapshot| async move {
         match delete(snapshotters, &snapshot).await {
             Ok(()) => None,
-            Err(reason) => {
+            Err(error) => {
                 let (id, spec) = (&snapshot.status.provider_snapshot_id, &snapshot.spec);
-                let text = format!("the snapshot {id} could not be deleted, and is kept: {reason}");
+                let text = format!("the snapshot {id} could not be deleted, and is kept: {error}");
                 report.error(&volume_id(&spec.persistent_volume_name), text);
                 Some(snapshot)
             }
@@ -66,12 +66,20 @@ pub async fn discard(
     undeleted.into_iter().flatten().collect()
 }
 
-async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<(), String> {
+async fn delete(snapshotters: &dyn Snapshotters, snapshot: &Snapshot) -> Result<(), DiscardError> {
     // This snapshot was not taken.
     let Some(id) = SnapshotId::new(&snapshot.status.provider_snapshot_id) else { return Ok(()) };
-    let opened = snapshotters.open(&snapshot.spec.location).await;
-    let snapshotter = opened.map_err(|error| error.to_string())?;
-    snapshotter::delete(&snapshotter, &id, PLUGIN_TIMEOUT).await
+    let snapshotter = snapshotters.open(&snapshot.spec.location).await?;
+    Ok(snapshotter::delete(&snapshotter, &id, PLUGIN_TIMEOUT).await?)
+}
+
+/// Failure to delete the snapshot of a backup that is discarded.
+#[derive(Debug, thiserror::Error)]
+enum DiscardError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Delete(#[from] DeleteError),
 }
 
 /// Outcome for a snapshot that was in flight.
@@ -83,6 +91,29 @@ pub enum ReclaimOutcome {
     Recorded,
     /// The plugin is of version 1, which cannot be asked for the snapshot.
     Unsupported,
+}
+
+/// Failure to reclaim a snapshot that was in flight.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReclaimError {
+    /// The request was not for a snapshot.
+    #[error("it is no snapshot")]
+    NoSnapshot,
+    /// The request has no volume.
+    #[error("its volume has no id")]
+    NoVolume,
+    /// The snapshotter could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The plugin has not answered in time.
+    #[error("the plugin does not answer")]
+    NoAnswer,
+    /// The plugin returned an error when it was asked for the snapshot.
+    #[error(transparent)]
+    Plugin(#[from] bowline_plugin::Error),
+    /// The snapshot was found, and could not be deleted.
+    #[error(transparent)]
+    Delete(#[from] DeleteError),
 }
 
 /// Reclaims a snapshot that was requested when the server ended and whose outcome is unknown, and writes the result
@@ -101,8 +132,8 @@ pub(in crate::backup) async fn reclaim_in_flight(context: &Context, intent: &Int
         Ok(ReclaimOutcome::Unsupported) => {
             warn_intent(&context.report, &id, intent, snapshot_intent);
         }
-        Err(reason) => {
-            tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {reason}");
+        Err(error) => {
+            tracing::warn!(volume = id.name, "an old snapshot is not cleaned up: {error}");
             warn_intent(&context.report, &id, intent, snapshot_intent);
         }
     }
@@ -134,22 +165,20 @@ pub async fn reclaim(
     labels: Option<&BTreeMap<String, String>>,
     intent: &Intent,
     recorded: &[Snapshot],
-) -> Result<ReclaimOutcome, String> {
-    let snapshot_intent = intent.snapshot.as_ref().ok_or("it is no snapshot")?;
-    let opened = snapshotters.open(&snapshot_intent.location).await;
-    let snapshotter = opened.map_err(|error| error.to_string())?;
+) -> Result<ReclaimOutcome, ReclaimError> {
+    let snapshot_intent = intent.snapshot.as_ref().ok_or(ReclaimError::NoSnapshot)?;
+    let snapshotter = snapshotters.open(&snapshot_intent.location).await?;
     if !snapshotter.is_v2 {
         return Ok(ReclaimOutcome::Unsupported);
     }
-    let volume = VolumeId::new(&snapshot_intent.volume).ok_or("its volume has no id")?;
+    let volume = VolumeId::new(&snapshot_intent.volume).ok_or(ReclaimError::NoVolume)?;
     let tags = zone::tags(labels, backup, &intent.item.name, &snapshot_intent.request);
     failpoint::hit(Point::Reclaim);
     let answer = timeout(
         PLUGIN_TIMEOUT,
         snapshotter.calls.create_snapshot(&volume, &snapshot_intent.zone, &tags),
     );
-    let answer = answer.await.map_err(|_| "the plugin does not answer".to_owned())?;
-    let snapshot = answer.map_err(|error| error.to_string())?;
+    let snapshot = answer.await.map_err(|_| ReclaimError::NoAnswer)??;
     if recorded.iter().any(|one| one.status.provider_snapshot_id == snapshot.as_str()) {
         return Ok(ReclaimOutcome::Recorded);
     }

@@ -32,7 +32,7 @@ fn running(done: i64, is_started: bool) -> Observation {
     Observation::Progressed(Progress { done, total: 10, started, ..Progress::default() })
 }
 
-fn ended(state: Told) -> Observation {
+fn ended(state: PluginState) -> Observation {
     Observation::Progressed(Progress { state, ..Progress::default() })
 }
 
@@ -71,9 +71,9 @@ fn every_observation_has_its_outcome() {
         (vec![(1, running(0, false))], "New"),
         (vec![(1, running(0, true))], "InProgress"),
         (vec![(1, running(3, false))], "InProgress"),
-        (vec![(1, ended(Told::Succeeded))], "Completed"),
-        (vec![(1, ended(Told::Failed("disk full".into())))], "Failed: disk full"),
-        (vec![(1, ended(Told::Failed(" ".into())))], "Failed: the plugin gave no reason"),
+        (vec![(1, ended(PluginState::Succeeded))], "Completed"),
+        (vec![(1, ended(PluginState::Failed("disk full".into())))], "Failed: disk full"),
+        (vec![(1, ended(PluginState::Failed(" ".into())))], "Failed: the plugin gave no reason"),
         // Errors: transient, permanent and unclear ones.
         (vec![(1, failed(Code::Unavailable)), (599, failed(Code::Unavailable))], "New"),
         (
@@ -109,23 +109,23 @@ fn every_observation_has_its_outcome() {
              has not said that it did",
         ),
         (
-            vec![(over, TimePassed), (over + 1, StopAnswered(Err("busy".into())))],
+            vec![(over, TimePassed), (over + 1, StopAnswered(Err(Error::unknown("busy").into())))],
             "Failed: timed out: it has not ended within 14400 s; the plugin could not stop it and \
              may go on: busy",
         ),
-        (vec![(over, ended(Told::Succeeded))], "Completed"),
+        (vec![(over, ended(PluginState::Succeeded))], "Completed"),
         // A cancellation.
         (vec![(1, canceled())], "New"),
         (vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, running(1, true))], "InProgress"),
         (
-            vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, ended(Told::Succeeded))],
+            vec![(1, canceled()), (2, StopAnswered(Ok(()))), (3, ended(PluginState::Succeeded))],
             "Completed",
         ),
         (
             vec![
                 (1, canceled()),
                 (2, StopAnswered(Ok(()))),
-                (3, ended(Told::Failed("stopped".into()))),
+                (3, ended(PluginState::Failed("stopped".into()))),
             ],
             "Failed: canceled: stopped",
         ),
@@ -145,9 +145,12 @@ fn every_observation_has_its_outcome() {
         // Without a request.
         (vec![(1, StopAnswered(Ok(())))], "New"),
         // A terminal state never changes.
-        (vec![(1, ended(Told::Succeeded)), (2, ended(Told::Failed("x".into())))], "Completed"),
-        (vec![(1, failed(Code::NotFound)), (2, ended(Told::Succeeded))], "Failed: no"),
-        (vec![(1, ended(Told::Succeeded)), (2, canceled())], "Completed"),
+        (
+            vec![(1, ended(PluginState::Succeeded)), (2, ended(PluginState::Failed("x".into())))],
+            "Completed",
+        ),
+        (vec![(1, failed(Code::NotFound)), (2, ended(PluginState::Succeeded))], "Failed: no"),
+        (vec![(1, ended(PluginState::Succeeded)), (2, canceled())], "Completed"),
     ] {
         let description = format!("{steps:?}");
         assert_eq!(state_after(steps), expected, "{description}");
@@ -185,15 +188,15 @@ fn poll_pauses_grow_with_age_and_failures() {
 fn observations() -> impl Strategy<Value = Observation> {
     prop_oneof![
         4 => (0..10_i64, any::<bool>()).prop_map(|(done, started)| running(done, started)),
-        1 => Just(ended(Told::Succeeded)),
-        1 => Just(ended(Told::Failed("bad".into()))),
+        1 => Just(ended(PluginState::Succeeded)),
+        1 => Just(ended(PluginState::Failed("bad".into()))),
         2 => Just(failed(Code::Unavailable)),
         2 => Just(failed(Code::Unknown)),
         1 => Just(failed(Code::NotFound)),
         1 => Just(canceled()),
         1 => Just(Observation::StopRequested(StopCause::Deadline)),
         1 => Just(Observation::StopAnswered(Ok(()))),
-        1 => Just(Observation::StopAnswered(Err("busy".into()))),
+        1 => Just(Observation::StopAnswered(Err(Error::unknown("busy").into()))),
         2 => Just(Observation::TimePassed),
     ]
 }
@@ -208,7 +211,7 @@ proptest! {
         for (pause, observation) in steps {
             second += pause;
             let before = operation.clone();
-            let was_good = matches!(&observation, Observation::Progressed(progress) if progress.state == Told::Succeeded);
+            let was_good = matches!(&observation, Observation::Progressed(progress) if progress.state == PluginState::Succeeded);
             let (next, effects) = step(&operation, observation, LONGEST_PAUSE, at(second));
             cancels += u32::from(effects.cancel);
             ends += u32::from(effects.ended);
@@ -273,7 +276,7 @@ fn snapshot_without_progress_support_is_complete_and_unobservable_one_stays_in_p
         State::Failed(
             "timed out: it has not ended within 14400 s; the plugin was told to stop, and has not \
              said that it did: phase Done"
-                .to_owned()
+                .into()
         )
     );
 }
@@ -301,8 +304,8 @@ fn an_upload_ends_when_its_call_returns_and_never_by_a_poll() {
     for (steps, expected) in [
         (vec![(0, TimePassed)], "New"),
         (vec![(0, UploadStarted)], "InProgress"),
-        (vec![(0, UploadStarted), (1, ended(Told::Succeeded))], "InProgress"),
-        (vec![(0, UploadStarted), (1, ended(Told::Failed("x".into())))], "InProgress"),
+        (vec![(0, UploadStarted), (1, ended(PluginState::Succeeded))], "InProgress"),
+        (vec![(0, UploadStarted), (1, ended(PluginState::Failed("x".into())))], "InProgress"),
         (vec![(0, UploadStarted), (1, failed(Code::NotFound))], "InProgress"),
         (vec![(0, UploadStarted), (9, returned(Ok(())))], "Completed"),
         (vec![(0, UploadStarted), (1, returned(Err(Code::Unimplemented)))], "Completed"),

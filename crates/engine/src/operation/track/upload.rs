@@ -12,10 +12,6 @@ use crate::failpoint::{self, Point};
 use crate::operation::step::{Effects, Observation, StopCause};
 use crate::operation::{Kind, Operation, State, duration_between};
 
-/// Reason why an upload is not started.
-pub(in crate::operation) const SNAPSHOT_NOT_COMPLETED: &str =
-    "it was not begun, because the snapshot was not completed";
-
 impl Tracker<'_> {
     /// Tracks an upload until it ends.
     pub(super) async fn upload(&self, index: usize, cancel: &CancellationToken, reason: &str) {
@@ -49,8 +45,7 @@ impl Tracker<'_> {
                 slot = ready => slot,
             };
             let Some(_slot) = slot else {
-                let error = Error::new(Code::FailedPrecondition, SNAPSHOT_NOT_COMPLETED);
-                self.observe(index, Observation::UploadReturned(Err(error)));
+                self.observe(index, Observation::SnapshotNotCompleted);
                 return;
             };
             match self.attempt(index, cancel, reason).await.poll_at {

@@ -142,7 +142,7 @@ fn fail_lost(
         let Some((_, reason)) = lost.iter().find(|(lost, _)| *lost == target) else { continue };
         let about = claim_of(operation, infos).unwrap_or_else(|| operation.item.clone());
         report.error(&about, format!("its snapshot was lost before the backup was over: {reason}"));
-        operation.state = State::Failed(reason.clone());
+        operation.state = State::Failed(reason.clone().into());
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn failed_snapshot_is_replaced_by_its_claim() {
         let operations =
-            [operation("a", State::Completed), operation("b", State::Failed("no".to_owned()))];
+            [operation("a", State::Completed), operation("b", State::Failed("no".into()))];
         let items = ["a", "b"].map(|name| item("volumesnapshots", name)).into();
         let items = without_failed(items, &operations, &[info("a"), info("b")]);
         let expected = [item("volumesnapshots", "a"), item("persistentvolumeclaims", "b")];
@@ -243,7 +243,7 @@ mod tests {
         let report = Report::default();
         fail_lost(&[(lost, "it is gone".to_owned())], &mut operations, &infos, &report);
         assert_eq!(operations[0].state, State::Completed);
-        assert_eq!(operations[1].state, State::Failed("it is gone".to_owned()));
+        assert_eq!(operations[1].state, State::Failed("it is gone".into()));
         assert_eq!(report.error_count(), 1, "so that the backup is no whole one");
         let results_json = serde_json::to_string(&report.results()).unwrap();
         assert!(

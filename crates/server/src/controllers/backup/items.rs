@@ -33,7 +33,7 @@ use crate::controllers::bucket_wait::{
     BucketDecision, BucketFailure, EndReason, retry_bucket_call, wait_for_first_answer,
 };
 use crate::controllers::operations::{
-    ActionClients, CANCELED_PREFIX, FollowOutcome, NoPublisher, follow_operations, report_failed,
+    ActionClients, FollowOutcome, NoPublisher, follow_operations, report_failed,
 };
 use crate::controllers::run::{
     ItemProgress, engine_plugins, run_until_gone, show_progress, with_retries,
@@ -43,6 +43,7 @@ use crate::controllers::timed_plugins;
 use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::patch;
+use crate::run_state::FailureReason;
 use crate::runs::RunGuard;
 use crate::server::Context;
 use crate::unlisted_plugins;
@@ -356,7 +357,7 @@ impl BackupRun<'_> {
         // There is no other place to report this.
         let leftovers = leftover_snapshots_message(&snapshots, &by_csi);
         let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
-        let is_cancel_reported = status.failure_reason.starts_with(CANCELED_PREFIX);
+        let is_cancel_reported = FailureReason::from(status.failure_reason.as_str()).is_canceled();
         if self.is_canceled() && !is_cancel_reported {
             return NextStage::Finished(Box::new(failed_status(&canceled_status(status), reason)));
         }

@@ -79,7 +79,9 @@ pub(in crate::controllers) async fn reclaim_in_flight(
 ) -> Result<(), String> {
     let labels = backup.metadata.labels.as_ref();
     let name = backup.name_any();
-    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await? {
+    let reclaimed =
+        snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await;
+    match reclaimed.map_err(|error| error.to_string())? {
         snapshot::ReclaimOutcome::Recorded => {
             tracing::info!("{} is in the backup, and is kept", in_flight_description(intent));
         }

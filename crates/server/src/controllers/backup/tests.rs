@@ -30,7 +30,7 @@ fn late_failure_keeps_the_counts() {
 fn canceled_backup_counts_the_errors_of_its_results() {
     let end = canceled_status_with_results(&status());
     assert_eq!((end.phase, end.errors, end.warnings), (Some(BackupPhase::Failed), 3, 2));
-    assert!(end.failure_reason.starts_with(CANCELED_PREFIX), "{}", end.failure_reason);
+    assert!(end.failure_reason.starts_with("canceled: "), "{}", end.failure_reason);
 }
 
 #[test]

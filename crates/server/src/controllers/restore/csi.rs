@@ -9,7 +9,7 @@ use bowline_api::{Restore, RestoreStatus};
 use bowline_engine::cluster::{ApiServer, Cluster};
 use bowline_engine::csi::plugin_name;
 use bowline_engine::failpoint::{self, Point};
-use bowline_engine::operation::{Operation, OperationClient, State};
+use bowline_engine::operation::{Operation, OperationClient, OperationFailure, State};
 use bowline_engine::resource::Resources;
 use bowline_engine::restore::action::CSI_PVC_ACTION;
 use bowline_engine::restore::finalize::volumes::{VolumeFinalizer, has_csi_volumes};
@@ -227,10 +227,10 @@ impl ClaimPublisher {
                     let volume = volume.unwrap_or_else(|| creation.target.clone());
                     VolumeId::new(&volume).map(VolumeCreationResult::Completed)
                 }
-                State::Failed(reason) if reason.starts_with("canceled: ") => {
-                    Some(VolumeCreationResult::Canceled(reason.clone()))
+                State::Failed(failure @ OperationFailure::Canceled(_)) => {
+                    Some(VolumeCreationResult::Canceled(failure.to_string()))
                 }
-                State::Failed(reason) => Some(VolumeCreationResult::Failed(reason.clone())),
+                State::Failed(failure) => Some(VolumeCreationResult::Failed(failure.to_string())),
             };
             let Some(end) = end else { continue };
             let target = match &end {

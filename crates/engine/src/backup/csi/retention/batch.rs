@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::{DiscardOutcome, Leftovers, RetainError, RetainedSnapshot, SnapshotApi, Target};
+use super::{
+    DiscardOutcome, Leftovers, RetainError, RetainedSnapshot, RetentionError, SnapshotApi, Target,
+};
 use crate::report::Report;
 
 /// Number of snapshots processed concurrently.
@@ -27,7 +29,7 @@ pub async fn retain(
     while let Some((target, retained)) = all.next().await {
         match retained {
             Ok(()) => {}
-            Err(RetainError::Lost(reason)) => lost.push((target.clone(), reason)),
+            Err(RetainError::Lost(reason)) => lost.push((target.clone(), reason.to_owned())),
             Err(RetainError::AtRisk(reason)) => {
                 let text = format!("the snapshot may go when its VolumeSnapshot does: {reason}");
                 report.error(&target.id(), text);
@@ -55,14 +57,14 @@ pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, 
                 retained.push((target, objects));
             }
             Ok(None) => {}
-            Err(reason) => undeleted.push((target.clone(), reason)),
+            Err(error) => undeleted.push((target.clone(), error.to_string())),
         }
     }
     // The members of a group stay with it: the controller would not release them before the group.
     let mut kept_groups = Vec::new();
     for group in groups {
-        if let Err(reason) = api.release_group(&group, &undeleted).await {
-            kept_groups.push((group, reason));
+        if let Err(error) = api.release_group(&group, &undeleted).await {
+            kept_groups.push((group, error.to_string()));
         }
     }
     let is_in_kept_group = |target: &Target, objects: &RetainedSnapshot| {
@@ -77,7 +79,7 @@ pub async fn release(api: &SnapshotApi<'_>, targets: &[Target]) -> Vec<(Target, 
         all.push(with_target(target, api.delete_objects(objects).boxed()));
     }
     for (target, deleted) in run_concurrently(all).await {
-        undeleted.extend(deleted.err().map(|reason| (target, reason)));
+        undeleted.extend(deleted.err().map(|error| (target, error.to_string())));
     }
     undeleted.extend(kept_groups);
     undeleted
@@ -94,13 +96,13 @@ pub struct Discarded {
 }
 
 impl Discarded {
-    fn record(&mut self, target: Target, outcome: Result<DiscardOutcome, String>) {
+    fn record(&mut self, target: Target, outcome: &Result<DiscardOutcome, RetentionError>) {
         match outcome {
             Ok(DiscardOutcome::Deleted) => {}
             Ok(DiscardOutcome::NotFound(missing)) => {
-                self.not_found.push((target, missing.to_owned()));
+                self.not_found.push((target, (*missing).to_owned()));
             }
-            Err(reason) => self.undeleted.push((target, reason)),
+            Err(error) => self.undeleted.push((target, error.to_string())),
         }
     }
 }
@@ -132,10 +134,10 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
             Ok(None) => {
                 discarded.record(
                     target.clone(),
-                    Ok(DiscardOutcome::NotFound("its VolumeSnapshot is not there")),
+                    &Ok(DiscardOutcome::NotFound("its VolumeSnapshot is not there")),
                 );
             }
-            Err(error) => discarded.record(target.clone(), Err(error.to_string())),
+            Err(error) => discarded.record(target.clone(), &Err(error.into())),
         }
     }
     let mut all = Vec::new();
@@ -150,10 +152,10 @@ pub async fn discard(api: &SnapshotApi<'_>, targets: &[Target]) -> Discarded {
             // The failure is reported for each member.
             Some((_, members)) if !members.is_empty() => {
                 for member in members {
-                    discarded.record(member.clone(), outcome.clone());
+                    discarded.record(member.clone(), &outcome);
                 }
             }
-            _ => discarded.record(target, outcome),
+            _ => discarded.record(target, &outcome),
         }
     }
     discarded
@@ -181,17 +183,17 @@ pub async fn discard_and_report(
     Leftovers::new(targets(undeleted), targets(not_found))
 }
 
-type TargetResult<T> = (Target, Result<T, String>);
+type TargetResult<T, E> = (Target, Result<T, E>);
 
-fn with_target<'a, T: Send + 'a>(
+fn with_target<'a, T: Send + 'a, E: Send + 'a>(
     target: &'a Target,
-    work: BoxFuture<'a, Result<T, String>>,
-) -> BoxFuture<'a, TargetResult<T>> {
+    work: BoxFuture<'a, Result<T, E>>,
+) -> BoxFuture<'a, TargetResult<T, E>> {
     async move { (target.clone(), work.await) }.boxed()
 }
 
-async fn run_concurrently<T: Send>(
-    all: Vec<BoxFuture<'_, TargetResult<T>>>,
-) -> Vec<TargetResult<T>> {
+async fn run_concurrently<T: Send, E: Send>(
+    all: Vec<BoxFuture<'_, TargetResult<T, E>>>,
+) -> Vec<TargetResult<T, E>> {
     futures::stream::iter(all).buffer_unordered(MAX_CONCURRENT_REQUESTS).collect().await
 }

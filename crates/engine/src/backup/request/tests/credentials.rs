@@ -15,7 +15,10 @@ fn locations<T: serde::de::DeserializeOwned>(secrets: &[Option<&str>]) -> Vec<T>
     secrets.iter().copied().map(location).collect()
 }
 
-fn excluded_secrets(annotation: Option<&str>, facts: &Facts) -> Result<Vec<String>, Vec<String>> {
+fn excluded_secrets(
+    annotation: Option<&str>,
+    facts: &Facts,
+) -> Result<Vec<String>, ValidationErrors> {
     let mut backup = backup(json!({}));
     let annotations = backup.metadata.annotations.get_or_insert_default();
     let key = "bowline.io/include-credentials".to_owned();
@@ -45,6 +48,6 @@ fn secrets_of_locations_are_excluded_unless_requested() {
 fn a_backup_that_cannot_know_the_credentials_is_refused() {
     let facts = Facts { storage_locations: Err("no route".into()), ..facts() };
     let errors = excluded_secrets(None, &facts).unwrap_err();
-    assert_eq!(errors, ["error listing backup storage locations: no route"]);
+    assert_eq!(errors.0, ["error listing backup storage locations: no route"]);
     assert_eq!(excluded_secrets(Some("true"), &facts).unwrap(), [""; 0]);
 }

@@ -128,7 +128,7 @@ fn each_provider_has_one_snapshot_location() {
                 assert_eq!(outcome.unwrap().snapshot_locations, names);
                 assert_eq!(backup.spec.volume_snapshot_locations, names);
             }
-            Err(error) => assert_eq!(outcome.unwrap_err(), [error]),
+            Err(error) => assert_eq!(outcome.unwrap_err().0, [error]),
         }
     }
     let unlisted = Facts { snapshot_locations: Err("no route".into()), ..facts() };

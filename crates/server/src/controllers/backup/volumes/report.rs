@@ -166,7 +166,7 @@ pub(super) fn resource_end(
         None => {}
     }
     let failure = operations.iter().find_map(|operation| match &operation.state {
-        State::Failed(reason) => Some((reason, operation.state.is_canceled())),
+        State::Failed(failure) => Some(failure),
         State::New | State::InProgress | State::Completed => None,
     });
     match failure {
@@ -184,8 +184,14 @@ pub(super) fn resource_end(
             // A plugin that was killed with its server does not write the end. A plugin about to write it still can.
             _ => ResourceEnd::End(VolumePluginPhase::Completed, String::new()),
         },
-        Some((reason, true)) => ResourceEnd::End(VolumePluginPhase::Canceled, reason.clone()),
-        Some((reason, false)) => ResourceEnd::End(VolumePluginPhase::Failed, reason.clone()),
+        Some(failure) => {
+            let phase = if failure.is_canceled() {
+                VolumePluginPhase::Canceled
+            } else {
+                VolumePluginPhase::Failed
+            };
+            ResourceEnd::End(phase, failure.to_string())
+        }
     }
 }
 

@@ -616,7 +616,7 @@ fn resource_status(
     now: Timestamp,
 ) -> VolumePluginBackupStatus {
     let failure = operations.iter().find_map(|operation| match &operation.state {
-        State::Failed(reason) => Some((reason, operation.state.is_canceled())),
+        State::Failed(failure) => Some(failure),
         State::New | State::InProgress | State::Completed => None,
     });
     let has_ended = operations.iter().all(|operation| operation.state.is_terminal());
@@ -625,8 +625,8 @@ fn resource_status(
             VolumePluginPhase::New
         }
         _ if !has_ended => VolumePluginPhase::InProgress,
-        Some((_, true)) => VolumePluginPhase::Canceled,
-        Some((_, false)) => VolumePluginPhase::Failed,
+        Some(failure) if failure.is_canceled() => VolumePluginPhase::Canceled,
+        Some(_) => VolumePluginPhase::Failed,
         None => VolumePluginPhase::Completed,
     };
     // The upload is more informative than the creation, once it reports anything.
@@ -661,7 +661,7 @@ fn resource_status(
         Some(_) | None => VolumePluginProgress { total_bytes: total, bytes_done: done, ..nothing },
     };
     let message = match failure {
-        Some((reason, _)) => reason.clone(),
+        Some(failure) => failure.to_string(),
         None => operations
             .iter()
             .rev()

@@ -161,7 +161,7 @@ fn running_resource_is_ended_with_its_operations() {
         let of: Vec<&Operation> = of.iter().collect();
         [true, false].map(|is_ours| resource_end(&plugin_resource(phase, at(0)), is_ours, &of))
     };
-    let failed = |reason: &str| State::Failed(reason.to_owned());
+    let failed = |reason: &str| State::Failed(reason.into());
     let for_both_owners = |word: ResourceEnd| [word.clone(), word];
     for phase in ["Completed", "failed", "CANCELED"] {
         assert_eq!(end(phase, &[failed("no")]), for_both_owners(ResourceEnd::Keep), "{phase}");
