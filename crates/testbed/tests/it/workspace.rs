@@ -8,11 +8,15 @@ use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `TEST_DEPENDENCIES`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 14] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
     ("bowline-plugin-host", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
+    (
+        "bowline-plugin-check",
+        &["bowline-api", "bowline-plugin", "bowline-plugin-host", "bowline-plugin-wire"],
+    ),
     ("bowline-plugin-sdk", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
     ("bowline-plugin-fixture", &["bowline-plugin-sdk"]),
     ("bowline-plugin-local-volume", &["bowline-plugin-sdk"]),
@@ -36,6 +40,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
             "bowline-api",
             "bowline-engine",
             "bowline-plugin",
+            "bowline-plugin-check",
             "bowline-plugin-host",
             "bowline-server",
             "bowline-store",
@@ -46,7 +51,8 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
 ];
 
 /// What any crate may use in its tests.
-const TEST_DEPENDENCIES: [&str; 3] = ["bowline-api", "bowline-plugin-host", "bowline-testbed"];
+const TEST_DEPENDENCIES: [&str; 4] =
+    ["bowline-api", "bowline-plugin-check", "bowline-plugin-host", "bowline-testbed"];
 
 #[test]
 fn crates_use_only_what_the_architecture_allows() {
