@@ -75,8 +75,9 @@ fn crates_use_only_what_the_architecture_allows() {
         let user = text(&package["name"]);
         for dependency in package["dependencies"].as_array().unwrap() {
             let target = text(&dependency["name"]);
-            let in_tests =
-                dependency["kind"] == "dev" && TEST_DEPENDENCIES.contains(&target.as_str());
+            // A crate uses itself in its tests to have its feature `testing`.
+            let in_tests = dependency["kind"] == "dev"
+                && (target == user || TEST_DEPENDENCIES.contains(&target.as_str()));
             if members.contains(&target)
                 && !in_tests
                 && !allowed[user.as_str()].contains(target.as_str())
@@ -110,11 +111,12 @@ fn versions_are_written_in_one_place() {
 }
 
 #[test]
-fn release_binary_contains_no_test_bed() {
-    let tree = |features: &[&str]| {
+fn release_binary_contains_neither_test_bed_nor_fakes() {
+    // A line per package and its features: `bowline-store v0.1.0 (…)|testing`.
+    let tree = |arguments: &[&str]| {
         let output = Command::new(env!("CARGO"))
-            .args(["tree", "--package=bowline-cli", "--edges=normal", "--prefix=none", "--offline"])
-            .args(features)
+            .args(["tree", "--prefix=none", "--format={p}|{f}", "--offline"])
+            .args(arguments)
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
             .output()
             .unwrap();
@@ -122,8 +124,24 @@ fn release_binary_contains_no_test_bed() {
         String::from_utf8(output.stdout).unwrap()
     };
     let has_test_bed = |tree: &str| tree.lines().any(|line| line.starts_with("bowline-testbed "));
-    assert!(has_test_bed(&tree(&[])), "`cargo run -- demo` needs it");
-    assert!(!has_test_bed(&tree(&["--no-default-features"])));
+    let test_features = |tree: &str| -> Vec<String> {
+        let is_for_tests = |feature: &str| matches!(feature, "testing" | "test-util");
+        let with_features =
+            tree.lines().filter_map(|line| line.trim_end_matches(" (*)").split_once('|'));
+        with_features
+            .filter(|(_, features)| features.split(',').any(is_for_tests))
+            .map(|(package, _)| package.split(' ').next().unwrap_or_default().to_owned())
+            .collect()
+    };
+    let default = tree(&["--package=bowline-cli", "--edges=normal"]);
+    assert!(has_test_bed(&default), "`cargo run -- demo` needs it");
+    let tests = tree(&["--package=bowline-engine", "--edges=normal,dev"]);
+    assert!(test_features(&tests).contains(&"bowline-store".to_owned()), "{tests}");
+
+    let release = tree(&["--package=bowline-cli", "--edges=normal", "--no-default-features"]);
+    assert!(release.lines().any(|line| line.starts_with("bowline-store ")), "{release}");
+    assert!(!has_test_bed(&release));
+    assert_eq!(test_features(&release), [""; 0]);
     // What ships is built that way.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let image = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
