@@ -11,10 +11,10 @@
 
 mod frozen;
 mod in_flight;
+#[cfg(feature = "testing")]
+mod in_memory;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bowline_store::file::{
@@ -29,6 +29,8 @@ use crate::phase::Stage;
 use crate::report::Message;
 pub use frozen::{FrozenByBlock, FrozenPods, apply_thaw};
 pub use in_flight::InFlight;
+#[cfg(feature = "testing")]
+pub use in_memory::InMemory;
 
 /// Default number of attempts at a stage of a run. A run that kills the server each time must not be resumed for
 /// ever.
@@ -50,44 +52,6 @@ pub enum Error {
 pub trait Journal: Send + Sync {
     /// Appends an entry. The entry survives a kill once this returns.
     async fn append(&self, record: &JournalEntry) -> Result<(), Error>;
-}
-
-/// Journal that does not outlast its process, for tests.
-#[derive(Default)]
-pub struct InMemory {
-    records: Mutex<Vec<JournalEntry>>,
-    refusal: Option<Box<Refusal>>,
-}
-
-type Refusal = dyn Fn(&JournalEntry) -> bool + Send + Sync;
-
-impl InMemory {
-    /// Journal that refuses some entries, as an API server does that is unavailable or enforces a quota.
-    pub fn refusing(refuses: impl Fn(&JournalEntry) -> bool + Send + Sync + 'static) -> Self {
-        Self { records: Mutex::default(), refusal: Some(Box::new(refuses)) }
-    }
-
-    /// Entries so far, in order.
-    pub fn records(&self) -> Vec<JournalEntry> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl fmt::Debug for InMemory {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("InMemory").field(&self.records()).finish()
-    }
-}
-
-#[async_trait]
-impl Journal for InMemory {
-    async fn append(&self, record: &JournalEntry) -> Result<(), Error> {
-        if self.refusal.as_ref().is_some_and(|refuses| refuses(record)) {
-            return Err(Error::Failed("the journal refuses the record".to_owned()));
-        }
-        self.records.lock().unwrap_or_else(PoisonError::into_inner).push(record.clone());
-        Ok(())
-    }
 }
 
 /// Journal entry.

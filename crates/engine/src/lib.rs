@@ -5,10 +5,9 @@
 //! | [`backup`] | from a Backup resource to files in a bucket: the stages in order |
 //! | [`delete`] | deletion of a backup: what may be deleted, and in which order |
 //! | [`action`] | built-in item actions |
-//! | [`cluster`] | port to the API server, its real implementation, and a fake |
+//! | [`cluster`] | port to the API server: `bowline-cluster` |
 //! | [`csi`] | names of the snapshot API |
-//! | [`resource`], [`item`] | resources that the API server serves, and one object of them |
-//! | [`glob`], [`selector`] | patterns that users write, compiled once |
+//! | [`glob`] | patterns that users write, compiled once |
 //! | [`snapshotter`] | port to VolumeSnapshotLocations |
 //! | [`schedule`] | when a backup of a Schedule is due, and the Backup to create |
 //! | [`report`] | warnings and errors of a run, from which counts, phases and results are made |
@@ -23,25 +22,22 @@
 
 pub mod action;
 pub mod backup;
-pub mod cluster;
 pub mod csi;
 pub mod delete;
 pub mod failpoint;
 pub mod glob;
 mod hook;
-pub mod item;
 pub mod journal;
 pub mod operation;
 pub mod phase;
 pub mod report;
-pub mod resource;
 pub mod restore;
 pub mod schedule;
 mod selection;
-pub mod selector;
 pub mod snapshotter;
 
-pub use cluster::Cluster;
-pub use item::Object;
+pub use bowline_cluster as cluster;
+pub use bowline_cluster::{
+    Cluster, GroupResource, Object, Resource, Resources, item, resource, selector,
+};
 pub use report::Report;
-pub use resource::{GroupResource, Resource, Resources};

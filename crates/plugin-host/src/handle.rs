@@ -17,14 +17,15 @@ use crate::slot::{Call, Slot};
 
 /// A plugin in a process that is started when the plugin is called.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle {
+pub struct Handle {
     slot: Arc<Slot>,
     kind: Kind,
     name: Name,
 }
 
 impl Handle {
-    pub(crate) fn new(slot: Arc<Slot>, plugin: &Plugin) -> Self {
+    /// The plugin in the process of a slot.
+    pub fn new(slot: Arc<Slot>, plugin: &Plugin) -> Self {
         Self { slot, kind: plugin.kind, name: plugin.name.clone() }
     }
 

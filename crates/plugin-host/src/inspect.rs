@@ -72,7 +72,7 @@ pub fn trait_and_version(kind: Kind) -> (&'static str, &'static str) {
 }
 
 /// The plugins that a binary lists.
-pub(crate) async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
+pub async fn registry(command: &Path, options: &Options) -> Result<Registry, Problem> {
     let problem = |reason| Problem { command: command.to_owned(), reason };
     if let Some(reason) = not_a_program_reason(command) {
         return Err(problem(reason.to_owned()));

@@ -14,10 +14,10 @@
 //! The files, from the outside in: `host` (assigns processes to callers), `handle` (traits), `slot`
 //! (one supervised process), `process` (start, handshake, end), `spawn`; beside them `list`, which
 //! asks binaries for their plugins, and `discover`, `registry` and `log`, which decide and have no
-//! side effects. For authors and operators, [`inspect`] shows the plugins of one binary and
-//! [`check`] verifies that it keeps the rules.
+//! side effects. For authors and operators, [`inspect`] shows the plugins of one binary.
+//! `bowline-plugin-check` verifies that a binary keeps the rules; for it, the parts that start and
+//! supervise one process are public.
 
-pub mod check;
 mod discover;
 mod environment;
 mod handle;
@@ -33,6 +33,10 @@ mod spawn;
 mod warm_up;
 
 pub use environment::InheritedEnvironment;
+pub use handle::Handle;
 pub use host::{Host, Named, PluginRun};
+pub use list::{ListingFailure, list_plugins_of};
 pub use options::{Limits, Options};
+pub use process::{Process, StartError};
 pub use registry::{Family, ListedEntry, Plugin, Problem, Registry};
+pub use slot::{Purpose, Slot};

@@ -24,10 +24,11 @@ const FIRST_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Failure of a binary to list its plugins.
 #[derive(Debug)]
-pub(crate) struct ListingFailure {
-    pub(crate) reason: String,
+pub struct ListingFailure {
+    /// The reason, phrased about the binary: "it ended before its handshake".
+    pub reason: String,
     /// True if a retry may succeed.
-    pub(crate) is_transient: bool,
+    pub is_transient: bool,
 }
 
 type Listing = Result<Vec<ListedEntry>, ListingFailure>;
@@ -97,7 +98,10 @@ async fn retry_failed_listings(commands: &[PathBuf], listings: &mut [Listing], o
 }
 
 /// Starts a binary, asks for its plugins, and ends it.
-pub(crate) async fn list_plugins_of(command: &Path, options: &Options) -> Listing {
+pub async fn list_plugins_of(
+    command: &Path,
+    options: &Options,
+) -> Result<Vec<ListedEntry>, ListingFailure> {
     let process = Process::start(command, options).await.map_err(|error| ListingFailure {
         reason: bowline_plugin::error_chain(&error),
         is_transient: !error.is_permanent(),

@@ -43,7 +43,7 @@ const QUOTE_CHARS: usize = 300;
 
 /// Reasons why a plugin could not be started.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
+pub enum StartError {
     /// The system refused.
     #[error("it cannot be started")]
     Spawn(#[source] std::io::Error),
@@ -73,7 +73,7 @@ pub(crate) enum StartError {
 
 impl StartError {
     /// True if a retry will fail as well.
-    pub(crate) fn is_permanent(&self) -> bool {
+    pub fn is_permanent(&self) -> bool {
         match self {
             Self::Handshake(_) => true,
             Self::Spawn(error) => {
@@ -101,7 +101,7 @@ enum ProcessEnd {
 
 /// A running plugin process, connected. Dropping it kills it.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     command: PathBuf,
     connection: Connection,
     end: watch::Receiver<ProcessEnd>,
@@ -113,7 +113,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command` and connects to it. After a failure, none of its processes is left running.
-    pub(crate) async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
+    pub async fn start(command: &Path, options: &Options) -> Result<Self, StartError> {
         let limit = options.limits.start;
         let last_lines = LastLines::default();
         let mut child =
@@ -154,7 +154,7 @@ impl Process {
     }
 
     /// The connection for calls.
-    pub(crate) fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
@@ -165,7 +165,7 @@ impl Process {
 
     /// Waits, with a limit, until the process has ended and its last output has been read. Returns
     /// its exit status.
-    pub(crate) async fn wait_for_end(&self, limit: Duration) -> Option<String> {
+    pub async fn wait_for_end(&self, limit: Duration) -> Option<String> {
         let mut end = self.end.clone();
         let is_over = |end: &ProcessEnd| matches!(end, ProcessEnd::Reaped(_));
         let end = tokio::time::timeout(limit, end.wait_for(is_over)).await.ok()?.ok()?;
@@ -181,7 +181,7 @@ impl Process {
     }
 
     /// Asks the process to end, and kills it if it does not.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         // Go plugins end before they answer, so an error is not a failure.
         let request = client::shutdown(&self.connection);
         let _ = tokio::time::timeout(self.stop_limit, request).await;

@@ -38,11 +38,16 @@ const EXIT_GRACE: Duration = Duration::from_millis(500);
 
 /// The purpose of a process, which determines its first calls after each start.
 #[derive(Debug)]
-pub(crate) enum Purpose {
+pub enum Purpose {
     /// The item actions of a binary, all of them.
     ItemActions(Vec<Plugin>),
     /// One store or snapshotter with one configuration.
-    Configured { plugin: Plugin, config: Config },
+    Configured {
+        /// The store or snapshotter.
+        plugin: Plugin,
+        /// Its configuration.
+        config: Config,
+    },
 }
 
 /// A call: its name, its time limit, and whether it does work.
@@ -53,8 +58,9 @@ pub(crate) struct Call {
     pub(crate) is_work: bool,
 }
 
+/// One supervised plugin process, running or not.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub struct Slot {
     command: PathBuf,
     options: Arc<Options>,
     purpose: Purpose,
@@ -75,7 +81,8 @@ enum CallFailure {
 }
 
 impl Slot {
-    pub(crate) fn new(command: &Path, options: Arc<Options>, purpose: Purpose) -> Self {
+    /// No process is started before the first call.
+    pub fn new(command: &Path, options: Arc<Options>, purpose: Purpose) -> Self {
         let calls = match &purpose {
             Purpose::ItemActions(plugins) if options.is_serial(command, plugins) => 1,
             // An upload may take hours, and a concurrent snapshot must not wait for it.
@@ -141,7 +148,7 @@ impl Slot {
     }
 
     /// Ends the process for good. Later calls fail.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.permits.close();
         if let Some(running) = self.lifecycle.close() {
             running.process().stop().await;
@@ -149,7 +156,7 @@ impl Slot {
     }
 
     /// Ends the process, if there is one; the next call starts another.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         if let Some(running) = self.lifecycle.take_running_if(|| true) {
             running.process().stop().await;
         }

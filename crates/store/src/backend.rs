@@ -7,10 +7,11 @@
 //! |---|---|---|
 //! | [`Filesystem`] | `filesystem` | links the object to its name, which fails if the name is taken |
 //! | [`S3`] | `aws` | puts with `If-None-Match: *`; checks first if the server does not support that |
-//! | [`Memory`] | none: for tests | checks and stores under one lock |
+//! | `Memory` | none: for tests, with the feature `testing` | checks and stores under one lock |
 //! | [`Plugin`] | any | checks first, since plugins have no such call |
 
 pub mod filesystem;
+#[cfg(feature = "testing")]
 pub mod memory;
 mod permit;
 mod plugin;
@@ -26,6 +27,7 @@ use bowline_plugin::{ByteStream, Code, Config, Error, ObjectStore, Result};
 use bytes::Bytes;
 
 pub use filesystem::Filesystem;
+#[cfg(feature = "testing")]
 pub use memory::Memory;
 pub use permit::{Permit, PermitDenied};
 pub use plugin::Plugin;

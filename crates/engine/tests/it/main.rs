@@ -1,4 +1,4 @@
-//! The engine on a cluster in memory, and its port to the cluster on a real API server.
+//! The engine on a cluster in memory.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -10,7 +10,6 @@
 mod backup;
 mod backup_failures;
 mod backup_items;
-mod cluster;
 mod csi;
 mod csi_cleanup;
 mod restore_collisions;

@@ -8,16 +8,21 @@ use serde_json::Value;
 
 /// For each crate, the crates of the workspace that its code may use. Tests may use more: see
 /// `TEST_DEPENDENCIES`. The picture is in ARCHITECTURE.md; to change an arrow is to change the design.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 16] = [
     ("bowline-api", &[]),
     ("bowline-plugin", &["bowline-api"]),
     ("bowline-plugin-wire", &["bowline-api", "bowline-plugin"]),
     ("bowline-plugin-host", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
+    (
+        "bowline-plugin-check",
+        &["bowline-api", "bowline-plugin", "bowline-plugin-host", "bowline-plugin-wire"],
+    ),
     ("bowline-plugin-sdk", &["bowline-api", "bowline-plugin", "bowline-plugin-wire"]),
     ("bowline-plugin-fixture", &["bowline-plugin-sdk"]),
     ("bowline-plugin-local-volume", &["bowline-plugin-sdk"]),
+    ("bowline-cluster", &["bowline-api", "bowline-plugin"]),
     ("bowline-store", &["bowline-api", "bowline-plugin"]),
-    ("bowline-engine", &["bowline-api", "bowline-plugin", "bowline-store"]),
+    ("bowline-engine", &["bowline-api", "bowline-cluster", "bowline-plugin", "bowline-store"]),
     (
         "bowline-server",
         &[
@@ -28,6 +33,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
             "bowline-store",
         ],
     ),
+    ("bowline-test-features", &[]),
     ("bowline-testbed", &[]),
     // The engine plans a restore with `--dry-run`; the test bed is what `bowline demo` starts.
     (
@@ -36,6 +42,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
             "bowline-api",
             "bowline-engine",
             "bowline-plugin",
+            "bowline-plugin-check",
             "bowline-plugin-host",
             "bowline-server",
             "bowline-store",
@@ -46,7 +53,13 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 13] = [
 ];
 
 /// What any crate may use in its tests.
-const TEST_DEPENDENCIES: [&str; 3] = ["bowline-api", "bowline-plugin-host", "bowline-testbed"];
+const TEST_DEPENDENCIES: [&str; 5] = [
+    "bowline-api",
+    "bowline-plugin-check",
+    "bowline-plugin-host",
+    "bowline-test-features",
+    "bowline-testbed",
+];
 
 #[test]
 fn crates_use_only_what_the_architecture_allows() {
@@ -71,7 +84,9 @@ fn crates_use_only_what_the_architecture_allows() {
             let target = text(&dependency["name"]);
             let in_tests =
                 dependency["kind"] == "dev" && TEST_DEPENDENCIES.contains(&target.as_str());
+            // A crate uses itself in its tests with a feature for tests.
             if members.contains(&target)
+                && target != user
                 && !in_tests
                 && !allowed[user.as_str()].contains(target.as_str())
             {
@@ -104,26 +119,79 @@ fn versions_are_written_in_one_place() {
 }
 
 #[test]
-fn release_binary_contains_no_test_bed() {
-    let tree = |features: &[&str]| {
-        let output = Command::new(env!("CARGO"))
-            .args(["tree", "--package=bowline-cli", "--edges=normal", "--prefix=none", "--offline"])
-            .args(features)
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+fn release_binary_contains_neither_test_bed_nor_fakes() {
+    let has_package = |tree: &BTreeSet<PackageFeatures>, name: &str| {
+        tree.iter().any(|package| package.name() == name)
     };
-    let has_test_bed = |tree: &str| tree.lines().any(|line| line.starts_with("bowline-testbed "));
-    assert!(has_test_bed(&tree(&[])), "`cargo run -- demo` needs it");
-    assert!(!has_test_bed(&tree(&["--no-default-features"])));
+    let with_test_features = |tree: BTreeSet<PackageFeatures>| -> Vec<PackageFeatures> {
+        let is_for_tests = |feature: &str| matches!(feature, "testing" | "test-util");
+        tree.into_iter().filter(|it| it.features.split(',').any(is_for_tests)).collect()
+    };
+    let default = tree(&["--package=bowline-cli", "--edges=normal"]);
+    assert!(has_package(&default, "bowline-testbed"), "`cargo run -- demo` needs it");
+    let tests = with_test_features(tree(&["--package=bowline-engine", "--edges=normal,dev"]));
+    assert!(tests.iter().any(|package| package.name() == "bowline-cluster"), "{tests:?}");
+
+    let release = tree(&["--package=bowline-cli", "--edges=normal", "--no-default-features"]);
+    assert!(has_package(&release, "bowline-cluster"));
+    assert!(!has_package(&release, "bowline-testbed"));
+    assert!(!has_package(&release, "bowline-test-features"));
+    let fakes = with_test_features(release);
+    assert!(fakes.is_empty(), "{fakes:?}");
     // What ships is built that way.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let image = std::fs::read_to_string(root.join("Dockerfile")).unwrap();
     let builds: Vec<_> = image.lines().filter(|line| line.contains("cargo build")).collect();
     assert!(!builds.is_empty());
     assert!(builds.iter().all(|line| line.contains("--no-default-features")), "{builds:?}");
+}
+
+/// Otherwise `cargo test -p …` builds dependencies again that `cargo test --workspace` has built, and the reverse.
+#[test]
+fn tests_of_one_crate_and_of_all_build_the_same_dependencies() {
+    let everything = tree(&["--workspace", "--edges=normal,dev,build"]);
+    let mut wrong = Vec::new();
+    for package in metadata()["packages"].as_array().unwrap() {
+        let name = package["name"].as_str().unwrap();
+        let alone = tree(&[&format!("--package={name}"), "--edges=normal,dev,build"]);
+        wrong.extend(alone.difference(&everything).map(|other| format!("{name}: {other:?}")));
+    }
+    let hint = "not the features of `--workspace`; add the dependency that turns on more of them to \
+                crates/test-features/Cargo.toml";
+    assert!(wrong.is_empty(), "{hint}: {wrong:#?}");
+}
+
+/// A package with the features that it is built with.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PackageFeatures {
+    /// Name and version, and the folder of a crate of the workspace.
+    package: String,
+    /// Separated by commas.
+    features: String,
+}
+
+impl PackageFeatures {
+    fn name(&self) -> &str {
+        self.package.split(' ').next().unwrap_or_default()
+    }
+}
+
+/// The packages that `cargo tree` shows.
+fn tree(arguments: &[&str]) -> BTreeSet<PackageFeatures> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--prefix=none", "--format={p}|{f}", "--offline"])
+        .args(arguments)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let packages = text.lines().filter_map(|line| {
+        // Packages that are shown already end with `(*)`.
+        let (package, features) = line.trim_end_matches(" (*)").split_once('|')?;
+        Some(PackageFeatures { package: package.to_owned(), features: features.trim().to_owned() })
+    });
+    packages.collect()
 }
 
 fn metadata() -> Value {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin_host::check::{self, Input, RuleVerdict};
+use bowline_plugin_check::{self as check, Input, RuleVerdict};
 use bowline_plugin_host::{Host, Options};
 use bowline_plugin_local_volume::NAME;
 use bowline_plugin_sdk::{Class, Kind, SnapshotId, State, VolumeInfo, VolumeSnapshotter};

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use anyhow::{Context as _, bail};
 use bowline_plugin::{Item, Kind, VolumeId};
-use bowline_plugin_host::check::{self, Finding, Input, RuleVerdict};
+use bowline_plugin_check::{self as check, Finding, Input, RuleVerdict};
 use bowline_plugin_host::inspect::trait_and_version;
 use bowline_plugin_host::{InheritedEnvironment, Options, Plugin};
 use serde_json::{Value, json};

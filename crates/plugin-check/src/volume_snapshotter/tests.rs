@@ -4,8 +4,8 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Progress, Result};
 
 use super::*;
-use crate::check::rule::RuleRunner;
-use crate::check::test_support::{
+use crate::rule::RuleRunner;
+use crate::test_support::{
     NoRestart, broken_rules, kept_rules, reported_leftovers, run_check, run_check_until,
     sample_input, sample_plugin,
 };

@@ -115,7 +115,7 @@ impl Object {
 }
 
 /// True for a valid name of an object or namespace: one segment of a path.
-pub(crate) fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.contains(['/', '\0', '\n']) && !matches!(text, "." | "..")
 }
 

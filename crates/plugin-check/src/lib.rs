@@ -34,11 +34,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_plugin::{Class, Config, Error, InvalidItem, Item, Kind, VolumeId};
+use bowline_plugin_host::{Limits, Options, Plugin, Problem, Slot, inspect};
 use futures::FutureExt as _;
 
-use crate::inspect::{registry, trait_and_version};
-use crate::slot::Slot;
-use crate::{Limits, Options, Plugin, Problem};
 use object_store::CreatedObjects;
 use rule::RuleRunner;
 use volume_snapshotter::CreatedSnapshots;
@@ -133,7 +131,7 @@ pub async fn run(
     let input = Arc::new(input);
     let interrupt = interrupt.boxed().shared();
     let registry = tokio::select! {
-        registry = registry(command, &options) => registry?,
+        registry = inspect::registry(command, &options) => registry?,
         () = interrupt.clone() => return Ok(Vec::new()),
     };
     if let Some(kind) = missing_kind(&input.kinds, registry.plugins()) {
@@ -166,9 +164,13 @@ pub async fn run(
 
 /// The first requested trait that no plugin serves, in any version.
 fn missing_kind(requested: &[Kind], plugins: &[Plugin]) -> Option<&'static str> {
-    let has =
-        |trait_name| plugins.iter().any(|plugin| trait_and_version(plugin.kind).0 == trait_name);
-    requested.iter().map(|kind| trait_and_version(*kind).0).find(|trait_name| !has(*trait_name))
+    let has = |trait_name| {
+        plugins.iter().any(|plugin| inspect::trait_and_version(plugin.kind).0 == trait_name)
+    };
+    requested
+        .iter()
+        .map(|kind| inspect::trait_and_version(*kind).0)
+        .find(|trait_name| !has(*trait_name))
 }
 
 /// A process that can be ended, so that the next call starts another.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_plugin::{ByteStream, Class, Config, Error, ObjectStore};
+use bowline_plugin_host::Handle;
 use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
@@ -16,7 +17,6 @@ use super::Input;
 use super::configured_plugin::{self, CreatedResources};
 use super::item_action::all_succeeded;
 use super::rule::{HOLDS, Rule, RuleFailure, RuleOutcome};
-use crate::handle::Handle;
 
 const CONCURRENT_CALLS: usize = 16;
 const MIB: usize = 1 << 20;

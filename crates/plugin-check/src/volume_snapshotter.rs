@@ -8,12 +8,12 @@ use bowline_api::annotation;
 use bowline_plugin::{
     Class, Config, Error, Item, Kind, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
 };
+use bowline_plugin_host::Handle;
 
 use super::configured_plugin::{self, CreatedResources};
 use super::operation::{PROGRESS_POLL_INTERVAL, expect_permanent_error, state_text};
 use super::rule::{HOLDS, Rule, RuleFailure, RuleOutcome};
 use super::{Input, is_outcome_unknown, sample};
-use crate::handle::Handle;
 
 const V2: &[Kind] = &[Kind::VolumeSnapshotterV2];
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_plugin::{Kind, VolumeId};
+use bowline_plugin_host::Plugin;
 use futures::FutureExt as _;
 
 use super::rule::RuleRunner;
 use super::{Finding, Input, Restart, RuleVerdict};
-use crate::Plugin;
 
 /// Restarts nothing.
 pub(super) struct NoRestart;

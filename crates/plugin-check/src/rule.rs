@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use bowline_plugin::{Error, Kind};
+use bowline_plugin_host::Plugin;
 use futures::future::{BoxFuture, Shared};
 
 use super::{Finding, RuleVerdict};
-use crate::Plugin;
 
 /// Time that a rule may take beyond the limit of a call in it, whose error is more precise.
 const RULE_GRACE: Duration = Duration::from_millis(500);

@@ -1,10 +1,23 @@
 //! The port to the API server.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`Cluster`] | the port: what others need of a cluster |
+//! | [`api_server`] | its real implementation |
+//! | `fake` | a cluster in memory, with the feature `testing` |
+//! | [`resource`], [`item`] | resources that the API server serves, and one object of them |
+//! | [`selector`] | label selectors, compiled once |
+//! | [`watch`], [`events`], [`drivers`] | waiting for objects, warnings about them, installed CSI drivers |
 
 pub mod api_server;
 pub mod drivers;
 pub mod events;
+#[cfg(feature = "testing")]
 pub mod fake;
+pub mod item;
 mod list_splitter;
+pub mod resource;
+pub mod selector;
 pub mod watch;
 
 use std::sync::Arc;
@@ -16,10 +29,10 @@ use futures::stream::BoxStream;
 use serde_json::Value;
 
 pub use api_server::ApiServer;
+#[cfg(feature = "testing")]
 pub use fake::Fake;
-
-use crate::item::Object;
-use crate::resource::Resource;
+pub use item::Object;
+pub use resource::{GroupResource, Resource, Resources};
 
 /// Operations of a cluster that the engine needs.
 #[async_trait]

@@ -5,9 +5,9 @@ use async_trait::async_trait;
 use bowline_plugin::{Code, Kind, Result};
 
 use super::*;
-use crate::check::RuleVerdict;
-use crate::check::rule::RuleRunner;
-use crate::check::test_support::{
+use crate::RuleVerdict;
+use crate::rule::RuleRunner;
+use crate::test_support::{
     NoRestart, broken_rules, kept_rules, reported_leftovers, run_check, sample_input, sample_plugin,
 };
 

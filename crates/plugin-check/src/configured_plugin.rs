@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_plugin::{Class, Code, Config, Error, Result};
+use bowline_plugin_host::{Handle, Plugin, Purpose, Slot};
 
 use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunner};
 use super::{CheckContext, Input, Restart};
-use crate::Plugin;
-use crate::handle::Handle;
-use crate::slot::{Purpose, Slot};
 
 /// Resources that the rules of a family create and must remember.
 #[async_trait]

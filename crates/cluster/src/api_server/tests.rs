@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::retry::{LONGEST_PAUSE, MAX_REFUSALS};
 use super::*;
-use crate::cluster::fake::usual_resources;
+use crate::fake::usual_resources;
 use crate::resource::Resources;
 
 /// Answer to one request.

@@ -5,13 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bowline_plugin::Kind;
+use bowline_plugin_host::{Options, Plugin, Process, Registry, list_plugins_of};
 use bowline_plugin_wire::client;
 
 use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunner};
-use crate::list::list_plugins_of;
-use crate::process::Process;
-use crate::registry::Registry;
-use crate::{Options, Plugin};
 
 const RULES: &[Rule<Binary>] = &[
     // The binary has already been started and has listed its plugins, or there would be nothing to

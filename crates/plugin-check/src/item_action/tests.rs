@@ -6,11 +6,11 @@ use bowline_api::Backup;
 use bowline_plugin::{BackupItemAction, BackupOutput, DeleteItemAction, Encoded};
 
 use super::*;
-use crate::check::test_support::{
+use crate::test_support::{
     NoRestart, broken_rules, kept_rules, reported_leftovers, run_check, run_check_until,
     sample_input, sample_plugin,
 };
-use crate::check::{Finding, RuleVerdict};
+use crate::{Finding, RuleVerdict};
 
 #[test]
 fn action_is_not_called_for_kinds_it_does_not_apply_to() {

@@ -7,9 +7,9 @@ use bowline_plugin::{
     BackupItemAction, DeleteItemAction, Encoded, Error, Item, ItemBlockAction, Kind, OperationId,
     Progress, ResourceIdentifier, ResourceSelector, RestoreItemAction, Result,
 };
+use bowline_plugin_host::Handle;
 
 use super::{Input, sample};
-use crate::handle::Handle;
 
 /// An item action of any kind.
 pub(super) enum AnyAction {

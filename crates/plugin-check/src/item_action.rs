@@ -4,6 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 
 use bowline_plugin::{Error, Item, Kind, OperationId, Progress, ResourceSelector, State};
+use bowline_plugin_host::{Handle, Plugin, Purpose, Slot};
 use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
@@ -13,9 +14,6 @@ use tokio::time::Instant;
 use super::action::{ActionInput, ActionOutput, AnyAction};
 use super::rule::{CheckSubject, HOLDS, Rule, RuleFailure, RuleOutcome, RuleRunner};
 use super::{CheckContext, Input, Restart, is_outcome_unknown, sample};
-use crate::Plugin;
-use crate::handle::Handle;
-use crate::slot::{Purpose, Slot};
 
 /// Number of concurrent calls.
 const CONCURRENT_CALLS: usize = 16;

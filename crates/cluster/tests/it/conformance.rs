@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_engine::cluster::{
-    self, ApiServer, Cluster, Exec, Fake, Query, Subresource, WatchEvent,
+use bowline_cluster::{
+    self as cluster, ApiServer, Cluster, Exec, Fake, Object, Query, Resource, Resources,
+    Subresource, WatchEvent,
 };
-use bowline_engine::{Object, Resource, Resources};
 use bowline_plugin::Item;
 use bowline_testbed::apply::apply;
 use bowline_testbed::{Bed, ControlPlane, Node, Options, node};
