@@ -250,8 +250,8 @@ pub enum Fatal {
     #[error("cannot discover what the cluster serves")]
     Discover(#[source] crate::cluster::Error),
     /// The hooks are invalid.
-    #[error("invalid hooks: {}", .0.join("; "))]
-    Hooks(Vec<String>),
+    #[error("invalid hooks")]
+    Hooks(#[from] hook::InvalidHooks),
     /// The run was stopped. Another process can resume it.
     #[error("stopped before it was done")]
     Stopped,
@@ -472,7 +472,7 @@ async fn assemble(
             NamespaceCollisions::new(mapping, &names)
         }
     };
-    let hooks = hook::HookRunner::new(&request.restore).map_err(Fatal::Hooks)?;
+    let hooks = hook::HookRunner::new(&request.restore)?;
     let (named, resources) = (parts.actions, &world.resources);
     let actions =
         selection::resolve_selectors(named, |plugin| plugin.applies_to(), resources, &report).await;

@@ -29,8 +29,9 @@ use bowline_api::backup::{BackupHooks, BackupResourceHook, BackupResourceHooks, 
 use serde::Deserialize;
 
 use crate::glob::{Glob, InvalidGlob};
-use crate::hook::{Annotations, EXEC_TIMEOUT, Pods, timeout};
+use crate::hook::{Annotations, EXEC_TIMEOUT, InvalidHook, Pods, timeout};
 use crate::item::Object;
+use crate::report::error_text;
 use crate::resource::{GroupResource, Resources};
 
 pub use crate::hook::{Error, OnError};
@@ -213,8 +214,8 @@ fn compile(
         &hooks.included_namespaces,
         &hooks.excluded_namespaces,
         hooks.label_selector.as_ref(),
-        complaints,
     );
+    let pods = pods.map_err(|errors| complaints.extend(errors.iter().map(|e| error_text(e)))).ok();
     let mut complain = |what: String| complaints.push(what);
     let mut list = |phase: &str, list: &[BackupResourceHook]| -> Vec<Hook> {
         let execs =
@@ -232,9 +233,9 @@ fn compile(
     is_for_pods.then_some(spec)
 }
 
-fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, String> {
+fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, InvalidHook> {
     if exec.command.is_empty() {
-        return Err("it has no command".to_owned());
+        return Err(InvalidHook::NoCommand);
     }
     Ok(Hook {
         source: Source::Spec(name.to_owned()),

@@ -13,7 +13,7 @@ fn hooks(spec: Value) -> Hooks {
     try_hooks(spec).unwrap()
 }
 
-fn try_hooks(spec: Value) -> Result<Hooks, Vec<String>> {
+fn try_hooks(spec: Value) -> Result<Hooks, InvalidHooks> {
     Hooks::new(&serde_json::from_value(json!({"resources": spec})).unwrap())
 }
 
@@ -162,7 +162,8 @@ fn all_invalid_hooks_are_reported_together() {
             ],
         },
     ]))
-    .unwrap_err();
+    .unwrap_err()
+    .messages();
     let begins = [
         "hooks.resources[1] \"bad\": includedNamespaces: ",
         "hooks.resources[1] \"bad\": excludedNamespaces: ",

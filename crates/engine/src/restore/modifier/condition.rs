@@ -56,8 +56,7 @@ impl ConditionsDocument {
         let namespaces = self.namespaces.filter(|names| !names.is_empty());
         let name = self.resource_name_regex.filter(|pattern| !pattern.is_empty());
         let name = name.map(|pattern| {
-            Regex::new(&pattern)
-                .map_err(|error| InvalidModifiers::Regex { pattern, reason: error.to_string() })
+            Regex::new(&pattern).map_err(|source| InvalidModifiers::Regex { pattern, source })
         });
         let test =
             |one: Match| json::test(&one.path.unwrap_or_default(), &one.value.unwrap_or_default());
