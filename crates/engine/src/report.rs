@@ -20,10 +20,9 @@ pub fn error_text(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
+        let suffix = format!(": {cause}");
+        if !text.ends_with(&suffix) {
+            text.push_str(&suffix);
         }
         next = cause.source();
     }

@@ -105,7 +105,7 @@ pub enum InvalidModifiers {
     },
     /// A label selector is invalid.
     #[error("error in creating label selector {0}")]
-    Selector(#[from] InvalidSelector),
+    Selector(InvalidSelector),
 }
 
 /// Why the text of a merge patch is none.

@@ -32,7 +32,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::action::csi::{self, CsiRestoreContext};
-use super::apply::{self, Decision};
+use super::apply::{self, ApplyError, Decision};
 use super::download::BackupVolumes;
 use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
@@ -46,7 +46,7 @@ use super::{
 };
 use crate::cluster::{Cluster, Error, Subresource};
 use crate::item::Object;
-use crate::report::Report;
+use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 use namespace_state::{NamespaceState, NamespaceStates};
@@ -240,10 +240,8 @@ fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifi
     let ItemRestore { context, id, .. } = item;
     let is_claim = id.group.is_empty() && id.resource == "persistentvolumeclaims";
     if is_claim && volume::has_data(context, id) {
-        return Finding::new(
-            PlanVerdict::Refuse,
-            apply::claim_collision_message(&conflicting_item.to_string()),
-        );
+        let collision = ApplyError::ClaimCollision(conflicting_item.to_string());
+        return Finding::new(PlanVerdict::Refuse, error_text(&collision));
     }
     match context.request.existing {
         ExistingObjectPolicy::Update => Finding::new(
@@ -286,7 +284,7 @@ impl Visitor for Planner {
                     Some(finding) => finding,
                     None => return,
                 },
-                Err(error) => self.not_found(&item, error),
+                Err(error) => self.not_found(&item, error_text(&error)),
             };
             let target = item.target.as_ref();
             let target = target.map(|(resource, namespace, name)| (resource, namespace, name));
@@ -329,11 +327,13 @@ impl Planner {
         }
         let ready = match item.prepare_object(stored).await {
             Ok(PreparedItem::Ready(ready)) => *ready,
-            Ok(PreparedItem::Skipped(reason)) => return Finding::new(PlanVerdict::Skip, reason),
-            Ok(PreparedItem::Waiting(reason)) => {
-                return Finding::new(PlanVerdict::NotValidated, reason);
+            Ok(PreparedItem::Skipped(reason)) => {
+                return Finding::new(PlanVerdict::Skip, reason.to_string());
             }
-            Err(error) => return Finding::new(PlanVerdict::Refuse, error),
+            Ok(PreparedItem::Waiting(reason)) => {
+                return Finding::new(PlanVerdict::NotValidated, reason.to_string());
+            }
+            Err(error) => return Finding::new(PlanVerdict::Refuse, error_text(&error)),
         };
         let conflicting_item = self.claim_place(item.id, &ready);
         let finding = match (conflicting_item, namespace_state.reason(&target)) {

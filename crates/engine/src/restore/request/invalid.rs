@@ -127,9 +127,9 @@ impl fmt::Display for FilterLists {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidLists {
     #[error("includes list must either contain '*' only, or a non-empty list of items")]
-    EverythingAndMore,
+    EverythingAmongOthers,
     #[error("excludes list cannot contain '*'")]
-    NothingLeft,
+    ExcludesEverything,
     #[error("excludes list cannot contain an item in the includes list: {0}")]
     Contradiction(String),
     #[error(transparent)]

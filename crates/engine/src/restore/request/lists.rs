@@ -108,10 +108,10 @@ fn contradictions(included: &[String], excluded: &[String]) -> Vec<InvalidLists>
     let (includes, excludes) = (sorted(included), sorted(excluded));
     let mut problems = Vec::new();
     if includes.len() > 1 && includes.contains("*") {
-        problems.push(InvalidLists::EverythingAndMore);
+        problems.push(InvalidLists::EverythingAmongOthers);
     }
     if excludes.contains("*") {
-        problems.push(InvalidLists::NothingLeft);
+        problems.push(InvalidLists::ExcludesEverything);
     }
     let contradiction = |item: &&str| InvalidLists::Contradiction((*item).to_owned());
     problems.extend(includes.intersection(&excludes).map(contradiction));

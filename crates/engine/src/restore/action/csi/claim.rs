@@ -20,6 +20,7 @@ use super::{
     CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, kind, name_in_restore, object,
 };
 use crate::backup::policy::quantity;
+use crate::report::error_text;
 use crate::resource::GroupResource;
 use crate::restore::volume::ALLOW_EMPTY_HINT;
 
@@ -200,8 +201,8 @@ impl CsiPvcAction {
         let CsiRestoreContext { contents, capabilities, is_dry_run, .. } = &*self.0;
         let namespace = text(claim, "/metadata/namespace");
         let source = self.0.source(namespace, snapshot);
-        let source = source.map_err(|reason| {
-            SourceError::DataUnavailable(data_unavailable_message("", &reason))
+        let source = source.map_err(|error| {
+            SourceError::DataUnavailable(data_unavailable_message("", &error_text(&error)))
         })?;
         // The class after the modifiers counts.
         let claim = &self.0.modified(&GroupResource::new("", "persistentvolumeclaims"), claim);
