@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::action::csi::{self, CsiRestoreContext};
 use super::apply::{self, ApplyError, Decision};
+use super::context::{Context, ContextInputs, ServedApi, assemble, discover};
 use super::download::BackupVolumes;
 use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
@@ -40,10 +41,7 @@ use super::item_claims::ItemClaim;
 use super::order::{self, Priorities};
 use super::request::{ExistingObjectPolicy, Request};
 use super::unpack::Contents;
-use super::{
-    Context, ContextParts, Fatal, Options, Progress, ServedApi, action, assemble, collision,
-    discover, visit_all, volume,
-};
+use super::{Fatal, Options, Progress, action, collision, visit_all, volume};
 use crate::cluster::{Cluster, Error, Subresource};
 use crate::item::Object;
 use crate::report::{Report, error_text};
@@ -168,15 +166,13 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
         namespaces: NamespaceStates::default(),
         findings: Mutex::default(),
     });
-    let parts = ContextParts {
+    let inputs = ContextInputs {
         visitor: Arc::clone(&planner) as _,
-        actions,
         request,
         cluster,
         contents,
         volumes,
         csi,
-        served_api,
         options,
         progress: Arc::new(Progress::default()),
         item_journal: None,
@@ -184,7 +180,8 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
         stop: CancellationToken::new(),
         cancel: CancellationToken::new(),
     };
-    let context = Arc::new(assemble(parts, Arc::clone(&report), now).await?);
+    let context = assemble(inputs, served_api, actions, Arc::clone(&report), now).await?;
+    let context = Arc::new(context);
     visit_all(&context).await?;
     let PlanFindings { mut entries, not_run, .. } = mem::take(&mut *planner.findings());
     sort(&mut entries, &context.options.priorities, &context.served_api().resources);
