@@ -133,12 +133,12 @@ pub enum Fatal {
     #[error(
         "the archive of the backup is damaged, so nothing was restored: {}{}; to restore what can be read, \
          use `--allow-damaged-archive`",
-        first.join("; "),
+        first.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
         if *more == 0 { String::new() } else { format!("; and {more} more") }
     )]
     Damaged {
         /// The first few defects, enough for a status message.
-        first: Vec<String>,
+        first: Vec<unpack::Defect>,
         /// Number of further defects.
         more: usize,
     },

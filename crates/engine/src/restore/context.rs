@@ -21,7 +21,7 @@ use super::namespace::NamespaceCache;
 use super::outcome::ItemOutcomes;
 use super::rate_limiter::RateLimiter;
 use super::request::Request;
-use super::unpack::{self, Contents};
+use super::unpack::{self, Contents, Defect};
 use super::version::Versions;
 use super::volume::{VolumeCreator, VolumeOutcomes};
 use super::{Fatal, Options, Progress, Run};
@@ -230,7 +230,7 @@ const MAX_DAMAGE_REPORTED: usize = 3;
 fn check_damage(request: &Request, contents: &Contents) -> Result<usize, Fatal> {
     let damage = &contents.damage;
     if !damage.is_empty() && !request.allow_damaged {
-        let first: Vec<String> = damage.iter().take(MAX_DAMAGE_REPORTED).cloned().collect();
+        let first: Vec<Defect> = damage.iter().take(MAX_DAMAGE_REPORTED).cloned().collect();
         return Err(Fatal::Damaged { more: damage.len() - first.len(), first });
     }
     if contents.broken.is_none() {
