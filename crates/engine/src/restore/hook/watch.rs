@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::pod_state::{HookStep, Pod, PodState};
+use super::pod_state::{HookStep, Pod, PodEnd, PodReadError, PodState};
 use super::{Hook, Hooks, InvalidHooks, OnError};
 use crate::cluster::{self, Cluster, Exec};
 use crate::item::Object;
@@ -27,8 +27,6 @@ use crate::resource::Resource;
 
 /// Maximum number of concurrent pod checks. Thousands of pods may be waiting.
 const MAX_CONCURRENT_CHECKS: usize = 16;
-
-const STOPPED: &str = "the restore was stopped";
 
 /// Runs the hooks of a restore.
 #[derive(Debug)]
@@ -67,7 +65,7 @@ struct PodHookRun {
 /// Why a hook that was started counts as failed, as the rest of a sentence about it.
 #[derive(Debug, thiserror::Error)]
 enum HookFailure {
-    #[error("was broken off: {STOPPED}; it may still be running in the container")]
+    #[error("was broken off: {}; it may still be running in the container", PodEnd::Stopped)]
     Stopped,
     /// The command failed, with its exit code and the end of its output.
     #[error("failed: {0}")]
@@ -228,10 +226,10 @@ impl PodHookRun {
             let ResourceIdentifier { namespace, name, .. } = &self.id;
             match self.cluster.get(&self.resource, namespace, name).await {
                 Ok(found) => PodState::new(found.as_ref(), uid),
-                Err(error) => PodState::Unknown(error.to_string()),
+                Err(error) => PodState::Unknown(PodReadError::Get(error)),
             }
         };
-        self.unless_stopped(check).await.unwrap_or_else(|| PodState::Ended(STOPPED.to_owned()))
+        self.unless_stopped(check).await.unwrap_or(PodState::Ended(PodEnd::Stopped))
     }
 
     /// Runs a hook, or returns the failure.
