@@ -50,8 +50,8 @@ pub use inventory::{BackupInventory, InventoryError, read_csi_inventory, read_in
 pub use objection::{Objection, Objections, OpenFailure, RemainingData, UnsupportedData};
 pub use plan::{DeletableSnapshot, DeletionPlan, FileOwnership, plan_deletion};
 pub use shared::{
-    BackupPossessions, OtherBackups, SharedSnapshot, SnapshotRef, exclude_shared,
-    referenced_snapshots,
+    BackupPossessions, OtherBackups, SharedSnapshot, SnapshotRef, against_unreadable,
+    exclude_shared, referenced_snapshots,
 };
 pub use snapshots::{OpenSnapshotters, open_snapshotters};
 

@@ -178,11 +178,13 @@ pub fn exclude_shared(
         return Ok(shared);
     }
     let named = others.unreadable.iter().take(UNREADABLE_NAMED);
-    let objection = |(backup, reason): (&String, &String)| Objection::UnreadableBackup {
-        backup: backup.clone(),
-        reason: reason.clone(),
-    };
-    Err(Objections(named.map(objection).collect()))
+    let objections = named.map(|(backup, reason)| against_unreadable(backup, reason));
+    Err(Objections(objections.collect()))
+}
+
+/// Objection to a deletion while the files of another backup are unreadable.
+pub fn against_unreadable(backup: &str, reason: &str) -> Objection {
+    Objection::UnreadableBackup { backup: backup.to_owned(), reason: reason.to_owned() }
 }
 
 #[cfg(test)]

@@ -82,8 +82,8 @@ pub(super) enum StoredItemError {
     #[error("it is not in the bucket")]
     Missing,
     /// In one line, without the query strings of URLs, which may be signed.
-    #[error("{}", error_chain(.0))]
-    Store(bowline_store::Error),
+    #[error("{}", error_chain(&**.0))]
+    Store(Box<bowline_store::Error>),
 }
 
 impl ItemJournal {
@@ -240,7 +240,7 @@ impl ItemJournal {
             }
             Ok(Some(_)) => Err(StoredItemError::Changed),
             Ok(None) => Err(StoredItemError::Missing),
-            Err(error) => Err(StoredItemError::Store(error)),
+            Err(error) => Err(StoredItemError::Store(Box::new(error))),
         };
         Some(read.map(ActionsOutcome::Changed).map_err(ActionsError::Lost))
     }

@@ -403,7 +403,7 @@ fn modifiers(
     match facts {
         Lookup::Found(data) => Modifiers::parse(data)
             .map(Some)
-            .map_err(|source| ValidationError::Modifiers { configmap, source }),
+            .map_err(|source| ValidationError::Modifiers { configmap, source: Box::new(source) }),
         Lookup::Missing => Err(ValidationError::ModifiersNotFound(configmap)),
         Lookup::Failed(reason) => {
             Err(ValidationError::GetModifiers { configmap, reason: reason.clone() })

@@ -169,7 +169,7 @@ impl Deletion<'_> {
         let Reference { namespace, name, uid } = reference;
         match self.job.cluster.delete(resource, namespace, name, Some(uid)).await {
             Err(source) if !source.is_not_found() && !source.is_conflict() => {
-                let object = reference.describe(resource);
+                let object = Box::new(reference.describe(resource));
                 Err(CsiDeletionError::DeleteBound { object, source })
             }
             _ => Ok(()),
@@ -247,7 +247,7 @@ impl Deletion<'_> {
         loop {
             let found = self.job.cluster.get(resource, namespace, name).await;
             let found = found.map_err(|source| CsiDeletionError::ReadBound {
-                object: reference.describe(resource),
+                object: Box::new(reference.describe(resource)),
                 source,
             })?;
             let found = found.as_ref().map(ClusterContent::of).transpose()?;
@@ -256,7 +256,7 @@ impl Deletion<'_> {
             }
             if Instant::now() >= deadline {
                 return Err(CsiDeletionError::BoundNotGone {
-                    object: reference.describe(resource),
+                    object: Box::new(reference.describe(resource)),
                     limit: self.job.deadlines.content,
                 });
             }

@@ -58,14 +58,14 @@ pub(super) enum CsiDeletionError {
     )]
     MemberOfGroup { group: String, driver: String },
     #[error("its {object} cannot be deleted")]
-    DeleteBound { object: BoundObject, source: cluster::Error },
+    DeleteBound { object: Box<BoundObject>, source: cluster::Error },
     #[error("its {object} cannot be read")]
-    ReadBound { object: BoundObject, source: cluster::Error },
+    ReadBound { object: Box<BoundObject>, source: cluster::Error },
     #[error(
         "its {object} was not gone within {} s: is the snapshot controller running?",
         limit.as_secs()
     )]
-    BoundNotGone { object: BoundObject, limit: Duration },
+    BoundNotGone { object: Box<BoundObject>, limit: Duration },
 }
 
 /// An object that a content is bound to.

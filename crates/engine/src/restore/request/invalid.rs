@@ -102,7 +102,7 @@ pub(super) enum ValidationError {
         "{} resource modifiers provided in {configmap}",
         if source.is_decoded() { "Validation error in" } else { "Error in parsing" }
     )]
-    Modifiers { configmap: ConfigMapRef, source: InvalidModifiers },
+    Modifiers { configmap: ConfigMapRef, source: Box<InvalidModifiers> },
 }
 
 /// A pair of lists of a spec.

@@ -177,7 +177,7 @@ impl<'a> VolumeRequest<'a> {
             Ok(value) => Ok(CreatedVolume { volume, plugin, value }),
             Err(source) => {
                 let snapshot = self.snapshot_id.clone();
-                Err(CreationError::Attach { plugin, volume, snapshot, source })
+                Err(CreationError::Attach { plugin, volume, snapshot, source: Box::new(source) })
             }
         }
     }
@@ -237,7 +237,7 @@ impl<'a> VolumeRequest<'a> {
             CreateResponse::NoResponse(reason) => NoVolume::NoResponse(interruption(reason)?),
         };
         let (plugin, snapshot) = (creation.plugin.clone(), creation.snapshot.clone());
-        Err(CreationError::Create { plugin, snapshot, source })
+        Err(CreationError::Create { plugin, snapshot, source: Box::new(source) })
     }
 
     /// Retries after the plugin has died, possibly because of another volume: exclusively, so that a volume that

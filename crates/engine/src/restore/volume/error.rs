@@ -101,24 +101,22 @@ pub(in crate::restore) enum CreationError {
     #[error("stopped before its volume was made")]
     Stopped,
     #[error("the plugin {plugin} made no volume from the snapshot {snapshot}")]
-    Create { plugin: String, snapshot: SnapshotId, source: NoVolume },
+    Create { plugin: String, snapshot: SnapshotId, source: Box<NoVolume> },
     #[error(
         "the plugin {plugin} made the volume {volume} from the snapshot {snapshot}, but cannot put it behind the \
          PersistentVolume, so that it is left over"
     )]
-    Attach { plugin: String, volume: VolumeId, snapshot: SnapshotId, source: AttachError },
+    Attach { plugin: String, volume: VolumeId, snapshot: SnapshotId, source: Box<AttachError> },
 }
 
 impl CreationError {
     /// True if the user canceled the restore.
     pub(super) fn is_canceled(&self) -> bool {
+        let Self::Create { source, .. } = self else { return false };
         matches!(
-            self,
-            Self::Create {
-                source: NoVolume::Interrupted { reason: Interruption::Canceled, .. }
-                    | NoVolume::NoResponse(Interruption::Canceled),
-                ..
-            }
+            **source,
+            NoVolume::Interrupted { reason: Interruption::Canceled, .. }
+                | NoVolume::NoResponse(Interruption::Canceled)
         )
     }
 }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 use bowline_engine::backup::request::Lookup;
-use bowline_engine::delete::{BackupPossessions, Objection, OtherBackups, referenced_snapshots};
+use bowline_engine::delete::{
+    BackupPossessions, OtherBackups, against_unreadable, referenced_snapshots,
+};
 use bowline_store::{BackupName, BackupStore};
 use futures::{StreamExt as _, stream};
 use kube::{Api, ResourceExt as _};
@@ -69,10 +71,7 @@ impl PossessionIndex {
         for (name, named) in reads {
             match named {
                 Ok(named) => all.add(&name, &named),
-                Err(reason) => {
-                    let objection = Objection::UnreadableBackup { backup: name, reason };
-                    return Ok(Err(objection.to_string()));
-                }
+                Err(reason) => return Ok(Err(against_unreadable(&name, &reason).to_string())),
             }
         }
         Ok(Ok(all))

@@ -414,7 +414,7 @@ enum PluginResourceEnd {
 #[async_trait]
 impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
     async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError> {
-        self.show_begin(creation).await.map_err(report_error)
+        self.show_begin(creation).await.map_err(|error| report_error(&error))
     }
 
     async fn report_bytes(
@@ -428,7 +428,7 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
             ..VolumePluginProgress::default()
         };
         let changed = self.change(creation, json!({ "progress": progress })).await;
-        changed.map_err(report_error)
+        changed.map_err(|error| report_error(&error))
     }
 
     async fn report_units(
@@ -443,11 +443,11 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
             ..VolumePluginProgress::default()
         };
         let changed = self.change(creation, json!({ "progress": progress })).await;
-        changed.map_err(report_error)
+        changed.map_err(|error| report_error(&error))
     }
 
     async fn report_running(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError> {
-        self.find_plugin_resource(creation).await.map_err(report_error)
+        self.find_plugin_resource(creation).await.map_err(|error| report_error(&error))
     }
 
     async fn creation_ended(
@@ -455,12 +455,12 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
         creation: &VolumeCreation,
         end: &VolumeCreationResult,
     ) -> Result<(), ProgressReportError> {
-        self.show_end(creation, end).await.map_err(report_error)
+        self.show_end(creation, end).await.map_err(|error| report_error(&error))
     }
 }
 
-fn report_error(error: kube::Error) -> ProgressReportError {
-    ProgressReportError(status_message(&error))
+fn report_error(error: &kube::Error) -> ProgressReportError {
+    ProgressReportError(status_message(error))
 }
 
 /// Ends the open resources of a restore that has ended, where that was not possible before: a server was killed, and
