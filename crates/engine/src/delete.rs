@@ -24,6 +24,7 @@ mod actions;
 mod admission;
 mod csi;
 mod inventory;
+mod objection;
 mod plan;
 mod shared;
 mod snapshots;
@@ -46,6 +47,7 @@ use crate::report::{Message, Report, ReportSubject};
 pub use admission::{DeletionFacts, DeletionVerdict, Refusal, Scope, check_deletion};
 pub use csi::{DeletableCsiSnapshot, check_csi_ready};
 pub use inventory::{BackupInventory, InventoryError, read_csi_inventory, read_inventory};
+pub use objection::{Objection, Objections, OpenFailure, RemainingData, UnsupportedData};
 pub use plan::{DeletableSnapshot, DeletionPlan, FileOwnership, plan_deletion};
 pub use shared::{
     BackupPossessions, OtherBackups, SharedSnapshot, SnapshotRef, against_unreadable,

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bowline_api::duration;
 use bowline_api::hook::HookErrorMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::cluster::ExecOutcome;
-use crate::glob::Globs;
+use crate::glob::{Globs, InvalidGlob};
 use crate::item::Object;
-use crate::selector::Selector;
+use crate::selector::{InvalidSelector, Selector};
 
 /// Default timeout of a command.
 pub(crate) const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +37,7 @@ pub enum Error {
         /// Key of the annotation.
         key: &'static str,
         /// Defect of the annotation.
-        reason: String,
+        reason: InvalidAnnotation,
     },
     /// Pod without containers to run a command in.
     #[error("its hooks cannot be run: it has no containers")]
@@ -46,16 +47,74 @@ pub enum Error {
     Pod(#[from] serde_json::Error),
 }
 
+/// Defect of an annotation that defines a hook, as the rest of a sentence about it. Its value is not quoted where it
+/// is a command, which may contain a password.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidAnnotation {
+    /// A command that looks like a list and is none.
+    #[error("begins with `[` but is no JSON list of texts")]
+    NotAList,
+    /// A command without a program.
+    #[error("is an empty list")]
+    EmptyList,
+    /// Not a consequence of a failure.
+    #[error("is {0:?}: expected Continue or Fail")]
+    OnError(String),
+    /// Not a boolean.
+    #[error("is {0:?}: expected true or false")]
+    Boolean(String),
+    /// Not a duration.
+    #[error("cannot be used: {0}")]
+    Duration(duration::Error),
+    /// A negative timeout.
+    #[error("cannot be used: {0}")]
+    Timeout(NegativeTimeout),
+}
+
+/// Timeout below zero.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} is {timeout}: expected none, or one that is not negative")]
+pub struct NegativeTimeout {
+    field: &'static str,
+    timeout: bowline_api::Duration,
+}
+
+/// Defect of a hook in a spec.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidHook {
+    /// No command.
+    #[error("it has no command")]
+    NoCommand,
+    /// Unknown consequence of a failure.
+    #[error("onError is {0:?}: expected Continue or Fail")]
+    OnError(String),
+    /// Negative timeout.
+    #[error(transparent)]
+    Timeout(#[from] NegativeTimeout),
+}
+
+/// Defect of the pod selection of an entry in a spec.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidPods {
+    /// Invalid pattern of an included namespace.
+    #[error("includedNamespaces")]
+    IncludedNamespaces(#[source] InvalidGlob),
+    /// Invalid pattern of an excluded namespace.
+    #[error("excludedNamespaces")]
+    ExcludedNamespaces(#[source] InvalidGlob),
+    /// Invalid selector.
+    #[error("labelSelector")]
+    LabelSelector(#[source] InvalidSelector),
+}
+
 impl OnError {
     /// Value from a spec, if it has one.
-    pub(crate) fn of_spec(mode: Option<&HookErrorMode>) -> Result<Option<Self>, String> {
+    pub(crate) fn of_spec(mode: Option<&HookErrorMode>) -> Result<Option<Self>, InvalidHook> {
         match mode {
             None => Ok(None),
             Some(HookErrorMode::Fail) => Ok(Some(Self::Fail)),
             Some(HookErrorMode::Continue) => Ok(Some(Self::Continue)),
-            Some(HookErrorMode::Other(other)) => {
-                Err(format!("onError is {other:?}: expected Continue or Fail"))
-            }
+            Some(HookErrorMode::Other(other)) => Err(InvalidHook::OnError(other.clone())),
         }
     }
 }
@@ -69,27 +128,23 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Compiles the selection of an entry, or adds all its defects to the complaints.
+    /// Compiles the selection of an entry, or returns all its defects.
     pub(crate) fn new(
         included_namespaces: &[String],
         excluded_namespaces: &[String],
         labels: Option<&LabelSelector>,
-        complaints: &mut Vec<String>,
-    ) -> Option<Self> {
-        let mut complain = |what: String| complaints.push(what);
-        let included_namespaces = Globs::new(included_namespaces)
-            .map_err(|error| complain(format!("includedNamespaces: {error}")))
-            .ok();
-        let excluded_namespaces = Globs::new(excluded_namespaces)
-            .map_err(|error| complain(format!("excludedNamespaces: {error}")))
-            .ok();
-        let labels = labels.map(Selector::new).transpose();
-        let labels = labels.map_err(|error| complain(format!("labelSelector: {error}"))).ok();
-        Some(Self {
-            included_namespaces: included_namespaces?,
-            excluded_namespaces: excluded_namespaces?,
-            labels: labels?,
-        })
+    ) -> Result<Self, Vec<InvalidPods>> {
+        let included = Globs::new(included_namespaces).map_err(InvalidPods::IncludedNamespaces);
+        let excluded = Globs::new(excluded_namespaces).map_err(InvalidPods::ExcludedNamespaces);
+        let labels = labels.map(Selector::new).transpose().map_err(InvalidPods::LabelSelector);
+        match (included, excluded, labels) {
+            (Ok(included_namespaces), Ok(excluded_namespaces), Ok(labels)) => {
+                Ok(Self { included_namespaces, excluded_namespaces, labels })
+            }
+            (included, excluded, labels) => {
+                Err([included.err(), excluded.err(), labels.err()].into_iter().flatten().collect())
+            }
+        }
     }
 
     /// True if the entry selects the pod.
@@ -120,17 +175,15 @@ impl<'a> Annotations<'a> {
         self.read(key, |text| match text {
             "Fail" => Ok(OnError::Fail),
             "Continue" => Ok(OnError::Continue),
-            other => Err(format!("is {other:?}: expected Continue or Fail")),
+            other => Err(InvalidAnnotation::OnError(other.to_owned())),
         })
     }
 
     /// Timeout; `None` if it is zero.
     pub(crate) fn timeout(&self, key: &'static str) -> Result<Option<Duration>, Error> {
         let read = |text: &str| {
-            let parsed = text.parse::<bowline_api::Duration>().map_err(|error| error.to_string());
-            parsed
-                .and_then(|parsed| timeout("timeout", parsed))
-                .map_err(|reason| format!("cannot be used: {reason}"))
+            let parsed = text.parse().map_err(InvalidAnnotation::Duration)?;
+            timeout("timeout", parsed).map_err(InvalidAnnotation::Timeout)
         };
         Ok(self.read(key, read)?.flatten())
     }
@@ -139,7 +192,7 @@ impl<'a> Annotations<'a> {
     pub(crate) fn read<T>(
         &self,
         key: &'static str,
-        read: impl FnOnce(&str) -> Result<T, String>,
+        read: impl FnOnce(&str) -> Result<T, InvalidAnnotation>,
     ) -> Result<Option<T>, Error> {
         let read = self.text(key).map(read).transpose();
         read.map_err(|reason| Error::Annotation { key, reason })
@@ -147,23 +200,23 @@ impl<'a> Annotations<'a> {
 }
 
 /// Parses a command: the program and its arguments as a JSON list, or the program alone.
-fn command(text: &str) -> Result<Vec<String>, String> {
+fn command(text: &str) -> Result<Vec<String>, InvalidAnnotation> {
     if !text.starts_with('[') {
         return Ok(vec![text.to_owned()]);
     }
-    // The text is not reported, since it may contain a password.
-    let command: Vec<String> = serde_json::from_str(text)
-        .map_err(|_| "begins with `[` but is no JSON list of texts".to_owned())?;
-    if command.is_empty() { Err("is an empty list".to_owned()) } else { Ok(command) }
+    // The cause is dropped, since it may quote a password.
+    let command: Vec<String> =
+        serde_json::from_str(text).map_err(|_| InvalidAnnotation::NotAList)?;
+    if command.is_empty() { Err(InvalidAnnotation::EmptyList) } else { Ok(command) }
 }
 
 /// Parses a timeout; `None` if it is zero.
 pub(crate) fn timeout(
-    field: &str,
+    field: &'static str,
     timeout: bowline_api::Duration,
-) -> Result<Option<Duration>, String> {
+) -> Result<Option<Duration>, NegativeTimeout> {
     match timeout.to_std() {
-        None => Err(format!("{field} is {timeout}: expected none, or one that is not negative")),
+        None => Err(NegativeTimeout { field, timeout }),
         Some(Duration::ZERO) => Ok(None),
         Some(timeout) => Ok(Some(timeout)),
     }

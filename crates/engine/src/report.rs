@@ -3,6 +3,7 @@
 //! Stages add to the report from many tasks concurrently. Counts, phases and the results file are
 //! made from it; the log only repeats it.
 
+use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::ResourceIdentifier;
@@ -10,6 +11,23 @@ use bowline_store::file::{Messages, Results};
 
 /// Number of messages to keep per severity. Further ones are only counted and logged.
 const MAX_KEPT_MESSAGES: usize = 10_000;
+
+/// Text of an error for a report or a status: the error and its causes, separated by colons. A cause with which the
+/// text ends already is omitted, since some errors quote theirs. Unlike in
+/// [`error_chain`](bowline_plugin::error_chain), line breaks stay: results files show messages of the API server as
+/// they are.
+pub fn error_text(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let suffix = format!(": {cause}");
+        if !text.ends_with(&suffix) {
+            text.push_str(&suffix);
+        }
+        next = cause.source();
+    }
+    text
+}
 
 /// Subject of a message.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +201,23 @@ mod tests {
             namespace: namespace.into(),
             name: "p".into(),
         }
+    }
+
+    #[test]
+    fn error_text_has_all_causes_once_and_as_they_are() {
+        #[derive(Debug, thiserror::Error)]
+        enum Step {
+            #[error("it cannot be created")]
+            Create(#[source] Box<Self>),
+            #[error("it is refused: {0}")]
+            Refuse(#[source] Box<Self>),
+            #[error("no rights:\n{{pods}}")]
+            Rights,
+        }
+        let refused = Step::Refuse(Box::new(Step::Rights));
+        let expected = "it cannot be created: it is refused: no rights:\n{pods}";
+        assert_eq!(error_text(&Step::Create(Box::new(refused))), expected);
+        assert_eq!(error_text(&Step::Rights), "no rights:\n{pods}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub enum ScheduleDecision {
     /// Nothing: the Schedule is paused or being deleted.
     Idle,
     /// Nothing: the Schedule is invalid, for this reason.
-    Refuse(String),
+    Refuse(InvalidSchedule),
     /// Record whether the time until now is skipped, which is decided once.
     RecordSkip {
         /// True to skip the time until now.
@@ -42,6 +42,17 @@ pub enum ScheduleDecision {
     Wait(Timestamp),
     /// Create the backup of this time.
     CreateBackup(Timestamp),
+}
+
+/// Why the expression of a Schedule is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidSchedule {
+    /// There is none. The text is Velero's.
+    #[error("Schedule must be a non-empty valid Cron expression")]
+    Empty,
+    /// It is no cron expression, or has no time.
+    #[error("invalid schedule")]
+    Cron(#[from] cron::Error),
 }
 
 /// Decides about a Schedule. `local` is the zone of an expression without one; `skips` is the
@@ -69,20 +80,16 @@ pub fn decide(
     match (cron.last_before(now, last, local), cron.next(last, local)) {
         (Some(time), _) => ScheduleDecision::CreateBackup(time),
         (None, Some(next)) => ScheduleDecision::Wait(next),
-        (None, None) => ScheduleDecision::Refuse(refusal(&cron::Error::Never)),
+        (None, None) => ScheduleDecision::Refuse(cron::Error::Never.into()),
     }
 }
 
-/// Parses the expression of a Schedule. The error uses Velero's text where Velero has one.
-pub fn parse(expression: &str) -> Result<Cron, String> {
+/// Parses the expression of a Schedule.
+pub fn parse(expression: &str) -> Result<Cron, InvalidSchedule> {
     if expression.is_empty() {
-        return Err("Schedule must be a non-empty valid Cron expression".to_owned());
+        return Err(InvalidSchedule::Empty);
     }
-    expression.parse().map_err(|error| refusal(&error))
-}
-
-fn refusal(error: &cron::Error) -> String {
-    format!("invalid schedule: {error}")
+    Ok(expression.parse::<Cron>()?)
 }
 
 /// Maximum lead of the clock that wrote a time over ours.

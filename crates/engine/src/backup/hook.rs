@@ -29,8 +29,9 @@ use bowline_api::backup::{BackupHooks, BackupResourceHook, BackupResourceHooks, 
 use serde::Deserialize;
 
 use crate::glob::{Glob, InvalidGlob};
-use crate::hook::{Annotations, EXEC_TIMEOUT, Pods, timeout};
+use crate::hook::{Annotations, EXEC_TIMEOUT, InvalidHook, Pods, timeout};
 use crate::item::Object;
+use crate::report::error_text;
 use crate::resource::{GroupResource, Resources};
 
 pub use crate::hook::{Error, OnError};
@@ -218,8 +219,8 @@ fn compile(
         &hooks.included_namespaces,
         &hooks.excluded_namespaces,
         hooks.label_selector.as_ref(),
-        complaints,
     );
+    let pods = pods.map_err(|errors| complaints.extend(errors.iter().map(|e| error_text(e)))).ok();
     let mut complain = |what: String| complaints.push(what);
     let mut list = |phase: &str, list: &[BackupResourceHook]| -> Vec<Hook> {
         let execs =
@@ -237,29 +238,16 @@ fn compile(
     is_for_pods.then_some(spec)
 }
 
-/// Reason why a hook cannot be run.
-#[derive(Debug, thiserror::Error)]
-enum InvalidExec {
-    #[error("it has no command")]
-    NoCommand,
-    #[error(transparent)]
-    Field(Box<dyn std::error::Error + Send + Sync>),
-}
-
-fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, InvalidExec> {
+fn compile_exec(exec: &ExecHook, name: &str) -> Result<Hook, InvalidHook> {
     if exec.command.is_empty() {
-        return Err(InvalidExec::NoCommand);
+        return Err(InvalidHook::NoCommand);
     }
-    let on_error = OnError::of_spec(exec.on_error.as_ref());
-    let on_error = on_error.map_err(|error| InvalidExec::Field(error.into()))?;
-    let timeout = timeout("timeout", exec.timeout);
-    let timeout = timeout.map_err(|error| InvalidExec::Field(error.into()))?;
     Ok(Hook {
         source: Source::Spec(name.to_owned()),
         container: exec.container.clone(),
         command: exec.command.clone(),
-        on_error: on_error.unwrap_or(OnError::Fail),
-        timeout: timeout.unwrap_or(EXEC_TIMEOUT),
+        on_error: OnError::of_spec(exec.on_error.as_ref())?.unwrap_or(OnError::Fail),
+        timeout: timeout("timeout", exec.timeout)?.unwrap_or(EXEC_TIMEOUT),
     })
 }
 

@@ -11,11 +11,11 @@ use bowline_plugin::{DeleteItemAction, Encoded, ResourceIdentifier, error_chain}
 use tokio::time::timeout;
 
 use super::{DeletionJob, Stopped, report_error};
-use crate::item::Object;
+use crate::item::{InvalidObject, Object};
 use crate::report::Report;
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::restore::download::{self, DownloadError};
-use crate::restore::unpack::Contents;
+use crate::restore::unpack::{Contents, ReadError};
 use crate::selection::{self, Action};
 
 /// Runs the actions on all items that they select.
@@ -92,6 +92,7 @@ pub(super) async fn run_actions(job: &DeletionJob<'_>, report: &Report) -> Resul
                         namespace: namespace.to_owned(),
                         name: name.to_owned(),
                     };
+                    let error = error_chain(&error);
                     report.error(&id, format!("it cannot be shown to actions: {error}"));
                 }
             }
@@ -113,15 +114,23 @@ fn stored_resource(id: &GroupResource, is_namespaced: bool) -> Resource {
     }
 }
 
+/// Why an item of the archive cannot be shown to actions.
+#[derive(Debug, thiserror::Error)]
+enum ItemError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Object(#[from] InvalidObject),
+}
+
 fn object(
     contents: &Contents,
     resource: &Arc<Resource>,
     namespace: &str,
     name: &str,
-) -> Result<Object, String> {
-    let item = contents.read(&resource.id, None, namespace, name);
-    let item = item.map_err(|error| error_chain(&error))?;
-    Object::new(resource, item).map_err(|error| error_chain(&error))
+) -> Result<Object, ItemError> {
+    let item = contents.read(&resource.id, None, namespace, name)?;
+    Ok(Object::new(resource, item)?)
 }
 
 async fn run_item_actions(

@@ -22,6 +22,7 @@
 mod content_watch;
 mod deletion;
 mod deletion_unit;
+mod error;
 mod plan;
 mod secrets;
 
@@ -33,11 +34,10 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use serde_json::Value;
 
+use super::objection::{Objection, Objections, RemainingData};
 use super::{DeletionJob, Stopped, report_error};
 use crate::cluster::{self, Cluster, drivers};
-use crate::csi::{
-    CONTENTS, GROUP_CONTENTS, GROUP_SNAPSHOT_API_GROUP, GROUPS, SNAPSHOTS, group_resource, resource,
-};
+use crate::csi::{CONTENTS, GROUP_CONTENTS, GROUPS, SNAPSHOTS, group_resource, resource};
 use crate::report::Report;
 use crate::resource::{Resource, Resources};
 use deletion::Deletion;
@@ -51,8 +51,6 @@ use secrets::SecretClasses;
 
 /// Maximum number of concurrent deletions.
 const MAX_CONCURRENT_DELETIONS: usize = 16;
-/// Maximum number of remaining snapshots named in a message.
-const MAX_NAMED: usize = 5;
 
 /// Resources that the cluster must serve.
 struct CsiResources {
@@ -92,7 +90,7 @@ impl CsiResources {
 pub async fn check_csi_ready(
     cluster: &dyn Cluster,
     snapshots: &mut [DeletableCsiSnapshot],
-) -> Result<(), Vec<String>> {
+) -> Result<(), Objections> {
     if snapshots.is_empty() {
         return Ok(());
     }
@@ -102,58 +100,35 @@ pub async fn check_csi_ready(
         let classes = SecretClasses::read(cluster, &resources).await?;
         Ok::<_, cluster::Error>((CsiResources::of(&resources), drivers, classes))
     };
-    let (kinds, drivers, classes) = match lookup.await {
-        Ok(found) => found,
-        Err(error) => {
-            return Err(vec![format!(
-                "it is not known whether CSI snapshots can be deleted: {}",
-                error_chain(&error)
-            )]);
-        }
-    };
+    let (kinds, drivers, classes) =
+        lookup.await.map_err(|error| Objections(vec![Objection::CsiUnknown(error)]))?;
     let Some(kinds) = kinds else {
-        let all: Vec<&DeletableCsiSnapshot> = snapshots.iter().collect();
-        return Err(vec![format!(
-            "the cluster does not serve VolumeSnapshotContents, so that nobody deletes CSI snapshots, \
-             and these would be left: {}",
-            first_handles(&all)
-        )]);
+        return Err(Objections(vec![Objection::NoContents(handles(snapshots, |_| true))]));
     };
     let needed_drivers: BTreeSet<&str> =
         snapshots.iter().map(|content| content.driver.as_str()).collect();
     let missing = needed_drivers.into_iter().filter(|driver| !drivers.contains(*driver));
-    let mut reasons: Vec<String> = missing
-        .map(|driver| {
-            let of_driver = snapshots.iter().filter(|content| content.driver == driver);
-            let of_driver: Vec<&DeletableCsiSnapshot> = of_driver.collect();
-            format!(
-                "the CSI driver {driver} is not installed in this cluster, and its snapshots would be \
-                 left: {}",
-                first_handles(&of_driver)
-            )
+    let mut objections: Vec<Objection> = missing
+        .map(|driver| Objection::NoDriver {
+            driver: driver.to_owned(),
+            snapshots: handles(snapshots, |one| one.driver == driver),
         })
         .collect();
-    let of_groups: Vec<&DeletableCsiSnapshot> =
-        snapshots.iter().filter(|one| !one.group.is_empty()).collect();
-    if !of_groups.is_empty() && kinds.group_contents.is_none() {
-        reasons.push(format!(
-            "the cluster does not serve VolumeGroupSnapshotContents ({GROUP_SNAPSHOT_API_GROUP}), so that \
-             nobody deletes snapshots that were taken as a group, and these would be left: {}",
-            first_handles(&of_groups)
-        ));
+    let is_member = |one: &DeletableCsiSnapshot| !one.group.is_empty();
+    if snapshots.iter().any(is_member) && kinds.group_contents.is_none() {
+        objections.push(Objection::NoGroupContents(handles(snapshots, is_member)));
     }
-    reasons.extend(classes.resolve_secrets(snapshots));
-    if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    objections.extend(classes.resolve_secrets(snapshots));
+    if objections.is_empty() { Ok(()) } else { Err(Objections(objections)) }
 }
 
-/// The first few snapshots, and the number of the others.
-fn first_handles(contents: &[&DeletableCsiSnapshot]) -> String {
-    let first: Vec<&str> = contents.iter().take(MAX_NAMED).map(|one| one.handle.as_str()).collect();
-    let first = first.join(", ");
-    match contents.len().saturating_sub(MAX_NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
+/// The handles of some of the snapshots.
+fn handles(
+    snapshots: &[DeletableCsiSnapshot],
+    is_remaining: impl Fn(&DeletableCsiSnapshot) -> bool,
+) -> RemainingData {
+    let remaining = snapshots.iter().filter(|one| is_remaining(one));
+    RemainingData::new(remaining.map(|one| one.handle.as_str()))
 }
 
 /// Deletes the CSI snapshots of a backup concurrently. A failure is reported and does not prevent the other
@@ -202,8 +177,8 @@ async fn delete_one(
         // The controllers continue. The next server finds their progress.
         () = job.stop.cancelled() => return Err(Stopped),
     };
-    if let Err(reason) = deleted {
-        report_error(report, format!("error deleting {description}: {reason}"));
+    if let Err(error) = deleted {
+        report_error(report, format!("error deleting {description}: {}", error.text()));
     }
     Ok(())
 }

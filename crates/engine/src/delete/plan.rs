@@ -12,9 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::BackupInventory;
 use super::csi::{self, DeletableCsiSnapshot};
-
-/// Maximum number of remaining objects named in a message.
-const MAX_NAMED: usize = 5;
+use super::objection::{Objection, Objections, RemainingData, UnsupportedData};
 
 /// Plan of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +51,7 @@ pub struct DeletableSnapshot {
 pub fn plan_deletion(
     backup: &Backup,
     inventory: &BackupInventory,
-) -> Result<DeletionPlan, Vec<String>> {
+) -> Result<DeletionPlan, Objections> {
     let ownership = inventory.record.as_ref().map(|record| file_ownership(backup, record));
     if inventory.belongs_to_another || ownership == Some(FileOwnership::OfAnother) {
         return Ok(DeletionPlan {
@@ -62,19 +60,19 @@ pub fn plan_deletion(
             csi: Vec::new(),
         });
     }
-    let mut reasons = Vec::new();
-    let snapshots = deletable_snapshots(inventory, &mut reasons);
-    undeletable_file_copies(inventory).add_reason(&mut reasons);
-    undeletable_moved_data(backup, inventory).add_reason(&mut reasons);
-    let csi = csi_snapshots(backup, inventory, &mut reasons);
-    unknown_methods(inventory).add_reason(&mut reasons);
+    let mut objections = Vec::new();
+    let snapshots = deletable_snapshots(inventory, &mut objections);
+    undeletable_file_copies(inventory).add_objection(&mut objections);
+    undeletable_moved_data(backup, inventory).add_objection(&mut objections);
+    let csi = csi_snapshots(backup, inventory, &mut objections);
+    unknown_methods(inventory).add_objection(&mut objections);
     if !is_being_deleted(backup, inventory) {
-        lost_snapshots(inventory, &snapshots).add_reason(&mut reasons);
+        lost_snapshots(inventory, &snapshots).add_objection(&mut objections);
     }
-    if reasons.is_empty() {
+    if objections.is_empty() {
         Ok(DeletionPlan { files: FileOwnership::Own, snapshots, csi })
     } else {
-        Err(reasons)
+        Err(Objections(objections))
     }
 }
 
@@ -121,14 +119,14 @@ fn is_being_deleted(backup: &Backup, inventory: &BackupInventory) -> bool {
 
 fn deletable_snapshots(
     inventory: &BackupInventory,
-    reasons: &mut Vec<String>,
+    objections: &mut Vec<Objection>,
 ) -> Vec<DeletableSnapshot> {
     let mut found: BTreeMap<(&str, &str), DeletableSnapshot> = BTreeMap::new();
     let mut add = |location, id, volume: &str, is_in_progress| {
         // A snapshot without an id was never taken.
         let Some(snapshot_id) = SnapshotId::new(id) else { return };
         if str::is_empty(location) {
-            reasons.push(format!("the snapshot {id} names no location, so nobody can delete it"));
+            objections.push(Objection::NoLocation(snapshot_id));
             return;
         }
         let known = found.entry((location, id)).or_insert_with(|| DeletableSnapshot {
@@ -166,13 +164,13 @@ fn deletable_snapshots(
 
 /// Remaining objects of one kind, by handle.
 struct Undeletable {
-    description: &'static str,
+    data: UnsupportedData,
     names: BTreeMap<String, String>,
 }
 
 impl Undeletable {
-    fn new(description: &'static str) -> Self {
-        Self { description, names: BTreeMap::new() }
+    fn new(data: UnsupportedData) -> Self {
+        Self { data, names: BTreeMap::new() }
     }
 
     /// Adds an object, under its handle if it has one.
@@ -181,21 +179,12 @@ impl Undeletable {
         self.names.entry(key).or_insert(name);
     }
 
-    fn add_reason(&self, reasons: &mut Vec<String>) {
-        let Self { description, names } = self;
-        if names.is_empty() {
-            return;
+    fn add_objection(self, objections: &mut Vec<Objection>) {
+        let Self { data, names } = self;
+        if !names.is_empty() {
+            let names = RemainingData::new(names.into_values());
+            objections.push(Objection::Unsupported { data, names });
         }
-        let first: Vec<&str> = names.values().take(MAX_NAMED).map(String::as_str).collect();
-        let more = match names.len().saturating_sub(MAX_NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let first = first.join(", ");
-        reasons.push(format!(
-            "this version cannot delete {description}, and with the backup their record would be lost: \
-             {first}{more}"
-        ));
     }
 }
 
@@ -218,7 +207,7 @@ pub(super) fn has_data(volume: &BackupVolumeInfo, handle: &str) -> bool {
 }
 
 fn undeletable_file_copies(inventory: &BackupInventory) -> Undeletable {
-    let mut undeletable = Undeletable::new("copies of volumes' files (PodVolumeBackups)");
+    let mut undeletable = Undeletable::new(UnsupportedData::FileCopies);
     for copy in &inventory.pod_volume_backups {
         let handle = copy.status.as_ref().map_or("", |status| status.snapshot_id.as_str());
         if !handle.is_empty() {
@@ -235,8 +224,7 @@ fn undeletable_file_copies(inventory: &BackupInventory) -> Undeletable {
 }
 
 fn undeletable_moved_data(backup: &Backup, inventory: &BackupInventory) -> Undeletable {
-    let mut undeletable =
-        Undeletable::new("data of snapshots that was moved into a repository (DataUploads)");
+    let mut undeletable = Undeletable::new(UnsupportedData::MovedData);
     for upload in &inventory.data_uploads {
         let handle = upload.status.as_ref().map_or("", |status| status.snapshot_id.as_str());
         if !handle.is_empty() {
@@ -264,23 +252,21 @@ fn undeletable_moved_data(backup: &Backup, inventory: &BackupInventory) -> Undel
 fn csi_snapshots(
     backup: &Backup,
     inventory: &BackupInventory,
-    reasons: &mut Vec<String>,
+    objections: &mut Vec<Objection>,
 ) -> Vec<DeletableCsiSnapshot> {
-    let mut undeletable =
-        Undeletable::new("CSI snapshots of which it is not said what their driver calls them");
+    let mut undeletable = Undeletable::new(UnsupportedData::CsiWithoutHandle);
     let (found, unknown) = csi::held_csi_snapshots(inventory, name);
     for volume in unknown {
         undeletable.add("", volume);
     }
-    let mut undecided =
-        Undeletable::new("CSI snapshots of which it is not said whether it took them");
+    let mut undecided = Undeletable::new(UnsupportedData::CsiOfUnknownOrigin);
     // After an interrupted deletion the files with this information may be gone, and the snapshots were deleted first.
     if !is_being_deleted(backup, inventory) {
         for content in csi::undecided_contents(inventory, &found) {
             undecided.add("", content);
         }
     }
-    undecided.add_reason(reasons);
+    undecided.add_objection(objections);
     let status = backup.status.clone().unwrap_or_default();
     let is_moved = backup.spec.snapshot_move_data == Some(true);
     let counted = usize::try_from(status.csi_volume_snapshots_completed).unwrap_or_default();
@@ -290,12 +276,12 @@ fn csi_snapshots(
     if is_old && missing > 0 {
         undeletable.add("", format!("{missing} of them"));
     }
-    undeletable.add_reason(reasons);
+    undeletable.add_objection(objections);
     found
 }
 
 fn unknown_methods(inventory: &BackupInventory) -> Undeletable {
-    let mut undeletable = Undeletable::new("volumes that were saved in ways that it does not know");
+    let mut undeletable = Undeletable::new(UnsupportedData::UnknownMethod);
     for volume in volumes(inventory) {
         if let Some(Method::Other(method)) = &volume.backup_method {
             undeletable.add("", format!("{} ({method})", name(volume)));
@@ -306,8 +292,7 @@ fn unknown_methods(inventory: &BackupInventory) -> Undeletable {
 
 /// Plugin snapshots for which no file contains the information needed to delete them.
 fn lost_snapshots(inventory: &BackupInventory, known: &[DeletableSnapshot]) -> Undeletable {
-    let mut undeletable =
-        Undeletable::new("snapshots of which it is not said where they were taken");
+    let mut undeletable = Undeletable::new(UnsupportedData::SnapshotsWithoutLocation);
     for volume in volumes(inventory).filter(|v| v.backup_method == Some(Method::NativeSnapshot)) {
         let info = volume.native_snapshot_info.as_ref();
         let handle = info.map_or("", |info| info.snapshot_handle.as_str());

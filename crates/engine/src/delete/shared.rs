@@ -15,6 +15,7 @@ use bowline_store::{BackupName, BackupStore, Error};
 use serde::de::DeserializeOwned;
 
 use super::csi::{self, DeletableCsiSnapshot};
+use super::objection::{Objection, Objections};
 use super::{DeletableSnapshot, DeletionPlan, InventoryError};
 
 /// Data outside the bucket that a backup references. Data in repositories is to be added.
@@ -147,7 +148,7 @@ fn content_refs(content: &DeletableCsiSnapshot) -> [SnapshotRef; 2] {
 pub fn exclude_shared(
     plan: &mut DeletionPlan,
     others: &OtherBackups,
-) -> Result<Vec<SharedSnapshot>, Vec<String>> {
+) -> Result<Vec<SharedSnapshot>, Objections> {
     let referenced_elsewhere = &others.named;
     let mut shared = Vec::new();
     plan.snapshots.retain(|DeletableSnapshot { id, .. }| {
@@ -176,17 +177,14 @@ pub fn exclude_shared(
     if others.unreadable.is_empty() || (plan.snapshots.is_empty() && plan.csi.is_empty()) {
         return Ok(shared);
     }
-    let reasons = others.unreadable.iter().take(UNREADABLE_NAMED);
-    Err(reasons.map(|(backup, reason)| against_unreadable(backup, reason)).collect())
+    let named = others.unreadable.iter().take(UNREADABLE_NAMED);
+    let objections = named.map(|(backup, reason)| against_unreadable(backup, reason));
+    Err(Objections(objections.collect()))
 }
 
-/// Objection to a deletion while the files of another backup are unreadable, with the remedy.
-pub fn against_unreadable(backup: &str, reason: &str) -> String {
-    format!(
-        "backup {backup} may name the same snapshots, and its files cannot be read: {reason}; hint: delete backup \
-         {backup} first; if that is refused as well, run `bowline backup delete {backup} --forget` and remove \
-         its files from the bucket"
-    )
+/// Objection to a deletion while the files of another backup are unreadable.
+pub fn against_unreadable(backup: &str, reason: &str) -> Objection {
+    Objection::UnreadableBackup { backup: backup.to_owned(), reason: reason.to_owned() }
 }
 
 #[cfg(test)]
@@ -269,7 +267,7 @@ mod tests {
         let named = referenced_snapshots(&store, &other).await.unwrap().named;
         assert!(named.is_empty(), "{named:?}");
         let mut whole = plan();
-        assert_eq!(exclude_shared(&mut whole, &OtherBackups::default()), Ok(vec![]));
+        assert_eq!(exclude_shared(&mut whole, &OtherBackups::default()).unwrap(), vec![]);
         assert_eq!(whole, plan());
     }
 
@@ -307,7 +305,7 @@ mod tests {
         assert_eq!(found.named, BTreeSet::from([named]), "the other files count");
         let mut others = OtherBackups::default();
         others.add("victim", &found);
-        let reasons = exclude_shared(&mut plan(), &others).unwrap_err();
+        let reasons = exclude_shared(&mut plan(), &others).unwrap_err().messages();
         assert_eq!(reasons.len(), 1);
         for part in ["backup victim may name the same", "volume info", "delete victim --forget"] {
             assert!(reasons[0].contains(part), "{part}: {reasons:?}");

@@ -7,14 +7,13 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::timeout;
 
+use super::objection::{Objection, Objections, OpenFailure, RemainingData};
 use super::{Deadlines, DeletableSnapshot, DeletionJob, Stopped, report_error};
 use crate::report::Report;
 use crate::snapshotter::{self, Snapshotter, Snapshotters};
 
 /// Maximum number of concurrent deletions.
 const MAX_CONCURRENT_DELETIONS: usize = 8;
-/// Maximum number of remaining snapshots named in a message.
-const MAX_NAMED: usize = 5;
 
 /// The snapshotters that a plan needs, by location.
 #[derive(Debug, Default)]
@@ -25,39 +24,28 @@ pub async fn open_snapshotters(
     snapshotters: &dyn Snapshotters,
     snapshots: &[DeletableSnapshot],
     deadlines: &Deadlines,
-) -> Result<OpenSnapshotters, Vec<String>> {
+) -> Result<OpenSnapshotters, Objections> {
     let locations: BTreeSet<&str> =
         snapshots.iter().map(|snapshot| snapshot.location.as_str()).collect();
-    let (mut opened, mut reasons) = (BTreeMap::new(), Vec::new());
+    let (mut opened, mut objections) = (BTreeMap::new(), Vec::new());
     for location in locations {
         let reason = match timeout(deadlines.open, snapshotters.open(location)).await {
             Ok(Ok(snapshotter)) => {
                 opened.insert(location.to_owned(), snapshotter);
                 continue;
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("it has not answered within {} s", deadlines.open.as_secs()),
+            Ok(Err(error)) => OpenFailure::Open(error),
+            Err(_) => OpenFailure::Timeout(deadlines.open),
         };
         let of_location = |snapshot: &&DeletableSnapshot| snapshot.location == location;
-        let ids: Vec<&SnapshotId> =
-            snapshots.iter().filter(of_location).map(|snapshot| &snapshot.id).collect();
-        reasons.push(format!(
-            "error getting volume snapshotter for location {location:?}: {reason}; its snapshots \
-             would be left: {}",
-            first_ids(&ids)
-        ));
+        let ids = snapshots.iter().filter(of_location).map(|snapshot| snapshot.id.as_str());
+        objections.push(Objection::Snapshotter {
+            location: location.to_owned(),
+            reason,
+            snapshots: RemainingData::new(ids),
+        });
     }
-    if reasons.is_empty() { Ok(OpenSnapshotters(opened)) } else { Err(reasons) }
-}
-
-/// The first few ids, and the number of the others.
-fn first_ids(ids: &[&SnapshotId]) -> String {
-    let first: Vec<&str> = ids.iter().take(MAX_NAMED).map(|id| id.as_str()).collect();
-    let first = first.join(", ");
-    match ids.len().saturating_sub(MAX_NAMED) {
-        0 => first,
-        more => format!("{first} and {more} more"),
-    }
+    if objections.is_empty() { Ok(OpenSnapshotters(opened)) } else { Err(Objections(objections)) }
 }
 
 /// Deletes the snapshots of a backup concurrently. A failure is reported and does not prevent the other

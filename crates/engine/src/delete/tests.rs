@@ -269,11 +269,11 @@ impl World {
         };
         let plan = match plan_deletion(&backup(), &inventory) {
             Ok(plan) => plan,
-            Err(reasons) => return DeletionResult::Failed(reasons),
+            Err(objections) => return DeletionResult::Failed(objections.messages()),
         };
         let opened = match open_snapshotters(plugin, &plan.snapshots, &self.deadlines).await {
             Ok(opened) => opened,
-            Err(reasons) => return DeletionResult::Failed(reasons),
+            Err(objections) => return DeletionResult::Failed(objections.messages()),
         };
         let action = Arc::new(RecordingAction(plugin.clone()));
         let job = DeletionJob {

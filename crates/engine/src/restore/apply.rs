@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::label;
-use bowline_plugin::{Item, ResourceIdentifier};
+use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -32,6 +32,28 @@ pub(super) struct AppliedObject {
     pub(super) created: Option<Object>,
 }
 
+/// Why an object was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApplyError {
+    #[error("it cannot be created")]
+    Create(#[source] Error),
+    #[error(transparent)]
+    Get(Error),
+    /// The object to write, or the existing one, is invalid.
+    #[error(transparent)]
+    Object(#[from] InvalidItem),
+    /// The target of a claim with data is another claim of the same restore.
+    #[error(
+        "its data was not restored: its place is taken by {0}, which this restore has put there; restore it by \
+         itself into another namespace"
+    )]
+    ClaimCollision(String),
+    #[error("its labels could not be updated")]
+    PatchLabels(#[source] Error),
+    #[error("it was created but is not served after {} s", .0.as_secs())]
+    NotServed(Duration),
+}
+
 /// Creates an object, or applies the policy for existing objects.
 pub(super) async fn apply(
     context: &Context,
@@ -39,26 +61,25 @@ pub(super) async fn apply(
     namespace: &str,
     id: &ResourceIdentifier,
     object: &Value,
-) -> Result<AppliedObject, String> {
-    let item = Item::from_object(object).map_err(|error| error.to_string())?;
+) -> Result<AppliedObject, ApplyError> {
+    let item = Item::from_object(object)?;
     let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let create = || context.cluster.create(resource, namespace, &item);
     let applied = match context.rate_limiter.send(create).await {
         Ok(created) => AppliedObject { action: AppliedAction::Created, created: Some(created) },
         Err(error) if may_exist(&error) => {
-            let refused = || format!("it cannot be created: {error}");
             let get = || context.cluster.get(resource, namespace, name);
             match context.rate_limiter.send(get).await {
                 Ok(Some(found)) => {
                     let existing = ExistingObject { context, resource, namespace, name, id };
                     existing.resolve(object, found).await?
                 }
-                Err(unknown) if error.is_already_exists() => return Err(unknown.to_string()),
+                Err(unknown) if error.is_already_exists() => return Err(ApplyError::Get(unknown)),
                 // The refusal had another reason, or the object was deleted in between.
-                Ok(None) | Err(_) => return Err(refused()),
+                Ok(None) | Err(_) => return Err(ApplyError::Create(error)),
             }
         }
-        Err(error) => return Err(format!("it cannot be created: {error}")),
+        Err(error) => return Err(ApplyError::Create(error)),
     };
     // A definition that existed before is served, or its owner knows why not.
     if is_definition(resource) && applied.created.is_some() {
@@ -233,16 +254,16 @@ fn conflicting_item<'a>(
 }
 
 impl ExistingObject<'_> {
-    async fn resolve(&self, desired: &Value, found: Object) -> Result<AppliedObject, String> {
+    async fn resolve(&self, desired: &Value, found: Object) -> Result<AppliedObject, ApplyError> {
         let Self { context, resource, id, .. } = self;
-        let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+        let value: Value = found.item.parse()?;
         let conflicting_item =
             conflicting_item(&context.request, context.started_at, desired, &value);
         if let Some(conflicting_item) = conflicting_item
             && resource.is_core("persistentvolumeclaims")
             && volume::has_data(context, id)
         {
-            return Err(claim_collision_message(conflicting_item));
+            return Err(ApplyError::ClaimCollision(conflicting_item.to_owned()));
         }
         let mut decision = decide(&context.request, context.started_at, resource, desired, &value);
         if let (Some(_), Decision::Change { patch, .. }) = (conflicting_item, &mut decision) {
@@ -259,7 +280,7 @@ impl ExistingObject<'_> {
         &self,
         decision: Decision,
         conflicting_item: Option<&str>,
-    ) -> Result<AppliedAction, String> {
+    ) -> Result<AppliedAction, ApplyError> {
         let Self { context, resource, id, .. } = self;
         let report = &context.report;
         match decision {
@@ -308,10 +329,9 @@ impl ExistingObject<'_> {
     }
 
     /// Adds the restore labels, and changes nothing else.
-    async fn patch_labels(&self, patch: Option<Value>) -> Result<(), String> {
+    async fn patch_labels(&self, patch: Option<Value>) -> Result<(), ApplyError> {
         let Some(patch) = patch else { return Ok(()) };
-        let patched = self.patch(&patch).await;
-        patched.map_err(|error| format!("its labels could not be updated: {error}"))
+        self.patch(&patch).await.map_err(ApplyError::PatchLabels)
     }
 
     async fn patch(&self, patch: &Value) -> Result<(), Error> {
@@ -321,31 +341,23 @@ impl ExistingObject<'_> {
     }
 }
 
-/// Message for a claim whose target another claim of the same restore occupies.
-pub(super) fn claim_collision_message(conflicting_item: &str) -> String {
-    format!(
-        "its data was not restored: its place is taken by {conflicting_item}, which this restore has put there; \
-         restore it by itself into another namespace"
-    )
-}
-
 /// Waits until the API server serves the kind of a definition.
 async fn wait_until_served(
     context: &Context,
     resource: &Arc<Resource>,
     name: &str,
-) -> Result<(), String> {
+) -> Result<(), ApplyError> {
     let limit = context.options.resource_timeout;
     let deadline = Instant::now() + limit;
     loop {
         let get = || context.cluster.get(resource, "", name);
-        let found = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?;
+        let found = context.rate_limiter.send(get).await.map_err(ApplyError::Get)?;
         let definition = found.and_then(|found| found.item.parse::<Value>().ok());
         if definition.as_ref().is_some_and(is_served) {
             return Ok(());
         }
         if Instant::now() >= deadline || context.stop.is_cancelled() {
-            return Err(format!("it was created but is not served after {} s", limit.as_secs()));
+            return Err(ApplyError::NotServed(limit));
         }
         tokio::time::sleep(DEFINITION_PAUSE).await;
     }

@@ -8,7 +8,7 @@ use bowline_store::file::{BackupVolumeInfo, Snapshot};
 use bowline_store::{BackupName, BackupStore};
 use tokio_util::io::{StreamReader, SyncIoBridge};
 
-use super::unpack::{self, Contents, UnpackError, UnpackLimits};
+use super::unpack::{self, ArchiveBreak, Contents, UnpackError, UnpackLimits};
 
 /// Why the archive is not available.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum DownloadError {
     Unpack(#[from] UnpackError),
     /// No part of the archive can be read.
     #[error("nothing can be read of it: {0}")]
-    Unreadable(String),
+    Unreadable(ArchiveBreak),
     /// The unpacking thread has died.
     #[error("unpacking the archive broke off")]
     TaskFailed,
@@ -61,8 +61,8 @@ pub async fn fetch_contents(
     });
     let contents = unpacked.await.map_err(|_| DownloadError::TaskFailed)??;
     match &contents.broken {
-        Some(reason) if contents.kinds().next().is_none() => {
-            Err(DownloadError::Unreadable(reason.clone()))
+        Some(broken) if contents.kinds().next().is_none() => {
+            Err(DownloadError::Unreadable(broken.clone()))
         }
         _ => Ok(contents),
     }

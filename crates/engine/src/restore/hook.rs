@@ -33,8 +33,9 @@ use std::time::Duration;
 
 use bowline_api::restore::{ExecRestoreHook, RestoreHooks, RestoreResourceHooks};
 
-use crate::hook::{Annotations, EXEC_TIMEOUT, Pods, timeout};
+use crate::hook::{Annotations, EXEC_TIMEOUT, InvalidHook, InvalidPods, Pods, timeout};
 use crate::item::Object;
+use crate::report::error_text;
 use pod_state::Pod;
 
 pub use crate::hook::{Error, OnError};
@@ -110,6 +111,47 @@ impl fmt::Display for Hook {
     }
 }
 
+/// All defects of the hooks of a Restore.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidHooks(Vec<InvalidEntry>);
+
+impl InvalidHooks {
+    /// Text of each defect.
+    pub fn messages(&self) -> Vec<String> {
+        self.0.iter().map(|entry| error_text(entry)).collect()
+    }
+}
+
+impl fmt::Display for InvalidHooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.messages().join("; "))
+    }
+}
+
+impl std::error::Error for InvalidHooks {}
+
+/// Defect of an entry of `hooks.resources`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("hooks.resources[{index}] {name:?}")]
+struct InvalidEntry {
+    index: usize,
+    name: String,
+    #[source]
+    defect: EntryDefect,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum EntryDefect {
+    #[error(transparent)]
+    Pods(#[from] InvalidPods),
+    #[error("postHooks[{index}]")]
+    PostHook {
+        index: usize,
+        #[source]
+        defect: InvalidHook,
+    },
+}
+
 impl HookPlan {
     /// True if there are no hooks to run.
     pub fn is_empty(&self) -> bool {
@@ -136,15 +178,19 @@ impl HookPlan {
 
 impl Hooks {
     /// Compiles the hooks of a Restore, or returns all their errors.
-    pub fn new(hooks: &RestoreHooks) -> Result<Self, Vec<String>> {
+    pub fn new(hooks: &RestoreHooks) -> Result<Self, InvalidHooks> {
         let (mut specs, mut errors) = (Vec::new(), Vec::new());
         for (index, hooks) in hooks.resources.iter().enumerate() {
-            let mut entry_errors = Vec::new();
-            specs.extend(compile(hooks, &mut entry_errors));
-            let with_entry = |error| format!("hooks.resources[{index}] {:?}: {error}", hooks.name);
-            errors.extend(entry_errors.into_iter().map(with_entry));
+            match compile(hooks) {
+                Ok(spec) => specs.push(spec),
+                Err(defects) => errors.extend(defects.into_iter().map(|defect| InvalidEntry {
+                    index,
+                    name: hooks.name.clone(),
+                    defect,
+                })),
+            }
         }
-        if errors.is_empty() { Ok(Self { specs }) } else { Err(errors) }
+        if errors.is_empty() { Ok(Self { specs }) } else { Err(InvalidHooks(errors)) }
     }
 
     /// Hooks to run in a created object. Only pods have hooks.
@@ -172,28 +218,33 @@ impl Hooks {
     }
 }
 
-/// Compiles one entry; `None` if its selection is invalid.
-fn compile(hooks: &RestoreResourceHooks, errors: &mut Vec<String>) -> Option<Spec> {
+/// Compiles one entry, or returns all its defects.
+fn compile(hooks: &RestoreResourceHooks) -> Result<Spec, Vec<EntryDefect>> {
     let pods = Pods::new(
         &hooks.included_namespaces,
         &hooks.excluded_namespaces,
         hooks.label_selector.as_ref(),
-        errors,
     );
-    let mut list = Vec::new();
-    for (at, hook) in hooks.post_hooks.iter().enumerate() {
+    let (mut list, mut post_hook_defects) = (Vec::new(), Vec::new());
+    for (index, hook) in hooks.post_hooks.iter().enumerate() {
         let Some(exec) = &hook.exec else { continue };
         match compile_exec(exec, &hooks.name) {
             Ok(hook) => list.push(hook),
-            Err(error) => errors.push(format!("postHooks[{at}]: {error}")),
+            Err(defect) => post_hook_defects.push(EntryDefect::PostHook { index, defect }),
         }
     }
-    Some(Spec { pods: pods?, hooks: list })
+    match pods {
+        Ok(pods) if post_hook_defects.is_empty() => Ok(Spec { pods, hooks: list }),
+        pods => {
+            let of_pods = pods.err().into_iter().flatten().map(EntryDefect::Pods);
+            Err(of_pods.chain(post_hook_defects).collect())
+        }
+    }
 }
 
-fn compile_exec(exec: &ExecRestoreHook, name: &str) -> Result<Hook, String> {
+fn compile_exec(exec: &ExecRestoreHook, name: &str) -> Result<Hook, InvalidHook> {
     if exec.command.is_empty() {
-        return Err("it has no command".to_owned());
+        return Err(InvalidHook::NoCommand);
     }
     Ok(Hook {
         source: HookSource::Spec(name.to_owned()),

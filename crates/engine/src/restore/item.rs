@@ -4,31 +4,38 @@
 //! others wait for it ([`ClaimedItems`](super::item_claims::ClaimedItems)) without occupying a slot of the rate
 //! limiter. [`prepare`] computes the resulting object; a dry run uses it as well.
 
+pub(super) mod actions;
 pub(super) mod prepare;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bowline_plugin::ResourceIdentifier;
+use bowline_plugin::{InvalidItem, Name, ResourceIdentifier};
 use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::SemaphorePermit;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use super::apply::AppliedObject;
+use super::apply::{AppliedObject, ApplyError};
+use super::filter::Reason;
 use super::item_claims::ItemClaim;
+use super::namespace::NamespaceError;
 use super::outcome::AppliedAction;
+use super::reset::{MissingData, NoMetadata, in_brackets};
+use super::unpack::ReadError;
 use super::version::NotServed;
-use super::volume::RestoredVolume;
+use super::volume::{BlockingVolume, ClaimError, RestoredVolume, VolumeError};
 use super::{Context, ServedApi, apply, hook, namespace, report_task_failure, stack, volume};
 use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::operation::Operation;
-use crate::report::Report;
+use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource};
+use actions::ActionsError;
 use prepare::{ArchiveItem, PreparedItem, ReadyObject};
 
 /// Why an item is restored.
@@ -141,7 +148,7 @@ impl Visitor for Restorer {
                     return;
                 }
                 Err(error) => {
-                    context.report.error(&id, error);
+                    context.report.error(&id, error_text(&error));
                     item.record_outcome(AppliedAction::Failed);
                 }
             }
@@ -171,11 +178,69 @@ enum ItemOutcome {
     /// The object is in the cluster; the action says how it got there.
     InCluster(AppliedAction),
     /// The item is not restored, with the reason.
-    Skipped(String),
+    Skipped(SkipReason),
     /// The pod or job had completed when it was backed up. Not listed, as in Velero.
-    Completed(String),
+    Completed(Reason),
     /// The filters exclude the item.
-    Excluded(String),
+    Excluded(Reason),
+}
+
+/// Why an item that the filters select is not restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum SkipReason {
+    /// An action says so.
+    Action(Name),
+    /// An action said so in an earlier process.
+    ActionBeforeRestart,
+    /// A volume is not created, since its data is missing.
+    NoData(MissingData),
+    /// A volume is not created, since its claim gets one from a CSI snapshot with this handle.
+    FromClaim { snapshot: String },
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Action(name) => write!(f, "the action {name} says so"),
+            Self::ActionBeforeRestart => {
+                f.write_str("an action said so before the server was started again")
+            }
+            Self::NoData(missing) => missing.fmt(f),
+            Self::FromClaim { snapshot } => {
+                let snapshot = in_brackets(snapshot);
+                write!(f, "its claim gets a new one from a CSI snapshot{snapshot}")
+            }
+        }
+    }
+}
+
+/// Why an item could not be restored.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ItemError {
+    #[error("it is not in the backup")]
+    NotInBackup,
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Parse(#[from] InvalidItem),
+    #[error(transparent)]
+    Reset(#[from] NoMetadata),
+    #[error("it has no target")]
+    NoTarget,
+    #[error(transparent)]
+    Namespace(#[from] Arc<NamespaceError>),
+    #[error(transparent)]
+    Volume(#[from] Arc<VolumeError>),
+    #[error(transparent)]
+    VolumeName(#[from] BlockingVolume),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Actions(#[from] ActionsError),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
 }
 
 /// An item that is being restored.
@@ -244,14 +309,12 @@ impl<'a> ItemRestore<'a> {
 }
 
 impl ItemRestore<'_> {
-    async fn restore(&mut self, reason: VisitReason<'_>) -> Result<ItemOutcome, String> {
+    async fn restore(&mut self, reason: VisitReason<'_>) -> Result<ItemOutcome, ItemError> {
         let Self { context, id, .. } = *self;
         let stored = match self.read_item(reason)? {
-            ArchiveItem::Excluded(reason) => return Ok(ItemOutcome::Excluded(reason.to_string())),
+            ArchiveItem::Excluded(reason) => return Ok(ItemOutcome::Excluded(reason)),
             ArchiveItem::Namespace => return self.restore_namespace().await,
-            ArchiveItem::NotRestorable(reason) => {
-                return Ok(ItemOutcome::Completed(reason.to_string()));
-            }
+            ArchiveItem::NotRestorable(reason) => return Ok(ItemOutcome::Completed(reason)),
             ArchiveItem::Object(stored) => stored,
         };
         if !stored.namespace.is_empty() {
@@ -261,7 +324,7 @@ impl ItemRestore<'_> {
         let ready = match self.prepare_object(*stored).await? {
             PreparedItem::Ready(ready) => *ready,
             PreparedItem::Skipped(reason) => return Ok(ItemOutcome::Skipped(reason)),
-            PreparedItem::Waiting(reason) => return Err(reason),
+            PreparedItem::Waiting(blocking) => return Err(blocking.into()),
         };
         let ReadyObject { resource, namespace, value, status, managed_fields } = ready;
         failpoint::hit(Point::Create);
@@ -296,8 +359,8 @@ impl ItemRestore<'_> {
         Ok(ItemOutcome::InCluster(applied))
     }
 
-    async fn restore_namespace(&self) -> Result<ItemOutcome, String> {
-        let (_, _, target) = self.target.as_ref().ok_or("it has no target")?;
+    async fn restore_namespace(&self) -> Result<ItemOutcome, ItemError> {
+        let (_, _, target) = self.target.as_ref().ok_or(ItemError::NoTarget)?;
         Ok(ItemOutcome::InCluster(namespace::restore(self.context, self.id, target).await?))
     }
 

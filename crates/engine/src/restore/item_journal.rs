@@ -11,21 +11,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bowline_plugin::{Item, ResourceIdentifier, VolumeId};
+use bowline_plugin::{InvalidItem, Item, ResourceIdentifier, VolumeId, error_chain};
 use bowline_store::BackupStore;
 use bowline_store::name::RunUid;
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::Context;
+use super::item::SkipReason;
+use super::item::actions::ActionsError;
 use super::request::Request;
 use crate::failpoint::{self, FailpointAction, Point};
 use crate::journal::{
-    BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, Recovered,
+    self, BlockEnded, BlockStarted, Intent, Journal, JournalEntry, JournaledMessage, Recovered,
     StoredBlock, VolumeAnswered, VolumeRequest, VolumeRequested, digest,
 };
 use crate::operation::{Operation, record};
-use crate::report::{Message, Report, ReportSubject};
+use crate::report::{Message, Report, ReportSubject, error_text};
 
 /// Maximum size of one item.
 const MAX_ITEM_BYTES: u64 = 64 << 20;
@@ -57,21 +59,32 @@ pub(super) enum ActionsOutcome {
     /// Restore the item as this.
     Changed(Value),
     /// Skip the item, for this reason.
-    Skipped(String),
+    Skipped(SkipReason),
 }
 
 /// An item that the actions have seen.
 pub(super) struct ActionsRecord<'a> {
     pub(super) id: &'a ResourceIdentifier,
-    pub(super) outcome: &'a Result<ActionsOutcome, String>,
+    pub(super) outcome: &'a Result<ActionsOutcome, ActionsError>,
     pub(super) operations: &'a [Operation],
     pub(super) report: &'a Report,
     /// Additional items that must be included whatever the filters say.
     pub(super) additional: Vec<ResourceIdentifier>,
 }
 
-/// Why an earlier process did not restore an item.
-const SKIPPED_BEFORE_RESTART: &str = "an action said so before the server was started again";
+/// Why the result of an earlier process is lost.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoredItemError {
+    #[error(transparent)]
+    Item(#[from] InvalidItem),
+    #[error("it is not what was put there")]
+    Changed,
+    #[error("it is not in the bucket")]
+    Missing,
+    /// In one line, without the query strings of URLs, which may be signed.
+    #[error("{}", error_chain(&**.0))]
+    Store(Box<bowline_store::Error>),
+}
 
 impl ItemJournal {
     pub(super) fn new(
@@ -98,12 +111,11 @@ impl ItemJournal {
     pub(super) async fn journal_volume_start(
         &self,
         mut started: VolumeRequested,
-    ) -> Result<u64, String> {
+    ) -> Result<u64, journal::Error> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         started.block = block;
         if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
-            let appended = self.journal.append(&JournalEntry::VolumeBegun(started)).await;
-            appended.map_err(|error| format!("it is not restored: {error}"))?;
+            self.journal.append(&JournalEntry::VolumeBegun(started)).await?;
         }
         failpoint::hit(Point::BlockStartJournaled);
         Ok(block)
@@ -133,13 +145,12 @@ impl ItemJournal {
     }
 
     /// Journals that actions are about to run on an item. Returns the number of the entry.
-    pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, String> {
+    pub(super) async fn journal_start(&self, intents: Vec<Intent>) -> Result<u64, journal::Error> {
         let block = self.next.fetch_add(1, Ordering::Relaxed);
         if failpoint::should_skip(Point::JournalBlockStart) == FailpointAction::Continue {
             let record =
                 JournalEntry::Begun(BlockStarted { block, intents, ..BlockStarted::default() });
-            let appended = self.journal.append(&record).await;
-            appended.map_err(|error| format!("it is not restored: {error}"))?;
+            self.journal.append(&record).await?;
         }
         failpoint::hit(Point::BlockStartJournaled);
         Ok(block)
@@ -168,7 +179,7 @@ impl ItemJournal {
             visited: vec![id.clone().into()],
             additional: additional.into_iter().map(Into::into).collect(),
             kept: stored_item,
-            failed: outcome.as_ref().err().cloned(),
+            failed: outcome.as_ref().err().map(|error| error_text(error)),
             restore_operations: operations.iter().map(|one| record::of_restore(one, run)).collect(),
             errors: errors.into_iter().map(JournaledMessage::from).collect(),
             warnings: warnings.into_iter().map(JournaledMessage::from).collect(),
@@ -192,7 +203,7 @@ impl ItemJournal {
                 Some(StoredBlock { number: block, sha256 })
             }
             Err(error) => {
-                let error = bowline_plugin::error_chain(&error);
+                let error = error_chain(&error);
                 tracing::warn!("an item cannot be kept in case the server ends: {error}");
                 None
             }
@@ -215,28 +226,23 @@ impl ItemJournal {
     pub(super) async fn earlier_outcome(
         &self,
         id: &ResourceIdentifier,
-    ) -> Option<Result<ActionsOutcome, String>> {
+    ) -> Option<Result<ActionsOutcome, ActionsError>> {
         let ended = self.finished_items.get(id)?;
         if let Some(reason) = &ended.failed {
-            return Some(Err(reason.clone()));
+            return Some(Err(ActionsError::BeforeRestart(reason.clone())));
         }
         let Some(stored_item) = &ended.kept else {
-            return Some(Ok(ActionsOutcome::Skipped(SKIPPED_BEFORE_RESTART.to_owned())));
+            return Some(Ok(ActionsOutcome::Skipped(SkipReason::ActionBeforeRestart)));
         };
         let read = match self.store.scratch(&self.run, stored_item.number, MAX_ITEM_BYTES).await {
-            Ok(Some(bytes)) if digest(&bytes) == stored_item.sha256 => Item::from_json(bytes)
-                .and_then(|item| item.parse())
-                .map_err(|error| error.to_string()),
-            Ok(Some(_)) => Err("it is not what was put there".to_owned()),
-            Ok(None) => Err("it is not in the bucket".to_owned()),
-            Err(error) => Err(bowline_plugin::error_chain(&error)),
+            Ok(Some(bytes)) if digest(&bytes) == stored_item.sha256 => {
+                Item::from_json(bytes).and_then(|item| item.parse()).map_err(StoredItemError::Item)
+            }
+            Ok(Some(_)) => Err(StoredItemError::Changed),
+            Ok(None) => Err(StoredItemError::Missing),
+            Err(error) => Err(StoredItemError::Store(Box::new(error))),
         };
-        let unavailable = |error| {
-            format!(
-                "what the actions made of it before the server was started again is lost: {error}"
-            )
-        };
-        Some(read.map(ActionsOutcome::Changed).map_err(unavailable))
+        Some(read.map(ActionsOutcome::Changed).map_err(ActionsError::Lost))
     }
 }
 

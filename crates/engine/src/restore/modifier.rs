@@ -28,6 +28,7 @@ use condition::Conditions;
 use json::Operation;
 pub use json::PatchError;
 pub use strategic::StrategicError;
+pub use value::InvalidValue;
 
 /// The only supported version of the document.
 const VERSION: &str = "v1";
@@ -44,7 +45,8 @@ pub enum InvalidModifiers {
     /// The ConfigMap does not have exactly one key.
     #[error("expected exactly one key in the data of the ConfigMap, found {0}")]
     Keys(usize),
-    /// The document is not YAML, or does not have the structure of modifiers.
+    /// The document is not YAML, or does not have the structure of modifiers; with the text of the parser, which
+    /// quotes its causes.
     #[error("failed to decode yaml data into resource modifiers, err: {0}")]
     Yaml(String),
     /// The version is not supported.
@@ -75,35 +77,46 @@ pub enum InvalidModifiers {
     #[error("{0:?} is no JSON pointer: expected one as in /metadata/labels/app")]
     Path(String),
     /// The value of a patch or condition looks like JSON but is invalid.
-    #[error("the value for {path} is not valid JSON: {reason}")]
+    #[error("the value for {path} is not valid JSON")]
     Value {
         /// Path of the patch or condition.
         path: String,
         /// The parse error.
-        reason: String,
+        source: InvalidValue,
     },
     /// A merge patch cannot be parsed.
-    #[error("the patchData of a rule for {resource} cannot be read: {reason}")]
+    #[error("the patchData of a rule for {resource} cannot be read")]
     PatchData {
         /// Resource of the rule.
         resource: String,
-        /// The parse error.
-        reason: String,
+        /// Defect of the patch.
+        source: InvalidPatchData,
     },
     /// A pattern of kinds or namespaces is invalid.
     #[error(transparent)]
     Glob(#[from] InvalidGlob),
     /// A pattern of names is invalid.
-    #[error("invalid resourceNameRegex {pattern:?}: {reason}")]
+    #[error("invalid resourceNameRegex {pattern:?}")]
     Regex {
         /// The pattern.
         pattern: String,
         /// The parse error.
-        reason: String,
+        source: regex::Error,
     },
     /// A label selector is invalid.
     #[error("error in creating label selector {0}")]
-    Selector(#[from] InvalidSelector),
+    Selector(InvalidSelector),
+}
+
+/// Why the text of a merge patch is none.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidPatchData {
+    /// Neither YAML nor JSON; with the text of the parser, which quotes its causes.
+    #[error("{0}")]
+    Yaml(String),
+    /// Not an object.
+    #[error("expected the fields of an object")]
+    NotAnObject,
 }
 
 impl InvalidModifiers {
@@ -279,12 +292,12 @@ impl RuleDocument {
 
 impl PatchData {
     fn read(self, resource: &str) -> Result<Map<String, Value>, InvalidModifiers> {
-        let invalid =
-            |reason| InvalidModifiers::PatchData { resource: resource.to_owned(), reason };
         let text = self.patch_data.unwrap_or_default();
-        match serde_saphyr::from_str(&text).map_err(|error| invalid(error.to_string()))? {
-            Value::Object(patch) => Ok(patch),
-            _ => Err(invalid("expected the fields of an object".to_owned())),
-        }
+        let source = match serde_saphyr::from_str(&text) {
+            Ok(Value::Object(patch)) => return Ok(patch),
+            Ok(_) => InvalidPatchData::NotAnObject,
+            Err(error) => InvalidPatchData::Yaml(error.to_string()),
+        };
+        Err(InvalidModifiers::PatchData { resource: resource.to_owned(), source })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowline_plugin::{Item, ResourceIdentifier};
+use bowline_plugin::{InvalidItem, Item, ResourceIdentifier};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -23,7 +23,22 @@ pub(super) struct NamespaceCache {
 }
 
 /// Error if a namespace cannot be used; otherwise how it came to exist.
-pub(super) type NamespaceResult = Result<AppliedAction, String>;
+pub(super) type NamespaceResult = Result<AppliedAction, Arc<NamespaceError>>;
+
+/// Why a namespace cannot be used. Shared by all its items.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NamespaceError {
+    #[error("the cluster serves no namespaces")]
+    NotServed,
+    #[error("the restore was stopped before the namespace {0} was ready")]
+    Stopped(String),
+    #[error("the namespace {name} is still being deleted after {} s", limit.as_secs())]
+    Terminating { name: String, limit: Duration },
+    #[error("its namespace cannot be made ready")]
+    Cluster(#[from] cluster::Error),
+    #[error(transparent)]
+    Item(#[from] InvalidItem),
+}
 
 /// Restores a Namespace of the backup. If several are mapped to the same target and this is not the one that the
 /// target is created from, reports the labels and annotations that the other one lacks: they are lost.
@@ -37,7 +52,7 @@ pub(super) async fn restore(
     if action == AppliedAction::Created && base_name != id.name {
         let value = |name: &str| {
             let item = namespace_item(context, name, target)?;
-            item.parse::<Value>().map_err(|error| error.to_string())
+            item.parse::<Value>().map_err(NamespaceError::Item)
         };
         if let Some(fields) = difference::differs(&value(&id.name)?, &value(base_name)?) {
             let text = format!(
@@ -81,30 +96,31 @@ pub(super) async fn ensure(context: &Context, original: &str, target: &str) -> N
         let mut known = context.namespaces.known.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(known.entry(target.to_owned()).or_default())
     };
-    cell.get_or_init(|| make_ready(context, original, target)).await.clone()
+    let make_ready = async || make_ready(context, original, target).await.map_err(Arc::new);
+    cell.get_or_init(make_ready).await.clone()
 }
 
-async fn make_ready(context: &Context, original: &str, target: &str) -> NamespaceResult {
+async fn make_ready(
+    context: &Context,
+    original: &str,
+    target: &str,
+) -> Result<AppliedAction, NamespaceError> {
     let Some(resource) = context.served_api().resources.core("namespaces").cloned() else {
-        return Err("the cluster serves no namespaces".to_owned());
+        return Err(NamespaceError::NotServed);
     };
     let deadline = Instant::now() + context.options.terminating_timeout;
     let mut termination_wait = None;
     loop {
         if context.stop.is_cancelled() {
-            return Err(format!("the restore was stopped before the namespace {target} was ready"));
+            return Err(NamespaceError::Stopped(target.to_owned()));
         }
         let get = || context.cluster.get(&resource, "", target);
-        let found =
-            context.rate_limiter.send(get).await.map_err(|error| not_ready_message(&error))?;
-        match found {
+        match context.rate_limiter.send(get).await? {
             None => {}
             Some(namespace) if !namespace.is_being_deleted => return Ok(AppliedAction::Skipped),
             Some(_) if Instant::now() >= deadline => {
-                let limit = context.options.terminating_timeout.as_secs();
-                return Err(format!(
-                    "the namespace {target} is still being deleted after {limit} s"
-                ));
+                let limit = context.options.terminating_timeout;
+                return Err(NamespaceError::Terminating { name: target.to_owned(), limit });
             }
             Some(_) => {
                 termination_wait.get_or_insert_with(|| TerminationWait::start(context, target));
@@ -120,7 +136,7 @@ async fn make_ready(context: &Context, original: &str, target: &str) -> Namespac
             Ok(_) => Ok(AppliedAction::Created),
             // Another client created the namespace in between. It may already be terminating again.
             Err(error) if error.is_already_exists() && Instant::now() < deadline => continue,
-            Err(error) => Err(not_ready_message(&error)),
+            Err(error) => Err(error.into()),
         };
     }
 }
@@ -154,16 +170,12 @@ impl Drop for TerminationWait<'_> {
     }
 }
 
-fn not_ready_message(error: &cluster::Error) -> String {
-    format!("its namespace cannot be made ready: {error}")
-}
-
 /// The namespace from the backup under its target name; a bare one if the backup has none.
 pub(super) fn namespace_item(
     context: &Context,
     original: &str,
     target: &str,
-) -> Result<Item, String> {
+) -> Result<Item, InvalidItem> {
     let resource = context.served_api().resources.core("namespaces").cloned();
     // A Namespace that cannot be read is reported when it is restored itself.
     let stored = resource.and_then(|kind| context.contents.object(&kind, None, "", original).ok());
@@ -178,5 +190,5 @@ pub(super) fn namespace_item(
         }
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-    Item::from_object(&namespace).map_err(|error| error.to_string())
+    Item::from_object(&namespace)
 }

@@ -1,9 +1,38 @@
-//! Result of each item, for `-resource-list.json.gz`.
+//! Outcome of a restore, and the result of each item, for `-resource-list.json.gz`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use bowline_store::file::ResourceList;
+use bowline_store::file::{ResourceList, RestoreVolumeInfo};
+use jiff::Timestamp;
+
+use super::Fatal;
+use super::context::Context;
+use crate::journal::Recovered;
+use crate::operation::{Operation, record};
+use crate::report::Report;
+
+/// Outcome of a restore.
+#[derive(Debug)]
+pub struct RestoreOutcome {
+    /// The reason why the restore could not continue, if so.
+    pub fatal: Option<Fatal>,
+    /// Warnings and errors.
+    pub report: Report,
+    /// Result of each item.
+    pub resources: ResourceList,
+    /// Number of items in `resources`.
+    pub items: usize,
+    /// Expected number of items, including those that were not reached or that a damaged archive lacks.
+    pub total: usize,
+    /// Operations that actions started.
+    pub operations: Vec<Operation>,
+    /// Number of hooks attempted, and number of hooks failed.
+    pub hooks: (u64, u64),
+    /// Restored volumes.
+    pub volumes: Vec<RestoreVolumeInfo>,
+}
 
 /// Action taken for an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -85,6 +114,66 @@ impl ItemOutcomes {
     fn lock(&self) -> MutexGuard<'_, ByKind> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Builds the outcome from the results of the stages.
+pub(super) fn conclude(
+    context: Context,
+    fatal: Option<Fatal>,
+    hooks: (u64, u64),
+    report: Arc<Report>,
+) -> RestoreOutcome {
+    let (resources, items) = (context.outcomes.list(), context.outcomes.count());
+    let lost = usize::try_from(context.progress.lost()).unwrap_or(usize::MAX);
+    let total = match &fatal {
+        // The plan is known, the results of the unreached items are not.
+        Some(_) => usize::try_from(context.progress.total()).unwrap_or(usize::MAX),
+        None => items.saturating_add(lost),
+    };
+    let operations = context.operations.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let volumes = context.volume_outcomes.infos();
+    drop(context.report);
+    let total = total.max(items);
+    RestoreOutcome {
+        fatal,
+        report: unwrap_report(report),
+        resources,
+        items,
+        total,
+        operations,
+        hooks,
+        volumes,
+    }
+}
+
+impl RestoreOutcome {
+    pub(super) fn without_items(fatal: Fatal, report: Report) -> Self {
+        Self {
+            fatal: Some(fatal),
+            report,
+            resources: ResourceList::default(),
+            items: 0,
+            total: 0,
+            operations: Vec::new(),
+            hooks: (0, 0),
+            volumes: Vec::new(),
+        }
+    }
+}
+
+/// Operations that an earlier process started.
+pub fn operations_before_restart(
+    recovered: &Recovered,
+    timeout: Duration,
+    began: Timestamp,
+) -> Vec<Operation> {
+    let records = recovered.finished.iter().flat_map(|ended| ended.restore_operations.clone());
+    records.filter_map(|one| record::from_restore(one, timeout, began).ok()).collect()
+}
+
+/// The report, even if another task still holds a reference to it.
+pub(super) fn unwrap_report(report: Arc<Report>) -> Report {
+    Arc::try_unwrap(report).unwrap_or_else(|shared| shared.take_all())
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::action::csi::{self, CsiRestoreContext};
-use super::apply::{self, Decision};
+use super::apply::{self, ApplyError, Decision};
+use super::context::{Context, ContextInputs, ServedApi, assemble, discover};
 use super::download::BackupVolumes;
 use super::item::prepare::{ArchiveItem, PreparedItem, ReadyObject, StoredObject};
 use super::item::{ItemRestore, VisitReason, Visitor, reserve_memory};
@@ -40,13 +41,10 @@ use super::item_claims::ItemClaim;
 use super::order::{self, Priorities};
 use super::request::{ExistingObjectPolicy, Request};
 use super::unpack::Contents;
-use super::{
-    Context, ContextParts, Fatal, Options, Progress, ServedApi, action, assemble, collision,
-    discover, visit_all, volume,
-};
+use super::{Fatal, Options, Progress, action, collision, visit_all, volume};
 use crate::cluster::{Cluster, Error, Subresource};
 use crate::item::Object;
-use crate::report::Report;
+use crate::report::{Report, error_text};
 use crate::resource::{GroupResource, Resource, Resources};
 use crate::selection::{self, Action};
 use namespace_state::{NamespaceState, NamespaceStates};
@@ -168,15 +166,13 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
         namespaces: NamespaceStates::default(),
         findings: Mutex::default(),
     });
-    let parts = ContextParts {
+    let inputs = ContextInputs {
         visitor: Arc::clone(&planner) as _,
-        actions,
         request,
         cluster,
         contents,
         volumes,
         csi,
-        served_api,
         options,
         progress: Arc::new(Progress::default()),
         item_journal: None,
@@ -184,7 +180,8 @@ async fn plan_restore(run: Run, now: Timestamp) -> Result<RestorePlan, Fatal> {
         stop: CancellationToken::new(),
         cancel: CancellationToken::new(),
     };
-    let context = Arc::new(assemble(parts, Arc::clone(&report), now).await?);
+    let context = assemble(inputs, served_api, actions, Arc::clone(&report), now).await?;
+    let context = Arc::new(context);
     visit_all(&context).await?;
     let PlanFindings { mut entries, not_run, .. } = mem::take(&mut *planner.findings());
     sort(&mut entries, &context.options.priorities, &context.served_api().resources);
@@ -240,10 +237,8 @@ fn collision_finding(item: &ItemRestore<'_>, conflicting_item: &ResourceIdentifi
     let ItemRestore { context, id, .. } = item;
     let is_claim = id.group.is_empty() && id.resource == "persistentvolumeclaims";
     if is_claim && volume::has_data(context, id) {
-        return Finding::new(
-            PlanVerdict::Refuse,
-            apply::claim_collision_message(&conflicting_item.to_string()),
-        );
+        let collision = ApplyError::ClaimCollision(conflicting_item.to_string());
+        return Finding::new(PlanVerdict::Refuse, error_text(&collision));
     }
     match context.request.existing {
         ExistingObjectPolicy::Update => Finding::new(
@@ -286,7 +281,7 @@ impl Visitor for Planner {
                     Some(finding) => finding,
                     None => return,
                 },
-                Err(error) => self.not_found(&item, error),
+                Err(error) => self.not_found(&item, error_text(&error)),
             };
             let target = item.target.as_ref();
             let target = target.map(|(resource, namespace, name)| (resource, namespace, name));
@@ -329,11 +324,13 @@ impl Planner {
         }
         let ready = match item.prepare_object(stored).await {
             Ok(PreparedItem::Ready(ready)) => *ready,
-            Ok(PreparedItem::Skipped(reason)) => return Finding::new(PlanVerdict::Skip, reason),
-            Ok(PreparedItem::Waiting(reason)) => {
-                return Finding::new(PlanVerdict::NotValidated, reason);
+            Ok(PreparedItem::Skipped(reason)) => {
+                return Finding::new(PlanVerdict::Skip, reason.to_string());
             }
-            Err(error) => return Finding::new(PlanVerdict::Refuse, error),
+            Ok(PreparedItem::Waiting(reason)) => {
+                return Finding::new(PlanVerdict::NotValidated, reason.to_string());
+            }
+            Err(error) => return Finding::new(PlanVerdict::Refuse, error_text(&error)),
         };
         let conflicting_item = self.claim_place(item.id, &ready);
         let finding = match (conflicting_item, namespace_state.reason(&target)) {

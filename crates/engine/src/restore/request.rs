@@ -11,6 +11,7 @@
 //!
 //! A restore that has started can be prepared again, for a server that resumes it after a restart.
 
+mod invalid;
 mod lists;
 mod source;
 #[cfg(test)]
@@ -37,6 +38,8 @@ pub use crate::backup::request::Lookup;
 use crate::glob::Globs;
 use crate::operation::record::RunRef;
 use crate::selector::Selector;
+pub use invalid::Invalid;
+use invalid::{ConfigMapRef, FilterLists, ValidationError};
 pub use source::source_backup;
 
 /// `"true"` on a Restore that may create claims whose data it cannot restore.
@@ -82,7 +85,7 @@ pub struct Prepared {
     /// known before the run. The phase is unchanged.
     pub restore: Restore,
     /// The request, or the validation errors.
-    pub outcome: Result<Request, Vec<String>>,
+    pub outcome: Result<Request, Invalid>,
 }
 
 /// Validated parameters of a restore.
@@ -181,13 +184,14 @@ pub fn prepare(restore: &Restore, facts: &Facts, defaults: &Defaults, now: Times
     let mut errors = Vec::new();
     let request = request(&mut restore, facts, defaults, &mut errors);
     let status = restore.status.get_or_insert_default();
-    status.validation_errors.clone_from(&errors);
+    let invalid = Invalid(errors);
+    status.validation_errors = invalid.messages();
     let outcome = match request {
-        Some(checked) if errors.is_empty() => {
+        Some(checked) if invalid.0.is_empty() => {
             status.start_timestamp.get_or_insert(Time(now));
             Ok(checked.finish(&restore))
         }
-        _ => Err(errors),
+        _ => Err(invalid),
     };
     Prepared { restore, outcome }
 }
@@ -209,7 +213,7 @@ fn request(
     restore: &mut Restore,
     facts: &Facts,
     defaults: &Defaults,
-    errors: &mut Vec<String>,
+    errors: &mut Vec<ValidationError>,
 ) -> Option<CheckedRequest> {
     let filter = filter_spec(&mut restore.spec, errors);
     let spec = &restore.spec;
@@ -218,11 +222,7 @@ fn request(
     let identity = identity(restore, errors);
     // A restore that has started has both: the schedule, and the backup that was chosen.
     if !has_started(restore) && spec.backup_name.is_empty() == spec.schedule_name.is_empty() {
-        errors.push(
-            "Either a backup or schedule must be specified as a source for the restore, but not \
-             both"
-                .to_owned(),
-        );
+        errors.push(ValidationError::NotOneSource);
         return None;
     }
     check_hooks(&spec.hooks, errors);
@@ -240,8 +240,8 @@ fn request(
     collect_error(check_resource_policy(&restore.spec), errors)?;
     let modifiers = collect_error(modifiers(restore, &facts.modifiers), errors)?;
     let (name, uid) = identity?;
-    let backup_name = BackupName::new(restore.spec.backup_name.clone())
-        .map_err(|error| format!("invalid backup name: {error}"));
+    let backup_name =
+        BackupName::new(restore.spec.backup_name.clone()).map_err(ValidationError::BackupName);
     let backup_name = collect_error(backup_name, errors)?;
     Some(CheckedRequest { name, uid, backup_name, backup, filter, existing, modifiers, timeouts })
 }
@@ -281,12 +281,12 @@ fn has_started(restore: &Restore) -> bool {
     phase.is_some_and(|phase| *phase != RestorePhase::New)
 }
 
-fn filter_spec(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> filter::Spec {
+fn filter_spec(spec: &mut RestoreSpec, errors: &mut Vec<ValidationError>) -> filter::Spec {
     let kinds = lists::kinds(spec, errors);
     let namespaces = lists::namespaces(spec, errors);
     let status = spec.restore_status.as_ref().map(|status| {
         let lists = (status.included_resources.as_slice(), status.excluded_resources.as_slice());
-        lists::compile("Invalid included/excluded resource lists of restoreStatus", lists, errors)
+        lists::compile(FilterLists::StatusResources, lists, errors)
     });
     filter::Spec {
         namespaces,
@@ -297,13 +297,9 @@ fn filter_spec(spec: &mut RestoreSpec, errors: &mut Vec<String>) -> filter::Spec
     }
 }
 
-fn selectors(spec: &RestoreSpec, errors: &mut Vec<String>) -> Vec<Selector> {
+fn selectors(spec: &RestoreSpec, errors: &mut Vec<ValidationError>) -> Vec<Selector> {
     if spec.label_selector.is_some() && !spec.or_label_selectors.is_empty() {
-        errors.push(
-            "encountered labelSelector as well as orLabelSelectors in restore spec, only one can be \
-             specified"
-                .to_owned(),
-        );
+        errors.push(ValidationError::TwoSelectorFields);
     }
     let one = spec.label_selector.iter().map(|selector| ("labelSelector", selector));
     let several = spec.or_label_selectors.iter().map(|selector| ("orLabelSelectors", selector));
@@ -311,16 +307,20 @@ fn selectors(spec: &RestoreSpec, errors: &mut Vec<String>) -> Vec<Selector> {
     for (field, selector) in one.chain(several) {
         match Selector::new(selector) {
             Ok(selector) => compiled.push(selector),
-            Err(error) => errors.push(format!("invalid {field}: {error}")),
+            Err(source) => errors.push(ValidationError::Selector { field, source }),
         }
     }
     compiled
 }
 
-fn timeouts(spec: &RestoreSpec, defaults: &Defaults, errors: &mut Vec<String>) -> Timeouts {
-    let mut check = |name: &str, duration: Duration| {
-        duration.to_std().unwrap_or_else(|| {
-            errors.push(format!("invalid {name} {duration}: it must not be negative"));
+fn timeouts(
+    spec: &RestoreSpec,
+    defaults: &Defaults,
+    errors: &mut Vec<ValidationError>,
+) -> Timeouts {
+    let mut check = |name: &'static str, timeout: Duration| {
+        timeout.to_std().unwrap_or_else(|| {
+            errors.push(ValidationError::NegativeTimeout { name, timeout });
             time::Duration::ZERO
         })
     };
@@ -330,32 +330,28 @@ fn timeouts(spec: &RestoreSpec, defaults: &Defaults, errors: &mut Vec<String>) -
     }
 }
 
-fn identity(restore: &Restore, errors: &mut Vec<String>) -> Option<(RestoreName, RunUid)> {
+fn identity(restore: &Restore, errors: &mut Vec<ValidationError>) -> Option<(RestoreName, RunUid)> {
     let name = RestoreName::new(restore.metadata.name.clone().unwrap_or_default());
     let uid = RunUid::new(restore.metadata.uid.clone().unwrap_or_default());
-    let name = name.map_err(|error| errors.push(format!("invalid restore name: {error}")));
-    let uid = uid.map_err(|error| errors.push(format!("invalid restore uid: {error}")));
-    Some((name.ok()?, uid.ok()?))
+    let name = collect_error(name.map_err(ValidationError::RestoreName), errors);
+    let uid = collect_error(uid.map_err(ValidationError::RestoreUid), errors);
+    Some((name?, uid?))
 }
 
-fn check_hooks(hooks: &RestoreHooks, errors: &mut Vec<String>) {
+fn check_hooks(hooks: &RestoreHooks, errors: &mut Vec<ValidationError>) {
     for hook in &hooks.resources {
         if let Some(Err(error)) = hook.label_selector.as_ref().map(Selector::new) {
-            errors.push(format!("invalid restore hooks: {error}"));
+            errors.push(ValidationError::HookSelector(error));
         }
         for list in [&hook.included_namespaces, &hook.excluded_namespaces] {
             if let Err(error) = Globs::new(list) {
-                errors.push(format!("invalid restore hooks: {error}"));
+                errors.push(ValidationError::HookNamespaces(error));
             }
         }
         let init = hook.post_hooks.iter().filter_map(|hook| hook.init.as_ref());
         for container in init.flat_map(|init| &init.init_containers) {
             if !is_container(container) {
-                errors.push(format!(
-                    "invalid init container in restore hook {:?}: invalid InitContainer in restore \
-                     hook, it doesn't have Command, Name or Image field",
-                    hook.name
-                ));
+                errors.push(ValidationError::InitContainer(hook.name.clone()));
             }
         }
     }
@@ -372,12 +368,12 @@ fn is_container(container: &Value) -> bool {
     has_command && has_text("name") && has_text("image")
 }
 
-fn existing(spec: &RestoreSpec, errors: &mut Vec<String>) -> ExistingObjectPolicy {
+fn existing(spec: &RestoreSpec, errors: &mut Vec<ValidationError>) -> ExistingObjectPolicy {
     match &spec.existing_resource_policy {
         Some(ExistingResourcePolicy::None) => ExistingObjectPolicy::Keep,
         Some(ExistingResourcePolicy::Update) => ExistingObjectPolicy::Update,
         Some(ExistingResourcePolicy::Other(policy)) if !policy.is_empty() => {
-            errors.push(format!("Invalid ExistingResourcePolicy: {policy}"));
+            errors.push(ValidationError::ExistingResourcePolicy(policy.clone()));
             ExistingObjectPolicy::Unset
         }
         Some(ExistingResourcePolicy::Other(_)) | None => ExistingObjectPolicy::Unset,
@@ -385,45 +381,41 @@ fn existing(spec: &RestoreSpec, errors: &mut Vec<String>) -> ExistingObjectPolic
 }
 
 /// Refuses resource policies: ignoring a policy would restore more than the user asked for.
-fn check_resource_policy(spec: &RestoreSpec) -> Result<(), String> {
+fn check_resource_policy(spec: &RestoreSpec) -> Result<(), ValidationError> {
     match &spec.resource_policy {
         None => Ok(()),
-        Some(policy) => Err(format!(
-            "invalid restore resource policies: this version does not support resourcePolicy ({}) \
-             for restores; use includedResources, includedNamespaces and labelSelector",
-            policy.name
-        )),
+        Some(policy) => Err(ValidationError::ResourcePolicy(policy.name.clone())),
     }
 }
 
 fn modifiers(
     restore: &Restore,
     facts: &Lookup<BTreeMap<String, String>>,
-) -> Result<Option<Modifiers>, String> {
+) -> Result<Option<Modifiers>, ValidationError> {
     let Some(reference) = &restore.spec.resource_modifier else { return Ok(None) };
     if !reference.kind.eq_ignore_ascii_case("configmap") {
-        let kind = &reference.kind;
-        return Err(format!(
-            "invalid resourceModifier kind {kind:?}, only \"configmap\" is supported"
-        ));
+        return Err(ValidationError::ModifierKind(reference.kind.clone()));
     }
-    let namespace = restore.metadata.namespace.as_deref().unwrap_or_default();
-    let configmap = format!("configmap {namespace}/{}", reference.name);
+    let configmap = ConfigMapRef {
+        namespace: restore.metadata.namespace.clone().unwrap_or_default(),
+        name: reference.name.clone(),
+    };
     match facts {
-        Lookup::Found(data) => Modifiers::parse(data).map(Some).map_err(|error| {
-            let prefix =
-                if error.is_decoded() { "Validation error in" } else { "Error in parsing" };
-            format!("{prefix} resource modifiers provided in {configmap}: {error}")
-        }),
-        Lookup::Missing => Err(format!("failed to get resource modifiers {configmap}")),
-        Lookup::Failed(error) => {
-            Err(format!("failed to get resource modifiers {configmap}: {error}"))
+        Lookup::Found(data) => Modifiers::parse(data)
+            .map(Some)
+            .map_err(|source| ValidationError::Modifiers { configmap, source: Box::new(source) }),
+        Lookup::Missing => Err(ValidationError::ModifiersNotFound(configmap)),
+        Lookup::Failed(reason) => {
+            Err(ValidationError::GetModifiers { configmap, reason: reason.clone() })
         }
     }
 }
 
 /// Result of a check that ends all others if it fails.
-fn collect_error<T>(outcome: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
+fn collect_error<T>(
+    outcome: Result<T, ValidationError>,
+    errors: &mut Vec<ValidationError>,
+) -> Option<T> {
     outcome.map_err(|error| errors.push(error)).ok()
 }
 

@@ -14,7 +14,10 @@ use std::collections::BTreeMap;
 use bowline_api::{annotation, label};
 use serde_json::{Map, Value};
 
-pub use volume_policy::{SavedData, VolumeDecision, VolumeOptions, decide_volume};
+pub(super) use volume_policy::in_brackets;
+pub use volume_policy::{
+    MissingData, SaveMethod, SavedData, VolumeDecision, VolumeOptions, decide_volume,
+};
 
 /// Metadata fields that are not restored. Labels, annotations and finalizers are.
 const RESET_METADATA_FIELDS: [&str; 9] = [

@@ -12,22 +12,27 @@
 //! index, the total size and the expansion ratio: a small file must not fill the disk or the memory.
 
 mod check;
+mod contents;
+mod error;
 mod meter;
 mod path;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::sync::Arc;
 
-use bowline_plugin::{Item, ResourceIdentifier, nesting};
+use bowline_plugin::{ResourceIdentifier, nesting};
 use flate2::read::MultiGzDecoder;
 
-use crate::item::{InvalidObject, Object};
-use crate::resource::{GroupResource, Resource};
+use crate::resource::GroupResource;
+pub use check::Unreadable;
+use contents::Extent;
+pub use contents::{Contents, Kind};
+pub use error::{ArchiveBreak, BreakCause, Defect, ExceededLimit, ReadError, UnpackError};
 use meter::{Meter, PackedReader, UnpackedReader};
 use path::{ArchiveEntry, BadPath, ItemPath, VersionFolder};
 
@@ -73,229 +78,6 @@ impl Default for UnpackLimits {
             refusals: 1_000,
         }
     }
-}
-
-/// Contents of an archive.
-#[derive(Debug)]
-pub struct Contents {
-    spool: File,
-    /// Version of the archive format; empty if not specified.
-    pub format_version: String,
-    kinds: BTreeMap<GroupResource, Kind>,
-    /// Nesting depth of deeply nested items.
-    deep_items: HashMap<ResourceIdentifier, usize>,
-    /// Refused entries with reasons, and defects of the archive as a whole.
-    pub refusals: Vec<String>,
-    /// Defects of the archive, of parts or of the whole. Empty if it is complete and every item is what a backup
-    /// writes. Includes the refusals, except those of entries that are not items, and the defects of items that are
-    /// still in the index, since reading them detects the defect again.
-    pub damage: Vec<String>,
-    /// Number of items that are missing or unreadable, as far as known.
-    pub lost: usize,
-    /// The reason why reading stopped, if the archive did not end properly. Also the last of the refusals.
-    pub broken: Option<String>,
-}
-
-/// The items of one resource.
-#[derive(Debug, Default)]
-pub struct Kind {
-    /// The version that the API server preferred when the backup was taken, if known.
-    pub preferred: Option<String>,
-    items: BTreeMap<(String, String), Extent>,
-    /// Items in other versions than the preferred one.
-    others: BTreeMap<String, BTreeMap<(String, String), Extent>>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    offset: u64,
-    length: usize,
-}
-
-impl Kind {
-    /// Namespaces and names, sorted.
-    pub fn items(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.items.keys().map(|(namespace, name)| (namespace.as_str(), name.as_str()))
-    }
-
-    /// All versions in which items are stored.
-    pub fn versions(&self) -> impl Iterator<Item = &str> {
-        self.preferred.iter().chain(self.others.keys()).map(String::as_str)
-    }
-
-    /// Number of items.
-    pub fn len(&self) -> usize {
-        self.items.len()
-    }
-
-    /// True if there are no items.
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-}
-
-impl Contents {
-    /// The resources that have items, sorted by name.
-    pub fn kinds(&self) -> impl Iterator<Item = (&GroupResource, &Kind)> {
-        self.kinds.iter()
-    }
-
-    /// The items of one resource.
-    pub fn kind(&self, resource: &GroupResource) -> Option<&Kind> {
-        self.kinds.get(resource)
-    }
-
-    /// True if the archive contains an item.
-    pub fn has(&self, id: &ResourceIdentifier) -> bool {
-        let resource = GroupResource::new(&id.group, &id.resource);
-        let key = (id.namespace.clone(), id.name.clone());
-        self.kinds.get(&resource).is_some_and(|kind| kind.items.contains_key(&key))
-    }
-
-    /// Size of an item in bytes; 0 if it is missing.
-    pub fn size(&self, id: &ResourceIdentifier) -> usize {
-        let resource = GroupResource::new(&id.group, &id.resource);
-        let key = (id.namespace.clone(), id.name.clone());
-        let extent = self.kinds.get(&resource).and_then(|kind| kind.items.get(&key));
-        extent.map_or(0, |extent| extent.length)
-    }
-
-    /// Nesting depth of an item's values; 0 if it is not unusual.
-    pub fn levels(&self, id: &ResourceIdentifier) -> usize {
-        self.deep_items.get(id).copied().unwrap_or(0)
-    }
-
-    /// Number of items.
-    pub fn len(&self) -> usize {
-        self.kinds.values().map(Kind::len).sum()
-    }
-
-    /// True if there are no items.
-    pub fn is_empty(&self) -> bool {
-        self.kinds.is_empty()
-    }
-
-    /// Namespaces that contain items.
-    pub fn namespaces(&self) -> Vec<&str> {
-        let all = self.kinds.values().flat_map(Kind::items).map(|(namespace, _)| namespace);
-        let mut namespaces: Vec<&str> = all.filter(|namespace| !namespace.is_empty()).collect();
-        namespaces.sort_unstable();
-        namespaces.dedup();
-        namespaces
-    }
-
-    /// Reads an item in one of its stored versions; without `version`, in the preferred one.
-    pub fn read(
-        &self,
-        resource: &GroupResource,
-        version: Option<&str>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Item, ReadError> {
-        let key = (namespace.to_owned(), name.to_owned());
-        let kind = self.kinds.get(resource).ok_or(ReadError::Missing)?;
-        let other = version.and_then(|version| kind.others.get(version));
-        let extent = match other {
-            Some(items) => items.get(&key),
-            None => kind.items.get(&key),
-        };
-        let extent = extent.ok_or(ReadError::Missing)?;
-        let mut json = vec![0; extent.length];
-        self.spool.read_exact_at(&mut json, extent.offset)?;
-        Ok(Item::from_json(json).map_err(InvalidObject::Item)?)
-    }
-
-    /// Stand-in for a resource that the cluster does not serve, derived from one of its items.
-    pub fn resource(&self, id: &GroupResource, namespace: &str, name: &str) -> Option<Resource> {
-        let item = self.read(id, None, namespace, name).ok()?;
-        let Type { kind, api_version } = Type::of(&item).ok()?;
-        let version = api_version.rsplit_once('/').map_or(&*api_version, |(_, version)| version);
-        Some(Resource {
-            id: id.clone(),
-            version: version.to_owned(),
-            singular: kind.to_ascii_lowercase(),
-            kind,
-            short_names: Vec::new(),
-            is_namespaced: !namespace.is_empty(),
-            verbs: Vec::new(),
-        })
-    }
-
-    /// Reads an item and verifies that it is the one that its path names.
-    pub fn object(
-        &self,
-        resource: &std::sync::Arc<Resource>,
-        version: Option<&str>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Object, ReadError> {
-        let item = self.read(&resource.id, version, namespace, name)?;
-        let object = Object::new(resource, item)?;
-        if object.namespace != namespace || object.name != name {
-            let actual = format!("{}/{}", object.namespace, object.name);
-            return Err(ReadError::Mismatch(actual));
-        }
-        // Filters use the directory, writes use the object's own type, so both must agree.
-        match Type::of(&object.item)? {
-            Type { kind, api_version }
-                if kind == resource.kind && group_of(&api_version) == resource.id.group =>
-            {
-                Ok(object)
-            }
-            Type { kind, api_version } => {
-                Err(ReadError::Mismatch(format!("a {kind} of {api_version:?}")))
-            }
-        }
-    }
-}
-
-/// Type that an object declares.
-#[derive(Default, serde::Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Type {
-    kind: String,
-    api_version: String,
-}
-
-impl Type {
-    fn of(item: &Item) -> Result<Self, InvalidObject> {
-        item.parse().map_err(InvalidObject::Item)
-    }
-}
-
-fn group_of(api_version: &str) -> &str {
-    api_version.split_once('/').map_or("", |(group, _)| group)
-}
-
-/// Why an item of an archive cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// The archive does not contain the item.
-    #[error("it is not in the backup")]
-    Missing,
-    /// The temporary file could not be read.
-    #[error("it cannot be read back from the scratch folder: {0}")]
-    Scratch(#[from] io::Error),
-    /// The item is not a valid object.
-    #[error("what the backup has of it is no object: {0}")]
-    Object(#[from] InvalidObject),
-    /// The object declares a different identity.
-    #[error("what the backup has under its name says that it is {0}")]
-    Mismatch(String),
-}
-
-/// Why an archive cannot be unpacked at all.
-#[derive(Debug, thiserror::Error)]
-pub enum UnpackError {
-    /// The temporary file could not be written.
-    #[error("cannot use the scratch folder: {0}")]
-    Scratch(io::Error),
-    /// The archive exceeds a limit.
-    #[error("the archive is refused: {0}")]
-    TooLarge(String),
-    /// The download failed.
-    #[error("the archive does not come from the bucket: {0}")]
-    Source(io::Error),
 }
 
 /// Unpacks an archive. Blocks, so call it on a thread of its own.
@@ -346,28 +128,22 @@ struct Unpacker {
 /// Approximate memory per index entry, without its names.
 const INDEX_ENTRY_BYTES: usize = 128;
 
-/// Why the rest of an archive cannot be read.
-type BreakReason = String;
-
 impl Unpacker {
     fn read_entries(
         &mut self,
         tar: &mut tar::Archive<impl Read>,
         meter: &Meter,
-    ) -> Result<Result<(), BreakReason>, UnpackError> {
+    ) -> Result<Result<(), ArchiveBreak>, UnpackError> {
         let mut entries_read = 0;
-        let broken_after = |entries_read: u64, reason: &str| {
-            Ok(Err(format!("the archive breaks off after {entries_read} entries: {reason}")))
-        };
+        let broken_after = |entries, cause| Ok(Err(ArchiveBreak::Between { entries, cause }));
         for entry in tar.entries().map_err(UnpackError::Scratch)? {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(error) => return broken_after(entries_read, &error.to_string()),
+                Err(error) => return broken_after(entries_read, error.into()),
             };
             entries_read += 1;
             if entries_read > self.limits.entries {
-                let text = format!("it has more than {} entries", self.limits.entries);
-                return Err(UnpackError::TooLarge(text));
+                return Err(UnpackError::TooLarge(ExceededLimit::Entries(self.limits.entries)));
             }
             meter.allow(packed_size(&entry));
             if let Err(broken) = self.read_entry(entry)? {
@@ -376,13 +152,13 @@ impl Unpacker {
         }
         // An archive ends with empty blocks.
         if meter.is_at_end() {
-            return broken_after(entries_read, "its end is missing");
+            return broken_after(entries_read, BreakCause::EndMissing);
         }
         Ok(Ok(()))
     }
 
     /// Reads the part after the entries, which must consist of empty blocks and the checksum.
-    fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), BreakReason> {
+    fn drain(&mut self, mut rest: impl Read, meter: &Meter) -> Result<(), ArchiveBreak> {
         meter.allow(u64::MAX);
         let mut buffer = vec![0; 1 << 15];
         let mut is_empty = true;
@@ -391,11 +167,11 @@ impl Unpacker {
                 Ok(0) => break,
                 Ok(count) => is_empty &= buffer[..count].iter().all(|byte| *byte == 0),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(format!("the archive breaks off at its end: {error}")),
+                Err(error) => return Err(ArchiveBreak::AtEnd(error.into())),
             }
         }
         if !is_empty {
-            self.refuse_item("there is something behind the end of the archive".to_owned());
+            self.refuse_item(Defect::TrailingData);
         }
         Ok(())
     }
@@ -403,13 +179,13 @@ impl Unpacker {
     fn read_entry(
         &mut self,
         mut entry: tar::Entry<'_, impl Read>,
-    ) -> Result<Result<(), BreakReason>, UnpackError> {
+    ) -> Result<Result<(), ArchiveBreak>, UnpackError> {
         let kind = entry.header().entry_type();
         if kind.is_dir() || kind.is_pax_global_extensions() {
             return Ok(Ok(()));
         }
         let path = entry.path_bytes();
-        let path_text = display_path(&path);
+        let displayed_path = display_path(&path);
         let parsed = match std::str::from_utf8(&path) {
             Err(_) => Err(BadPath::Invalid("it is no text")),
             Ok(path) if path.len() > MAX_PATH_LENGTH => Err(BadPath::Invalid("it is too long")),
@@ -417,46 +193,48 @@ impl Unpacker {
         };
         let parsed = match parsed {
             Ok(_) if !kind.is_file() => {
-                self.refuse_item(format!("{path_text} is no file"));
+                self.refuse_item(Defect::NotAFile { path: displayed_path });
                 return Ok(Ok(()));
             }
             Ok(parsed) => parsed,
             Err(BadPath::Unknown(reason)) => {
-                self.record_refusal(format!("{path_text}: {reason}"));
+                self.record_refusal(Defect::Path { path: displayed_path, reason });
                 return Ok(Ok(()));
             }
             Err(BadPath::Invalid(reason)) => {
-                self.refuse_item(format!("{path_text}: {reason}"));
+                self.refuse_item(Defect::Path { path: displayed_path, reason });
                 return Ok(Ok(()));
             }
         };
         if entry.size() > self.limits.entry {
             let limit = self.limits.entry;
-            self.refuse_item(format!("{path_text} is larger than {limit} bytes"));
+            self.refuse_item(Defect::TooLarge { path: displayed_path, limit });
             return Ok(Ok(()));
         }
         let mut content = Vec::new();
         let broken = match entry.read_to_end(&mut content) {
             Ok(read) if read as u64 == entry.size() => None,
-            Ok(_) => Some("its end is missing".to_owned()),
-            Err(error) => Some(error.to_string()),
+            Ok(_) => Some(BreakCause::EndMissing),
+            Err(error) => Some(error.into()),
         };
-        if let Some(reason) = broken {
-            return Ok(Err(format!("the archive breaks off in {path_text}: {reason}")));
+        if let Some(cause) = broken {
+            return Ok(Err(ArchiveBreak::InEntry { path: displayed_path, cause }));
         }
         match parsed {
             ArchiveEntry::FormatVersion => {
                 let text = String::from_utf8_lossy(&content);
                 text.trim().clone_into(&mut self.contents.format_version);
             }
-            ArchiveEntry::Item(item_path) => self.index_item(&path_text, item_path, &content)?,
+            ArchiveEntry::Item(item_path) => {
+                self.index_item(displayed_path, item_path, &content)?;
+            }
         }
         Ok(Ok(()))
     }
 
     fn index_item(
         &mut self,
-        path_text: &str,
+        displayed_path: String,
         item_path: ItemPath,
         content: &[u8],
     ) -> Result<(), UnpackError> {
@@ -467,8 +245,8 @@ impl Unpacker {
             VersionFolder::Preferred(version) => {
                 let preferred = kind.preferred.get_or_insert_with(|| version.clone());
                 if *preferred != version {
-                    let text = format!("{path_text}: the preferred version is {preferred} already");
-                    self.refuse_item(text);
+                    let preferred = preferred.clone();
+                    self.refuse_item(Defect::PreferredVersion { path: displayed_path, preferred });
                     return Ok(());
                 }
                 // The directory without a version holds, or will hold, the same bytes.
@@ -478,19 +256,17 @@ impl Unpacker {
         };
         let key = (namespace, name);
         if items.contains_key(&key) {
-            self.refuse_item(format!("{path_text} is there twice; the first one counts"));
+            self.refuse_item(Defect::Duplicate { path: displayed_path });
             return Ok(());
         }
         self.index += (INDEX_ENTRY_BYTES + key.0.len() + key.1.len()) as u64;
         if self.index > self.limits.index {
-            let text = format!("its index takes more than {} bytes", self.limits.index);
-            return Err(UnpackError::TooLarge(text));
+            return Err(UnpackError::TooLarge(ExceededLimit::Index(self.limits.index)));
         }
         let extent = Extent { offset: self.end, length: content.len() };
         self.end += content.len() as u64;
         if self.end > self.limits.spool {
-            let text = format!("its items take more than {} bytes", self.limits.spool);
-            return Err(UnpackError::TooLarge(text));
+            return Err(UnpackError::TooLarge(ExceededLimit::Spool(self.limits.spool)));
         }
         let checked = check::item(content, &key.0, &key.1);
         if let Ok(levels) = checked
@@ -505,40 +281,40 @@ impl Unpacker {
         let spool = &self.contents.spool;
         spool.write_all_at(content, extent.offset).map_err(UnpackError::Scratch)?;
         if let Err(reason) = checked {
-            self.record_damage(format!("{path_text}: {reason}"));
+            self.record_damage(Defect::Item { path: displayed_path, reason: Arc::new(reason) });
         }
         Ok(())
     }
 
     /// Refuses an entry that may have been an item.
-    fn refuse_item(&mut self, reason: String) {
-        self.record_damage(reason.clone());
-        self.record_refusal(reason);
+    fn refuse_item(&mut self, defect: Defect) {
+        self.record_damage(defect.clone());
+        self.record_refusal(defect);
     }
 
-    fn record_damage(&mut self, reason: String) {
+    fn record_damage(&mut self, defect: Defect) {
         self.contents.lost += 1;
         if self.contents.damage.len() < self.limits.refusals {
-            self.contents.damage.push(reason);
+            self.contents.damage.push(defect);
         }
     }
 
-    fn record_refusal(&mut self, reason: String) {
+    fn record_refusal(&mut self, defect: Defect) {
         if self.contents.refusals.len() < self.limits.refusals {
-            self.contents.refusals.push(reason);
+            self.contents.refusals.push(defect);
         } else {
             self.unreported_refusals += 1;
         }
     }
 
-    fn finish(mut self, broken: Option<BreakReason>) -> Contents {
+    fn finish(mut self, broken: Option<ArchiveBreak>) -> Contents {
         if self.unreported_refusals > 0 {
-            let text = format!("and {} more entries were refused", self.unreported_refusals);
-            self.contents.refusals.push(text);
+            self.contents.refusals.push(Defect::More(self.unreported_refusals));
         }
-        self.contents.refusals.extend(broken.clone());
+        let defect = broken.clone().map(Defect::Break);
+        self.contents.refusals.extend(defect.clone());
         // The most serious defect comes first.
-        self.contents.damage.splice(0..0, broken.clone());
+        self.contents.damage.splice(0..0, defect);
         self.contents.broken = broken;
         self.contents
     }

@@ -7,21 +7,25 @@
 //! | `claim_tracker` | watches which claims have their volumes |
 //! | `creation` | has a plugin create a volume from a snapshot, without losing track of any |
 //! | `volume_progress` | port through which the progress is published |
+//! | `error` | why a volume or a claim is not restored |
 
 mod claim_tracker;
 mod creation;
 mod csi;
+mod error;
 mod pv_name_state;
 mod volume_progress;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bowline_plugin::{ResourceIdentifier, VolumeId};
 use bowline_store::file::{Method, NativeSnapshotInfo, RestoreVolumeInfo, Snapshot, SnapshotPhase};
 use serde_json::Value;
 
 use super::Context;
+use super::item::SkipReason;
 use super::item_journal::EarlierVolume;
 use super::reset::{self, ClaimBinding, SavedData, VolumeDecision};
 use crate::resource::GroupResource;
@@ -29,28 +33,30 @@ pub use claim_tracker::ClaimTracker;
 pub(super) use creation::VolumeCreator;
 use creation::{CreatedVolume, VolumeRequest};
 pub(super) use csi::{require_source, track_claim};
-use pv_name_state::PvNameState;
+use error::MissingVolume;
+pub(super) use error::{ALLOW_EMPTY_HINT, BlockingVolume, ClaimError, VolumeError};
+use pv_name_state::{PvNameError, PvNameState};
 pub use volume_progress::{
-    ByteProgress, NoReporter, UnitProgress, VolumeCreation, VolumeCreationResult,
-    VolumeProgressReporter,
+    ByteProgress, NoReporter, ProgressReportError, UnitProgress, VolumeCreation,
+    VolumeCreationResult, VolumeProgressReporter,
 };
 
 /// Outcomes of the volumes that are restored from snapshots.
 #[derive(Debug, Default)]
 pub(super) struct VolumeOutcomes {
     /// By PersistentVolume name in the backup: the current name, or why the volume is missing.
-    names: Mutex<HashMap<String, Result<String, String>>>,
+    names: Mutex<HashMap<String, Result<String, MissingVolume>>>,
     /// Volumes in the cluster, by their names there or by their claims.
     infos: Mutex<BTreeMap<String, RestoreVolumeInfo>>,
 }
 
 impl VolumeOutcomes {
     /// Records the current name of a PersistentVolume, or why it is missing.
-    fn record(&self, name: &str, outcome: Result<String, String>) {
+    fn record(&self, name: &str, outcome: Result<String, MissingVolume>) {
         lock(&self.names).insert(name.to_owned(), outcome);
     }
 
-    fn outcome_of(&self, name: &str) -> Option<Result<String, String>> {
+    fn outcome_of(&self, name: &str) -> Option<Result<String, MissingVolume>> {
         lock(&self.names).get(name).cloned()
     }
 
@@ -89,9 +95,9 @@ pub(super) enum PreparedVolume {
     /// Create this object, with its data from a snapshot.
     FromSnapshot(Value, Box<RestoredVolume>),
     /// Skip the volume, for this reason.
-    Skip(String),
+    Skip(SkipReason),
     /// Another volume must be deleted first. Only in a dry run, which does not wait.
-    Wait(String),
+    Wait(BlockingVolume),
 }
 
 /// A volume that is restored from a snapshot.
@@ -110,42 +116,39 @@ pub(super) async fn prepare_volume(
     id: &ResourceIdentifier,
     mut value: Value,
     is_selected: bool,
-) -> Result<PreparedVolume, String> {
+) -> Result<PreparedVolume, Arc<VolumeError>> {
     match decide(context, &id.name, &value) {
         VolumeDecision::AsIs => {
             if !is_selected && let Some(source) = node_path(&value) {
-                let name_state = pv_name_state::check_pv_name(context, &id.name).await?;
-                if name_state == PvNameState::Free {
-                    return Err(format!(
-                        "a volume of the type {source} is a folder of a node, so it is not created just \
-                         because a claim names it; to have it created, restore with \
-                         `--include-cluster-resources` or name persistentvolumes in --include-resources"
-                    ));
+                let name_state = pv_name_state::check_pv_name(context, &id.name).await;
+                if name_state.map_err(VolumeError::Name)? == PvNameState::Free {
+                    return Err(Arc::new(VolumeError::NodePath(source)));
                 }
             }
-            if let Some(holder) = pv_name_state::current_claim(context, &value).await? {
-                let reason = format!(
-                    "it belongs to the claim {holder}, and the backup has no copy of its data that \
-                     another claim could get"
-                );
-                context.volume_outcomes.record(&id.name, Err(reason));
+            let holder = pv_name_state::current_claim(context, &value).await;
+            if let Some(claim) = holder.map_err(VolumeError::Name)? {
+                context.volume_outcomes.record(&id.name, Err(MissingVolume::OtherClaim { claim }));
             }
             reset::unbind_volume(&mut value, &context.request.namespace_mapping);
             Ok(PreparedVolume::Create(value))
         }
-        VolumeDecision::Reprovision(reason) | VolumeDecision::FromClaim(reason) => {
-            Ok(PreparedVolume::Skip(reason))
+        VolumeDecision::Reprovision(reason) => Ok(PreparedVolume::Skip(SkipReason::NoData(reason))),
+        VolumeDecision::FromClaim { snapshot } => {
+            Ok(PreparedVolume::Skip(SkipReason::FromClaim { snapshot }))
         }
-        VolumeDecision::DataUnavailable(reason) => Err(format!("{reason}; {ALLOW_EMPTY_HINT}")),
+        VolumeDecision::DataUnavailable(reason) => {
+            Err(Arc::new(VolumeError::DataUnavailable(reason)))
+        }
         VolumeDecision::FromSnapshot(snapshot) => {
             let prepared = restore_from_snapshot(context, id, value, snapshot).await;
+            let prepared = prepared.map_err(Arc::new);
             let name = match &prepared {
                 Ok(PreparedVolume::Create(value) | PreparedVolume::FromSnapshot(value, _)) => {
                     Ok(name_of(value).to_owned())
                 }
                 // A dry run continues as if the volume were gone.
                 Ok(PreparedVolume::Skip(_) | PreparedVolume::Wait(_)) => Ok(id.name.clone()),
-                Err(reason) => Err(reason.clone()),
+                Err(error) => Err(MissingVolume::NotRestored(Arc::clone(error))),
             };
             context.volume_outcomes.record(&id.name, name);
             prepared
@@ -159,7 +162,7 @@ async fn restore_from_snapshot(
     id: &ResourceIdentifier,
     mut value: Value,
     snapshot: &Snapshot,
-) -> Result<PreparedVolume, String> {
+) -> Result<PreparedVolume, VolumeError> {
     let earlier = context.item_journal.as_ref().and_then(|journal| journal.earlier_volume(id));
     let (target, created) = match earlier {
         Some(EarlierVolume { name, volume }) => (name, volume),
@@ -217,7 +220,7 @@ fn plan_volume(
     snapshot: &Snapshot,
     target: &str,
     name_state: PvNameState,
-) -> Result<PreparedVolume, String> {
+) -> Result<PreparedVolume, VolumeError> {
     let name = name_of(&value).to_owned();
     reset::unbind_volume(&mut value, &context.request.namespace_mapping);
     apply_name(&mut value, &name, target)?;
@@ -234,9 +237,7 @@ fn plan_volume(
                 Box::new(RestoredVolume { description, is_new: false, info }),
             )
         }
-        PvNameState::Terminating(reason) => PreparedVolume::Wait(format!(
-            "the one that is in the cluster must go first, and the restore would wait for that: {reason}"
-        )),
+        PvNameState::Terminating(reason) => PreparedVolume::Wait(BlockingVolume(reason)),
         PvNameState::CreatedByThisRestore | PvNameState::InUse => PreparedVolume::Create(value),
     })
 }
@@ -246,7 +247,7 @@ async fn target_name(
     context: &Context,
     id: &ResourceIdentifier,
     value: &Value,
-) -> Result<String, String> {
+) -> Result<String, PvNameError> {
     if !pv_name_state::is_mapped(value, &context.request.namespace_mapping) {
         return Ok(id.name.clone());
     }
@@ -259,15 +260,15 @@ async fn target_name(
 }
 
 /// Renames a PersistentVolume if it needs a new name. A plugin may have given it another one already.
-fn apply_name(value: &mut Value, name: &str, target: &str) -> Result<(), String> {
+fn apply_name(value: &mut Value, name: &str, target: &str) -> Result<(), VolumeError> {
     let chosen = match name_of(value) {
-        "" => return Err("the plugin returned a PersistentVolume without a name".to_owned()),
+        "" => return Err(VolumeError::NoName),
         own if own == name => target.to_owned(),
         own => own.to_owned(),
     };
     if chosen != name {
         value["metadata"]["name"] = name.into();
-        reset::rename_volume(value, &chosen).map_err(|error| error.to_string())?;
+        reset::rename_volume(value, &chosen)?;
     }
     Ok(())
 }
@@ -320,7 +321,7 @@ pub(super) fn reset_claim(
     context: &Context,
     id: &ResourceIdentifier,
     claim: &mut Value,
-) -> Result<(), String> {
+) -> Result<(), ClaimError> {
     let Some(name) = reset::claim_volume(claim).map(str::to_owned) else { return Ok(()) };
     let kind = GroupResource::new("", "persistentvolumes");
     let stored = context.contents.read(&kind, None, "", &name).ok();
@@ -334,17 +335,22 @@ pub(super) fn reset_claim(
         reset::rebind_claim(claim, ClaimBinding::Same);
         return Ok(());
     }
-    let not_restored = |reason: &str| format!("its volume {name} is not restored: {reason}");
+    let warn_empty = |reason: &dyn fmt::Display| {
+        let text = format!("it is created empty: its volume {name} is not restored: {reason}");
+        context.report.warn(id, text);
+    };
     match decide(context, &name, &volume) {
         // The volume existed before; otherwise it would have been created from its snapshot by now.
-        VolumeDecision::FromClaim(_) => reset::rebind_claim(claim, ClaimBinding::Provisioned),
+        VolumeDecision::FromClaim { .. } => {
+            reset::rebind_claim(claim, ClaimBinding::Provisioned);
+        }
         VolumeDecision::Reprovision(reason) => {
             // An empty volume must never go unreported.
-            context.report.warn(id, format!("it is created empty: {}", not_restored(&reason)));
+            warn_empty(&reason);
             reset::rebind_claim(claim, ClaimBinding::Provisioned);
         }
         VolumeDecision::DataUnavailable(reason) => {
-            return Err(format!("{}; {ALLOW_EMPTY_HINT}", not_restored(&reason)));
+            return Err(ClaimError::DataUnavailable { volume: name, reason });
         }
         VolumeDecision::AsIs | VolumeDecision::FromSnapshot(_) => {
             match context.volume_outcomes.outcome_of(&name) {
@@ -354,12 +360,11 @@ pub(super) fn reset_claim(
                 // Without its volume, which was not requested, the claim waits for one of that name.
                 Some(Ok(_)) | None => reset::rebind_claim(claim, ClaimBinding::Same),
                 Some(Err(reason)) if context.request.volumes.allow_empty => {
-                    let text = format!("it is created empty: {}", not_restored(&reason));
-                    context.report.warn(id, text);
+                    warn_empty(&reason);
                     reset::rebind_claim(claim, ClaimBinding::Provisioned);
                 }
                 Some(Err(reason)) => {
-                    return Err(format!("{}; {ALLOW_EMPTY_HINT}", not_restored(&reason)));
+                    return Err(ClaimError::NoVolume { volume: name, reason });
                 }
             }
         }
@@ -385,9 +390,6 @@ pub(super) fn has_data(context: &Context, id: &ResourceIdentifier) -> bool {
         !matches!(decide(context, name, &volume), VolumeDecision::Reprovision(_))
     })
 }
-
-pub(super) const ALLOW_EMPTY_HINT: &str =
-    "to have it created empty, restore with `--allow-empty-volumes`";
 
 fn decide<'a>(context: &'a Context, name: &str, volume: &Value) -> VolumeDecision<'a> {
     let backup_volumes = &context.volumes;

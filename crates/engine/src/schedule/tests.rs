@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::report::error_text;
 
 fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
@@ -90,7 +91,8 @@ fn paused_schedule_is_idle_and_invalid_schedule_is_refused() {
         decide(&schedule(&spec, &json!({})), &TimeZone::UTC, true, at("2026-01-20T00:00:00Z"))
     };
     assert_eq!(decision(json!({"paused": true, "schedule": "nonsense"})), ScheduleDecision::Idle);
-    let empty = "Schedule must be a non-empty valid Cron expression".to_owned();
+    let empty = InvalidSchedule::Empty;
+    assert_eq!(error_text(&empty), "Schedule must be a non-empty valid Cron expression");
     assert_eq!(decision(json!({"schedule": ""})), ScheduleDecision::Refuse(empty));
     for (expression, part) in [
         ("* * * *", "found 4"),
@@ -102,6 +104,7 @@ fn paused_schedule_is_idle_and_invalid_schedule_is_refused() {
         let ScheduleDecision::Refuse(reason) = decision(json!({"schedule": expression})) else {
             panic!("{expression}");
         };
+        let reason = error_text(&reason);
         assert!(reason.starts_with("invalid schedule: ") && reason.contains(part), "{reason}");
     }
     let mut leaving = schedule(&json!({}), &json!({}));

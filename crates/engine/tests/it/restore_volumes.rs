@@ -16,7 +16,7 @@ use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
 use bowline_engine::restore::order::Priorities;
 use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Request};
 use bowline_engine::restore::volume::{
-    ByteProgress, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
+    ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
 use bowline_engine::restore::{self, Fatal, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
@@ -195,9 +195,9 @@ struct RecordingReporter {
 }
 
 impl RecordingReporter {
-    fn write(&self, line: String) -> std::result::Result<(), String> {
+    fn write(&self, line: String) -> std::result::Result<(), ProgressReportError> {
         self.lines.lock().unwrap().push(line);
-        if self.is_broken { Err("no ink".into()) } else { Ok(()) }
+        if self.is_broken { Err(ProgressReportError("no ink".into())) } else { Ok(()) }
     }
 
     fn lines(&self) -> Vec<String> {
@@ -207,7 +207,10 @@ impl RecordingReporter {
 
 #[async_trait]
 impl VolumeProgressReporter for RecordingReporter {
-    async fn creation_started(&self, making: &VolumeCreation) -> std::result::Result<(), String> {
+    async fn creation_started(
+        &self,
+        making: &VolumeCreation,
+    ) -> std::result::Result<(), ProgressReportError> {
         sleep(self.slowness).await;
         let VolumeCreation { persistent_volume, target, snapshot, plugin, .. } = making;
         self.write(format!("{persistent_volume} as {target} from {snapshot} by {plugin}"))
@@ -217,7 +220,7 @@ impl VolumeProgressReporter for RecordingReporter {
         &self,
         _: &VolumeCreation,
         bytes: ByteProgress,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), ProgressReportError> {
         self.write(format!("{} of {}", bytes.done, bytes.total))
     }
 
@@ -225,7 +228,7 @@ impl VolumeProgressReporter for RecordingReporter {
         &self,
         _: &VolumeCreation,
         end: &VolumeCreationResult,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), ProgressReportError> {
         self.write(match end {
             VolumeCreationResult::Completed(volume) => format!("completed as {volume}"),
             VolumeCreationResult::Failed(reason) => format!("failed: {reason}"),

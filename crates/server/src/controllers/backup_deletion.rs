@@ -417,7 +417,7 @@ impl Controller {
         holdings.data_uploads.extend(found.data_uploads);
         let mut plan = match delete::plan_deletion(backup, &holdings) {
             Ok(plan) => plan,
-            Err(reasons) => return Ok(Err(reasons)),
+            Err(objections) => return Ok(Err(objections.messages())),
         };
         let missing = unlisted_plugins::deletion_objections(context.host.registry().unlisted());
         if plan.files == FileOwnership::Own && !missing.is_empty() {
@@ -433,21 +433,21 @@ impl Controller {
             };
             let shared = match delete::exclude_shared(&mut plan, &of_others) {
                 Ok(shared) => shared,
-                Err(reasons) => return Ok(Err(reasons)),
+                Err(objections) => return Ok(Err(objections.messages())),
             };
             for SharedSnapshot { snapshot, other_backup: by } in shared {
                 tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
             }
         }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
-        if let Err(reasons) = delete::check_csi_ready(&cluster, &mut plan.csi).await {
-            return Ok(Err(reasons));
+        if let Err(objections) = delete::check_csi_ready(&cluster, &mut plan.csi).await {
+            return Ok(Err(objections.messages()));
         }
         let deadlines = Deadlines::default();
         let opened =
             delete::open_snapshotters(&*context.snapshotters, &plan.snapshots, &deadlines).await;
         let (backup, name) = (backup.clone(), name.clone());
-        Ok(opened.map(|snapshotters| PreparedDeletion {
+        let prepared = opened.map(|snapshotters| PreparedDeletion {
             backup,
             name,
             store,
@@ -455,7 +455,8 @@ impl Controller {
             snapshotters,
             reports,
             planned_alone,
-        }))
+        });
+        Ok(prepared.map_err(|objections| objections.messages()))
     }
 
     /// Deletes everything but the Backup itself.

@@ -273,7 +273,7 @@ async fn start(
                 Some(reason) => return reject_invalid(context, api, &filled, &[reason]).await,
             }
         }
-        Err(errors) => return reject_invalid(context, api, &filled, &errors).await,
+        Err(invalid) => return reject_invalid(context, api, &filled, &invalid.messages()).await,
     };
     let uid = restore.uid().unwrap_or_default();
     // No other run waits for a restore, so it has as much time as one that has started.

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bowline_api::schedule::SchedulePhase;
 use bowline_api::{Backup, Schedule, label};
+use bowline_engine::report::error_text;
 use bowline_engine::schedule::{
     self, BackupNaming, ScheduleDecision, backup, blocks_next, is_imported, naming, schedule_label,
 };
@@ -121,6 +122,7 @@ impl Controller {
         match decision {
             ScheduleDecision::Idle => Ok(Requeue::OnChange),
             ScheduleDecision::Refuse(reason) => {
+                let reason = error_text(&reason);
                 if let Some(change) = phase_patch(schedule, Some(&reason)) {
                     tracing::warn!(reason, "the schedule is refused");
                     self.patch_schedule(schedule, json!({ "status": change })).await?;

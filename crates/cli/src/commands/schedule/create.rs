@@ -1,6 +1,7 @@
 //! `bowline schedule create`
 
 use bowline_api::{Schedule, ScheduleSpec};
+use bowline_engine::report::error_text;
 use bowline_engine::schedule;
 use bowline_store::BackupName;
 
@@ -99,7 +100,7 @@ fn schedule(args: &Args) -> anyhow::Result<Schedule> {
 
 /// Cron expression that the server will understand, too.
 fn cron_expression(text: &str) -> Result<String, String> {
-    schedule::parse(text).map(|_| text.to_owned())
+    schedule::parse(text).map(|_| text.to_owned()).map_err(|error| error_text(&error))
 }
 
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin::error_chain;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::deletion_unit::{ContentKind, ContentState};
+use super::error::CsiDeletionError;
 use super::{CsiResources, DeletionJob, text};
 use crate::cluster::events::last_warning;
 use crate::cluster::{self, Query, Subresource, WatchEvent};
@@ -32,8 +32,8 @@ pub(super) struct ClusterContent {
 }
 
 impl ClusterContent {
-    pub(super) fn of(object: &Object) -> Result<Self, String> {
-        let value: Value = object.item.parse().map_err(|error| error_chain(&error))?;
+    pub(super) fn of(object: &Object) -> Result<Self, CsiDeletionError> {
+        let value: Value = object.item.parse().map_err(CsiDeletionError::InvalidContent)?;
         let uid = text(&value, "/metadata/uid").to_owned();
         Ok(Self { name: object.name.clone(), uid, value, is_terminating: object.is_being_deleted })
     }
@@ -90,7 +90,10 @@ impl<'a> ContentDeletionWatch<'a> {
     }
 
     /// The next observation; `None` if there is none until then.
-    async fn next_event(&mut self, until: Instant) -> Result<Option<ContentEvent>, String> {
+    async fn next_event(
+        &mut self,
+        until: Instant,
+    ) -> Result<Option<ContentEvent>, CsiDeletionError> {
         loop {
             let Ok(change) = timeout_at(until, self.changes.next()).await else { return Ok(None) };
             match change {
@@ -118,13 +121,8 @@ impl<'a> ContentDeletionWatch<'a> {
                     }
                 }
                 Some(Err(cluster::Error::Object(_))) => {}
-                Some(Err(error)) => {
-                    return Err(format!(
-                        "it is not known what became of it: {}",
-                        error_chain(&error)
-                    ));
-                }
-                None => return Err("it is not known what became of it".to_owned()),
+                Some(Err(error)) => return Err(CsiDeletionError::Watch(error)),
+                None => return Err(CsiDeletionError::WatchEnded),
             }
         }
     }
@@ -133,7 +131,10 @@ impl<'a> ContentDeletionWatch<'a> {
     /// driver. If the driver does not know the snapshot, or cannot answer, the snapshotter writes an error, and then
     /// this function writes the handle: earlier it would not persist, since the snapshotter overwrites the whole
     /// status with its answer. Returns true if the handle is set; false if the content is gone.
-    pub(super) async fn wait_until_handle_set(&mut self, status: &Value) -> Result<bool, String> {
+    pub(super) async fn wait_until_handle_set(
+        &mut self,
+        status: &Value,
+    ) -> Result<bool, CsiDeletionError> {
         let mut is_written = false;
         loop {
             match self.next_event(self.deadline).await? {
@@ -148,7 +149,14 @@ impl<'a> ContentDeletionWatch<'a> {
                     }
                 }
                 Some(ContentEvent::Gone(_)) => return Ok(false),
-                None => return Err(self.timeout_message("nobody has looked at")),
+                None => {
+                    return Err(CsiDeletionError::NotReconciled {
+                        kind: self.content_kind,
+                        name: self.found.name.clone(),
+                        limit: self.job.deadlines.content,
+                        driver: self.driver.to_owned(),
+                    });
+                }
             }
         }
     }
@@ -159,7 +167,7 @@ impl<'a> ContentDeletionWatch<'a> {
     ///
     /// A snapshotter that writes the status of a content at the moment of its deletion can miss the deletion, and would
     /// reconcile again only after a quarter of an hour: so it is nudged.
-    pub(super) async fn wait_until_gone(&mut self) -> Result<bool, String> {
+    pub(super) async fn wait_until_gone(&mut self) -> Result<bool, CsiDeletionError> {
         let complaint_delay = self.job.deadlines.complaint;
         let (started_at, since) = (Instant::now(), timestamp_now());
         let mut next_check = self.deadline.min(started_at + complaint_delay);
@@ -178,14 +186,16 @@ impl<'a> ContentDeletionWatch<'a> {
                 }
                 None => {
                     if let Some(complaint) = self.last_complaint(&since).await {
-                        return Err(format!(
-                            "the driver {} could not do it: {complaint}; its snapshotter tries again, \
-                             and its log says more",
-                            self.driver
-                        ));
+                        let driver = self.driver.to_owned();
+                        return Err(CsiDeletionError::Driver { driver, complaint });
                     }
                     if Instant::now() >= self.deadline {
-                        return Err(self.timeout_message("nobody has let go of"));
+                        return Err(CsiDeletionError::NotReleased {
+                            kind: self.content_kind,
+                            name: self.found.name.clone(),
+                            limit: self.job.deadlines.content,
+                            driver: self.driver.to_owned(),
+                        });
                     }
                     next_check = self.deadline.min(Instant::now() + complaint_delay);
                 }
@@ -195,25 +205,13 @@ impl<'a> ContentDeletionWatch<'a> {
 
     /// Fails if the snapshot is a member of a group, since the snapshotter releases such a content without calling the
     /// driver.
-    pub(super) fn check_not_in_group(&self) -> Result<(), String> {
-        self.group.as_ref().map_or(Ok(()), |group| {
-            Err(format!(
-                "it is a member of the group {group}, which the backup does not know of, and which the \
-                 driver {} deletes whole or not at all; delete that group where it is stored, and then \
-                 the backup again",
-                self.driver
-            ))
-        })
-    }
-
-    fn timeout_message(&self, complaint: &str) -> String {
-        format!(
-            "{complaint} the {} {} within {} s: is the snapshotter of the driver {} running?",
-            self.content_kind.kind_name(),
-            self.found.name,
-            self.job.deadlines.content.as_secs(),
-            self.driver
-        )
+    pub(super) fn check_not_in_group(&self) -> Result<(), CsiDeletionError> {
+        match self.group.clone() {
+            None => Ok(()),
+            Some(group) => {
+                Err(CsiDeletionError::MemberOfGroup { group, driver: self.driver.to_owned() })
+            }
+        }
     }
 
     /// The last error that the controllers reported since a time.
@@ -228,32 +226,32 @@ impl<'a> ContentDeletionWatch<'a> {
         &mut self,
         subresource: Subresource,
         change: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), CsiDeletionError> {
         let name = &self.found.name;
         match self.job.cluster.patch(self.resource, "", name, subresource, change).await {
             Err(error) if error.is_not_found() => Ok(()),
-            patched => patched.map(drop).map_err(|error| self.write_error(&error)),
+            patched => patched.map(drop).map_err(|source| self.write_error(source)),
         }
     }
 
     /// Makes the controllers reconcile the content again.
-    pub(super) async fn nudge(&mut self) -> Result<(), String> {
+    pub(super) async fn nudge(&mut self) -> Result<(), CsiDeletionError> {
         let change = json!({"metadata": {"annotations": {ATTEMPT_ANNOTATION: timestamp_now()}}});
         self.patch(Subresource::None, &change).await
     }
 
     /// Deletes the content. It exists until the controllers release it.
-    pub(super) async fn delete(&mut self) -> Result<(), String> {
+    pub(super) async fn delete(&mut self) -> Result<(), CsiDeletionError> {
         let ClusterContent { name, uid, .. } = self.found;
         match self.job.cluster.delete(self.resource, "", name, Some(uid)).await {
             Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
-            deleted => deleted.map_err(|error| self.write_error(&error)),
+            deleted => deleted.map_err(|source| self.write_error(source)),
         }
     }
 
-    fn write_error(&self, error: &cluster::Error) -> String {
-        let (kind, name) = (self.content_kind.kind_name(), &self.found.name);
-        format!("the {kind} {name} cannot be changed: {}", error_chain(error))
+    fn write_error(&self, source: cluster::Error) -> CsiDeletionError {
+        let (kind, name) = (self.content_kind, self.found.name.clone());
+        CsiDeletionError::WriteContent { kind, name, source }
     }
 }
 
@@ -263,14 +261,13 @@ pub(super) async fn get(
     resource: &Arc<Resource>,
     content_kind: ContentKind,
     name: &str,
-) -> Result<Option<ClusterContent>, String> {
+) -> Result<Option<ClusterContent>, CsiDeletionError> {
     match job.cluster.get(resource, "", name).await {
         Ok(found) => found.as_ref().map(ClusterContent::of).transpose(),
-        Err(error) => Err(format!(
-            "the {} {name} cannot be read: {}",
-            content_kind.kind_name(),
-            error_chain(&error)
-        )),
+        Err(source) => {
+            let (kind, name) = (content_kind, name.to_owned());
+            Err(CsiDeletionError::ReadContent { kind, name, source })
+        }
     }
 }
 

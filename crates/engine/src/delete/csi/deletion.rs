@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_plugin::{Item, error_chain};
+use bowline_plugin::Item;
 use futures::StreamExt as _;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::content_watch::{ClusterContent, ContentDeletionWatch, get};
 use super::deletion_unit::{ContentKind, DeletionUnit};
+use super::error::{BoundObject, CsiDeletionError};
 use super::{CsiResources, DeletableCsiSnapshot, DeletionJob, text};
 use crate::cluster::{Query, Subresource};
 use crate::csi::{being_deleted_patch, deletion_policy_patch, group_being_deleted_patch};
@@ -30,28 +31,23 @@ pub(super) struct Deletion<'a> {
 }
 
 impl Deletion<'_> {
-    pub(super) async fn run(&self) -> Result<(), String> {
+    pub(super) async fn run(&self) -> Result<(), CsiDeletionError> {
         let deadline = Instant::now() + self.job.deadlines.content;
         self.release_group(deadline).await?;
         for member in &self.unit.members {
             self.release(member, deadline).await?;
         }
         let content_kind = self.unit.content_kind;
-        let resource = self.kinds.content_resource(content_kind).ok_or_else(|| {
-            format!("the cluster does not serve {}s any more", content_kind.kind_name())
-        })?;
+        let resource = self.kinds.content_resource(content_kind);
+        let resource = resource.ok_or(CsiDeletionError::NotServed(content_kind))?;
         for _ in 0..MAX_ATTEMPTS {
             if self.try_delete(resource, deadline).await? {
                 failpoint::hit(Point::SnapshotDeleted);
                 return Ok(());
             }
         }
-        Err(format!(
-            "the controllers of the driver {} have let go of the {} for it {MAX_ATTEMPTS} times, and nothing \
-             proves that it is deleted",
-            self.unit.driver,
-            content_kind.kind_name()
-        ))
+        let driver = self.unit.driver.to_owned();
+        Err(CsiDeletionError::NotProven { driver, kind: content_kind })
     }
 
     /// Has the driver called once. Returns true if it is proven that the driver has deleted the snapshot.
@@ -59,7 +55,7 @@ impl Deletion<'_> {
         &self,
         resource: &Arc<Resource>,
         deadline: Instant,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, CsiDeletionError> {
         let DeletionUnit { content_kind, driver, handle, .. } = *self.unit;
         let name = self.unit.name(self.job.name.as_str());
         let found = match get(self.job, resource, content_kind, &name).await? {
@@ -68,10 +64,7 @@ impl Deletion<'_> {
         };
         failpoint::hit(Point::DeletionContentCreated);
         if !content_kind.references(&found.value, handle) {
-            return Err(format!(
-                "the {} {name} stands for another snapshot",
-                content_kind.kind_name()
-            ));
+            return Err(CsiDeletionError::OtherSnapshot { kind: content_kind, name });
         }
         let mut watch = ContentDeletionWatch::open(
             self.job,
@@ -101,19 +94,23 @@ impl Deletion<'_> {
     }
 
     /// Creates the content for the deletion. Another attempt may have done so already.
-    async fn create(&self, resource: &Arc<Resource>, name: &str) -> Result<ClusterContent, String> {
+    async fn create(
+        &self,
+        resource: &Arc<Resource>,
+        name: &str,
+    ) -> Result<ClusterContent, CsiDeletionError> {
         let content_kind = self.unit.content_kind;
         let content = self.unit.content(name, &resource.api_version(), self.job.name.as_str());
-        let item = Item::from_object(&content).map_err(|error| error_chain(&error))?;
+        let item = Item::from_object(&content).map_err(CsiDeletionError::InvalidContent)?;
         match self.job.cluster.create(resource, "", &item).await {
             Ok(created) => ClusterContent::of(&created),
             Err(error) => match get(self.job, resource, content_kind, name).await? {
                 Some(found) if error.is_already_exists() => Ok(found),
-                _ => Err(format!(
-                    "the {} {name} for its deletion cannot be created: {}",
-                    content_kind.kind_name(),
-                    error_chain(&error)
-                )),
+                _ => Err(CsiDeletionError::CreateContent {
+                    kind: content_kind,
+                    name: name.to_owned(),
+                    source: error,
+                }),
             },
         }
     }
@@ -123,7 +120,7 @@ impl Deletion<'_> {
         &self,
         member: &DeletableCsiSnapshot,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), CsiDeletionError> {
         let DeletableCsiSnapshot { name, handle, driver, .. } = member;
         if name.is_empty() {
             return Ok(());
@@ -156,7 +153,7 @@ impl Deletion<'_> {
     }
 
     /// Deletes the VolumeSnapshot of a content.
-    async fn release_snapshot(&self, content: &ClusterContent) -> Result<(), String> {
+    async fn release_snapshot(&self, content: &ClusterContent) -> Result<(), CsiDeletionError> {
         let Some(resource) = &self.kinds.snapshots else { return Ok(()) };
         match Reference::of(content, "volumeSnapshotRef") {
             Some(snapshot) => self.delete(resource, &snapshot).await,
@@ -164,21 +161,24 @@ impl Deletion<'_> {
         }
     }
 
-    async fn delete(&self, resource: &Arc<Resource>, reference: &Reference) -> Result<(), String> {
+    async fn delete(
+        &self,
+        resource: &Arc<Resource>,
+        reference: &Reference,
+    ) -> Result<(), CsiDeletionError> {
         let Reference { namespace, name, uid } = reference;
         match self.job.cluster.delete(resource, namespace, name, Some(uid)).await {
-            Err(error) if !error.is_not_found() && !error.is_conflict() => Err(format!(
-                "its {} {namespace}/{name} cannot be deleted: {}",
-                resource.kind,
-                error_chain(&error)
-            )),
+            Err(source) if !source.is_not_found() && !source.is_conflict() => {
+                let object = Box::new(reference.describe(resource));
+                Err(CsiDeletionError::DeleteBound { object, source })
+            }
             _ => Ok(()),
         }
     }
 
     /// Removes the leftover group of the backup from the cluster. Its snapshots are retained. The group goes before its
     /// members: the controller releases no member whose group exists.
-    async fn release_group(&self, deadline: Instant) -> Result<(), String> {
+    async fn release_group(&self, deadline: Instant) -> Result<(), CsiDeletionError> {
         let (ContentKind::Group, Some(contents)) =
             (self.unit.content_kind, &self.kinds.group_contents)
         else {
@@ -217,16 +217,13 @@ impl Deletion<'_> {
     async fn leftover_groups(
         &self,
         contents: &Arc<Resource>,
-    ) -> Result<Vec<ClusterContent>, String> {
+    ) -> Result<Vec<ClusterContent>, CsiDeletionError> {
         let mut listed = self.job.cluster.list(contents, Query::default());
         let mut leftovers = Vec::new();
         while let Some(object) = listed.next().await {
-            let object = object.map_err(|error| {
-                format!(
-                    "{}s cannot be listed: {}",
-                    ContentKind::Group.kind_name(),
-                    error_chain(&error)
-                )
+            let object = object.map_err(|source| CsiDeletionError::ListContents {
+                kind: ContentKind::Group,
+                source,
             })?;
             let found = ClusterContent::of(&object)?;
             let was_given = found.value.pointer("/spec/source/groupSnapshotHandles");
@@ -244,29 +241,24 @@ impl Deletion<'_> {
         resource: &Arc<Resource>,
         reference: &Reference,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), CsiDeletionError> {
         let Reference { namespace, name, uid } = reference;
         let mut interval = FIRST_POLL_INTERVAL;
         loop {
             let found = self.job.cluster.get(resource, namespace, name).await;
-            let found = found.map_err(|error| {
-                format!(
-                    "its {} {namespace}/{name} cannot be read: {}",
-                    resource.kind,
-                    error_chain(&error)
-                )
+            let found = found.map_err(|source| CsiDeletionError::ReadBound {
+                object: Box::new(reference.describe(resource)),
+                source,
             })?;
             let found = found.as_ref().map(ClusterContent::of).transpose()?;
             if found.is_none_or(|found| found.uid != *uid) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                return Err(format!(
-                    "its {} {namespace}/{name} was not gone within {} s: is the snapshot controller \
-                     running?",
-                    resource.kind,
-                    self.job.deadlines.content.as_secs()
-                ));
+                return Err(CsiDeletionError::BoundNotGone {
+                    object: Box::new(reference.describe(resource)),
+                    limit: self.job.deadlines.content,
+                });
             }
             sleep(interval).await;
             interval = (interval * 2).min(MAX_POLL_INTERVAL);
@@ -287,5 +279,13 @@ impl Reference {
         let part = |part: &str| text(&content.value, &format!("/spec/{field}/{part}")).to_owned();
         let (namespace, name, uid) = (part("namespace"), part("name"), part("uid"));
         (!uid.is_empty()).then_some(Self { namespace, name, uid })
+    }
+
+    fn describe(&self, resource: &Resource) -> BoundObject {
+        BoundObject {
+            kind: resource.kind.clone(),
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        }
     }
 }

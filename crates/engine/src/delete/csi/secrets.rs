@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::{DeletableCsiSnapshot, text};
+use super::{DeletableCsiSnapshot, Objection, text};
 use crate::cluster::{self, Cluster, Query};
 use crate::csi::{
     CLASSES, DELETION_SECRET, GROUP_CLASSES, GROUP_DELETION_SECRET, group_resource, resource,
@@ -59,8 +59,9 @@ impl SecretClasses {
     }
 
     /// Sets the annotations that the deletion of each content needs, or returns the contents that cannot be deleted.
-    pub(super) fn resolve_secrets(&self, contents: &mut [DeletableCsiSnapshot]) -> Vec<String> {
-        let mut reasons = BTreeSet::new();
+    pub(super) fn resolve_secrets(&self, contents: &mut [DeletableCsiSnapshot]) -> Vec<Objection> {
+        // Many snapshots of a driver lead to the same message, which is reported once.
+        let mut objections = BTreeMap::new();
         for content in contents {
             let (classes, keys) = if content.group.is_empty() {
                 (&self.snapshots, DELETION_SECRET)
@@ -73,10 +74,10 @@ impl SecretClasses {
                     let pairs = keys.into_iter().map(str::to_owned).zip(secret);
                     content.annotations = pairs.collect();
                 }
-                Err(reason) => drop(reasons.insert(reason)),
+                Err(objection) => drop(objections.insert(objection.to_string(), objection)),
             }
         }
-        reasons.into_iter().collect()
+        objections.into_values().collect()
     }
 }
 
@@ -108,10 +109,10 @@ async fn read(
 fn secret(
     content: &DeletableCsiSnapshot,
     classes: &[SecretClass],
-) -> Result<Option<[String; 2]>, String> {
-    let driver = &content.driver;
+) -> Result<Option<[String; 2]>, Objection> {
+    let driver = content.driver.clone();
     let of_driver: Vec<&SecretClass> =
-        classes.iter().filter(|class| class.driver == *driver).collect();
+        classes.iter().filter(|class| class.driver == driver).collect();
     let named = of_driver.iter().find(|class| class.name == content.class);
     let secrets: BTreeSet<Option<&[String; 2]>> = match named {
         Some(class) => [class.secret.as_ref()].into(),
@@ -121,18 +122,9 @@ fn secret(
     let chosen = match (secrets.next(), secrets.next()) {
         (Some(secret), None) => secret,
         (None, _) | (Some(_), Some(_)) if !content.needs_secret => None,
-        (None, _) => {
-            return Err(format!(
-                "snapshots of the CSI driver {driver} are deleted with a Secret, which is named by a \
-                 VolumeSnapshotClass: create the class of this driver again"
-            ));
-        }
+        (None, _) => return Err(Objection::NoSecretClass { driver }),
         (Some(_), Some(_)) => {
-            return Err(format!(
-                "snapshots of the CSI driver {driver} are deleted with a Secret, and its classes in \
-                 this cluster name several: create the class {:?}, which they were taken with",
-                content.class
-            ));
+            return Err(Objection::SeveralSecrets { driver, class: content.class.clone() });
         }
     };
     let Some(templates) = chosen else { return Ok(None) };
@@ -142,7 +134,7 @@ fn secret(
 }
 
 /// Resolves a template of a class for a snapshot.
-fn resolve_template(template: &str, content: &DeletableCsiSnapshot) -> Result<String, String> {
+fn resolve_template(template: &str, content: &DeletableCsiSnapshot) -> Result<String, Objection> {
     let (namespace, snapshot) = &content.snapshot;
     let values = [
         ("${volumesnapshotcontent.name}", &content.name),
@@ -155,11 +147,7 @@ fn resolve_template(template: &str, content: &DeletableCsiSnapshot) -> Result<St
             continue;
         }
         if value.is_empty() {
-            return Err(format!(
-                "the Secret with which CSI snapshot {} is deleted is named after its VolumeSnapshot, \
-                 which the backup does not name",
-                content.handle
-            ));
+            return Err(Objection::UnnamedSecret { handle: content.handle.clone() });
         }
         resolved = resolved.replace(key, value);
     }
@@ -204,13 +192,15 @@ mod tests {
                 (Ok(found), Ok(expected)) => {
                     assert_eq!(found, expected.map(|one| one.map(str::to_owned)), "{classes:?}");
                 }
-                (Err(reason), Err(part)) => assert!(reason.contains(part), "{reason}"),
+                (Err(objection), Err(part)) => {
+                    assert!(objection.to_string().contains(part), "{objection}");
+                }
                 (found, _) => panic!("{classes:?}: {found:?}"),
             }
         }
         // A snapshot that was taken without a Secret needs none, whatever classes there are.
-        assert_eq!(secret(&content("a", false), &[]), Ok(None));
-        assert_eq!(secret(&content("x", false), &[class("a", a), class("b", b)]), Ok(None));
+        assert_eq!(secret(&content("a", false), &[]).unwrap(), None);
+        assert_eq!(secret(&content("x", false), &[class("a", a), class("b", b)]).unwrap(), None);
     }
 
     #[test]
@@ -219,7 +209,7 @@ mod tests {
         let stolen = [(DELETION_SECRET[0].to_owned(), "of-kube-system".to_owned())];
         let mut contents =
             [DeletableCsiSnapshot { annotations: stolen.into(), ..content("a", true) }];
-        assert_eq!(classes.resolve_secrets(&mut contents), Vec::<String>::new());
+        assert!(classes.resolve_secrets(&mut contents).is_empty());
         assert!(contents[0].annotations.is_empty(), "{:?}", contents[0].annotations);
     }
 
@@ -228,7 +218,7 @@ mod tests {
         let groups = vec![class("g", Some(["key", "csi"]))];
         let classes = SecretClasses { snapshots: Vec::new(), groups };
         let mut contents = [DeletableCsiSnapshot { group: "g1".into(), ..content("a", true) }];
-        assert_eq!(classes.resolve_secrets(&mut contents), Vec::<String>::new());
+        assert!(classes.resolve_secrets(&mut contents).is_empty());
         assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[0]], "key");
         assert_eq!(contents[0].annotations[GROUP_DELETION_SECRET[1]], "csi");
     }

@@ -14,7 +14,9 @@ use super::content_watch::{ATTEMPT_ANNOTATION, FIRST_NUDGE};
 use super::deletion::MAX_ATTEMPTS;
 use super::*;
 use crate::cluster::{Fake, Query, Subresource, WatchEvent, fake};
-use crate::csi::{BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET};
+use crate::csi::{
+    BEING_DELETED, GROUP, GROUP_BEING_DELETED, GROUP_DELETION_SECRET, GROUP_SNAPSHOT_API_GROUP,
+};
 use crate::resource::GroupResource;
 
 const PLURAL: &str = "volumesnapshotcontents.snapshot.storage.k8s.io";
@@ -489,17 +491,19 @@ async fn shutdown_ends_the_wait() {
 
 #[tokio::test]
 async fn missing_driver_is_found_before_deletion() {
-    assert_eq!(check_csi_ready(&cluster(), &mut []).await, Ok(()));
-    assert_eq!(check_csi_ready(&cluster(), &mut [csi_snapshot()]).await, Ok(()));
+    check_csi_ready(&cluster(), &mut []).await.unwrap();
+    check_csi_ready(&cluster(), &mut [csi_snapshot()]).await.unwrap();
     let other =
         DeletableCsiSnapshot { driver: "b.driver".into(), handle: "s2".into(), ..csi_snapshot() };
-    let reasons = check_csi_ready(&cluster(), &mut [csi_snapshot(), other]).await.unwrap_err();
+    let reasons =
+        check_csi_ready(&cluster(), &mut [csi_snapshot(), other]).await.unwrap_err().messages();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(
         reason.contains("b.driver is not installed") && reason.ends_with("left: s2"),
         "{reason}"
     );
-    let reasons = check_csi_ready(&Fake::usual(), &mut [csi_snapshot()]).await.unwrap_err();
+    let reasons =
+        check_csi_ready(&Fake::usual(), &mut [csi_snapshot()]).await.unwrap_err().messages();
     assert!(reasons[0].contains("does not serve VolumeSnapshotContents"), "{reasons:?}");
 }
 
@@ -512,12 +516,12 @@ async fn groups_are_not_deleted_without_the_group_api() {
     fake.put(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "a.driver"},
     }));
-    let reasons = check_csi_ready(&fake, &mut group()).await.unwrap_err();
+    let reasons = check_csi_ready(&fake, &mut group()).await.unwrap_err().messages();
     let [reason] = &reasons[..] else { panic!("{reasons:?}") };
     assert!(reason.contains("VolumeGroupSnapshotContents") && reason.ends_with("left: m1, m2"));
     check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap();
     // A group that does not answer may serve them.
     let fake = cluster().with_failed_group("groupsnapshot.storage.k8s.io/v1beta1: no answer");
-    let reasons = check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap_err();
+    let reasons = check_csi_ready(&fake, &mut [csi_snapshot()]).await.unwrap_err().messages();
     assert!(reasons[0].contains("it is not known"), "{reasons:?}");
 }

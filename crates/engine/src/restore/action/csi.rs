@@ -47,7 +47,7 @@ use crate::restore::reset::VolumeOptions;
 use crate::restore::unpack::Contents;
 pub(in crate::restore) use claim::data_source;
 use cluster_capabilities::ClusterCapabilities;
-pub(in crate::restore) use source::SnapshotSource;
+pub(in crate::restore) use source::{SnapshotSource, SnapshotSourceError};
 
 /// The action that tracks claims until they have their volumes.
 pub const CSI_PVC_ACTION: &str = "velero.io/csi-pvc-restorer";
@@ -120,7 +120,7 @@ impl CsiRestoreContext {
         &self,
         namespace: &str,
         snapshot: &str,
-    ) -> Result<SnapshotSource, String> {
+    ) -> Result<SnapshotSource, SnapshotSourceError> {
         let mut source = SnapshotSource::find(&self.contents, namespace, snapshot)?;
         let content = self.contents.read(&kind(CONTENTS), None, "", &source.content);
         if let Some(content) = content.ok().and_then(|item| item.parse().ok()) {

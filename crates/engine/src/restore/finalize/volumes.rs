@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Restore, label};
-use bowline_plugin::{ResourceIdentifier, error_chain};
+use bowline_plugin::{InvalidItem, ResourceIdentifier, error_chain};
 use bowline_store::file::{
     BackupVolumeInfo, Method, PersistentVolumeInfo, ResourceList, RestoreVolumeInfo,
 };
@@ -46,6 +46,27 @@ pub struct VolumeFinalizer<'a> {
     pub limit: Duration,
 }
 
+/// Why a volume or a content is not as it should be.
+#[derive(Debug, thiserror::Error)]
+enum UpdateError {
+    #[error("the cluster serves no {0}")]
+    NotServed(&'static str),
+    #[error(transparent)]
+    Cluster(#[from] Error),
+    #[error(transparent)]
+    Object(#[from] InvalidItem),
+    #[error("it has no volume after {} s", .0.as_secs())]
+    NoVolume(Duration),
+    #[error("its volume {volume} is not bound after {} s", limit.as_secs())]
+    NotBound { volume: String, limit: Duration },
+    #[error("its volume {volume} is bound to another claim, {namespace}/{name}")]
+    OtherClaim { volume: String, namespace: String, name: String },
+    #[error("its volume {volume} does not get what it had")]
+    Patch { volume: String, source: Error },
+    #[error("its contents are not ready after {} s", .0.as_secs())]
+    NotReady(Duration),
+}
+
 /// True if a backup has volumes that need finalization.
 pub fn has_csi_volumes(saved: &[BackupVolumeInfo]) -> bool {
     saved.iter().any(is_csi_snapshot)
@@ -75,7 +96,7 @@ impl VolumeFinalizer<'_> {
         let (updates, report_ref, resources_ref) = (self.volume_updates(), &report, &resources);
         let work = updates.iter().map(|update| async move {
             if let Err(error) = self.update_volume(resources_ref, update).await {
-                report_ref.error(&update.id, error);
+                report_ref.error(&update.id, error_chain(&error));
             }
         });
         // Collected, since a closure over borrowed values must not live across an await point.
@@ -131,7 +152,7 @@ impl VolumeFinalizer<'_> {
         &self,
         resources: &Resources,
         update: &VolumeUpdate<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), UpdateError> {
         let VolumeUpdate { namespace, name, info, .. } = update;
         let claims = core(resources, "persistentvolumeclaims")?;
         let volumes = core(resources, "persistentvolumes")?;
@@ -148,8 +169,8 @@ impl VolumeFinalizer<'_> {
             None => {
                 let query = named(Some(namespace), name);
                 let claim_volume = |claim: &Value| bound_volume(claim).map(str::to_owned);
-                let timed_out = || format!("it has no volume after {} s", self.limit.as_secs());
-                self.wait(claims, query, deadline, claim_volume).await?.ok_or_else(timed_out)?
+                let timed_out = UpdateError::NoVolume(self.limit);
+                self.wait(claims, query, deadline, claim_volume).await?.ok_or(timed_out)?
             }
         };
         let is_bound =
@@ -158,24 +179,18 @@ impl VolumeFinalizer<'_> {
         let found = if let Some(found) = found {
             found
         } else {
-            let timed_out =
-                || format!("its volume {volume} is not bound after {} s", self.limit.as_secs());
+            let timed_out = || UpdateError::NotBound { volume: volume.clone(), limit: self.limit };
             let query = named(None, &volume);
             self.wait(volumes, query, deadline, is_bound).await?.ok_or_else(timed_out)?
         };
         let owner = |field: &str| text(&found, &format!("/spec/claimRef/{field}")).to_owned();
         if (owner("namespace").as_str(), owner("name").as_str()) != (*namespace, *name) {
-            return Err(format!(
-                "its volume {volume} is bound to another claim, {}/{}",
-                owner("namespace"),
-                owner("name")
-            ));
+            let (namespace, name) = (owner("namespace"), owner("name"));
+            return Err(UpdateError::OtherClaim { volume, namespace, name });
         }
         let Some(patch) = volume_patch(&found, info) else { return Ok(()) };
         let patched = self.cluster.patch(volumes, "", &volume, Subresource::None, &patch).await;
-        patched.map(drop).map_err(|error| {
-            format!("its volume {volume} does not get what it had: {}", error_chain(&error))
-        })
+        patched.map(drop).map_err(|source| UpdateError::Patch { volume, source })
     }
 
     async fn get(
@@ -183,10 +198,9 @@ impl VolumeFinalizer<'_> {
         resource: &Arc<Resource>,
         namespace: &str,
         name: &str,
-    ) -> Result<Option<Value>, String> {
-        let found = self.cluster.get(resource, namespace, name).await;
-        let found = found.map_err(|error| error_chain(&error))?;
-        found.map(|found| found.item.parse().map_err(|error| error_chain(&error))).transpose()
+    ) -> Result<Option<Value>, UpdateError> {
+        let found = self.cluster.get(resource, namespace, name).await?;
+        Ok(found.map(|found| found.item.parse()).transpose()?)
     }
 
     /// Waits for an object. `None` after the timeout.
@@ -196,13 +210,12 @@ impl VolumeFinalizer<'_> {
         query: Query,
         deadline: Instant,
         condition: impl Fn(&Value) -> Option<T>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, UpdateError> {
         let condition =
             |seen: &crate::cluster::watch::WatchedObjects| seen.iter().find_map(&condition);
-        match wait_until(self.cluster, resource, query, deadline, condition).await {
-            Ok(WaitOutcome::Found(found)) => Ok(Some(found)),
-            Ok(WaitOutcome::TimedOut) => Ok(None),
-            Err(error) => Err(error_chain(&error)),
+        match wait_until(self.cluster, resource, query, deadline, condition).await? {
+            WaitOutcome::Found(found) => Ok(Some(found)),
+            WaitOutcome::TimedOut => Ok(None),
         }
     }
 
@@ -210,7 +223,7 @@ impl VolumeFinalizer<'_> {
         &self,
         resources: &Resources,
         claim: &Value,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, UpdateError> {
         let classes = resources.find(&GroupResource::new("storage.k8s.io", "storageclasses"));
         let name = text(claim, "/spec/storageClassName");
         let class = match classes {
@@ -244,9 +257,9 @@ impl VolumeFinalizer<'_> {
             if let Some(contents) = resources.find(&kind(CONTENTS)) {
                 let waited =
                     self.wait_until_ready(contents, &query, &handles(&value), deadline).await;
-                if let Err(reason) = waited {
-                    let text = format!("the stub of a snapshot group goes all the same: {reason}");
-                    report.warn(&stub.id(), text);
+                if let Err(error) = waited {
+                    let text = "the stub of a snapshot group goes all the same";
+                    report.warn(&stub.id(), format!("{text}: {}", error_chain(&error)));
                 }
             }
             match self.cluster.delete(stubs, "", &stub.name, None).await {
@@ -266,12 +279,12 @@ impl VolumeFinalizer<'_> {
         query: &Query,
         handles: &BTreeSet<String>,
         deadline: Instant,
-    ) -> Result<(), String> {
+    ) -> Result<(), UpdateError> {
         let mut list = self.cluster.list(contents, query.clone());
         let mut names = BTreeSet::new();
         while let Some(content) = list.next().await {
-            let content = content.map_err(|error| error_chain(&error))?;
-            let value: Value = content.item.parse().map_err(|error| error_chain(&error))?;
+            let content = content?;
+            let value: Value = content.item.parse()?;
             if handles.contains(text(&value, "/spec/source/snapshotHandle")) {
                 names.insert(content.name);
             }
@@ -287,12 +300,9 @@ impl VolumeFinalizer<'_> {
             };
             names.iter().all(is_ready).then_some(())
         };
-        match wait_until(self.cluster, contents, query.clone(), deadline, all_ready).await {
-            Ok(WaitOutcome::Found(())) => Ok(()),
-            Ok(WaitOutcome::TimedOut) => {
-                Err(format!("its contents are not ready after {} s", self.limit.as_secs()))
-            }
-            Err(error) => Err(error_chain(&error)),
+        match wait_until(self.cluster, contents, query.clone(), deadline, all_ready).await? {
+            WaitOutcome::Found(()) => Ok(()),
+            WaitOutcome::TimedOut => Err(UpdateError::NotReady(self.limit)),
         }
     }
 
@@ -315,8 +325,11 @@ impl VolumeFinalizer<'_> {
     }
 }
 
-fn core<'a>(resources: &'a Resources, name: &str) -> Result<&'a Arc<Resource>, String> {
-    resources.core(name).ok_or_else(|| format!("the cluster serves no {name}"))
+fn core<'a>(
+    resources: &'a Resources,
+    name: &'static str,
+) -> Result<&'a Arc<Resource>, UpdateError> {
+    resources.core(name).ok_or(UpdateError::NotServed(name))
 }
 
 fn named(namespace: Option<&str>, name: &str) -> Query {

@@ -3,6 +3,7 @@
 use bowline_api::annotation::hook as key;
 
 use super::{Annotations, DEFAULT_ON_ERROR, EXEC_TIMEOUT, Error, Hook, HookSource};
+use crate::hook::InvalidAnnotation;
 
 /// The hook that annotations define; `None` if there is no command. An annotation that cannot be parsed gets the
 /// default, as in Velero, with a warning. A command that looks like a list but is invalid is an error.
@@ -36,10 +37,10 @@ fn or_warn<T>(read: Result<Option<T>, Error>, warnings: &mut Vec<String>) -> Opt
 }
 
 /// Parses the words that Go accepts as booleans.
-fn parse_bool(text: &str) -> Result<bool, String> {
+fn parse_bool(text: &str) -> Result<bool, InvalidAnnotation> {
     match text {
         "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
         "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
-        other => Err(format!("is {other:?}: expected true or false")),
+        other => Err(InvalidAnnotation::Boolean(other.to_owned())),
     }
 }

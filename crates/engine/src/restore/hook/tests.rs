@@ -13,7 +13,7 @@ fn hooks(spec: Value) -> Hooks {
     try_hooks(spec).unwrap()
 }
 
-fn try_hooks(spec: Value) -> Result<Hooks, Vec<String>> {
+fn try_hooks(spec: Value) -> Result<Hooks, InvalidHooks> {
     Hooks::new(&serde_json::from_value(json!({"resources": spec})).unwrap())
 }
 
@@ -162,7 +162,8 @@ fn all_invalid_hooks_are_reported_together() {
             ],
         },
     ]))
-    .unwrap_err();
+    .unwrap_err()
+    .messages();
     let begins = [
         "hooks.resources[1] \"bad\": includedNamespaces: ",
         "hooks.resources[1] \"bad\": excludedNamespaces: ",
@@ -283,11 +284,17 @@ fn a_pod_without_containers_cannot_have_hooks() {
 
 const DEFAULT: Duration = Duration::from_mins(10);
 
-/// The next step for the hooks of a pod with a status, after a time of waiting.
-fn step(hooks: Value, status: Value, waited: u64) -> HookStep {
+/// The next step for the hooks of a pod with a status, after a time of waiting. If hooks cannot run: the hook, unless
+/// it is all of them, and the text of the reason.
+fn step(hooks: Value, status: Value, waited: u64) -> Result<HookStep, (Option<usize>, String)> {
     let plan = self::hooks(json!([{"name": "x", "postHooks": hooks}])).plan(&pod()).unwrap();
     let pod = pod_with(json!({}), |pod| pod["status"] = status);
-    PodState::new(Some(&pod), Some("u")).step(&plan.hooks, Duration::from_secs(waited), DEFAULT)
+    let state = PodState::new(Some(&pod), Some("u"));
+    match state.step(&plan.hooks, Duration::from_secs(waited), DEFAULT) {
+        HookStep::GiveUp(at, reason) => Err((Some(at), reason.to_string())),
+        HookStep::GiveUpAll(end) => Err((None, end.to_string())),
+        step => Ok(step),
+    }
 }
 
 fn up(name: &str, ready: bool) -> Value {
@@ -311,16 +318,16 @@ fn next_hook_is_the_first_with_a_running_container() {
         (&json!([exec("a"), ready("side")]), json!([up("side", true)]), HookStep::Run(1)),
     ] {
         let status = json!({"phase": "Pending", "containerStatuses": containers});
-        assert_eq!(step(hooks.clone(), status.clone(), 0), expected, "{hooks} {status}");
+        assert_eq!(step(hooks.clone(), status.clone(), 0), Ok(expected), "{hooks} {status}");
     }
     let status = json!({"initContainerStatuses": [up("proxy", true)]});
-    assert_eq!(step(json!([ready("proxy")]), status, 0), HookStep::Run(0), "a sidecar");
+    assert_eq!(step(json!([ready("proxy")]), status, 0), Ok(HookStep::Run(0)), "a sidecar");
 }
 
 #[test]
 fn a_container_that_the_pod_does_not_have_is_never_waited_for() {
     let up = json!({"containerStatuses": [up("main", true)]});
-    let give_up = |at| HookStep::GiveUp(at, "the pod has no such container".into());
+    let give_up = |at| Err((Some(at), "the pod has no such container".to_owned()));
     for name in ["nobody", "init"] {
         assert_eq!(step(json!([exec_in(name, "a")]), json!({}), 0), give_up(0));
         assert_eq!(step(json!([exec("a"), exec_in(name, "b")]), up.clone(), 0), give_up(1));
@@ -351,9 +358,9 @@ fn wait_ends_at_the_hook_or_server_timeout() {
     ] {
         let case = format!("{hooks} {container} {waited}");
         let expected = match expected {
-            Ok(milliseconds) => HookStep::Wait(Duration::from_millis(milliseconds)),
-            Err((at, reason)) if reason.is_empty() => HookStep::Run(at),
-            Err((at, reason)) => HookStep::GiveUp(at, reason),
+            Ok(milliseconds) => Ok(HookStep::Wait(Duration::from_millis(milliseconds))),
+            Err((at, reason)) if reason.is_empty() => Ok(HookStep::Run(at)),
+            Err((at, reason)) => Err((Some(at), reason)),
         };
         let status = json!({"containerStatuses": [container]});
         assert_eq!(step(hooks, status, waited), expected, "{case}");
@@ -361,13 +368,13 @@ fn wait_ends_at_the_hook_or_server_timeout() {
     let ready = json!([{"exec": {"command": ["r"], "waitForReady": true}}]);
     let status = json!({"containerStatuses": [up("main", false)]});
     let reason = "its container was not ready within 600 s: it runs, but is not ready";
-    assert_eq!(step(ready, status, 600), HookStep::GiveUp(0, reason.into()));
+    assert_eq!(step(ready, status, 600), Err((Some(0), reason.into())));
 }
 
 #[test]
 fn no_hook_runs_in_an_ended_pod() {
     let ended_reason = |found: Option<Object>, uid| match PodState::new(found.as_ref(), Some(uid)) {
-        PodState::Ended(reason) => reason,
+        PodState::Ended(end) => end.to_string(),
         other => panic!("{other:?}"),
     };
     let with = |change: fn(&mut Value)| Some(pod_with(json!({}), change));
@@ -382,5 +389,5 @@ fn no_hook_runs_in_an_ended_pod() {
     assert_eq!(ended_reason(ended, "u"), "the pod has ended with the phase Succeeded");
     let failed = json!({"phase": "Failed", "containerStatuses": [up("main", true)]});
     let reason = "the pod has ended with the phase Failed";
-    assert_eq!(step(json!([exec("a")]), failed, 0), HookStep::GiveUpAll(reason.into()));
+    assert_eq!(step(json!([exec("a")]), failed, 0), Err((None, reason.into())));
 }

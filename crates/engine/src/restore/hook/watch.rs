@@ -18,17 +18,15 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::pod_state::{HookStep, Pod, PodState};
-use super::{Hook, Hooks, OnError};
-use crate::cluster::{Cluster, Exec};
+use super::pod_state::{HookStep, Pod, PodEnd, PodReadError, PodState};
+use super::{Hook, Hooks, InvalidHooks, OnError};
+use crate::cluster::{self, Cluster, Exec};
 use crate::item::Object;
-use crate::report::Report;
+use crate::report::{Report, error_text};
 use crate::resource::Resource;
 
 /// Maximum number of concurrent pod checks. Thousands of pods may be waiting.
 const MAX_CONCURRENT_CHECKS: usize = 16;
-
-const STOPPED: &str = "the restore was stopped";
 
 /// Runs the hooks of a restore.
 #[derive(Debug)]
@@ -64,9 +62,21 @@ struct PodHookRun {
     stop: CancellationToken,
 }
 
+/// Why a hook that was started counts as failed, as the rest of a sentence about it.
+#[derive(Debug, thiserror::Error)]
+enum HookFailure {
+    #[error("was broken off: {}; it may still be running in the container", PodEnd::Stopped)]
+    Stopped,
+    /// The command failed, with its exit code and the end of its output.
+    #[error("failed: {0}")]
+    Command(String),
+    #[error("failed")]
+    Exec(#[source] cluster::Error),
+}
+
 impl HookRunner {
     /// Compiles the hooks of a Restore, or returns all their errors.
-    pub fn new(restore: &Restore) -> Result<Self, Vec<String>> {
+    pub fn new(restore: &Restore) -> Result<Self, InvalidHooks> {
         let shared = HookCounters {
             checks: Semaphore::new(MAX_CONCURRENT_CHECKS),
             attempted: AtomicU64::new(0),
@@ -176,7 +186,7 @@ impl PodHookRun {
                     running += started_at.elapsed();
                     match outcome {
                         Ok(()) => drop(remaining.remove(0)),
-                        Err(reason) => self.fail(remaining, 0, &reason),
+                        Err(failure) => self.fail(remaining, 0, &error_text(&failure)),
                     }
                 }
                 HookStep::GiveUp(at, reason) => {
@@ -216,14 +226,14 @@ impl PodHookRun {
             let ResourceIdentifier { namespace, name, .. } = &self.id;
             match self.cluster.get(&self.resource, namespace, name).await {
                 Ok(found) => PodState::new(found.as_ref(), uid),
-                Err(error) => PodState::Unknown(error.to_string()),
+                Err(error) => PodState::Unknown(PodReadError::Get(error)),
             }
         };
-        self.unless_stopped(check).await.unwrap_or_else(|| PodState::Ended(STOPPED.to_owned()))
+        self.unless_stopped(check).await.unwrap_or(PodState::Ended(PodEnd::Stopped))
     }
 
     /// Runs a hook, or returns the failure.
-    async fn exec(&self, hook: &Hook) -> Result<(), String> {
+    async fn exec(&self, hook: &Hook) -> Result<(), HookFailure> {
         let exec = Exec {
             namespace: self.id.namespace.clone(),
             pod: self.id.name.clone(),
@@ -233,14 +243,12 @@ impl PodHookRun {
         };
         tracing::info!(item = %self.id, "running {hook}");
         match self.unless_stopped(self.cluster.exec(&exec)).await {
-            None => {
-                Err(format!("was broken off: {STOPPED}; it may still be running in the container"))
-            }
+            None => Err(HookFailure::Stopped),
             Some(Ok(executed)) => match crate::hook::failure(executed) {
                 None => Ok(()),
-                Some(reason) => Err(format!("failed: {reason}")),
+                Some(reason) => Err(HookFailure::Command(reason)),
             },
-            Some(Err(error)) => Err(format!("failed: {error}")),
+            Some(Err(error)) => Err(HookFailure::Exec(error)),
         }
     }
 

@@ -21,11 +21,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::action::csi::CsiRestoreContext;
+use super::super::context::{ContextInputs, assemble, discover};
 use super::super::download::BackupVolumes;
 use super::super::order::Priorities;
 use super::super::request::{self, Defaults, Facts, Lookup, Request};
 use super::super::unpack::{self, Contents, UnpackLimits};
-use super::super::{ContextParts, Options, Progress, assemble, discover, visit_all};
+use super::super::{Options, Progress, visit_all};
 use super::*;
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Fake};
@@ -290,15 +291,13 @@ async fn run_with_operations(
         &request,
         &report,
     );
-    let parts = ContextParts {
+    let inputs = ContextInputs {
         visitor: Arc::new(Restorer),
         request,
         cluster,
         contents,
         volumes,
         csi: Arc::new(csi),
-        served_api,
-        actions: vec![action],
         options,
         progress: Arc::new(Progress::default()),
         item_journal: None,
@@ -306,7 +305,8 @@ async fn run_with_operations(
         stop,
         cancel: CancellationToken::new(),
     };
-    let context = assemble(parts, Arc::clone(&report), Timestamp::UNIX_EPOCH).await.unwrap();
+    let (actions, now) = (vec![action], Timestamp::UNIX_EPOCH);
+    let context = assemble(inputs, served_api, actions, Arc::clone(&report), now).await.unwrap();
     let context = Arc::new(context);
     let _stopped = visit_all(&context).await;
     let operations = context.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();

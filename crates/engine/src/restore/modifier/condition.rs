@@ -56,16 +56,16 @@ impl ConditionsDocument {
         let namespaces = self.namespaces.filter(|names| !names.is_empty());
         let name = self.resource_name_regex.filter(|pattern| !pattern.is_empty());
         let name = name.map(|pattern| {
-            Regex::new(&pattern)
-                .map_err(|error| InvalidModifiers::Regex { pattern, reason: error.to_string() })
+            Regex::new(&pattern).map_err(|source| InvalidModifiers::Regex { pattern, source })
         });
+        let labels = self.label_selector.as_ref().map(Selector::new).transpose();
         let test =
             |one: Match| json::test(&one.path.unwrap_or_default(), &one.value.unwrap_or_default());
         Ok(Conditions {
             namespaces: namespaces.map(Globs::new).transpose()?,
             kind,
             name: name.transpose()?,
-            labels: self.label_selector.as_ref().map(Selector::new).transpose()?,
+            labels: labels.map_err(InvalidModifiers::Selector)?,
             matches: self.matches.into_iter().flatten().map(test).collect::<Result<_, _>>()?,
         })
     }

@@ -215,6 +215,5 @@ fn pointer(path: &str) -> Result<PointerBuf, InvalidModifiers> {
 }
 
 fn value(path: &str, text: &str) -> Result<Value, InvalidModifiers> {
-    let invalid = |reason| InvalidModifiers::Value { path: path.to_owned(), reason };
-    value::read(text).map_err(invalid)
+    value::read(text).map_err(|source| InvalidModifiers::Value { path: path.to_owned(), source })
 }

@@ -22,11 +22,9 @@ pub(super) fn kind(pattern: &str) -> Result<KindPattern, InvalidModifiers> {
     // A pattern that passes here is well-formed.
     Glob::new(pattern)?;
     let regex = Regex::new(&regex(pattern));
-    let reason = |error: regex::Error| InvalidModifiers::Regex {
-        pattern: pattern.to_owned(),
-        reason: error.to_string(),
-    };
-    regex.map(KindPattern).map_err(reason)
+    regex
+        .map(KindPattern)
+        .map_err(|source| InvalidModifiers::Regex { pattern: pattern.to_owned(), source })
 }
 
 fn regex(pattern: &str) -> String {

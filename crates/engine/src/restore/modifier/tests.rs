@@ -3,6 +3,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::*;
+use crate::report::error_text;
 
 fn parse(yaml: &str) -> Result<Modifiers, InvalidModifiers> {
     Modifiers::parse(&BTreeMap::from([("rules.yaml".to_owned(), yaml.to_owned())]))
@@ -91,7 +92,8 @@ fn a_document_is_read_strictly() {
     ] {
         let error = parse(yaml).expect_err(yaml);
         assert_eq!(error.is_decoded(), was_read, "{yaml}: {error}");
-        assert!(error.to_string().contains(words), "{yaml}: {error}");
+        let text = error_text(&error);
+        assert!(text.contains(words), "{yaml}: {text}");
     }
     assert!(parse(&good).is_ok());
     assert!(parse(&good.replace("version: v1", "version: V1")).is_ok());

@@ -6,8 +6,19 @@
 
 use serde_json::Value;
 
+/// Why a text is no value.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidValue {
+    /// It begins like an object or a list, and is none.
+    #[error(transparent)]
+    Json(serde_json::Error),
+    /// It is not the content of a JSON string.
+    #[error("{0}; in a string, a quote is written \\\" and a new line \\n")]
+    String(serde_json::Error),
+}
+
 /// Parses a value.
-pub(super) fn read(text: &str) -> Result<Value, String> {
+pub(super) fn read(text: &str) -> Result<Value, InvalidValue> {
     let quoted = text.strip_prefix('"').and_then(|text| text.strip_suffix('"'));
     if let Some(inside) = quoted.or_else(|| (text == "\"").then_some("")) {
         return string(inside);
@@ -19,7 +30,7 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
         _ => {}
     }
     if text.starts_with(['{', '[']) {
-        return serde_json::from_str(text).map_err(|error| error.to_string());
+        return serde_json::from_str(text).map_err(InvalidValue::Json);
     }
     match serde_json::from_str(text) {
         Ok(Value::Number(number)) if text.trim() == text => Ok(Value::Number(as_integer(number))),
@@ -27,10 +38,8 @@ pub(super) fn read(text: &str) -> Result<Value, String> {
     }
 }
 
-fn string(text: &str) -> Result<Value, String> {
-    let string: String = serde_json::from_str(&format!("\"{text}\"")).map_err(|error| {
-        format!("{error}; in a string, a quote is written \\\" and a new line \\n")
-    })?;
+fn string(text: &str) -> Result<Value, InvalidValue> {
+    let string = serde_json::from_str(&format!("\"{text}\"")).map_err(InvalidValue::String)?;
     Ok(Value::String(string))
 }
 
@@ -81,7 +90,7 @@ mod tests {
             ("say \\\"hi\\\"", json!("say \"hi\"")),
             (" 2", json!(" 2")),
         ] {
-            assert_eq!(read(text), Ok(expected), "{text}");
+            assert_eq!(read(text).unwrap(), expected, "{text}");
         }
         for broken in ["{a}", "[1", "say \"hi\"", "a\nb", "C:\\dir"] {
             assert!(read(broken).is_err(), "{broken}");

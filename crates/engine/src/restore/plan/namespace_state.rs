@@ -94,7 +94,7 @@ impl Planner {
                     Err(error) => self.judge_error(&error),
                 }
             }
-            Err(error) => Finding::new(PlanVerdict::Refuse, error),
+            Err(error) => Finding::new(PlanVerdict::Refuse, error.to_string()),
         };
         let state = match &finding {
             Finding { verdict: PlanVerdict::Refuse, reason } => NamespaceState::Refused(format!(

@@ -49,59 +49,88 @@ impl PlannedDependencies {
 
 /// Finding for a refusal.
 pub(super) fn judge_refusal(error: &Error, planned: &PlannedDependencies) -> Finding {
-    let Error::Refused { code, message, .. } = error else {
-        return Finding::new(PlanVerdict::Refuse, error.to_string());
-    };
+    let refuse = || Finding::new(PlanVerdict::Refuse, error.to_string());
     let not_validated = |reason: String| Finding::new(PlanVerdict::NotValidated, reason);
-    if is_permission_error(error) {
-        return not_validated(format!("your own rights do not suffice to try: {message}"));
-    }
-    if message.contains("does not support dry run") {
-        return not_validated(format!("it cannot be tried: {message}"));
-    }
-    if let Some(account) = between(message, "error looking up service account ", ": ")
-        && planned.has(ACCOUNTS, account)
-    {
-        return not_validated(format!(
-            "it needs the service account {account}, which is not there yet"
-        ));
-    }
-    if let Some(class) = between(message, "no PriorityClass with name ", " was found")
-        && planned.has(PRIORITIES, &format!("/{class}"))
-    {
-        return not_validated(format!(
-            "it needs the priority class {class}, which is not there yet"
-        ));
-    }
-    if *code == 404
-        && let Some((kind, name)) = missing(message)
-    {
-        if kind == "namespaces" {
-            return not_validated(format!("its namespace {name} does not exist yet"));
+    let Error::Refused { code, message, .. } = error else { return refuse() };
+    match cause_in_message(*code, message) {
+        Some(RefusalCause::Permission) => {
+            not_validated(format!("your own rights do not suffice to try: {message}"))
         }
-        if [ROLES, CLUSTER_ROLES].contains(&kind) && planned.has_anywhere(kind, name) {
-            return not_validated(format!("it needs {kind} {name}, which is not there yet"));
+        Some(RefusalCause::WebhookWithoutDryRun) => {
+            not_validated(format!("it cannot be tried: {message}"))
         }
+        Some(RefusalCause::ServiceAccount(account)) if planned.has(ACCOUNTS, account) => {
+            not_validated(format!("it needs the service account {account}, which is not there yet"))
+        }
+        Some(RefusalCause::PriorityClass(class))
+            if planned.has(PRIORITIES, &format!("/{class}")) =>
+        {
+            not_validated(format!("it needs the priority class {class}, which is not there yet"))
+        }
+        Some(RefusalCause::NotFound { kind: "namespaces", name }) => {
+            not_validated(format!("its namespace {name} does not exist yet"))
+        }
+        Some(RefusalCause::NotFound { kind: kind @ (ROLES | CLUSTER_ROLES), name })
+            if planned.has_anywhere(kind, name) =>
+        {
+            not_validated(format!("it needs {kind} {name}, which is not there yet"))
+        }
+        _ => refuse(),
     }
-    Finding::new(PlanVerdict::Refuse, error.to_string())
 }
 
 /// True if the user lacks permission, which says nothing about the server.
 pub(super) fn is_permission_error(error: &Error) -> bool {
-    matches!(error, Error::Refused { code: 403, message, .. }
-        if (message.contains(": User \"") && message.contains("\" cannot "))
-            || message.contains("is attempting to grant RBAC permissions not currently held"))
+    matches!(error, Error::Refused { code, message, .. }
+        if cause_in_message(*code, message) == Some(RefusalCause::Permission))
+}
+
+/// Cause of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RefusalCause<'a> {
+    /// The user lacks permission.
+    Permission,
+    /// A webhook does not support dry runs.
+    WebhookWithoutDryRun,
+    /// A pod needs this service account: `namespace/name`.
+    ServiceAccount(&'a str),
+    /// A pod needs this priority class.
+    PriorityClass(&'a str),
+    /// An object that the request depends on does not exist.
+    NotFound { kind: &'a str, name: &'a str },
+}
+
+/// The cause of a refusal, if it is a known one.
+///
+/// This reads the text for people, because the answer of the API server has no other form of it. RBAC, the escalation
+/// check and all admission plugins answer `Forbidden`, and their `details` name the object in the request, never the
+/// cause (`NewForbidden` in apiserver/pkg/admission/errors.go); a webhook without dry runs is a plain `BadRequest`
+/// (`NewDryRunUnsupportedErr` in apiserver/pkg/admission/plugin/webhook/errors). Only a missing object is named by
+/// `details`, in the same words as in the message.
+fn cause_in_message(code: u16, message: &str) -> Option<RefusalCause<'_>> {
+    let is_denied = message.contains(": User \"") && message.contains("\" cannot ");
+    let is_escalation =
+        message.contains("is attempting to grant RBAC permissions not currently held");
+    if code == 403 && (is_denied || is_escalation) {
+        return Some(RefusalCause::Permission);
+    }
+    if message.contains("does not support dry run") {
+        return Some(RefusalCause::WebhookWithoutDryRun);
+    }
+    if let Some(account) = between(message, "error looking up service account ", ": ") {
+        return Some(RefusalCause::ServiceAccount(account));
+    }
+    if let Some(class) = between(message, "no PriorityClass with name ", " was found") {
+        return Some(RefusalCause::PriorityClass(class));
+    }
+    // `roles.rbac.authorization.k8s.io "x" not found`
+    let (kind, name) = message.strip_suffix("\" not found")?.split_once(" \"")?;
+    (code == 404).then_some(RefusalCause::NotFound { kind, name })
 }
 
 fn between<'a>(text: &'a str, before: &str, after: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(before)?;
     Some(rest.split_once(after).map_or(rest, |(found, _)| found))
-}
-
-/// `roles.rbac.authorization.k8s.io "x" not found`
-fn missing(message: &str) -> Option<(&str, &str)> {
-    let (kind, name) = message.strip_suffix("\" not found")?.split_once(" \"")?;
-    Some((kind, name))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Selection of the backup to restore, and checks that it is available.
 
 use bowline_api::location::LocationPhase;
-use bowline_api::{Backup, BackupPhase, BackupStorageLocation, GROUP, Restore};
+use bowline_api::{Backup, BackupPhase, BackupStorageLocation, Restore};
 
+use super::invalid::ValidationError;
 use super::{Facts, Lookup};
 
 /// The backup to restore: the named one, otherwise the latest completed one of a schedule.
@@ -25,27 +26,24 @@ pub fn source_backup<'a>(restore: &Restore, backups: &'a [Backup]) -> Option<&'a
 pub(super) fn resolve_backup(
     restore: &mut Restore,
     facts: &Facts,
-    errors: &mut Vec<String>,
+    errors: &mut Vec<ValidationError>,
 ) -> Option<Backup> {
     let by_schedule = restore.spec.backup_name.is_empty();
     let namespace = restore.metadata.namespace.clone().unwrap_or_default();
-    let cannot_find = |name: &str, error: &str| {
-        format!("Error retrieving backup: can't find backup {namespace}/{name}: {error}")
-    };
-    let name = &restore.spec.backup_name;
+    let name = restore.spec.backup_name.clone();
     let backups = match &facts.backups {
         Ok(backups) => backups,
         Err(_) if by_schedule => {
-            errors.push("Unable to list backups for schedule".to_owned());
+            errors.push(ValidationError::ListBackups);
             return None;
         }
-        Err(error) => {
-            errors.push(cannot_find(name, error));
+        Err(reason) => {
+            errors.push(ValidationError::GetBackup { namespace, name, reason: reason.clone() });
             return None;
         }
     };
     if by_schedule && backups.is_empty() {
-        errors.push("No backups found for schedule".to_owned());
+        errors.push(ValidationError::NoBackup);
     }
     match source_backup(restore, backups) {
         Some(backup) => {
@@ -53,12 +51,11 @@ pub(super) fn resolve_backup(
             Some(backup.clone())
         }
         None if by_schedule => {
-            errors.push("No completed backups found for schedule".to_owned());
+            errors.push(ValidationError::NoCompletedBackup);
             None
         }
         None => {
-            let not_found = format!("backups.{GROUP} {name:?} not found");
-            errors.push(cannot_find(name, &not_found));
+            errors.push(ValidationError::BackupNotFound { namespace, name });
             None
         }
     }
@@ -67,20 +64,14 @@ pub(super) fn resolve_backup(
 /// Checks that the archive of the backup is complete. Velero does not, and fails in the middle of the run, or restores
 /// the part that has not been deleted yet. A backup that waits for plugin operations has its archive in the bucket,
 /// and is restored as in Velero.
-pub(super) fn check_phase(backup: &Backup) -> Result<(), String> {
+pub(super) fn check_phase(backup: &Backup) -> Result<(), ValidationError> {
     use BackupPhase as Phase;
-    let name = backup.metadata.name.as_deref().unwrap_or_default();
+    let name = || backup.metadata.name.clone().unwrap_or_default();
     let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
     match phase.unwrap_or(&Phase::New) {
-        Phase::Deleting => {
-            Err(format!("The backup {name} is being deleted, cannot restore from it"))
-        }
+        Phase::Deleting => Err(ValidationError::BackupDeleting(name())),
         phase @ (Phase::New | Phase::Queued | Phase::ReadyToStart | Phase::InProgress) => {
-            Err(format!(
-                "The backup {name} is still {}, cannot restore from it before all its objects are \
-                 in the storage location",
-                phase.as_str()
-            ))
+            Err(ValidationError::BackupUnfinished { name: name(), phase: phase.clone() })
         }
         Phase::WaitingForPluginOperations
         | Phase::WaitingForPluginOperationsPartiallyFailed
@@ -98,20 +89,18 @@ pub(super) fn check_phase(backup: &Backup) -> Result<(), String> {
 pub(super) fn check_location(
     backup: &Backup,
     location: &Lookup<BackupStorageLocation>,
-) -> Result<(), String> {
-    let name = &backup.spec.storage_location;
+) -> Result<(), ValidationError> {
+    let name = || backup.spec.storage_location.clone();
     match location {
         Lookup::Found(location) => {
             let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
             if phase == Some(&LocationPhase::Available) {
                 Ok(())
             } else {
-                Err(format!("The BSL {name} is unavailable, cannot retrieve the backup"))
+                Err(ValidationError::LocationUnavailable(name()))
             }
         }
-        Lookup::Missing => Err(format!(
-            "Error retrieving backup: backupstoragelocations.{GROUP} {name:?} not found"
-        )),
-        Lookup::Failed(error) => Err(format!("Error retrieving backup: {error}")),
+        Lookup::Missing => Err(ValidationError::LocationNotFound(name())),
+        Lookup::Failed(reason) => Err(ValidationError::GetLocation(reason.clone())),
     }
 }

@@ -58,7 +58,7 @@ fn prepared(change: impl FnOnce(&mut Restore, &mut Facts)) -> Prepared {
 
 fn errors(change: impl FnOnce(&mut Restore, &mut Facts)) -> Vec<String> {
     let prepared = prepared(change);
-    let errors = prepared.outcome.expect_err("it is not valid");
+    let errors = prepared.outcome.expect_err("it is not valid").messages();
     let status = prepared.restore.status.unwrap();
     assert_eq!(status.validation_errors, errors);
     assert_eq!(status.start_timestamp, None);
@@ -416,7 +416,10 @@ fn init_containers_need_a_name_an_image_and_a_command() {
                         in restore hook, it doesn't have Command, Name or Image field";
         match prepared.outcome {
             Ok(request) => assert!(is_good && request.hooks.resources.len() == 1, "{container}"),
-            Err(errors) => assert!(!is_good && errors == [expected], "{container}: {errors:?}"),
+            Err(invalid) => {
+                let errors = invalid.messages();
+                assert!(!is_good && errors == [expected], "{container}: {errors:?}");
+            }
         }
     }
 }
@@ -470,6 +473,7 @@ fn backup_without_a_complete_archive_is_refused() {
             facts.backups = Ok(vec![backup]);
         };
         let refused = prepared(|_, facts| of_phase(facts)).outcome.err();
+        let refused = refused.map(|invalid| invalid.messages());
         assert_eq!(refused, expected.clone().map(|text| vec![text]), "{phase:?}");
 
         // A location that cannot be read at all is reported first, as always.

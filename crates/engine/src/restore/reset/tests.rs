@@ -5,6 +5,7 @@ use bowline_store::file::{
 use serde_json::json;
 
 use super::*;
+use crate::restore::item::SkipReason;
 
 #[test]
 fn server_metadata_and_status_are_removed() {
@@ -275,13 +276,15 @@ fn volume_decision_depends_on_data_and_reclaim_policy() {
         let volume = json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
         let found = decide_volume(&volume, saved, options);
         let (kind, reason) = match &found {
-            VolumeDecision::AsIs => ("as is", ""),
+            VolumeDecision::AsIs => ("as is", String::new()),
             VolumeDecision::FromSnapshot(snapshot) => {
-                ("from", snapshot.status.provider_snapshot_id.as_str())
+                ("from", snapshot.status.provider_snapshot_id.clone())
             }
-            VolumeDecision::FromClaim(reason) => ("from claim", reason.as_str()),
-            VolumeDecision::Reprovision(reason) => ("reprovision", reason.as_str()),
-            VolumeDecision::DataUnavailable(reason) => ("lacking", reason.as_str()),
+            VolumeDecision::FromClaim { snapshot } => {
+                ("from claim", SkipReason::FromClaim { snapshot: snapshot.clone() }.to_string())
+            }
+            VolumeDecision::Reprovision(reason) => ("reprovision", reason.to_string()),
+            VolumeDecision::DataUnavailable(reason) => ("lacking", reason.to_string()),
         };
         assert_eq!(kind, expected.0, "{policy} {saved:?}: {found:?}");
         assert!(reason.contains(expected.1), "{policy} {saved:?}: {found:?}");
@@ -297,13 +300,13 @@ fn a_user_may_allow_empty_volumes() {
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
         panic!("not allowed")
     };
-    assert!(reason.contains("cannot be brought back"), "{reason}");
+    assert!(reason.to_string().contains("cannot be brought back"), "{reason}");
     let broken = snapshot("snap-1", Some(SnapshotPhase::Failed));
     let saved = SavedData { snapshot: Some(&broken), ..SavedData::default() };
     let VolumeDecision::Reprovision(reason) = decide_volume(&volume, saved, options) else {
         panic!("not allowed")
     };
-    assert!(reason.contains("had failed"), "{reason}");
+    assert!(reason.to_string().contains("had failed"), "{reason}");
     let whole = snapshot("snap-1", Some(SnapshotPhase::Completed));
     let saved = SavedData { snapshot: Some(&whole), ..SavedData::default() };
     assert_eq!(

@@ -5,6 +5,8 @@
 //! snapshots and CSI snapshots. If Velero would restore data by other means, or from an incomplete snapshot, the
 //! volume is [`VolumeDecision::DataUnavailable`]: an application must not silently come up with an empty volume.
 
+use std::fmt;
+
 use bowline_store::file::{BackupVolumeInfo, Method, Outcome, Snapshot, SnapshotPhase};
 use serde_json::Value;
 
@@ -15,12 +17,96 @@ pub enum VolumeDecision<'a> {
     AsIs,
     /// A plugin creates the volume from this snapshot.
     FromSnapshot(&'a Snapshot),
-    /// Not created: its claim gets a new volume with the data, from a CSI snapshot. The reason is for the user.
-    FromClaim(String),
-    /// Not created: its claim gets a new, empty volume. The reason is for the user.
-    Reprovision(String),
+    /// Not created: its claim gets a new volume with the data, from a CSI snapshot.
+    FromClaim {
+        /// The handle of the snapshot; empty if unknown.
+        snapshot: String,
+    },
+    /// Not created: its claim gets a new, empty volume, for this reason.
+    Reprovision(MissingData),
     /// The data cannot be restored, for this reason. Neither the volume nor its claim is created.
-    DataUnavailable(String),
+    DataUnavailable(MissingData),
+}
+
+/// Why the data of a volume is not restored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MissingData {
+    /// The backup has not saved it, for this reason; empty if the backup does not say.
+    NotSaved(String),
+    /// The backup could not save it.
+    SaveFailed,
+    /// It is in a plugin snapshot whose location is unknown.
+    SnapshotUnknown {
+        /// The handle that the backup names; empty if none.
+        detail: String,
+    },
+    /// Its plugin snapshot has no id.
+    SnapshotWithoutId,
+    /// Its plugin snapshot is not complete.
+    SnapshotIncomplete {
+        /// The id; empty if it has none.
+        id: String,
+        /// The phase, if known.
+        phase: Option<SnapshotPhase>,
+    },
+    /// This version cannot restore from where it is.
+    Unsupported {
+        /// How it was saved.
+        method: SaveMethod,
+        /// The handle or the unknown method that the backup names; empty if none.
+        detail: String,
+    },
+}
+
+impl fmt::Display for MissingData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotSaved(reason) if reason.is_empty() => {
+                f.write_str("its data is not in the backup")
+            }
+            Self::NotSaved(reason) => write!(f, "its data is not in the backup: {reason}"),
+            Self::SaveFailed => f.write_str("its data is not in the backup: saving it had failed"),
+            Self::SnapshotUnknown { detail } => write!(
+                f,
+                "its data cannot be brought back: it is in a snapshot of a plugin{}, but the backup does not say \
+                 where",
+                in_brackets(detail)
+            ),
+            Self::SnapshotWithoutId => {
+                f.write_str("its data is not in the backup: its snapshot has no id")
+            }
+            Self::SnapshotIncomplete { id, phase } => {
+                let phase = match phase {
+                    Some(SnapshotPhase::New) => "New",
+                    Some(SnapshotPhase::Completed) => "Completed",
+                    Some(SnapshotPhase::Failed) => "Failed",
+                    Some(SnapshotPhase::Other(phase)) => phase,
+                    None => "not known",
+                };
+                let space = if id.is_empty() { "" } else { " " };
+                write!(
+                    f,
+                    "its data is not in the backup: the phase of its snapshot{space}{id} is {phase}"
+                )
+            }
+            Self::Unsupported { method, detail } => {
+                let place = match method {
+                    SaveMethod::Snapshot => "it is in a snapshot of a plugin",
+                    SaveMethod::Files => "it is in a copy of its files",
+                    SaveMethod::Csi => "it is in a snapshot of a CSI driver",
+                    SaveMethod::DataMover => "a data mover copied it into the store",
+                    SaveMethod::Unknown => "it was saved by means that it does not know",
+                };
+                let detail = in_brackets(detail);
+                write!(f, "its data cannot be brought back by this version: {place}{detail}")
+            }
+        }
+    }
+}
+
+/// A detail of a message, if there is one.
+pub(in crate::restore) fn in_brackets(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" ({detail})") }
 }
 
 /// Information about the saved data of a volume.
@@ -61,14 +147,13 @@ pub fn decide_volume<'a>(
         },
         // Problems with the claim's source are reported there.
         Some(SaveMethod::Csi) if !has_failed(saved.info) => {
-            let handle = detail(saved.info);
-            return VolumeDecision::FromClaim(format!(
-                "its claim gets a new one from a CSI snapshot{handle}"
-            ));
+            return VolumeDecision::FromClaim { snapshot: detail(saved.info) };
         }
-        Some(method) => data_unavailable_reason(method, saved.info),
+        Some(_) if has_failed(saved.info) => MissingData::SaveFailed,
+        Some(method) => MissingData::Unsupported { method, detail: detail(saved.info) },
         None if is_deleted_with_claim(volume) => {
-            return VolumeDecision::Reprovision(not_saved(saved.info));
+            let reason = saved.info.map(|info| info.skipped_reason.clone());
+            return VolumeDecision::Reprovision(MissingData::NotSaved(reason.unwrap_or_default()));
         }
         None => return VolumeDecision::AsIs,
     };
@@ -81,39 +166,34 @@ pub fn decide_volume<'a>(
 
 /// The snapshot of a volume that was saved by one, if a volume can be created from it. Velero accepts any snapshot, and
 /// without one creates the volume unchanged.
-fn usable_snapshot(saved: SavedData<'_>) -> Result<&Snapshot, String> {
+fn usable_snapshot(saved: SavedData<'_>) -> Result<&Snapshot, MissingData> {
     if has_failed(saved.info) {
-        return Err(FAILED.to_owned());
+        return Err(MissingData::SaveFailed);
     }
     let Some(snapshot) = saved.snapshot else {
-        let handle = detail(saved.info);
-        return Err(format!(
-            "its data cannot be brought back: it is in a snapshot of a plugin{handle}, but the \
-             backup does not say where"
-        ));
+        return Err(MissingData::SnapshotUnknown { detail: detail(saved.info) });
     };
     let id = &snapshot.status.provider_snapshot_id;
-    let phase = match &snapshot.status.phase {
-        Some(SnapshotPhase::Completed) if !id.is_empty() => return Ok(snapshot),
-        Some(SnapshotPhase::Completed) => {
-            return Err("its data is not in the backup: its snapshot has no id".to_owned());
-        }
-        Some(SnapshotPhase::Failed) => return Err(FAILED.to_owned()),
-        Some(SnapshotPhase::New) => "New",
-        Some(SnapshotPhase::Other(phase)) => phase,
-        None => "not known",
-    };
-    let detail = if id.is_empty() { String::new() } else { format!(" {id}") };
-    Err(format!("its data is not in the backup: the phase of its snapshot{detail} is {phase}"))
+    match &snapshot.status.phase {
+        Some(SnapshotPhase::Completed) if !id.is_empty() => Ok(snapshot),
+        Some(SnapshotPhase::Completed) => Err(MissingData::SnapshotWithoutId),
+        Some(SnapshotPhase::Failed) => Err(MissingData::SaveFailed),
+        phase => Err(MissingData::SnapshotIncomplete { id: id.clone(), phase: phase.clone() }),
+    }
 }
 
-/// Backup method of the data.
-#[derive(Clone, Copy, Debug)]
-enum SaveMethod {
+/// How the data of a volume was saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaveMethod {
+    /// Snapshot of a plugin.
     Snapshot,
+    /// File system backup.
     Files,
+    /// Snapshot of a CSI driver.
     Csi,
+    /// CSI snapshot whose data was moved to the bucket.
     DataMover,
+    /// A method of a later version.
     Unknown,
 }
 
@@ -135,32 +215,16 @@ fn save_method(saved: SavedData<'_>) -> Option<SaveMethod> {
     }
 }
 
-const FAILED: &str = "its data is not in the backup: saving it had failed";
-
 fn has_failed(info: Option<&BackupVolumeInfo>) -> bool {
     info.is_some_and(|info| info.result == Some(Outcome::Failed))
 }
 
-fn data_unavailable_reason(method: SaveMethod, info: Option<&BackupVolumeInfo>) -> String {
-    if has_failed(info) {
-        return FAILED.to_owned();
-    }
-    let place = match method {
-        SaveMethod::Snapshot => "it is in a snapshot of a plugin",
-        SaveMethod::Files => "it is in a copy of its files",
-        SaveMethod::Csi => "it is in a snapshot of a CSI driver",
-        SaveMethod::DataMover => "a data mover copied it into the store",
-        SaveMethod::Unknown => "it was saved by means that it does not know",
-    };
-    format!("its data cannot be brought back by this version: {place}{}", detail(info))
-}
-
-/// Further information of the backup.
+/// Further information of the backup: its unknown method, or the handle.
 fn detail(info: Option<&BackupVolumeInfo>) -> String {
-    match info.map(|info| (&info.backup_method, handle(info))) {
-        Some((Some(Method::Other(method)), _)) => format!(" ({method})"),
-        Some((_, handle)) if !handle.is_empty() => format!(" ({handle})"),
-        _ => String::new(),
+    match info {
+        Some(BackupVolumeInfo { backup_method: Some(Method::Other(method)), .. }) => method.clone(),
+        Some(info) => handle(info).to_owned(),
+        None => String::new(),
     }
 }
 
@@ -171,15 +235,6 @@ fn handle(info: &BackupVolumeInfo) -> &str {
     let files = info.pvb_info.as_ref().map(|files| &files.snapshot_handle);
     let csi = info.csi_snapshot_info.as_ref().map(|csi| &csi.snapshot_handle);
     moved.or(native).or(files).or(csi).map(String::as_str).unwrap_or_default()
-}
-
-fn not_saved(info: Option<&BackupVolumeInfo>) -> String {
-    match info {
-        Some(info) if !info.skipped_reason.is_empty() => {
-            format!("its data is not in the backup: {}", info.skipped_reason)
-        }
-        _ => "its data is not in the backup".to_owned(),
-    }
 }
 
 /// True if the volume is deleted with its claim. Then it does not exist any more.

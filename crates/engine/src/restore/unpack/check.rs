@@ -7,13 +7,17 @@ use serde::Deserialize;
 
 /// Why an entry cannot be the item that its path names.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub enum Unreadable {
+    /// Not JSON.
     #[error("not the JSON of an object: {0}")]
     Json(serde_json::Error),
+    /// An object without a kind.
     #[error("an object without a kind")]
     NoKind,
-    #[error("the object {0}, which is another one")]
+    /// An object with this namespace and name.
+    #[error("the object {0:?}, which is another one")]
     Other(String),
+    /// An object with this nesting depth.
     #[error("nested {0} levels deep, which no API server accepts")]
     TooDeep(usize),
 }
@@ -44,7 +48,7 @@ pub(super) fn item(json: &[u8], namespace: &str, name: &str) -> Result<usize, Un
     if metadata.name != name || metadata.namespace != namespace {
         let actual = [&*metadata.namespace, &*metadata.name];
         let actual = actual.map(|text| text.chars().take(MAX_NAME_SHOWN).collect::<String>());
-        return Err(Unreadable::Other(format!("{:?}", actual.join("/"))));
+        return Err(Unreadable::Other(actual.join("/")));
     }
     match nesting::count_levels(json) {
         levels if levels > nesting::MAX_LEVELS => Err(Unreadable::TooDeep(levels)),

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read};
 
-use super::{UnpackError, UnpackLimits};
+use super::{ExceededLimit, UnpackError, UnpackLimits};
 
 /// Maximum size of the headers of one entry, including long names. They are read into memory.
 const HEADERS: u64 = 1 << 20;
@@ -60,9 +60,9 @@ impl Meter {
         self.unpacked.set(unpacked);
         let UnpackLimits { total, ratio, free_expansion: free, .. } = self.limits;
         let excess = if unpacked > total {
-            Some(format!("it holds more than {total} bytes"))
+            Some(ExceededLimit::Total(total))
         } else if unpacked > free && unpacked / ratio > self.packed.get() {
-            Some(format!("it expands to more than {ratio} times its size"))
+            Some(ExceededLimit::Ratio(ratio))
         } else {
             None
         };

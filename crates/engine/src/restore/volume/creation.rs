@@ -20,11 +20,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::super::Context;
+use super::error::{AttachError, CreationError, Interruption, NoVolume};
 use super::volume_progress::{
-    ByteProgress, UnitProgress, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
+    ByteProgress, ProgressReportError, UnitProgress, VolumeCreation, VolumeCreationResult,
+    VolumeProgressReporter,
 };
 use crate::failpoint::{self, Point};
 use crate::journal::VolumeRequested;
+use crate::report::error_text;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
 
 /// Number of attempts to open a location, and to have a plugin attach a volume to a PersistentVolume, if a retry may
@@ -114,9 +117,9 @@ enum CreateResponse {
     /// This volume was created.
     Created(VolumeId),
     /// No volume, for this reason.
-    Refused(String),
+    Refused(bowline_plugin::Error),
     /// The call was canceled, and no volume was created.
-    Stopped(StopReason, String),
+    Stopped(StopReason, bowline_plugin::Error),
     /// The call was canceled without an answer. A volume may exist.
     NoResponse(StopReason),
     /// The plugin has died or the connection is lost. A volume may exist.
@@ -134,8 +137,6 @@ enum StopReason {
     ShuttingDown,
 }
 
-const LEFTOVER_WARNING: &str = "a volume that it had begun, if any, may be left over";
-
 impl<'a> VolumeRequest<'a> {
     pub(super) fn new(
         context: &'a Context,
@@ -143,9 +144,9 @@ impl<'a> VolumeRequest<'a> {
         id: &'a ResourceIdentifier,
         snapshot: &'a Snapshot,
         target: &'a str,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, CreationError> {
         let snapshot_id = SnapshotId::new(&snapshot.status.provider_snapshot_id)
-            .ok_or("its snapshot has no id")?;
+            .ok_or(CreationError::NoSnapshotId)?;
         let is_report_failure_logged = AtomicBool::new(false);
         Ok(Self { context, creator, id, snapshot, snapshot_id, target, is_report_failure_logged })
     }
@@ -155,9 +156,8 @@ impl<'a> VolumeRequest<'a> {
         &self,
         value: Value,
         earlier_volume: Option<VolumeId>,
-    ) -> Result<CreatedVolume, String> {
-        let snapshotter = self.creator.open(&self.snapshot.spec.location).await;
-        let snapshotter = snapshotter.map_err(|error| error.to_string())?;
+    ) -> Result<CreatedVolume, CreationError> {
+        let snapshotter = self.creator.open(&self.snapshot.spec.location).await?;
         let volume = match earlier_volume {
             Some(volume) => {
                 // The process that created the volume may have ended before it could publish that.
@@ -173,15 +173,13 @@ impl<'a> VolumeRequest<'a> {
             None => self.create_volume(&snapshotter).await?,
         };
         let plugin = snapshotter.plugin.to_string();
-        let attached = self.attach_volume(&snapshotter, value, &volume).await;
-        let value = attached.map_err(|error| {
-            let snapshot = &self.snapshot_id;
-            format!(
-                "the plugin {plugin} made the volume {volume} from the snapshot {snapshot}, but \
-                 cannot put it behind the PersistentVolume, so that it is left over: {error}"
-            )
-        })?;
-        Ok(CreatedVolume { volume, plugin, value })
+        match self.attach_volume(&snapshotter, value, &volume).await {
+            Ok(value) => Ok(CreatedVolume { volume, plugin, value }),
+            Err(source) => {
+                let snapshot = self.snapshot_id.clone();
+                Err(CreationError::Attach { plugin, volume, snapshot, source: Box::new(source) })
+            }
+        }
     }
 
     fn describe_creation(&self, snapshotter: &Snapshotter) -> VolumeCreation {
@@ -195,7 +193,7 @@ impl<'a> VolumeRequest<'a> {
     }
 
     /// Has a volume created, and publishes the progress.
-    async fn create_volume(&self, snapshotter: &Snapshotter) -> Result<VolumeId, String> {
+    async fn create_volume(&self, snapshotter: &Snapshotter) -> Result<VolumeId, CreationError> {
         let creation = self.describe_creation(snapshotter);
         let deadline = Instant::now() + self.context.request.timeouts.item_operation;
         let answer = self.request_volume(snapshotter, &creation, deadline).await?;
@@ -205,55 +203,41 @@ impl<'a> VolumeRequest<'a> {
             }
             answer => answer,
         };
-        let end = self.creation_result(&creation, answer);
-        match end {
+        let created = self.created_volume(&creation, answer);
+        let end = match &created {
+            Ok(volume) => VolumeCreationResult::Completed(volume.clone()),
             // The process that resumes the run publishes the end.
-            None => Err("stopped before its volume was made".to_owned()),
-            Some(end) => {
-                self.report_or_warn(self.creator.reporter.creation_ended(&creation, &end)).await;
-                match end {
-                    VolumeCreationResult::Completed(volume) => Ok(volume),
-                    VolumeCreationResult::Failed(reason)
-                    | VolumeCreationResult::Canceled(reason) => Err(reason),
-                }
-            }
-        }
+            Err(CreationError::Stopped) => return created,
+            Err(error) if error.is_canceled() => VolumeCreationResult::Canceled(error_text(error)),
+            Err(error) => VolumeCreationResult::Failed(error_text(error)),
+        };
+        self.report_or_warn(self.creator.reporter.creation_ended(&creation, &end)).await;
+        created
     }
 
-    /// Result for the volume; `None` if another process will determine it.
-    fn creation_result(
+    /// The created volume, or why there is none.
+    fn created_volume(
         &self,
         creation: &VolumeCreation,
         answer: CreateResponse,
-    ) -> Option<VolumeCreationResult> {
-        let VolumeCreation { plugin, snapshot, .. } = creation;
-        let limit = self.context.request.timeouts.item_operation.as_secs();
-        let failed = |reason: String| {
-            format!("the plugin {plugin} made no volume from the snapshot {snapshot}: {reason}")
+    ) -> Result<VolumeId, CreationError> {
+        let limit = self.context.request.timeouts.item_operation;
+        let interruption = |reason| match reason {
+            StopReason::Canceled => Ok(Interruption::Canceled),
+            StopReason::TimedOut => Ok(Interruption::TimedOut(limit)),
+            StopReason::ShuttingDown => Err(CreationError::Stopped),
         };
-        let canceled = "the restore was canceled";
-        let too_long = format!("it took longer than {limit} s");
-        Some(match answer {
-            CreateResponse::Created(volume) => VolumeCreationResult::Completed(volume),
-            CreateResponse::Refused(error) => VolumeCreationResult::Failed(failed(error)),
-            CreateResponse::ConnectionLost(error) => {
-                VolumeCreationResult::Failed(failed(format!("{error}; {LEFTOVER_WARNING}")))
+        let source = match answer {
+            CreateResponse::Created(volume) => return Ok(volume),
+            CreateResponse::Refused(error) => NoVolume::Refused(error),
+            CreateResponse::ConnectionLost(error) => NoVolume::ConnectionLost(error),
+            CreateResponse::Stopped(reason, source) => {
+                NoVolume::Interrupted { reason: interruption(reason)?, source }
             }
-            CreateResponse::Stopped(StopReason::Canceled, error) => {
-                VolumeCreationResult::Canceled(failed(format!("{canceled}: {error}")))
-            }
-            CreateResponse::Stopped(StopReason::TimedOut, error) => {
-                VolumeCreationResult::Failed(failed(format!("{too_long}: {error}")))
-            }
-            CreateResponse::NoResponse(StopReason::Canceled) => {
-                VolumeCreationResult::Canceled(failed(format!("{canceled}; {LEFTOVER_WARNING}")))
-            }
-            CreateResponse::NoResponse(StopReason::TimedOut) => {
-                VolumeCreationResult::Failed(failed(format!("{too_long}; {LEFTOVER_WARNING}")))
-            }
-            CreateResponse::Stopped(StopReason::ShuttingDown, _)
-            | CreateResponse::NoResponse(StopReason::ShuttingDown) => return None,
-        })
+            CreateResponse::NoResponse(reason) => NoVolume::NoResponse(interruption(reason)?),
+        };
+        let (plugin, snapshot) = (creation.plugin.clone(), creation.snapshot.clone());
+        Err(CreationError::Create { plugin, snapshot, source: Box::new(source) })
     }
 
     /// Retries after the plugin has died, possibly because of another volume: exclusively, so that a volume that
@@ -264,7 +248,7 @@ impl<'a> VolumeRequest<'a> {
         creation: &VolumeCreation,
         deadline: Instant,
         error: bowline_plugin::Error,
-    ) -> Result<CreateResponse, String> {
+    ) -> Result<CreateResponse, CreationError> {
         let context = self.context;
         let _exclusive = context.claimed_items.exclusive_retry().await;
         if context.has_stopped() || Instant::now() >= deadline {
@@ -285,10 +269,10 @@ impl<'a> VolumeRequest<'a> {
         snapshotter: &Snapshotter,
         creation: &VolumeCreation,
         deadline: Instant,
-    ) -> Result<CreateResponse, String> {
+    ) -> Result<CreateResponse, CreationError> {
         let context = self.context;
         if context.has_stopped() {
-            return Err("stopped before its volume was made".to_owned());
+            return Err(CreationError::Stopped);
         }
         let started = VolumeRequested {
             block: 0,
@@ -436,10 +420,10 @@ impl<'a> VolumeRequest<'a> {
     }
 
     /// Calls the reporter. A failure is reported once per volume.
-    async fn report_or_warn(&self, call: impl Future<Output = Result<(), String>>) {
+    async fn report_or_warn(&self, call: impl Future<Output = Result<(), ProgressReportError>>) {
         let error = match timeout(PROGRESS_TIMEOUT, call).await {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => error,
+            Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", PROGRESS_TIMEOUT.as_secs()),
         };
         if self.is_report_failure_logged.swap(true, Ordering::Relaxed) {
@@ -456,8 +440,8 @@ impl<'a> VolumeRequest<'a> {
         snapshotter: &Snapshotter,
         value: Value,
         volume: &VolumeId,
-    ) -> Result<Value, String> {
-        let item = Item::from_object(&value).map_err(|error| error.to_string())?;
+    ) -> Result<Value, AttachError> {
+        let item = Item::from_object(&value)?;
         let mut backoff = FIRST_BACKOFF;
         let mut retries = 1..MAX_ATTEMPTS;
         let set = loop {
@@ -467,16 +451,16 @@ impl<'a> VolumeRequest<'a> {
                     sleep(backoff).await;
                     backoff *= 2;
                 }
-                set => break set.map_err(|error| error.to_string())?,
+                set => break set?,
             }
         };
-        let changed: Value = set.parse().map_err(|error| error.to_string())?;
+        let changed: Value = set.parse()?;
         // The result is written with the permissions of the server.
         let is_same = |field: &str| changed.get(field) == value.get(field);
         if is_same("kind") && is_same("apiVersion") {
             Ok(changed)
         } else {
-            Err("it returned something that is no PersistentVolume".to_owned())
+            Err(AttachError::OtherKind)
         }
     }
 }
@@ -491,8 +475,8 @@ fn classify_response(
         (Err(error), Some(reason)) if is_connection_lost(&error) => {
             CreateResponse::NoResponse(reason)
         }
-        (Err(error), None) => CreateResponse::Refused(error.to_string()),
-        (Err(error), Some(reason)) => CreateResponse::Stopped(reason, error.to_string()),
+        (Err(error), None) => CreateResponse::Refused(error),
+        (Err(error), Some(reason)) => CreateResponse::Stopped(reason, error),
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::super::Context;
 use super::super::action::CSI_PVC_ACTION;
 use super::super::action::csi::{self, CONTENTS, SNAPSHOT_GROUP, SNAPSHOTS};
-use super::ALLOW_EMPTY_HINT;
+use super::error::{ClaimError, MissingSource};
 use crate::failpoint::{self, Point};
 use crate::item::Object;
 use crate::operation::{Kind, Operation};
@@ -31,7 +31,7 @@ pub(in crate::restore) fn require_source(
     id: &ResourceIdentifier,
     backed_up: &Object,
     value: &mut Value,
-) -> Result<(), String> {
+) -> Result<(), ClaimError> {
     if context.volume_creator.is_none() {
         return Ok(());
     }
@@ -46,14 +46,14 @@ pub(in crate::restore) fn require_source(
     if context.claimed_items.is_in_cluster(&source_id) {
         return Ok(());
     }
-    let reason = format!("its {kind} {} was not restored", source_id.name);
+    let missing = MissingSource { kind, name: source_id.name };
     if !is_claim {
-        return Err(reason);
+        return Err(ClaimError::NoContent(missing));
     }
     if !context.request.volumes.allow_empty {
-        return Err(format!("its data cannot be brought back: {reason}; {ALLOW_EMPTY_HINT}"));
+        return Err(ClaimError::NoSnapshot(missing));
     }
-    context.report.warn(id, format!("it is created empty: {reason}"));
+    context.report.warn(id, format!("it is created empty: {missing}"));
     if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
         spec.remove("dataSource");
     }

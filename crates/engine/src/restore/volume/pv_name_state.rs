@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bowline_plugin::InvalidItem;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::super::{Context, apply};
+use crate::cluster;
 use crate::journal::digest;
 
 /// Interval between checks of a terminating PersistentVolume.
@@ -28,8 +30,44 @@ pub(super) enum PvNameState {
     CreatedByThisRestore,
     /// Another PersistentVolume has the name.
     InUse,
-    /// The name will become free; the text says what the restore waits for.
-    Terminating(String),
+    /// The name will become free, for this reason.
+    Terminating(TerminationReason),
+}
+
+/// Why an existing PersistentVolume is expected to go.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(in crate::restore) enum TerminationReason {
+    #[error("it is being deleted")]
+    Deleted,
+    #[error("its claim is gone and has released it")]
+    Released,
+    #[error("its claim {namespace}/{name} is gone")]
+    ClaimGone { namespace: String, name: String },
+    #[error("its claim {namespace}/{name} is being deleted")]
+    ClaimTerminating { namespace: String, name: String },
+    #[error("its namespace {0} is gone")]
+    NamespaceGone(String),
+    #[error("its namespace {0} is being deleted")]
+    NamespaceTerminating(String),
+}
+
+/// Why the availability of a name is unknown, or the name does not become free.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::restore) enum PvNameError {
+    #[error("the cluster serves no {0}")]
+    NotServed(&'static str),
+    #[error(transparent)]
+    Cluster(#[from] cluster::Error),
+    #[error(transparent)]
+    Object(#[from] InvalidItem),
+    #[error("stopped while it waited for the PersistentVolume {name}: {reason}")]
+    Stopped { name: String, reason: TerminationReason },
+    #[error(
+        "the PersistentVolume {name} is still in the cluster after {} s, though {reason}: delete it, or restore \
+         again when it is gone",
+        limit.as_secs()
+    )]
+    StillInCluster { name: String, limit: Duration, reason: TerminationReason },
 }
 
 /// An existing PersistentVolume.
@@ -66,44 +104,39 @@ pub(super) enum Presence {
 
 /// Availability of the name of an existing PersistentVolume.
 pub(super) fn judge_existing(pv: &ExistingPv) -> PvNameState {
-    let terminating = |reason: String| PvNameState::Terminating(reason);
-    match pv {
-        ExistingPv { is_terminating: true, .. } => terminating("it is being deleted".to_owned()),
-        ExistingPv { is_from_this_restore: true, .. } => PvNameState::CreatedByThisRestore,
-        ExistingPv { is_released: true, .. } => {
-            terminating("its claim is gone and has released it".to_owned())
-        }
-        ExistingPv { claim: None, .. } => PvNameState::InUse,
+    let reason = match pv {
+        ExistingPv { is_terminating: true, .. } => TerminationReason::Deleted,
+        ExistingPv { is_from_this_restore: true, .. } => return PvNameState::CreatedByThisRestore,
+        ExistingPv { is_released: true, .. } => TerminationReason::Released,
+        ExistingPv { claim: None, .. } => return PvNameState::InUse,
         ExistingPv { claim: Some(claim), .. } => {
-            let HoldingClaim { namespace, name, .. } = claim;
+            let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
             match (claim.claim_presence, claim.namespace_presence) {
-                (Presence::Present, Presence::Present) => PvNameState::InUse,
-                (Presence::Gone, _) => terminating(format!("its claim {namespace}/{name} is gone")),
+                (Presence::Present, Presence::Present) => return PvNameState::InUse,
+                (Presence::Gone, _) => TerminationReason::ClaimGone { namespace, name },
                 (Presence::Terminating, _) => {
-                    terminating(format!("its claim {namespace}/{name} is being deleted"))
+                    TerminationReason::ClaimTerminating { namespace, name }
                 }
-                (_, Presence::Gone) => terminating(format!("its namespace {namespace} is gone")),
-                (_, Presence::Terminating) => {
-                    terminating(format!("its namespace {namespace} is being deleted"))
-                }
+                (_, Presence::Gone) => TerminationReason::NamespaceGone(namespace),
+                (_, Presence::Terminating) => TerminationReason::NamespaceTerminating(namespace),
             }
         }
-    }
+    };
+    PvNameState::Terminating(reason)
 }
 
 /// Checks the availability of a name.
-pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
+pub(super) async fn check_pv_name(
+    context: &Context,
+    name: &str,
+) -> Result<PvNameState, PvNameError> {
     let served_api = context.served_api();
-    let kind = |name| {
-        served_api.resources.core(name).ok_or_else(|| format!("the cluster serves no {name}"))
-    };
+    let kind =
+        |name: &'static str| served_api.resources.core(name).ok_or(PvNameError::NotServed(name));
     let volumes = kind("persistentvolumes")?;
     let get = || context.cluster.get(volumes, "", name);
-    let Some(found) = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?
-    else {
-        return Ok(PvNameState::Free);
-    };
-    let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+    let Some(found) = context.rate_limiter.send(get).await? else { return Ok(PvNameState::Free) };
+    let value: Value = found.item.parse()?;
     let mut pv = ExistingPv {
         is_from_this_restore: apply::is_of_this_restore(
             &context.request,
@@ -120,8 +153,7 @@ pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNam
     {
         let presence = async |kind, namespace: &str, name: &str| {
             let get = || context.cluster.get(kind, namespace, name);
-            let found = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?;
-            Ok::<_, String>(match found {
+            Ok::<_, PvNameError>(match context.rate_limiter.send(get).await? {
                 None => Presence::Gone,
                 Some(found) if found.is_being_deleted => Presence::Terminating,
                 Some(_) => Presence::Present,
@@ -136,7 +168,10 @@ pub(super) async fn check_pv_name(context: &Context, name: &str) -> Result<PvNam
 }
 
 /// Checks the availability of a name, and waits until a terminating PersistentVolume is gone.
-pub(super) async fn wait_for_pv_name(context: &Context, name: &str) -> Result<PvNameState, String> {
+pub(super) async fn wait_for_pv_name(
+    context: &Context,
+    name: &str,
+) -> Result<PvNameState, PvNameError> {
     let limit = context.options.terminating_timeout;
     let deadline = Instant::now() + limit;
     loop {
@@ -145,16 +180,10 @@ pub(super) async fn wait_for_pv_name(context: &Context, name: &str) -> Result<Pv
             settled => return Ok(settled),
         };
         if context.has_stopped() {
-            return Err(format!(
-                "stopped while it waited for the PersistentVolume {name}: {reason}"
-            ));
+            return Err(PvNameError::Stopped { name: name.to_owned(), reason });
         }
         if Instant::now() >= deadline {
-            return Err(format!(
-                "the PersistentVolume {name} is still in the cluster after {} s, though {reason}: \
-                 delete it, or restore again when it is gone",
-                limit.as_secs()
-            ));
+            return Err(PvNameError::StillInCluster { name: name.to_owned(), limit, reason });
         }
         tracing::debug!(volume = name, "waiting for the one that is there: {reason}");
         // A stop is noticed after the next check.
@@ -172,7 +201,7 @@ pub(super) fn is_mapped(volume: &Value, mapping: &BTreeMap<String, String>) -> b
 pub(super) async fn current_claim(
     context: &Context,
     volume: &Value,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, PvNameError> {
     let mapping = &context.request.namespace_mapping;
     let Some((namespace, claim)) = claim_of(volume) else { return Ok(None) };
     let Some(mapped) = mapping.get(namespace) else { return Ok(None) };
@@ -181,11 +210,8 @@ pub(super) async fn current_claim(
     let name = volume.pointer("/metadata/name").and_then(Value::as_str);
     let (Some(volumes), Some(name)) = (volumes, name) else { return Ok(None) };
     let get = || context.cluster.get(volumes, "", name);
-    let Some(found) = context.rate_limiter.send(get).await.map_err(|error| error.to_string())?
-    else {
-        return Ok(None);
-    };
-    let value: Value = found.item.parse().map_err(|error| error.to_string())?;
+    let Some(found) = context.rate_limiter.send(get).await? else { return Ok(None) };
+    let value: Value = found.item.parse()?;
     let holder = claim_of(&value).filter(|holder| *holder != (mapped.as_str(), claim));
     Ok(holder.map(|(namespace, name)| format!("{namespace}/{name}")))
 }
@@ -229,10 +255,14 @@ mod tests {
             };
             ExistingPv { claim: Some(claim), ..ExistingPv::default() }
         };
-        let terminating = |reason: &str| PvNameState::Terminating(reason.into());
+        let terminating = |reason: &str| Err(reason.to_owned());
+        let judge = |pv: &ExistingPv| match judge_existing(pv) {
+            PvNameState::Terminating(reason) => Err(reason.to_string()),
+            settled => Ok(settled),
+        };
         for (pv, expected) in [
-            (ExistingPv::default(), PvNameState::InUse),
-            (claimed(Present, Present), PvNameState::InUse),
+            (ExistingPv::default(), Ok(PvNameState::InUse)),
+            (claimed(Present, Present), Ok(PvNameState::InUse)),
             (claimed(Gone, Present), terminating("its claim shop/data is gone")),
             (claimed(Gone, Gone), terminating("its claim shop/data is gone")),
             (claimed(Terminating, Present), terminating("its claim shop/data is being deleted")),
@@ -253,7 +283,7 @@ mod tests {
             // The claim may be created only after the volume.
             (
                 ExistingPv { is_from_this_restore: true, ..claimed(Gone, Present) },
-                PvNameState::CreatedByThisRestore,
+                Ok(PvNameState::CreatedByThisRestore),
             ),
             (
                 ExistingPv {
@@ -261,7 +291,7 @@ mod tests {
                     is_released: true,
                     ..ExistingPv::default()
                 },
-                PvNameState::CreatedByThisRestore,
+                Ok(PvNameState::CreatedByThisRestore),
             ),
             (
                 ExistingPv {
@@ -272,7 +302,7 @@ mod tests {
                 terminating("it is being deleted"),
             ),
         ] {
-            assert_eq!(judge_existing(&pv), expected, "{pv:?}");
+            assert_eq!(judge(&pv), expected, "{pv:?}");
         }
     }
 

@@ -12,27 +12,27 @@ use jiff::Timestamp;
 #[async_trait]
 pub trait VolumeProgressReporter: Send + Sync {
     /// A plugin was asked to create a volume.
-    async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), String>;
+    async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError>;
 
     /// Progress in bytes. At most once a second.
     async fn report_bytes(
         &self,
         creation: &VolumeCreation,
         bytes: ByteProgress,
-    ) -> Result<(), String>;
+    ) -> Result<(), ProgressReportError>;
 
     /// Progress in units other than bytes. At most once a second.
     async fn report_units(
         &self,
         creation: &VolumeCreation,
         units: &UnitProgress,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProgressReportError> {
         let _ = (creation, units);
         Ok(())
     }
 
     /// The creation is still running, with or without progress from the plugin. At most once a second.
-    async fn report_running(&self, creation: &VolumeCreation) -> Result<(), String> {
+    async fn report_running(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError> {
         let _ = creation;
         Ok(())
     }
@@ -42,8 +42,13 @@ pub trait VolumeProgressReporter: Send + Sync {
         &self,
         creation: &VolumeCreation,
         end: &VolumeCreationResult,
-    ) -> Result<(), String>;
+    ) -> Result<(), ProgressReportError>;
 }
+
+/// Why progress was not published, in the words of the reporter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ProgressReportError(pub String);
 
 /// Creation of a volume by a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,11 +127,15 @@ pub struct NoReporter;
 
 #[async_trait]
 impl VolumeProgressReporter for NoReporter {
-    async fn creation_started(&self, _: &VolumeCreation) -> Result<(), String> {
+    async fn creation_started(&self, _: &VolumeCreation) -> Result<(), ProgressReportError> {
         Ok(())
     }
 
-    async fn report_bytes(&self, _: &VolumeCreation, _: ByteProgress) -> Result<(), String> {
+    async fn report_bytes(
+        &self,
+        _: &VolumeCreation,
+        _: ByteProgress,
+    ) -> Result<(), ProgressReportError> {
         Ok(())
     }
 
@@ -134,7 +143,7 @@ impl VolumeProgressReporter for NoReporter {
         &self,
         _: &VolumeCreation,
         _: &VolumeCreationResult,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProgressReportError> {
         Ok(())
     }
 }

@@ -71,7 +71,7 @@ impl PossessionIndex {
         for (name, named) in reads {
             match named {
                 Ok(named) => all.add(&name, &named),
-                Err(reason) => return Ok(Err(against_unreadable(&name, &reason))),
+                Err(reason) => return Ok(Err(against_unreadable(&name, &reason).to_string())),
             }
         }
         Ok(Ok(all))

@@ -14,7 +14,8 @@ use bowline_engine::resource::Resources;
 use bowline_engine::restore::action::CSI_PVC_ACTION;
 use bowline_engine::restore::finalize::volumes::{VolumeFinalizer, has_csi_volumes};
 use bowline_engine::restore::volume::{
-    ClaimTracker, VolumeCreation, VolumeCreationResult, VolumeProgressReporter as _,
+    ClaimTracker, ProgressReportError, VolumeCreation, VolumeCreationResult,
+    VolumeProgressReporter as _,
 };
 use bowline_plugin::{
     Code, Error, OperationId, Progress, RestoreItemAction, Result, SnapshotId, VolumeId,
@@ -249,7 +250,7 @@ impl ClaimPublisher {
     }
 }
 
-fn log_unwritable(shown: std::result::Result<(), String>) {
+fn log_unwritable(shown: std::result::Result<(), ProgressReportError>) {
     if let Err(error) = shown {
         tracing::warn!("a VolumePluginRestore cannot be written: {error}");
     }

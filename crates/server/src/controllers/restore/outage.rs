@@ -49,8 +49,9 @@ impl RestoreRun<'_> {
                     None,
                 ));
             }
-            (Err(errors), None) => {
-                let reason = format!("it is not valid any more: {}", errors.join("; "));
+            (Err(invalid), None) => {
+                let errors = invalid.messages().join("; ");
+                let reason = format!("it is not valid any more: {errors}");
                 return Ok((self.end_given_up(&reason, recovered).await, None));
             }
         };

@@ -18,7 +18,7 @@ use bowline_api::volume_plugin::{VolumePluginOutcome, VolumePluginPhase, VolumeP
 use bowline_api::volume_plugin_restore::{VolumePluginRestoreSpec, VolumePluginRestoreStatus};
 use bowline_api::{Restore, VolumePluginRestore, label};
 use bowline_engine::restore::volume::{
-    self, ByteProgress, UnitProgress, VolumeCreation, VolumeCreationResult,
+    self, ByteProgress, ProgressReportError, UnitProgress, VolumeCreation, VolumeCreationResult,
 };
 use bowline_engine::snapshotter::{hashed_object_name, object_name};
 use bowline_plugin::{Name, VolumeId};
@@ -413,29 +413,29 @@ enum PluginResourceEnd {
 
 #[async_trait]
 impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
-    async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), String> {
-        self.show_begin(creation).await.map_err(|error| status_message(&error))
+    async fn creation_started(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError> {
+        self.show_begin(creation).await.map_err(|error| report_error(&error))
     }
 
     async fn report_bytes(
         &self,
         creation: &VolumeCreation,
         bytes: ByteProgress,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProgressReportError> {
         let progress = VolumePluginProgress {
             total_bytes: bytes.total,
             bytes_done: bytes.done,
             ..VolumePluginProgress::default()
         };
         let changed = self.change(creation, json!({ "progress": progress })).await;
-        changed.map_err(|error| status_message(&error))
+        changed.map_err(|error| report_error(&error))
     }
 
     async fn report_units(
         &self,
         creation: &VolumeCreation,
         units: &UnitProgress,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProgressReportError> {
         let progress = VolumePluginProgress {
             units: units.name.clone(),
             units_done: units.done,
@@ -443,20 +443,24 @@ impl volume::VolumeProgressReporter for VolumePluginRestoreReporter {
             ..VolumePluginProgress::default()
         };
         let changed = self.change(creation, json!({ "progress": progress })).await;
-        changed.map_err(|error| status_message(&error))
+        changed.map_err(|error| report_error(&error))
     }
 
-    async fn report_running(&self, creation: &VolumeCreation) -> Result<(), String> {
-        self.find_plugin_resource(creation).await.map_err(|error| status_message(&error))
+    async fn report_running(&self, creation: &VolumeCreation) -> Result<(), ProgressReportError> {
+        self.find_plugin_resource(creation).await.map_err(|error| report_error(&error))
     }
 
     async fn creation_ended(
         &self,
         creation: &VolumeCreation,
         end: &VolumeCreationResult,
-    ) -> Result<(), String> {
-        self.show_end(creation, end).await.map_err(|error| status_message(&error))
+    ) -> Result<(), ProgressReportError> {
+        self.show_end(creation, end).await.map_err(|error| report_error(&error))
     }
+}
+
+fn report_error(error: &kube::Error) -> ProgressReportError {
+    ProgressReportError(status_message(error))
 }
 
 /// Ends the open resources of a restore that has ended, where that was not possible before: a server was killed, and

@@ -133,7 +133,7 @@ async fn prepare_request(
     let facts = Facts { backups: Ok(source.backups), location, modifiers };
     let Prepared { outcome, .. } =
         request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
-    Ok(outcome)
+    Ok(outcome.map_err(|invalid| invalid.messages()))
 }
 
 async fn find_modifiers(

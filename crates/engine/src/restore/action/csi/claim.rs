@@ -17,9 +17,11 @@ use super::super::lookup::action_error;
 use super::super::{id, read, target_namespace, write};
 use super::cluster_capabilities::StorageClass;
 use super::{
-    CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, kind, name_in_restore, object,
+    CsiRestoreContext, SNAPSHOT_GROUP, SNAPSHOTS, SnapshotSource, SnapshotSourceError, kind,
+    name_in_restore, object,
 };
 use crate::backup::policy::quantity;
+use crate::report::error_text;
 use crate::resource::GroupResource;
 use crate::restore::volume::ALLOW_EMPTY_HINT;
 
@@ -36,16 +38,64 @@ impl CsiPvcAction {
 }
 
 /// Treatment of a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum ClaimDecision<'a> {
     /// The action does not apply.
     Unchanged,
     /// The claim is created empty, for this reason.
-    Empty(String),
+    Empty(MissingClaimData),
     /// The claim is created from this VolumeSnapshot.
     FromSnapshot(&'a str),
     /// The data cannot be restored, for this reason.
-    DataUnavailable(String),
+    DataUnavailable(MissingClaimData),
+}
+
+/// Why a claim does not get its data.
+#[derive(Debug, thiserror::Error)]
+enum MissingClaimData {
+    #[error("volumes are not to be restored (restorePVs is false)")]
+    NotRequested,
+    #[error("its data is not in the backup: saving it had failed")]
+    SaveFailed,
+    #[error(
+        "its data is in the CSI snapshot{} and cannot be brought back: {obstacle}",
+        spaced(handle)
+    )]
+    Snapshot {
+        /// The driver's handle of the snapshot; empty if unknown.
+        handle: String,
+        obstacle: SnapshotObstacle,
+    },
+}
+
+/// What prevents a claim from being created from its snapshot.
+#[derive(Debug, thiserror::Error)]
+enum SnapshotObstacle {
+    #[error("the claim does not say which VolumeSnapshot that is")]
+    Unnamed,
+    #[error("{}", error_text(.0))]
+    Source(SnapshotSourceError),
+    #[error(
+        "the cluster does not serve VolumeSnapshots ({SNAPSHOT_GROUP}): install the snapshot controller and its \
+         definitions"
+    )]
+    SnapshotsNotServed,
+    #[error("it wants no storage class, so that nobody makes a volume")]
+    NoStorageClass,
+    #[error("the cluster has no storage class {0:?}")]
+    StorageClassMissing(String),
+    #[error("it names no storage class, and the cluster has no default one")]
+    NoDefaultStorageClass,
+    #[error(
+        "its storage class {class} is of {provisioner}, but the snapshot of the driver {driver}"
+    )]
+    OtherDriver { class: String, provisioner: String, driver: String },
+    #[error("the CSI driver {0} is not installed: no node and no CSIDriver names it")]
+    DriverMissing(String),
+}
+
+fn spaced(handle: &str) -> String {
+    if handle.is_empty() { String::new() } else { format!(" {handle}") }
 }
 
 /// The backup's information about a claim.
@@ -74,30 +124,20 @@ fn decide_claim<'a>(claim: &BackedUpClaim<'a>) -> ClaimDecision<'a> {
         return ClaimDecision::Unchanged;
     }
     if !claim.restore_pvs {
-        return ClaimDecision::Empty(
-            "volumes are not to be restored (restorePVs is false)".to_owned(),
-        );
+        return ClaimDecision::Empty(MissingClaimData::NotRequested);
     }
     if info.is_some_and(|info| info.result == Some(Outcome::Failed)) {
-        return ClaimDecision::DataUnavailable(
-            "its data is not in the backup: saving it had failed".to_owned(),
-        );
+        return ClaimDecision::DataUnavailable(MissingClaimData::SaveFailed);
     }
     snapshot.map_or_else(
-        || data_unavailable(info, "the claim does not say which VolumeSnapshot that is"),
+        || {
+            let csi = info.and_then(|info| info.csi_snapshot_info.as_ref());
+            let handle = csi.map(|csi| csi.snapshot_handle.clone()).unwrap_or_default();
+            let obstacle = SnapshotObstacle::Unnamed;
+            ClaimDecision::DataUnavailable(MissingClaimData::Snapshot { handle, obstacle })
+        },
         ClaimDecision::FromSnapshot,
     )
-}
-
-fn data_unavailable(info: Option<&BackupVolumeInfo>, reason: &str) -> ClaimDecision<'static> {
-    let handle = info.and_then(|info| info.csi_snapshot_info.as_ref());
-    let handle = handle.map(|csi| csi.snapshot_handle.as_str()).unwrap_or_default();
-    ClaimDecision::DataUnavailable(data_unavailable_message(handle, reason))
-}
-
-fn data_unavailable_message(handle: &str, reason: &str) -> String {
-    let handle = if handle.is_empty() { String::new() } else { format!(" {handle}") };
-    format!("its data is in the CSI snapshot{handle} and cannot be brought back: {reason}")
 }
 
 /// Features of the cluster that a claim from a snapshot needs.
@@ -112,39 +152,32 @@ fn missing_requirement(
     claim: &Value,
     source: &SnapshotSource,
     support: &ClusterSupport<'_>,
-) -> Option<String> {
+) -> Option<SnapshotObstacle> {
     let driver = &source.driver;
     if !support.serves_snapshots {
-        return Some(format!(
-            "the cluster does not serve VolumeSnapshots ({SNAPSHOT_GROUP}): install the snapshot \
-             controller and its definitions"
-        ));
+        return Some(SnapshotObstacle::SnapshotsNotServed);
     }
     let class = match storage_class_name(claim) {
-        Some("") => {
-            return Some("it wants no storage class, so that nobody makes a volume".to_owned());
-        }
+        Some("") => return Some(SnapshotObstacle::NoStorageClass),
         Some(name) => match support.classes.iter().find(|class| class.name == name) {
             Some(class) => class,
-            None => return Some(format!("the cluster has no storage class {name:?}")),
+            None => return Some(SnapshotObstacle::StorageClassMissing(name.to_owned())),
         },
-        None => {
-            let Some(class) = support.classes.iter().find(|class| class.is_default) else {
-                let text = "it names no storage class, and the cluster has no default one";
-                return Some(text.to_owned());
-            };
-            class
-        }
+        None => match support.classes.iter().find(|class| class.is_default) {
+            Some(class) => class,
+            None => return Some(SnapshotObstacle::NoDefaultStorageClass),
+        },
     };
     let StorageClass { name, provisioner, .. } = class;
     if !driver.is_empty() && provisioner != driver {
-        return Some(format!(
-            "its storage class {name} is of {provisioner}, but the snapshot of the driver {driver}"
-        ));
+        return Some(SnapshotObstacle::OtherDriver {
+            class: name.clone(),
+            provisioner: provisioner.clone(),
+            driver: driver.clone(),
+        });
     }
-    (!support.drivers.contains(provisioner)).then(|| {
-        format!("the CSI driver {provisioner} is not installed: no node and no CSIDriver names it")
-    })
+    (!support.drivers.contains(provisioner))
+        .then(|| SnapshotObstacle::DriverMissing(provisioner.clone()))
 }
 
 /// The storage class that a claim requests; `None` if it accepts any.
@@ -200,8 +233,9 @@ impl CsiPvcAction {
         let CsiRestoreContext { contents, capabilities, is_dry_run, .. } = &*self.0;
         let namespace = text(claim, "/metadata/namespace");
         let source = self.0.source(namespace, snapshot);
-        let source = source.map_err(|reason| {
-            SourceError::DataUnavailable(data_unavailable_message("", &reason))
+        let source = source.map_err(|error| {
+            let obstacle = SnapshotObstacle::Source(error);
+            MissingClaimData::Snapshot { handle: String::new(), obstacle }
         })?;
         // The class after the modifiers counts.
         let claim = &self.0.modified(&GroupResource::new("", "persistentvolumeclaims"), claim);
@@ -227,15 +261,15 @@ impl CsiPvcAction {
         let drivers = capabilities.drivers().await?;
         let support = ClusterSupport { serves_snapshots, drivers, classes: &classes };
         match missing_requirement(claim, &source, &support) {
-            Some(reason) => {
-                Err(SourceError::DataUnavailable(data_unavailable_message(&source.handle, &reason)))
+            Some(obstacle) => {
+                Err(MissingClaimData::Snapshot { handle: source.handle, obstacle }.into())
             }
             None => Ok(source),
         }
     }
 
     /// Handles a claim whose data cannot be restored.
-    fn create_empty_or_fail(&self, claim: &mut Value, reason: &str) -> Result<()> {
+    fn create_empty_or_fail(&self, claim: &mut Value, reason: &MissingClaimData) -> Result<()> {
         if !self.0.volume_options.allow_empty {
             return Err(Error::new(
                 Code::FailedPrecondition,
@@ -247,7 +281,7 @@ impl CsiPvcAction {
     }
 
     /// Creates the claim empty, with a warning: an empty volume must never go unreported.
-    fn create_empty(&self, claim: &mut Value, reason: &str) {
+    fn create_empty(&self, claim: &mut Value, reason: &MissingClaimData) {
         let (namespace, name) = (text(claim, "/metadata/namespace"), text(claim, "/metadata/name"));
         let id = id("", "persistentvolumeclaims", namespace, name);
         self.0.report.warn(&id, format!("it is created empty: {reason}"));
@@ -270,16 +304,13 @@ fn is_created_by(found: &Value, restore: &Restore) -> bool {
 }
 
 /// Why a claim is not created from its snapshot.
+#[derive(Debug, thiserror::Error)]
 enum SourceError {
-    DataUnavailable(String),
+    #[error(transparent)]
+    DataUnavailable(#[from] MissingClaimData),
     /// A lookup failed, so the answer is unknown.
-    Lookup(Error),
-}
-
-impl From<Error> for SourceError {
-    fn from(error: Error) -> Self {
-        Self::Lookup(error)
-    }
+    #[error(transparent)]
+    Lookup(#[from] Error),
 }
 
 #[async_trait]
@@ -305,7 +336,9 @@ impl RestoreItemAction for CsiPvcAction {
         };
         let decision = decide_claim(&backed_up_claim);
         let mut output = RestoreOutput::unchanged(item);
-        if decision == ClaimDecision::Unchanged || self.claim_exists(&claim, restore).await? {
+        if matches!(decision, ClaimDecision::Unchanged)
+            || self.claim_exists(&claim, restore).await?
+        {
             return Ok(output);
         }
         match decision {

@@ -1,12 +1,13 @@
 //! The archive's information about a snapshot.
 
 use bowline_api::annotation;
+use bowline_plugin::InvalidItem;
 use serde_json::Value;
 
 use super::super::json::{annotation as annotated, text};
 use super::{CONTENTS, SNAPSHOTS, kind};
 use crate::backup::policy::quantity;
-use crate::restore::unpack::Contents;
+use crate::restore::unpack::{Contents, ReadError};
 
 /// A snapshot that a volume can be created from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,27 +22,53 @@ pub(in crate::restore) struct SnapshotSource {
     pub(in crate::restore) size: Option<u64>,
 }
 
+/// Why the archive does not say which snapshot it is.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::restore) enum SnapshotSourceError {
+    #[error("its VolumeSnapshot {namespace}/{name}")]
+    Snapshot { namespace: String, name: String, source: StoredObjectError },
+    #[error("its VolumeSnapshot {namespace}/{name} was not bound to a content")]
+    NotBound { namespace: String, name: String },
+    #[error("its VolumeSnapshotContent {name}")]
+    Content { name: String, source: StoredObjectError },
+    #[error("its VolumeSnapshotContent {0} names no snapshot: it was not complete")]
+    NoHandle(String),
+}
+
+/// Why an object of the archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::restore) enum StoredObjectError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Parse(#[from] InvalidItem),
+}
+
 impl SnapshotSource {
     /// Reads a VolumeSnapshot of the archive and its content.
-    pub(super) fn find(contents: &Contents, namespace: &str, name: &str) -> Result<Self, String> {
+    pub(super) fn find(
+        contents: &Contents,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Self, SnapshotSourceError> {
         let read = |plural: &str, namespace: &str, name: &str| {
-            let item = contents.read(&kind(plural), None, namespace, name);
-            let item = item.map_err(|error| error.to_string())?;
-            item.parse::<Value>().map_err(|error| error.to_string())
+            let item = contents.read(&kind(plural), None, namespace, name)?;
+            Ok(item.parse::<Value>()?)
         };
-        let snapshot = read(SNAPSHOTS, namespace, name)
-            .map_err(|error| format!("its VolumeSnapshot {namespace}/{name}: {error}"))?;
+        let owned = || (namespace.to_owned(), name.to_owned());
+        let snapshot = read(SNAPSHOTS, namespace, name).map_err(|source| {
+            let (namespace, name) = owned();
+            SnapshotSourceError::Snapshot { namespace, name, source }
+        })?;
         let bound = bound_content(&snapshot);
         if bound.is_empty() {
-            return Err(format!(
-                "its VolumeSnapshot {namespace}/{name} was not bound to a content"
-            ));
+            let (namespace, name) = owned();
+            return Err(SnapshotSourceError::NotBound { namespace, name });
         }
         let content = read(CONTENTS, "", bound)
-            .map_err(|error| format!("its VolumeSnapshotContent {bound}: {error}"))?;
-        let handle = handle(&content).or_else(|| annotated_handle(&snapshot)).ok_or_else(|| {
-            format!("its VolumeSnapshotContent {bound} names no snapshot: it was not complete")
-        })?;
+            .map_err(|source| SnapshotSourceError::Content { name: bound.to_owned(), source })?;
+        let handle = handle(&content).or_else(|| annotated_handle(&snapshot));
+        let handle = handle.ok_or_else(|| SnapshotSourceError::NoHandle(bound.to_owned()))?;
         let driver = match text(&content, "/spec/driver") {
             "" => annotated(&snapshot, annotation::CSI_DRIVER_NAME).unwrap_or_default(),
             driver => driver,
@@ -86,6 +113,7 @@ mod tests {
 
     use super::super::tests::archive;
     use super::*;
+    use crate::report::error_text;
 
     fn snapshot() -> Value {
         json!({
@@ -125,11 +153,8 @@ mod tests {
             (json!({}), json!({}), source("a.driver", "noted", 1 << 30)),
         ] {
             let contents = archive(&[snapshot(), content(&spec, &status)]);
-            assert_eq!(
-                SnapshotSource::find(&contents, "shop", "vs"),
-                Ok(expected),
-                "{spec} {status}"
-            );
+            let found = SnapshotSource::find(&contents, "shop", "vs");
+            assert_eq!(found.unwrap(), expected, "{spec} {status}");
         }
     }
 
@@ -149,7 +174,8 @@ mod tests {
             ),
         ] {
             let contents = archive(&objects);
-            assert_eq!(SnapshotSource::find(&contents, "shop", "vs"), Err(expected.to_owned()));
+            let error = SnapshotSource::find(&contents, "shop", "vs").unwrap_err();
+            assert_eq!(error_text(&error), expected);
         }
     }
 }

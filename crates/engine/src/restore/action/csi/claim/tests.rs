@@ -109,7 +109,7 @@ fn missing_cluster_support_is_reported() {
         let found = missing_requirement(&claim, &source, &support);
         match (&found, expected) {
             (None, None) => {}
-            (Some(found), Some(word)) => assert!(found.contains(word), "{found}"),
+            (Some(found), Some(word)) => assert!(found.to_string().contains(word), "{found}"),
             _ => panic!("{claim}: {found:?}"),
         }
     }
