@@ -383,16 +383,19 @@ thread_local! {
 /// disable that statement for good.
 struct LogCapture;
 
+/// Fields of a log event, as text.
+struct FieldText(std::collections::BTreeMap<&'static str, String>);
+
+impl tracing::field::Visit for FieldText {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogCapture {
     fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
         if CAPTURED_LINES.with_borrow(Option::is_none) {
             return;
-        }
-        struct FieldText(std::collections::BTreeMap<&'static str, String>);
-        impl tracing::field::Visit for FieldText {
-            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-                self.0.insert(field.name(), format!("{value:?}"));
-            }
         }
         let mut text = FieldText(std::collections::BTreeMap::new());
         event.record(&mut text);
