@@ -19,7 +19,7 @@ fn operation(kind: Kind, state: State, done: i64, total: i64) -> Operation {
 #[test]
 fn snapshot_phase_follows_from_creation_and_upload() {
     use State::{Completed, Failed, InProgress, New};
-    let failed = |reason: &str| Failed(reason.to_owned());
+    let failed = |reason: &str| Failed(reason.into());
     for (creation, upload, phase) in [
         (New, Some(New), "New"),
         (Completed, Some(New), "InProgress"),
