@@ -211,7 +211,10 @@ proptest! {
         for (pause, observation) in steps {
             second += pause;
             let before = operation.clone();
-            let was_good = matches!(&observation, Observation::Progressed(progress) if progress.state == PluginState::Succeeded);
+            let was_good = matches!(
+                &observation,
+                Observation::Progressed(Progress { state: PluginState::Succeeded, .. })
+            );
             let (next, effects) = step(&operation, observation, LONGEST_PAUSE, at(second));
             cancels += u32::from(effects.cancel);
             ends += u32::from(effects.ended);
