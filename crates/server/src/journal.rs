@@ -49,7 +49,9 @@ use tokio::sync::oneshot;
 use crate::error_text::status_message;
 use crate::patch;
 use attempts::Attempts;
-pub(crate) use hooks::SavedHooks;
+pub(crate) use hooks::{SavedHooks, SavedHooksError};
+pub use pack::UnpackError;
+pub use page::PageDefect;
 use page::{JournalContents, JournalOwner, WritePosition};
 use state::JournalState;
 pub(crate) use state::ThawClaim;
@@ -91,13 +93,13 @@ pub enum Error {
     },
     /// A ConfigMap has the label of a page but is not one.
     #[error(
-        "ConfigMap {page} is not a page of the journal: {reason}; if it is of no use, delete it"
+        "ConfigMap {page} is not a page of the journal: {defect}; if it is of no use, delete it"
     )]
     InvalidPage {
         /// Name of the ConfigMap.
         page: String,
-        /// Defect of the page.
-        reason: String,
+        /// Defect of the page, which is part of the message.
+        defect: PageDefect,
     },
     /// A page is missing although later ones exist.
     #[error("ConfigMap {page} of the journal is missing, and what was noted on it")]

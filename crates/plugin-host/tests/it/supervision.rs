@@ -406,7 +406,8 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for LogCapture {
 #[tokio::test]
 async fn plugin_logs_keep_plugin_name_and_level() {
     use tracing_subscriber::layer::SubscriberExt as _;
-    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(LogCapture)).unwrap();
+    tracing::subscriber::set_global_default(tracing_subscriber::registry().with(LogCapture))
+        .unwrap();
     // Statements that were reached while the subscriber was being installed are asked again.
     tracing::callsite::rebuild_interest_cache();
     // This test runs on one thread, and so do the tasks of its host.

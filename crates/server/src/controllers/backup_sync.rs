@@ -44,7 +44,7 @@ use serde_json::json;
 
 use self::attempts::{ImportAttempts, ImportBatches};
 use self::conditions::SyncOutcome;
-use self::import::{Child, ImportDecision, ImportTarget};
+use self::import::{Child, ImportDecision, ImportTarget, SkipReason};
 use self::orphan::Orphans;
 use self::quota::{ImportQuota, MAX_CHILDREN, OverQuota};
 use super::period::{self, Due};
@@ -277,7 +277,7 @@ impl Controller {
                     Ok(Some(reason)) => {
                         if self.is_new_complaint(location, &format!("{name} {reason}")) {
                             tracing::info!(
-                                location = target.location, backup = %name, reason, "left out"
+                                location = target.location, backup = %name, %reason, "left out"
                             );
                         }
                     }
@@ -319,7 +319,7 @@ impl Controller {
         name: &BackupName,
         existing: Option<Backup>,
         quota: &ImportQuota,
-    ) -> Result<Option<String>, ImportError> {
+    ) -> Result<Option<SkipReason>, ImportError> {
         let api = self.context.api::<Backup>();
         let backup = match existing {
             Some(backup) => Ok(backup),
@@ -345,21 +345,19 @@ impl Controller {
         target: &ImportTarget<'_>,
         name: &BackupName,
         quota: &ImportQuota,
-    ) -> Result<Result<Backup, String>, ImportError> {
+    ) -> Result<Result<Backup, SkipReason>, ImportError> {
         let Some(record) = store.backup(name).await.map_err(ImportError::Read)? else {
-            return Ok(Err("it has no record: it is being written, or deleted".to_owned()));
+            return Ok(Err(SkipReason::NoRecord));
         };
         let schedules = self.existing_schedules(&record).await?;
         let prepared = match import::decide(record, target, &schedules, Timestamp::now()) {
-            ImportDecision::Skip(reason) => return Ok(Err(reason.to_string())),
+            ImportDecision::Skip(reason) => return Ok(Err(reason)),
             ImportDecision::Create(prepared) => prepared,
         };
         quota.reserve(&prepared)?;
         match self.context.api::<Backup>().create(&patch::post_params(), &prepared).await {
             Ok(created) => Ok(Ok(created)),
-            Err(error) if patch::is_already_exists(&error) => {
-                Ok(Err("a Backup of this name was created meanwhile".to_owned()))
-            }
+            Err(error) if patch::is_already_exists(&error) => Ok(Err(SkipReason::CreatedMeanwhile)),
             Err(error) => Err(ImportError::Create(error)),
         }
     }

@@ -24,7 +24,7 @@ use bowline_engine::phase::Stage;
 use bowline_engine::restore;
 use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
-use bowline_store::{BackupName, BackupStore};
+use bowline_store::{BackupName, BackupStore, InvalidName};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
@@ -33,11 +33,11 @@ use kube::{Api, ResourceExt as _};
 
 use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
-use super::lookup::{bucket_identity, lookup, open};
+use super::lookup::{OpenError, bucket_identity, lookup, open};
 use super::run_resources;
 use super::thaw::Thawer;
 use crate::error_text::status_message;
-use crate::journal::{ConfigMapJournal, Orphan, SavedHooks, orphans, read};
+use crate::journal::{self, ConfigMapJournal, Orphan, SavedHooks, orphans, read};
 use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
 
@@ -65,7 +65,10 @@ async fn run_cleanup(context: &Context) {
     while !context.stop.is_cancelled() {
         let cleaned = clean_all(context, &mut retry_log).await;
         if let Err(error) = &cleaned {
-            tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
+            tracing::warn!(
+                "journals that nobody needs cannot be cleaned up: {}",
+                status_message(error)
+            );
         }
         let pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
         tokio::select! {
@@ -109,15 +112,46 @@ enum RunStatus {
 /// Reason why a journal stays.
 enum KeepReason {
     /// Cleanup failed.
-    Failed(String),
+    Failed(CleanupError),
     /// Leftovers that only the journal knows of.
     Leftovers(Vec<String>),
 }
 
-impl From<String> for KeepReason {
-    fn from(reason: String) -> Self {
-        Self::Failed(reason)
+impl From<CleanupError> for KeepReason {
+    fn from(error: CleanupError) -> Self {
+        Self::Failed(error)
     }
+}
+
+/// Reason why cleanup failed. It is retried.
+#[derive(Debug, thiserror::Error)]
+enum CleanupError {
+    #[error("the API server refused")]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    #[error(transparent)]
+    Append(#[from] bowline_engine::journal::Error),
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Bucket(#[from] bowline_store::Error),
+    #[error(transparent)]
+    BucketAway(#[from] Arc<BucketAway>),
+    #[error("the bucket does not show the list of its snapshots")]
+    NoSnapshotList,
+    #[error("the bucket does not show the record of the backup")]
+    NoRecord,
+    #[error("the storage location is empty, although the run wrote to it")]
+    EmptyLocation,
+    #[error("a run has opened the journal meanwhile")]
+    Opened,
+    #[error("pods may be frozen still")]
+    Frozen,
+    #[error("the hooks beside it cannot be removed")]
+    HooksLeft,
+    #[error("the server ends")]
+    Stopped,
 }
 
 #[derive(Debug, Default)]
@@ -147,11 +181,13 @@ impl Stay {
     }
 }
 
-async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Result<(), String> {
+async fn clean_all(
+    context: &Context,
+    stays: &mut BTreeMap<RunUid, Stay>,
+) -> Result<(), CleanupError> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // Journals before runs: the journal of a run that starts in between is not in the list.
-    let all = orphans(client, namespace, &BTreeSet::new()).await;
-    let all = all.map_err(|error| status_message(&error))?;
+    let all = orphans(client, namespace, &BTreeSet::new()).await?;
     let mut before = std::mem::take(stays);
     let each = all.into_iter().map(|journal| {
         let mut stay = before.remove(&journal.run).unwrap_or_default();
@@ -224,6 +260,7 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     let Orphan { run, kind, name, .. } = journal;
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
+            let reason = status_message(reason);
             return tracing::warn!("the journal of the {kind} {name} stays: {reason}");
         }
         KeepReason::Leftovers(left) => left,
@@ -239,18 +276,17 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     );
 }
 
-async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, String> {
+async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, CleanupError> {
     let Orphan { run, kind, name, .. } = journal;
     // Runs of this process end on their own, whatever happened to their objects.
     let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
     if is_held || context.runs.has_journal_open(run.as_str()) {
         return Ok(RunStatus::Active);
     }
-    let to_message = |error: kube::Error| status_message(&error);
     let is_it = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
     let backups = context.api::<Backup>();
     if kind == "Backup" {
-        let found = backups.get_opt(name).await.map_err(to_message)?;
+        let found = backups.get_opt(name).await?;
         return Ok(match found.filter(|backup| is_it(backup.uid())) {
             None => RunStatus::Deleted,
             Some(backup) => {
@@ -264,7 +300,7 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, St
             }
         });
     }
-    let found = context.api::<Restore>().get_opt(name).await.map_err(to_message)?;
+    let found = context.api::<Restore>().get_opt(name).await?;
     let Some(restore) = found.filter(|restore| is_it(restore.uid())) else {
         return Ok(RunStatus::Deleted);
     };
@@ -272,17 +308,15 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, St
     if !phase.is_some_and(RestorePhase::is_terminal) {
         return Ok(RunStatus::Active);
     }
-    let backup = backups.get_opt(&restore.spec.backup_name).await.map_err(to_message)?;
+    let backup = backups.get_opt(&restore.spec.backup_name).await?;
     Ok(RunStatus::Finished(backup.map(Box::new)))
 }
 
 /// Removes the scratch files of a run that has ended, if its bucket is known.
-async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), String> {
+async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), CleanupError> {
     match bucket {
-        RunBucket::Same(store) => {
-            store.delete_scratch(&journal.run).await.map_err(|error| status_message(&error))
-        }
-        RunBucket::Away(reason) => Err(reason.clone()),
+        RunBucket::Same(store) => Ok(store.delete_scratch(&journal.run).await?),
+        RunBucket::Away(error) => Err(Arc::clone(error).into()),
         RunBucket::Unknown(reason) => {
             let Orphan { kind, name, .. } = journal;
             tracing::warn!("files of the {kind} {name} may be left over: {reason}");
@@ -295,13 +329,40 @@ enum RunBucket {
     /// The bucket that the run used, as far as the journal records it.
     Same(BackupStore),
     /// The bucket that the run used; it cannot be opened now.
-    Away(String),
-    /// The storage location is gone, or now names another bucket.
-    Unknown(String),
+    Away(Arc<BucketAway>),
+    /// The bucket that the run used is not known.
+    Unknown(UnknownBucket),
+}
+
+/// Reason why the bucket that a run used cannot be opened now.
+#[derive(Debug, thiserror::Error)]
+enum BucketAway {
+    #[error("cannot read the storage location")]
+    ReadLocation(#[source] kube::Error),
+    #[error(transparent)]
+    Open(OpenError),
+}
+
+/// Reason why the bucket that a run used is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum UnknownBucket {
+    #[error("the storage location is gone")]
+    LocationGone,
+    #[error("the storage location {location} was {used} when the run began and is {now} now")]
+    Moved { location: String, used: String, now: String },
+}
+
+/// Reason why a snapshot in flight was not reclaimed.
+#[derive(Debug, thiserror::Error)]
+enum NotReclaimed {
+    #[error(transparent)]
+    Bucket(#[from] UnknownBucket),
+    #[error(transparent)]
+    Plugin(#[from] journal_cleanup::ReclaimError),
 }
 
 async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
-    let gone = || RunBucket::Unknown("the storage location is gone".to_owned());
+    let gone = || RunBucket::Unknown(UnknownBucket::LocationGone);
     if name.is_empty() {
         return gone();
     }
@@ -309,7 +370,7 @@ async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBuck
     let found = match lookup(locations.get_opt(name).await) {
         Ok(Lookup::Missing) => return gone(),
         Ok(found) => found,
-        Err(error) => return RunBucket::Away(status_message(&error)),
+        Err(error) => return RunBucket::Away(Arc::new(BucketAway::ReadLocation(error))),
     };
     if let Lookup::Found(location) = &found
         && let Some(reason) = moved(journal.bucket.as_deref(), location)
@@ -318,16 +379,16 @@ async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBuck
     }
     match open(context, &found).await {
         Ok(store) => RunBucket::Same(store),
-        Err(error) => RunBucket::Away(status_message(&error)),
+        Err(error) => RunBucket::Away(Arc::new(BucketAway::Open(error))),
     }
 }
 
-/// Message if a location now names another bucket than the run used.
-fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String> {
+/// Reason why the bucket is not known, if a location now names another bucket than the run used.
+fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<UnknownBucket> {
     let now = bucket_identity(location);
     let used = used.filter(|used| *used != now)?;
-    let name = location.name_any();
-    Some(format!("the storage location {name} was {used} when the run began and is {now} now"))
+    let (location, used) = (location.name_any(), used.to_owned());
+    Some(UnknownBucket::Moved { location, used, now })
 }
 
 /// Record that the bucket has under the name of a backup.
@@ -365,7 +426,7 @@ async fn clean_up_deleted(
         volumes_left(context, &recovered).await?
     };
     if context.stop.is_cancelled() {
-        return Err(KeepReason::Failed("the server ends".to_owned()));
+        return Err(KeepReason::Failed(CleanupError::Stopped));
     }
     if !leftovers.is_empty() {
         return Err(KeepReason::Leftovers(leftovers));
@@ -375,12 +436,14 @@ async fn clean_up_deleted(
 }
 
 /// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.
-async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<String>, String> {
+async fn volumes_left(
+    context: &Context,
+    recovered: &Recovered,
+) -> Result<Vec<String>, CleanupError> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
     for VolumeRequest { started: begun, .. } in &recovered.volumes {
-        let found = volumes.get_metadata_opt(&begun.name).await;
-        if found.map_err(|error| status_message(&error))?.is_some() {
+        if volumes.get_metadata_opt(&begun.name).await?.is_some() {
             used.insert(begun.name.as_str());
         }
     }
@@ -406,7 +469,7 @@ async fn reclaim_in_flight(
     recovered: &Recovered,
     bucket: &RunBucket,
     stay: &mut Stay,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     let mut left = Vec::new();
     let mut settled = Vec::new();
     if recovered.in_flight.is_empty() {
@@ -414,16 +477,16 @@ async fn reclaim_in_flight(
     }
     let recorded_snapshots = recorded_in(bucket, backup, &orphan.run).await?;
     for intent in &recovered.in_flight {
-        let reclaimed = match &recorded_snapshots {
-            Ok(recorded) => {
-                journal_cleanup::reclaim_in_flight(context, backup, intent, recorded).await
-            }
-            Err(reason) => Err(reason.clone()),
+        let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
+            Ok(recorded) => journal_cleanup::reclaim_in_flight(context, backup, intent, recorded)
+                .await
+                .map_err(NotReclaimed::from),
+            Err(reason) => Err(reason.clone().into()),
         };
         match reclaimed {
             Ok(()) => settled.push(intent),
             Err(reason) if stay.gives_up(intent, Timestamp::now()) => {
-                journal_cleanup::log_unclear(intent, &reason);
+                journal_cleanup::log_unclear(intent, &reason.to_string());
                 settled.push(intent);
             }
             Err(reason) => {
@@ -444,10 +507,10 @@ async fn recorded_in(
     bucket: &RunBucket,
     backup: &Backup,
     run: &RunUid,
-) -> Result<Result<Vec<Snapshot>, String>, String> {
+) -> Result<Result<Vec<Snapshot>, UnknownBucket>, CleanupError> {
     match bucket {
         RunBucket::Same(store) => recorded(store, backup, run).await.map(Ok),
-        RunBucket::Away(reason) => Err(reason.clone()),
+        RunBucket::Away(error) => Err(Arc::clone(error).into()),
         RunBucket::Unknown(reason) => Ok(Err(reason.clone())),
     }
 }
@@ -458,17 +521,15 @@ async fn recorded(
     store: &BackupStore,
     backup: &Backup,
     run: &RunUid,
-) -> Result<Vec<Snapshot>, String> {
-    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
-    let record = store.backup(&name).await.map_err(|error| status_message(&error))?;
+) -> Result<Vec<Snapshot>, CleanupError> {
+    let name = BackupName::new(backup.name_any())?;
+    let record = store.backup(&name).await?;
     let record = record.filter(|record| classify_record(Some(record), run) == BucketRecord::Ours);
-    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| status_message(&error))?;
+    let found = store.get::<Vec<Snapshot>>(&name).await?;
     let is_whole = was_whole(backup) || record.as_ref().is_some_and(was_whole);
     match found {
-        None if is_whole => Err("the bucket does not show the list of its snapshots".to_owned()),
-        _ if is_whole && record.is_none() => {
-            Err("the bucket does not show the record of the backup".to_owned())
-        }
+        None if is_whole => Err(CleanupError::NoSnapshotList),
+        _ if is_whole && record.is_none() => Err(CleanupError::NoRecord),
         found => Ok(found.unwrap_or_default()),
     }
 }
@@ -483,15 +544,15 @@ async fn append(
     context: &Context,
     orphan: &Orphan,
     records: &[JournalEntry],
-) -> Result<(), String> {
+) -> Result<(), CleanupError> {
     if records.is_empty() {
         return Ok(());
     }
     let claim = context.runs.claim_journal_when_free(orphan.run.as_str()).await;
-    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let _claim = claim.ok_or(CleanupError::Opened)?;
     let (journal, _) = take_over_journal(context, orphan).await?;
     for record in records {
-        journal.append(record).await.map_err(|error| status_message(&error))?;
+        journal.append(record).await?;
     }
     Ok(())
 }
@@ -503,17 +564,17 @@ async fn delete_created(
     backup: &Backup,
     recovered: &Recovered,
     bucket: &RunBucket,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     let made = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
-        RunBucket::Away(reason) => return Err(reason.clone()),
+        RunBucket::Away(error) => return Err(Arc::clone(error).into()),
         // The unknown bucket may have the complete backup.
         RunBucket::Unknown(reason) => {
             return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
     };
-    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
+    let name = BackupName::new(backup.name_any())?;
     let is_asked = recovered.abandoned.is_some_and(|stage| stage < Stage::Finalizing);
     let recorded = find_record(store, &name, &orphan.run, made.is_empty() || is_asked).await?;
     if recorded == BucketRecord::Ours {
@@ -524,7 +585,7 @@ async fn delete_created(
         // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
         let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
-        if namesake.map_err(|error| status_message(&error))?.is_none() {
+        if namesake?.is_none() {
             // If the journal stays for another reason, an empty location is expected next time.
             let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
             append(context, orphan, &[absent]).await?;
@@ -541,13 +602,10 @@ async fn find_record(
     name: &BackupName,
     run: &RunUid,
     may_be_empty: bool,
-) -> Result<BucketRecord, String> {
-    let record = store.backup(name).await.map_err(|error| status_message(&error))?;
-    if record.is_none()
-        && !may_be_empty
-        && store.is_empty().await.map_err(|error| status_message(&error))?
-    {
-        return Err("the storage location is empty, although the run wrote to it".to_owned());
+) -> Result<BucketRecord, CleanupError> {
+    let record = store.backup(name).await?;
+    if record.is_none() && !may_be_empty && store.is_empty().await? {
+        return Err(CleanupError::EmptyLocation);
     }
     Ok(classify_record(record.as_ref(), run))
 }
@@ -567,20 +625,19 @@ fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
 }
 
 /// Reads a journal, without keeping others from opening it.
-async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
-    let records = read(context.client.clone(), &context.options.namespace, orphan).await;
-    let recovered = recover(records.map_err(|error| status_message(&error))?);
+async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, CleanupError> {
+    let records = read(context.client.clone(), &context.options.namespace, orphan).await?;
+    let recovered = recover(records);
     Ok(Recovered { abandoned: recovered.abandoned.or(orphan.abandoned), ..recovered })
 }
 
 async fn take_over_journal(
     context: &Context,
     orphan: &Orphan,
-) -> Result<(ConfigMapJournal, Recovered), String> {
+) -> Result<(ConfigMapJournal, Recovered), CleanupError> {
     let Orphan { run, kind, name, .. } = orphan;
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    let opened = ConfigMapJournal::open(client, namespace, run, kind, name).await;
-    let (journal, records) = opened.map_err(|error| status_message(&error))?;
+    let (journal, records) = ConfigMapJournal::open(client, namespace, run, kind, name).await?;
     Ok((journal, recover(records)))
 }
 
@@ -591,7 +648,7 @@ async fn reclaim_abandoned(
     backup: &Backup,
     recovered: &Recovered,
     bucket: &RunBucket,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     match recovered.abandoned {
         None => Ok(Vec::new()),
         Some(_) if orphan.kind != "Backup" => volumes_left(context, recovered).await,
@@ -607,22 +664,18 @@ async fn reclaim_abandoned(
 }
 
 /// Removes a journal, unless pods may still be frozen.
-async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), String> {
+async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), CleanupError> {
     let run = &orphan.run;
     let claim = context.runs.claim_journal_when_free(run.as_str()).await;
-    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let _claim = claim.ok_or(CleanupError::Opened)?;
     let (journal, mut recovered) = take_over_journal(context, orphan).await?;
     context.runs.unwritten_thaws.apply(run.as_str(), &mut recovered.frozen);
     if !recovered.frozen.is_empty() {
-        return Err("pods may be frozen still".to_owned());
+        return Err(CleanupError::Frozen);
     }
     let hooks = SavedHooks::new(context.client.clone(), &context.options.namespace, run);
-    let removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await;
-    if removed.map_err(|error| status_message(&error))? {
-        Ok(())
-    } else {
-        Err("the hooks beside it cannot be removed".to_owned())
-    }
+    let is_removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await?;
+    if is_removed { Ok(()) } else { Err(CleanupError::HooksLeft) }
 }
 
 #[cfg(test)]

@@ -129,6 +129,7 @@ impl<'a> RunResources<'a> {
         }
         self.has_saved_hooks.store(true, Ordering::Relaxed);
         if let Err(error) = self.saved_hooks(context).save(hooks).await {
+            let error = status_message(&error);
             tracing::warn!(
                 "the hooks of the backup are not kept: {error}; if the Backup is deleted while a pod is frozen, \
                  the pod is not thawed"
@@ -256,7 +257,10 @@ pub(super) async fn remove_journal(
     if let Some(hooks) = hooks
         && let Err(error) = hooks.remove().await
     {
-        tracing::warn!("the journal stays, because the hooks beside it cannot be removed: {error}");
+        tracing::warn!(
+            "the journal stays, because the hooks beside it cannot be removed: {}",
+            status_message(&error)
+        );
         return Ok(false);
     }
     journal.remove().await?;
@@ -294,6 +298,7 @@ pub(super) fn damaged_journal_message(error: &Error, run: &RunUid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::PageDefect;
 
     #[test]
     fn damaged_journal_ends_the_run_and_unreachable_one_does_not() {
@@ -304,7 +309,7 @@ mod tests {
             kube::Error::Api(Box::new(status))
         };
         let cases = [
-            (Error::InvalidPage { page: page(), reason: "nothing is on it".to_owned() }, true),
+            (Error::InvalidPage { page: page(), defect: PageDefect::Empty }, true),
             (Error::Missing { page: page() }, true),
             (Error::TooMany { run: run.clone() }, true),
             (Error::Full, true),
