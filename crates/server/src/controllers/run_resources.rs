@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::lookup::bucket_identity_of;
+use super::run::RunError;
 use super::thaw;
 use crate::error_text::status_message;
 use crate::events::{Milestone, newly_passed_quarter};
@@ -47,20 +48,6 @@ pub(super) struct RunResources<'a> {
     pub(super) cancel: CancellationToken,
     /// Keeps the journal from being taken for an orphan.
     _open_journal: OpenJournal,
-}
-
-/// Reason why an attempt could not be journaled.
-pub(super) struct AttemptNotJournaled {
-    pub(super) reason: String,
-    /// True if a retry would fail as well.
-    pub(super) is_for_good: bool,
-}
-
-impl AttemptNotJournaled {
-    pub(super) fn of(error: &journal::Error) -> Self {
-        let is_permanent = matches!(error, journal::Error::Full(_));
-        Self { is_for_good: is_permanent, reason: error.to_string() }
-    }
 }
 
 impl<'a> RunResources<'a> {
@@ -115,9 +102,8 @@ impl<'a> RunResources<'a> {
     }
 
     /// Journals that this process has started or resumed the run.
-    pub(super) async fn journal_attempt(&self) -> Result<(), AttemptNotJournaled> {
-        let appended = self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await;
-        appended.map_err(|error| AttemptNotJournaled::of(&error))?;
+    pub(super) async fn journal_attempt(&self) -> Result<(), journal::Error> {
+        self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await?;
         failpoint::hit(Point::AttemptJournaled);
         Ok(())
     }
@@ -216,7 +202,7 @@ impl<'a> RunResources<'a> {
     pub(super) async fn clean_up(
         self,
         context: &Context,
-        store: Result<&BackupStore, String>,
+        store: Result<&BackupStore, &RunError>,
     ) -> Result<(), Error> {
         let hooks = self.has_saved_hooks.load(Ordering::Relaxed).then(|| self.saved_hooks(context));
         self.plugins.shut_down().await;
@@ -226,7 +212,7 @@ impl<'a> RunResources<'a> {
             Ok(store) => {
                 store.delete_scratch(&self.uid).await.map_err(|error| status_message(&error))
             }
-            Err(reason) => Err(reason),
+            Err(error) => Err(status_message(error)),
         };
         if self.journal.has_unfinished_work() {
             tracing::warn!(
@@ -330,7 +316,7 @@ mod tests {
 
     #[test]
     fn full_journal_is_distinguished_from_an_unwritable_one() {
-        assert!(AttemptNotJournaled::of(&Error::Full.into()).is_for_good);
-        assert!(!AttemptNotJournaled::of(&Error::Timeout.into()).is_for_good);
+        assert!(matches!(journal::Error::from(Error::Full), journal::Error::Full(_)));
+        assert!(matches!(journal::Error::from(Error::Timeout), journal::Error::Failed(_)));
     }
 }

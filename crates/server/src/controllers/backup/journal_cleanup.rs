@@ -73,7 +73,7 @@ pub(in crate::controllers) async fn reclaim_in_flight(
     let name = backup.name_any();
     let reclaimed =
         snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await;
-    match reclaimed.map_err(|error| ReclaimError(error.to_string()))? {
+    match reclaimed.map_err(ReclaimError)? {
         snapshot::ReclaimOutcome::Recorded => {
             tracing::info!("{} is in the backup, and is kept", in_flight_description(intent));
         }
