@@ -50,6 +50,7 @@ use self::quota::{ImportQuota, MAX_CHILDREN, OverQuota};
 use super::period::{self, Due};
 use crate::error_text::status_message;
 use crate::events::Milestone;
+use crate::list::list_all;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
@@ -62,7 +63,6 @@ const CONCURRENT_LOCATIONS: u16 = 4;
 const CONCURRENT_IMPORTS: usize = 4;
 /// Number of backups recorded at a time as about to be read.
 const ATTEMPTS_PER_BATCH: usize = 32;
-const PAGE: u32 = 500;
 /// Number of complaints that are remembered, so as not to repeat them each minute.
 const MAX_LOGGED_COMPLAINTS: usize = 10_000;
 
@@ -424,17 +424,7 @@ impl Controller {
     }
 
     async fn list_backups(&self) -> kube::Result<Vec<Backup>> {
-        let api = self.context.api::<Backup>();
-        let mut params = ListParams::default().limit(PAGE);
-        let mut backups = Vec::new();
-        loop {
-            let page = api.list(&params).await?;
-            backups.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(backups),
-            }
-        }
+        list_all(&self.context.api::<Backup>(), ListParams::default()).await
     }
 
     async fn delete_orphans(&self, orphans: Vec<&Backup>) {
