@@ -195,17 +195,17 @@ async fn answer(
 
 /// Reason why no location can have the file that a request is about.
 #[derive(Debug, thiserror::Error)]
-enum NoLocation {
+enum MissingTarget {
     #[error("there is no restore `{0}`")]
-    NoRestore(String),
+    Restore(String),
     #[error("the restore `{0}` has no backup yet")]
-    NoBackupYet(String),
+    BackupOfRestore(String),
     #[error("there is no backup `{0}`")]
-    NoBackup(String),
+    Backup(String),
     #[error("the backup `{0}` has no storage location yet")]
-    NoLocationYet(String),
+    LocationOfBackup(String),
     #[error("there is no storage location `{0}`, where the backup lies")]
-    NoLocation(String),
+    Location(String),
     #[error("the storage location `{0}` is unavailable")]
     Unavailable(String),
 }
@@ -215,35 +215,35 @@ async fn find_location(
     context: &Context,
     target: &DownloadTarget,
     key: &Key,
-) -> Result<Result<BackupStorageLocation, NoLocation>, DownloadRequestError> {
+) -> Result<Result<BackupStorageLocation, MissingTarget>, DownloadRequestError> {
     let backup = match key {
         Key::Restore(restore, _) => {
             let restores = context.api::<Restore>();
             match get(&restores, "restore", restore.as_str()).await? {
                 Some(restore) => restore.spec.backup_name,
-                None => return Ok(Err(NoLocation::NoRestore(restore.to_string()))),
+                None => return Ok(Err(MissingTarget::Restore(restore.to_string()))),
             }
         }
         Key::Backup(..) | Key::Scratch(..) => target.name.clone(),
     };
     if backup.is_empty() {
-        return Ok(Err(NoLocation::NoBackupYet(target.name.clone())));
+        return Ok(Err(MissingTarget::BackupOfRestore(target.name.clone())));
     }
     let backups = context.api::<Backup>();
     let Some(found) = get(&backups, "backup", &backup).await? else {
-        return Ok(Err(NoLocation::NoBackup(backup)));
+        return Ok(Err(MissingTarget::Backup(backup)));
     };
     let name = &found.spec.storage_location;
     if name.is_empty() {
-        return Ok(Err(NoLocation::NoLocationYet(backup)));
+        return Ok(Err(MissingTarget::LocationOfBackup(backup)));
     }
     let locations = context.api::<BackupStorageLocation>();
     let Some(location) = get(&locations, "storage location", name).await? else {
-        return Ok(Err(NoLocation::NoLocation(name.clone())));
+        return Ok(Err(MissingTarget::Location(name.clone())));
     };
     let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
     if phase != Some(&LocationPhase::Available) {
-        return Ok(Err(NoLocation::Unavailable(name.clone())));
+        return Ok(Err(MissingTarget::Unavailable(name.clone())));
     }
     Ok(Ok(location))
 }

@@ -9,31 +9,32 @@
 //!
 //! The journal is removed last. While only the journal knows of a leftover, the journal stays and cleanup is retried.
 
+mod bucket;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{
-    Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase, label,
-};
-use bowline_engine::backup::request::Lookup;
+use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
 use bowline_engine::journal::{
     Intent, Journal as _, JournalEntry, Recovered, SnapshotIntent, VolumeRequest, recover,
 };
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
-use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
-use bowline_store::{BackupName, BackupStore, InvalidName};
+use bowline_store::{BackupName, InvalidName};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt as _};
 
+use self::bucket::{
+    BucketAway, BucketRecord, RunBucket, UnknownBucket, find_record, open_bucket, recorded_in,
+    was_whole,
+};
 use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
-use super::lookup::{OpenError, bucket_identity, lookup, open};
 use super::run_resources;
 use super::thaw::Thawer;
 use crate::error_text::status_message;
@@ -149,7 +150,7 @@ enum CleanupError {
     #[error("pods may be frozen still")]
     Frozen,
     #[error("the hooks beside it cannot be removed")]
-    HooksLeft,
+    HooksNotRemoved,
     #[error("the server ends")]
     Stopped,
 }
@@ -325,33 +326,6 @@ async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), Clea
     }
 }
 
-enum RunBucket {
-    /// The bucket that the run used, as far as the journal records it.
-    Same(BackupStore),
-    /// The bucket that the run used; it cannot be opened now.
-    Away(Arc<BucketAway>),
-    /// The bucket that the run used is not known.
-    Unknown(UnknownBucket),
-}
-
-/// Reason why the bucket that a run used cannot be opened now.
-#[derive(Debug, thiserror::Error)]
-enum BucketAway {
-    #[error("cannot read the storage location")]
-    ReadLocation(#[source] kube::Error),
-    #[error(transparent)]
-    Open(OpenError),
-}
-
-/// Reason why the bucket that a run used is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum UnknownBucket {
-    #[error("the storage location is gone")]
-    LocationGone,
-    #[error("the storage location {location} was {used} when the run began and is {now} now")]
-    Moved { location: String, used: String, now: String },
-}
-
 /// Reason why a snapshot in flight was not reclaimed.
 #[derive(Debug, thiserror::Error)]
 enum NotReclaimed {
@@ -359,53 +333,6 @@ enum NotReclaimed {
     Bucket(#[from] UnknownBucket),
     #[error(transparent)]
     Plugin(#[from] journal_cleanup::ReclaimError),
-}
-
-async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
-    let gone = || RunBucket::Unknown(UnknownBucket::LocationGone);
-    if name.is_empty() {
-        return gone();
-    }
-    let locations = context.api::<BackupStorageLocation>();
-    let found = match lookup(locations.get_opt(name).await) {
-        Ok(Lookup::Missing) => return gone(),
-        Ok(found) => found,
-        Err(error) => return RunBucket::Away(Arc::new(BucketAway::ReadLocation(error))),
-    };
-    if let Lookup::Found(location) = &found
-        && let Some(reason) = moved(journal.bucket.as_deref(), location)
-    {
-        return RunBucket::Unknown(reason);
-    }
-    match open(context, &found).await {
-        Ok(store) => RunBucket::Same(store),
-        Err(error) => RunBucket::Away(Arc::new(BucketAway::Open(error))),
-    }
-}
-
-/// Reason why the bucket is not known, if a location now names another bucket than the run used.
-fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<UnknownBucket> {
-    let now = bucket_identity(location);
-    let used = used.filter(|used| *used != now)?;
-    let (location, used) = (location.name_any(), used.to_owned());
-    Some(UnknownBucket::Moved { location, used, now })
-}
-
-/// Record that the bucket has under the name of a backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BucketRecord {
-    /// The record of this backup: the backup is complete, and its snapshots belong to it.
-    Ours,
-    Other,
-    Nothing,
-}
-
-fn classify_record(record: Option<&Backup>, run: &RunUid) -> BucketRecord {
-    match record {
-        None => BucketRecord::Nothing,
-        Some(record) if record.uid().as_deref() == Some(run.as_str()) => BucketRecord::Ours,
-        Some(_) => BucketRecord::Other,
-    }
 }
 
 /// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.
@@ -501,45 +428,6 @@ async fn reclaim_in_flight(
     Ok(left)
 }
 
-/// Snapshots that the files of a backup name, or the reason why they cannot be known, in which case nothing is deleted.
-/// An unreachable bucket is an error: it may answer later.
-async fn recorded_in(
-    bucket: &RunBucket,
-    backup: &Backup,
-    run: &RunUid,
-) -> Result<Result<Vec<Snapshot>, UnknownBucket>, CleanupError> {
-    match bucket {
-        RunBucket::Same(store) => recorded(store, backup, run).await.map(Ok),
-        RunBucket::Away(error) => Err(Arc::clone(error).into()),
-        RunBucket::Unknown(reason) => Ok(Err(reason.clone())),
-    }
-}
-
-/// Snapshots that the files of a backup name. A bucket that lacks files of a backup that was complete proves nothing:
-/// it may be another bucket, or not mounted.
-async fn recorded(
-    store: &BackupStore,
-    backup: &Backup,
-    run: &RunUid,
-) -> Result<Vec<Snapshot>, CleanupError> {
-    let name = BackupName::new(backup.name_any())?;
-    let record = store.backup(&name).await?;
-    let record = record.filter(|record| classify_record(Some(record), run) == BucketRecord::Ours);
-    let found = store.get::<Vec<Snapshot>>(&name).await?;
-    let is_whole = was_whole(backup) || record.as_ref().is_some_and(was_whole);
-    match found {
-        None if is_whole => Err(CleanupError::NoSnapshotList),
-        _ if is_whole && record.is_none() => Err(CleanupError::NoRecord),
-        found => Ok(found.unwrap_or_default()),
-    }
-}
-
-/// True if a backup ended with all of its files in the bucket.
-fn was_whole(backup: &Backup) -> bool {
-    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-    matches!(phase, Some(BackupPhase::Completed | BackupPhase::PartiallyFailed))
-}
-
 async fn append(
     context: &Context,
     orphan: &Orphan,
@@ -593,21 +481,6 @@ async fn delete_created(
         }
     }
     Ok(left)
-}
-
-/// Looks up the record that a bucket has under the name of a backup. A completely empty location proves nothing, unless
-/// that is expected: it may not be mounted.
-async fn find_record(
-    store: &BackupStore,
-    name: &BackupName,
-    run: &RunUid,
-    may_be_empty: bool,
-) -> Result<BucketRecord, CleanupError> {
-    let record = store.backup(name).await?;
-    if record.is_none() && !may_be_empty && store.is_empty().await? {
-        return Err(CleanupError::EmptyLocation);
-    }
-    Ok(classify_record(record.as_ref(), run))
 }
 
 /// The Backup of a run that has ended, or a placeholder with what is known of it.
@@ -675,7 +548,7 @@ async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), Cleanu
     }
     let hooks = SavedHooks::new(context.client.clone(), &context.options.namespace, run);
     let is_removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await?;
-    if is_removed { Ok(()) } else { Err(CleanupError::HooksLeft) }
+    if is_removed { Ok(()) } else { Err(CleanupError::HooksNotRemoved) }
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
+use bowline_api::BackupStorageLocation;
 use bowline_engine::journal::{VolumeAnswered, VolumeRequested};
-use bowline_store::Prefix;
 use bowline_store::backend::Memory;
-use bowline_store::file::ResourceIdentifier;
+use bowline_store::file::{ResourceIdentifier, Snapshot};
+use bowline_store::{BackupStore, Prefix};
 use serde_json::{Value, json};
 
+use super::bucket::{classify_record, moved, recorded};
 use super::*;
+use crate::controllers::lookup::{OpenError, bucket_identity};
 
 #[test]
 fn a_backup_that_has_its_record_keeps_its_snapshots() {
