@@ -47,9 +47,12 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::error_text::status_message;
+use crate::list::next_page;
 use crate::patch;
 use attempts::Attempts;
-pub(crate) use hooks::SavedHooks;
+pub(crate) use hooks::{SavedHooks, SavedHooksError};
+pub use pack::UnpackError;
+pub use page::PageDefect;
 use page::{JournalContents, JournalOwner, WritePosition};
 use state::JournalState;
 pub(crate) use state::ThawClaim;
@@ -91,13 +94,13 @@ pub enum Error {
     },
     /// A ConfigMap has the label of a page but is not one.
     #[error(
-        "ConfigMap {page} is not a page of the journal: {reason}; if it is of no use, delete it"
+        "ConfigMap {page} is not a page of the journal: {defect}; if it is of no use, delete it"
     )]
     InvalidPage {
         /// Name of the ConfigMap.
         page: String,
-        /// Defect of the page.
-        reason: String,
+        /// Defect of the page, which is part of the message.
+        defect: PageDefect,
     },
     /// A page is missing although later ones exist.
     #[error("ConfigMap {page} of the journal is missing, and what was noted on it")]
@@ -817,7 +820,7 @@ async fn patch_page(
 
 /// Calls a function for each object of a paginated list.
 async fn for_each_listed<T, F>(
-    mut params: ListParams,
+    params: ListParams,
     ask: impl Fn(ListParams) -> F,
     mut see: impl FnMut(T) -> Result<(), Error>,
 ) -> Result<(), Error>
@@ -825,14 +828,13 @@ where
     T: Clone,
     F: Future<Output = kube::Result<ObjectList<T>>>,
 {
-    loop {
+    let mut next = Some(params);
+    while let Some(params) = next {
         let part = ask(params.clone()).await.map_err(Error::Read)?;
         part.items.into_iter().try_for_each(&mut see)?;
-        match part.metadata.continue_ {
-            Some(token) if !token.is_empty() => params = params.continue_token(&token),
-            _ => return Ok(()),
-        }
+        next = next_page(params, &part.metadata);
     }
+    Ok(())
 }
 
 fn append_result(outcome: Option<AppendResult>) -> Result<(), journal::Error> {

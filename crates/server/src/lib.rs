@@ -38,6 +38,7 @@ pub mod events;
 pub mod fence;
 pub mod journal;
 pub mod lease;
+mod list;
 pub mod locations;
 pub mod log;
 pub mod metrics;

@@ -13,14 +13,13 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::ListParams;
 use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
 
+use crate::list::list_all;
 use crate::patch;
 use crate::server::Error;
 
 /// Number of missing things to name.
 const MAX_NAMES: usize = 5;
 
-/// Page size for listing the pods of the namespace.
-const PAGE: u32 = 500;
 /// Number of checks for a terminating Velero pod, and the pause between them.
 const MAX_VELERO_EXIT_CHECKS: u32 = 60;
 const VELERO_EXIT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -127,7 +126,7 @@ pub(crate) async fn check_crds(client: &Client) -> Result<(), Error> {
 pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> Result<(), Error> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     for attempt in 0..=MAX_VELERO_EXIT_CHECKS {
-        let pods = match list_pods(&api).await {
+        let pods = match list_all(&api, ListParams::default()).await {
             Ok(pods) => pods,
             Err(error) if patch::is_forbidden(&error) => {
                 tracing::warn!("may not look at pods, so Velero is taken not to run");
@@ -149,19 +148,6 @@ pub(crate) async fn check_no_velero_server(client: &Client, namespace: &str) -> 
         tokio::time::sleep(VELERO_EXIT_CHECK_INTERVAL).await;
     }
     Ok(())
-}
-
-async fn list_pods(api: &Api<Pod>) -> kube::Result<Vec<Pod>> {
-    let mut params = ListParams::default().limit(PAGE);
-    let mut pods = Vec::new();
-    loop {
-        let page = api.list(&params).await?;
-        pods.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(pods),
-        }
-    }
 }
 
 /// True if a pod runs Velero's server, or is about to. Velero's node agent and jobs are no servers.

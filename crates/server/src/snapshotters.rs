@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bowline_api::annotation;
-use bowline_api::snapshot_type::SnapshotType;
+use bowline_api::snapshot_type::{InvalidSnapshotType, SnapshotType};
 use bowline_api::{VolumeSnapshotLocation, VolumeSnapshotLocationSpec};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
 use bowline_plugin::{
@@ -69,7 +69,8 @@ impl Snapshotters for SnapshotterOpener {
             found.map_err(|error| failed(status_message(&error), !patch::is_permanent(&error)))?;
         let found = found.ok_or_else(|| failed("it does not exist".to_owned(), false))?;
         let VolumeSnapshotLocationSpec { provider, .. } = &found.spec;
-        let snapshot_type = snapshot_type_of(&found).map_err(|reason| failed(reason, false))?;
+        let snapshot_type = snapshot_type_of(&found);
+        let snapshot_type = snapshot_type.map_err(|error| failed(status_message(&error), false))?;
         let config = self.locations.snapshotter_config(&found).await;
         let config = config.map_err(|error| failed(status_message(&error), may_recover(&error)))?;
         let refused = |error: bowline_plugin::Error| {
@@ -105,13 +106,18 @@ fn may_recover(error: &locations::Error) -> bool {
     error.is_retryable() || matches!(error, NoSecret(_) | NoKey { .. })
 }
 
+/// Reason why the snapshot type of a location is not known.
+#[derive(Debug, thiserror::Error)]
+#[error("its annotation {}", annotation::SNAPSHOT_TYPE)]
+struct InvalidAnnotation(#[source] InvalidSnapshotType);
+
 /// Snapshot type of a location, if it specifies one.
 fn snapshot_type_of(
     location: &VolumeSnapshotLocation,
-) -> std::result::Result<Option<SnapshotType>, String> {
+) -> std::result::Result<Option<SnapshotType>, InvalidAnnotation> {
     let annotation = location.annotations().get(annotation::SNAPSHOT_TYPE);
     let parsed = annotation.map(|text| text.parse::<SnapshotType>()).transpose();
-    parsed.map_err(|error| format!("its annotation {}: {error}", annotation::SNAPSHOT_TYPE))
+    parsed.map_err(InvalidAnnotation)
 }
 
 #[async_trait]

@@ -37,9 +37,10 @@ use bowline_engine::backup::request::Lookup;
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::delete::{
     self, Deadlines, DeletionFacts, DeletionJob, DeletionPlan, DeletionResult, DeletionVerdict,
-    FileOwnership, OpenSnapshotters, Scope, SharedSnapshot,
+    FileOwnership, InventoryError, OpenSnapshotters, Scope, SharedSnapshot,
 };
 use bowline_engine::failpoint::{self, Point};
+use bowline_engine::restore::download::DownloadError;
 use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
 use kube::runtime::reflector::Store;
@@ -50,10 +51,10 @@ use tracing::Instrument as _;
 
 use self::earlier_attempts::EarlierAttempts;
 use self::locks::DeletionLocks;
-use self::possession_index::PossessionIndex;
+use self::possession_index::{PossessionIndex, UnknownPossessions};
 use self::step::RequestStep;
 use super::gc::restore_in_use;
-use super::lookup::{lookup, open, split_refusal};
+use super::lookup::{OpenError, RefusedRequest, lookup, open, split_refusal};
 use super::operations::is_canceled;
 use super::period::Due;
 use super::{run, timed_plugins};
@@ -99,6 +100,35 @@ pub async fn run(context: Arc<Context>) -> Result<(), Error> {
 enum DeletionError {
     #[error("the API server refused: {0}")]
     Api(#[from] kube::Error),
+}
+
+/// Reason why a backup cannot be deleted. The text ends up in the status of the request.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error("error getting the backup store")]
+    OpenStore(#[source] OpenError),
+    #[error(transparent)]
+    ReadInventory(InventoryError),
+    #[error("its CSI snapshots are not known")]
+    ReadCsiInventory(#[source] DownloadError),
+    #[error("what belongs to it is not known")]
+    FindOwnedObjects(#[source] RefusedRequest),
+    #[error(transparent)]
+    Possessions(UnknownPossessions),
+    #[error(transparent)]
+    ListBackups(RefusedRequest),
+    #[error("{}", .0.join("; "))]
+    Objections(Vec<String>),
+}
+
+impl PrepareError {
+    /// One message for each reason.
+    fn into_messages(self) -> Vec<String> {
+        match self {
+            Self::Objections(reasons) => reasons,
+            error => vec![status_message(&error)],
+        }
+    }
 }
 
 struct Controller {
@@ -259,7 +289,9 @@ impl Controller {
         let uid = backup.uid();
         let prepared = match self.prepare(&backup, &name, location).await? {
             Ok(going) => going,
-            Err(reasons) => return self.answer_refused(request, Some(&backup), reasons).await,
+            Err(error) => {
+                return self.answer_refused(request, Some(&backup), error.into_messages()).await;
+            }
         };
         let before = backup.status.as_ref().and_then(|status| status.phase.clone());
         let may_be_used = step::yields_to_restores(request, before.as_ref());
@@ -385,31 +417,25 @@ impl Controller {
         backup: &Backup,
         name: &BackupName,
         location: &Lookup<BackupStorageLocation>,
-    ) -> kube::Result<Result<PreparedDeletion, Vec<String>>> {
+    ) -> kube::Result<Result<PreparedDeletion, PrepareError>> {
         let Controller { context, .. } = self;
-        let refused = |reason: String| Ok(Err(vec![reason]));
         let store = match open(context, location).await {
             Ok(store) => store,
-            Err(error) => {
-                return refused(format!(
-                    "error getting the backup store: {}",
-                    status_message(&error)
-                ));
-            }
+            Err(error) => return Ok(Err(PrepareError::OpenStore(error))),
         };
         let mut holdings = match delete::read_inventory(&store, name).await {
             Ok(holdings) => holdings,
-            Err(error) => return refused(status_message(&error)),
+            Err(error) => return Ok(Err(PrepareError::ReadInventory(error))),
         };
         let scratch = &context.options.scratch_dir;
         if let Err(error) =
             delete::read_csi_inventory(&store, name, backup, scratch, &mut holdings).await
         {
-            return refused(format!("its CSI snapshots are not known: {}", status_message(&error)));
+            return Ok(Err(PrepareError::ReadCsiInventory(error)));
         }
         let found = match split_refusal(owned_objects::find_owned(context, name).await)? {
             Ok(found) => found,
-            Err(error) => return refused(format!("what belongs to it is not known: {error}")),
+            Err(refusal) => return Ok(Err(PrepareError::FindOwnedObjects(refusal))),
         };
         let reports = found.volume_plugin_backups.clone();
         holdings.pod_volume_backups.extend(found.pod_volume_backups);
@@ -417,11 +443,11 @@ impl Controller {
         holdings.data_uploads.extend(found.data_uploads);
         let mut plan = match delete::plan_deletion(backup, &holdings) {
             Ok(plan) => plan,
-            Err(objections) => return Ok(Err(objections.messages())),
+            Err(objections) => return Ok(Err(PrepareError::Objections(objections.messages()))),
         };
         let missing = unlisted_plugins::deletion_objections(context.host.registry().unlisted());
         if plan.files == FileOwnership::Own && !missing.is_empty() {
-            return Ok(Err(missing));
+            return Ok(Err(PrepareError::Objections(missing)));
         }
         let mut planned_alone = None;
         if !plan.snapshots.is_empty() || !plan.csi.is_empty() {
@@ -429,11 +455,12 @@ impl Controller {
             let of_others = match split_refusal(self.possessions.of_others(context, backup).await)?
             {
                 Ok(Ok(possessions)) => possessions,
-                Ok(Err(reason)) | Err(reason) => return refused(reason),
+                Ok(Err(error)) => return Ok(Err(PrepareError::Possessions(error))),
+                Err(refusal) => return Ok(Err(PrepareError::ListBackups(refusal))),
             };
             let shared = match delete::exclude_shared(&mut plan, &of_others) {
                 Ok(shared) => shared,
-                Err(objections) => return Ok(Err(objections.messages())),
+                Err(objections) => return Ok(Err(PrepareError::Objections(objections.messages()))),
             };
             for SharedSnapshot { snapshot, other_backup: by } in shared {
                 tracing::warn!(snapshot, "snapshot is kept: backup {by} names it as well");
@@ -441,7 +468,7 @@ impl Controller {
         }
         let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
         if let Err(objections) = delete::check_csi_ready(&cluster, &mut plan.csi).await {
-            return Ok(Err(objections.messages()));
+            return Ok(Err(PrepareError::Objections(objections.messages())));
         }
         let deadlines = Deadlines::default();
         let opened =
@@ -456,7 +483,7 @@ impl Controller {
             reports,
             planned_alone,
         });
-        Ok(prepared.map_err(|objections| objections.messages()))
+        Ok(prepared.map_err(|objections| PrepareError::Objections(objections.messages())))
     }
 
     /// Deletes everything but the Backup itself.

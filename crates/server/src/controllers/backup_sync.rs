@@ -44,12 +44,13 @@ use serde_json::json;
 
 use self::attempts::{ImportAttempts, ImportBatches};
 use self::conditions::SyncOutcome;
-use self::import::{Child, ImportDecision, ImportTarget};
+use self::import::{Child, ImportDecision, ImportTarget, SkipReason};
 use self::orphan::Orphans;
 use self::quota::{ImportQuota, MAX_CHILDREN, OverQuota};
 use super::period::{self, Due};
 use crate::error_text::status_message;
 use crate::events::Milestone;
+use crate::list::list_all;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
 use crate::{locations, patch};
@@ -62,7 +63,6 @@ const CONCURRENT_LOCATIONS: u16 = 4;
 const CONCURRENT_IMPORTS: usize = 4;
 /// Number of backups recorded at a time as about to be read.
 const ATTEMPTS_PER_BATCH: usize = 32;
-const PAGE: u32 = 500;
 /// Number of complaints that are remembered, so as not to repeat them each minute.
 const MAX_LOGGED_COMPLAINTS: usize = 10_000;
 
@@ -277,7 +277,7 @@ impl Controller {
                     Ok(Some(reason)) => {
                         if self.is_new_complaint(location, &format!("{name} {reason}")) {
                             tracing::info!(
-                                location = target.location, backup = %name, reason, "left out"
+                                location = target.location, backup = %name, %reason, "left out"
                             );
                         }
                     }
@@ -319,7 +319,7 @@ impl Controller {
         name: &BackupName,
         existing: Option<Backup>,
         quota: &ImportQuota,
-    ) -> Result<Option<String>, ImportError> {
+    ) -> Result<Option<SkipReason>, ImportError> {
         let api = self.context.api::<Backup>();
         let backup = match existing {
             Some(backup) => Ok(backup),
@@ -345,21 +345,19 @@ impl Controller {
         target: &ImportTarget<'_>,
         name: &BackupName,
         quota: &ImportQuota,
-    ) -> Result<Result<Backup, String>, ImportError> {
+    ) -> Result<Result<Backup, SkipReason>, ImportError> {
         let Some(record) = store.backup(name).await.map_err(ImportError::Read)? else {
-            return Ok(Err("it has no record: it is being written, or deleted".to_owned()));
+            return Ok(Err(SkipReason::NoRecord));
         };
         let schedules = self.existing_schedules(&record).await?;
         let prepared = match import::decide(record, target, &schedules, Timestamp::now()) {
-            ImportDecision::Skip(reason) => return Ok(Err(reason.to_string())),
+            ImportDecision::Skip(reason) => return Ok(Err(reason)),
             ImportDecision::Create(prepared) => prepared,
         };
         quota.reserve(&prepared)?;
         match self.context.api::<Backup>().create(&patch::post_params(), &prepared).await {
             Ok(created) => Ok(Ok(created)),
-            Err(error) if patch::is_already_exists(&error) => {
-                Ok(Err("a Backup of this name was created meanwhile".to_owned()))
-            }
+            Err(error) if patch::is_already_exists(&error) => Ok(Err(SkipReason::CreatedMeanwhile)),
             Err(error) => Err(ImportError::Create(error)),
         }
     }
@@ -426,17 +424,7 @@ impl Controller {
     }
 
     async fn list_backups(&self) -> kube::Result<Vec<Backup>> {
-        let api = self.context.api::<Backup>();
-        let mut params = ListParams::default().limit(PAGE);
-        let mut backups = Vec::new();
-        loop {
-            let page = api.list(&params).await?;
-            backups.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(backups),
-            }
-        }
+        list_all(&self.context.api::<Backup>(), ListParams::default()).await
     }
 
     async fn delete_orphans(&self, orphans: Vec<&Backup>) {

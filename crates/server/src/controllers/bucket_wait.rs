@@ -10,13 +10,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use bowline_engine::journal::{Journal as _, JournalEntry};
+use bowline_engine::journal::{self, Journal as _, JournalEntry};
 use bowline_engine::phase::Stage;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::lookup::OpenError;
-use super::run_resources::{AttemptNotJournaled, RunResources};
+use super::run_resources::RunResources;
 use crate::error_text::status_message;
 use crate::options::Options;
 use crate::server::Context;
@@ -113,6 +113,17 @@ pub(super) enum EndReason {
     /// The work is done and cannot be stored; repeating it would freeze applications for nothing, or run the hooks of a
     /// restore again.
     WriteRefused,
+}
+
+impl EndReason {
+    /// Message about the end, with what was wrong with the bucket, if anything.
+    pub(super) fn message(self, failure: &str) -> String {
+        match self {
+            Self::Canceled => format!("its files in the bucket were not read: {failure}"),
+            _ if failure.is_empty() => self.to_string(),
+            _ => format!("{self}: {failure}"),
+        }
+    }
 }
 
 impl fmt::Display for EndReason {
@@ -286,13 +297,12 @@ impl RunResources<'_> {
         &self,
         context: &Context,
         stage: Stage,
-    ) -> Result<(), AttemptNotJournaled> {
+    ) -> Result<(), journal::Error> {
         if !context.runs.record_stage_attempt(self.uid.as_str(), stage) {
             return Ok(());
         }
         let record = JournalEntry::StageAttempt { stage, at: Timestamp::now() };
-        let appended = self.journal.append(&record).await;
-        appended.map_err(|error| AttemptNotJournaled::of(&error))
+        self.journal.append(&record).await
     }
 
     /// Journals that an attempt at a stage after the items has ended cleanly, since only its bucket is missing.

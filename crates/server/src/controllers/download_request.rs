@@ -189,8 +189,25 @@ async fn answer(
             let store = context.locations.open(&location).await?;
             download_link(&store, target, &key).await
         }
-        Err(reason) => Ok(DownloadAnswer::Refused(reason)),
+        Err(missing) => Ok(DownloadAnswer::Refused(missing.to_string())),
     }
+}
+
+/// Reason why no location can have the file that a request is about.
+#[derive(Debug, thiserror::Error)]
+enum MissingTarget {
+    #[error("there is no restore `{0}`")]
+    Restore(String),
+    #[error("the restore `{0}` has no backup yet")]
+    BackupOfRestore(String),
+    #[error("there is no backup `{0}`")]
+    Backup(String),
+    #[error("the backup `{0}` has no storage location yet")]
+    LocationOfBackup(String),
+    #[error("there is no storage location `{0}`, where the backup lies")]
+    Location(String),
+    #[error("the storage location `{0}` is unavailable")]
+    Unavailable(String),
 }
 
 /// Location of a file, or the reason why there is none.
@@ -198,35 +215,35 @@ async fn find_location(
     context: &Context,
     target: &DownloadTarget,
     key: &Key,
-) -> Result<Result<BackupStorageLocation, String>, DownloadRequestError> {
+) -> Result<Result<BackupStorageLocation, MissingTarget>, DownloadRequestError> {
     let backup = match key {
         Key::Restore(restore, _) => {
             let restores = context.api::<Restore>();
             match get(&restores, "restore", restore.as_str()).await? {
                 Some(restore) => restore.spec.backup_name,
-                None => return Ok(Err(format!("there is no restore `{restore}`"))),
+                None => return Ok(Err(MissingTarget::Restore(restore.to_string()))),
             }
         }
         Key::Backup(..) | Key::Scratch(..) => target.name.clone(),
     };
     if backup.is_empty() {
-        return Ok(Err(format!("the restore `{}` has no backup yet", target.name)));
+        return Ok(Err(MissingTarget::BackupOfRestore(target.name.clone())));
     }
     let backups = context.api::<Backup>();
     let Some(found) = get(&backups, "backup", &backup).await? else {
-        return Ok(Err(format!("there is no backup `{backup}`")));
+        return Ok(Err(MissingTarget::Backup(backup)));
     };
     let name = &found.spec.storage_location;
     if name.is_empty() {
-        return Ok(Err(format!("the backup `{backup}` has no storage location yet")));
+        return Ok(Err(MissingTarget::LocationOfBackup(backup)));
     }
     let locations = context.api::<BackupStorageLocation>();
     let Some(location) = get(&locations, "storage location", name).await? else {
-        return Ok(Err(format!("there is no storage location `{name}`, where the backup lies")));
+        return Ok(Err(MissingTarget::Location(name.clone())));
     };
     let phase = location.status.as_ref().and_then(|status| status.phase.as_ref());
     if phase != Some(&LocationPhase::Available) {
-        return Ok(Err(format!("the storage location `{name}` is unavailable")));
+        return Ok(Err(MissingTarget::Unavailable(name.clone())));
     }
     Ok(Ok(location))
 }

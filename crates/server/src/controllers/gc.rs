@@ -35,6 +35,7 @@ use super::lookup::lookup;
 use super::period::Due;
 use crate::clock::{ClockComparison, ClusterClock};
 use crate::events::{Events, Milestone};
+use crate::list::next_page;
 use crate::patch;
 use crate::server::{Context, Error};
 use crate::watch::{Requeue, Watch};
@@ -238,15 +239,13 @@ pub(super) async fn restore_in_use(
     api: &Api<Restore>,
     backup: &Backup,
 ) -> kube::Result<Option<String>> {
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
+    let mut next = Some(ListParams::default().limit(PAGE));
+    while let Some(params) = next {
         let page = api.list(&params).await?;
         if let Some(restore) = restore_using(backup, &page.items) {
             return Ok(Some(restore.name_any()));
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(None),
-        }
+        next = next_page(params, &page.metadata);
     }
+    Ok(None)
 }

@@ -81,15 +81,20 @@ pub(super) fn lookup<T>(found: kube::Result<Option<T>>) -> kube::Result<Lookup<T
     Ok(match split_refusal(found)? {
         Ok(Some(found)) => Lookup::Found(found),
         Ok(None) => Lookup::Missing,
-        Err(refusal) => Lookup::Failed(refusal),
+        Err(refusal) => Lookup::Failed(refusal.to_string()),
     })
 }
 
-/// Answer of the API server, or its reason to refuse. A temporary failure is an error.
-pub(super) fn split_refusal<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
+/// Request that the API server refuses, and would refuse again.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", status_message(.0))]
+pub(super) struct RefusedRequest(kube::Error);
+
+/// Answer of the API server, or its refusal. A temporary failure is an error.
+pub(super) fn split_refusal<T>(answer: kube::Result<T>) -> kube::Result<Result<T, RefusedRequest>> {
     match answer {
         Ok(found) => Ok(Ok(found)),
-        Err(error) if patch::is_permanent(&error) => Ok(Err(status_message(&error))),
+        Err(error) if patch::is_permanent(&error) => Ok(Err(RefusedRequest(error))),
         Err(error) => Err(error),
     }
 }

@@ -64,7 +64,7 @@ pub(super) trait OperationPublisher: Sync {
 }
 
 /// Publishes nothing.
-pub(super) struct NoPublisher;
+struct NoPublisher;
 
 #[async_trait]
 impl OperationPublisher for NoPublisher {
@@ -146,6 +146,24 @@ pub(super) async fn follow_operations(
     } else {
         FollowOutcome::Stopped
     }
+}
+
+/// Cancels operations that no run will wait for. Returns them as they ended.
+pub(super) async fn cancel_operations(
+    context: &Context,
+    run: &str,
+    operations: Vec<Operation>,
+    operation_client: &dyn OperationClient,
+) -> Vec<Operation> {
+    let table = Arc::new(OperationTable::new(operations));
+    let canceled = CancellationToken::new();
+    canceled.cancel();
+    let followed =
+        follow_operations(context, run, &table, operation_client, &canceled, &NoPublisher).await;
+    if followed == FollowOutcome::Stopped {
+        tracing::warn!("operations may go on, because the server ends");
+    }
+    table.operations()
 }
 
 /// Reports the operations that have failed.

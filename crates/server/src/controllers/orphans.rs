@@ -9,35 +9,36 @@
 //!
 //! The journal is removed last. While only the journal knows of a leftover, the journal stays and cleanup is retried.
 
+mod bucket;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{
-    Backup, BackupPhase, BackupSpec, BackupStorageLocation, Restore, RestorePhase, label,
-};
-use bowline_engine::backup::request::Lookup;
+use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
 use bowline_engine::journal::{
     Intent, Journal as _, JournalEntry, Recovered, SnapshotIntent, VolumeRequest, recover,
 };
 use bowline_engine::phase::Stage;
 use bowline_engine::restore;
-use bowline_store::file::Snapshot;
 use bowline_store::name::RunUid;
-use bowline_store::{BackupName, BackupStore};
+use bowline_store::{BackupName, InvalidName};
 use futures::StreamExt as _;
 use futures::future::join;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt as _};
 
+use self::bucket::{
+    BucketAway, BucketRecord, RunBucket, UnknownBucket, find_record, open_bucket, recorded_in,
+    was_whole,
+};
 use super::backup::{journal_cleanup, leftovers};
 use super::bucket_wait::elapsed;
-use super::lookup::{bucket_identity, lookup, open};
 use super::run_resources;
 use super::thaw::Thawer;
 use crate::error_text::status_message;
-use crate::journal::{ConfigMapJournal, Orphan, SavedHooks, orphans, read};
+use crate::journal::{self, ConfigMapJournal, Orphan, SavedHooks, orphans, read};
 use crate::queue::NamespaceScope;
 use crate::server::{Context, Error};
 
@@ -68,7 +69,10 @@ async fn run_cleanup(context: &Context) {
     while !context.stop.is_cancelled() {
         let cleaned = clean_all(context, &mut retry_log).await;
         if let Err(error) = &cleaned {
-            tracing::warn!("journals that nobody needs cannot be cleaned up: {error}");
+            tracing::warn!(
+                "journals that nobody needs cannot be cleaned up: {}",
+                status_message(error)
+            );
         }
         let mut pause = backoff.after_round(cleaned.is_ok() && retry_log.is_empty());
         if context.runs.any_waits_for_bucket() {
@@ -115,15 +119,46 @@ enum RunStatus {
 /// Reason why a journal stays.
 enum KeepReason {
     /// Cleanup failed.
-    Failed(String),
+    Failed(CleanupError),
     /// Leftovers that only the journal knows of.
     Leftovers(Vec<String>),
 }
 
-impl From<String> for KeepReason {
-    fn from(reason: String) -> Self {
-        Self::Failed(reason)
+impl From<CleanupError> for KeepReason {
+    fn from(error: CleanupError) -> Self {
+        Self::Failed(error)
     }
+}
+
+/// Reason why cleanup failed. It is retried.
+#[derive(Debug, thiserror::Error)]
+enum CleanupError {
+    #[error("the API server refused")]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    #[error(transparent)]
+    Append(#[from] bowline_engine::journal::Error),
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Bucket(#[from] bowline_store::Error),
+    #[error(transparent)]
+    BucketAway(#[from] Arc<BucketAway>),
+    #[error("the bucket does not show the list of its snapshots")]
+    NoSnapshotList,
+    #[error("the bucket does not show the record of the backup")]
+    NoRecord,
+    #[error("the storage location is empty, although the run wrote to it")]
+    EmptyLocation,
+    #[error("a run has opened the journal meanwhile")]
+    Opened,
+    #[error("pods may be frozen still")]
+    Frozen,
+    #[error("the hooks beside it cannot be removed")]
+    HooksNotRemoved,
+    #[error("the server ends")]
+    Stopped,
 }
 
 #[derive(Debug, Default)]
@@ -155,11 +190,13 @@ impl Stay {
     }
 }
 
-async fn clean_all(context: &Context, stays: &mut BTreeMap<RunUid, Stay>) -> Result<(), String> {
+async fn clean_all(
+    context: &Context,
+    stays: &mut BTreeMap<RunUid, Stay>,
+) -> Result<(), CleanupError> {
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
     // Journals before runs: the journal of a run that starts in between is not in the list.
-    let all = orphans(client, namespace, &BTreeSet::new()).await;
-    let all = all.map_err(|error| status_message(&error))?;
+    let all = orphans(client, namespace, &BTreeSet::new()).await?;
     let mut before = std::mem::take(stays);
     let each = all.into_iter().map(|journal| {
         let mut stay = before.remove(&journal.run).unwrap_or_default();
@@ -234,6 +271,7 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     let Orphan { run, kind, name, .. } = journal;
     let leftovers = match reason {
         KeepReason::Failed(reason) => {
+            let reason = status_message(reason);
             return tracing::warn!("the journal of the {kind} {name} stays: {reason}");
         }
         KeepReason::Leftovers(left) => left,
@@ -249,18 +287,17 @@ fn report_stay(journal: &Orphan, reason: &KeepReason) {
     );
 }
 
-async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, String> {
+async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, CleanupError> {
     let Orphan { run, kind, name, .. } = journal;
     // Runs of this process end on their own, whatever happened to their objects.
     let is_held = context.runs.uids().iter().any(|uid| uid == run.as_str());
     if is_held || context.runs.has_journal_open(run.as_str()) {
         return Ok(RunStatus::Active);
     }
-    let to_message = |error: kube::Error| status_message(&error);
     let is_it = |uid: Option<String>| uid.as_deref() == Some(run.as_str());
     let backups = context.api::<Backup>();
     if kind == "Backup" {
-        let found = backups.get_opt(name).await.map_err(to_message)?;
+        let found = backups.get_opt(name).await?;
         return Ok(match found.filter(|backup| is_it(backup.uid())) {
             None => RunStatus::Deleted,
             Some(backup) => {
@@ -274,7 +311,7 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, St
             }
         });
     }
-    let found = context.api::<Restore>().get_opt(name).await.map_err(to_message)?;
+    let found = context.api::<Restore>().get_opt(name).await?;
     let Some(restore) = found.filter(|restore| is_it(restore.uid())) else {
         return Ok(RunStatus::Deleted);
     };
@@ -282,17 +319,15 @@ async fn run_status(context: &Context, journal: &Orphan) -> Result<RunStatus, St
     if !phase.is_some_and(RestorePhase::is_terminal) {
         return Ok(RunStatus::Active);
     }
-    let backup = backups.get_opt(&restore.spec.backup_name).await.map_err(to_message)?;
+    let backup = backups.get_opt(&restore.spec.backup_name).await?;
     Ok(RunStatus::Finished(backup.map(Box::new)))
 }
 
 /// Removes the scratch files of a run that has ended, if its bucket is known.
-async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), String> {
+async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), CleanupError> {
     match bucket {
-        RunBucket::Same(store) => {
-            store.delete_scratch(&journal.run).await.map_err(|error| status_message(&error))
-        }
-        RunBucket::Away(reason) => Err(reason.clone()),
+        RunBucket::Same(store) => Ok(store.delete_scratch(&journal.run).await?),
+        RunBucket::Away(error) => Err(Arc::clone(error).into()),
         RunBucket::Unknown(reason) => {
             let Orphan { kind, name, .. } = journal;
             tracing::warn!("files of the {kind} {name} may be left over: {reason}");
@@ -301,60 +336,13 @@ async fn delete_scratch(journal: &Orphan, bucket: &RunBucket) -> Result<(), Stri
     }
 }
 
-enum RunBucket {
-    /// The bucket that the run used, as far as the journal records it.
-    Same(BackupStore),
-    /// The bucket that the run used; it cannot be opened now.
-    Away(String),
-    /// The storage location is gone, or now names another bucket.
-    Unknown(String),
-}
-
-async fn open_bucket(context: &Context, journal: &Orphan, name: &str) -> RunBucket {
-    let gone = || RunBucket::Unknown("the storage location is gone".to_owned());
-    if name.is_empty() {
-        return gone();
-    }
-    let locations = context.api::<BackupStorageLocation>();
-    let found = match lookup(locations.get_opt(name).await) {
-        Ok(Lookup::Missing) => return gone(),
-        Ok(found) => found,
-        Err(error) => return RunBucket::Away(status_message(&error)),
-    };
-    if let Lookup::Found(location) = &found
-        && let Some(reason) = moved(journal.bucket.as_deref(), location)
-    {
-        return RunBucket::Unknown(reason);
-    }
-    match open(context, &found).await {
-        Ok(store) => RunBucket::Same(store),
-        Err(error) => RunBucket::Away(status_message(&error)),
-    }
-}
-
-/// Message if a location now names another bucket than the run used.
-fn moved(used: Option<&str>, location: &BackupStorageLocation) -> Option<String> {
-    let now = bucket_identity(location);
-    let used = used.filter(|used| *used != now)?;
-    let name = location.name_any();
-    Some(format!("the storage location {name} was {used} when the run began and is {now} now"))
-}
-
-/// Record that the bucket has under the name of a backup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BucketRecord {
-    /// The record of this backup: the backup is complete, and its snapshots belong to it.
-    Ours,
-    Other,
-    Nothing,
-}
-
-fn classify_record(record: Option<&Backup>, run: &RunUid) -> BucketRecord {
-    match record {
-        None => BucketRecord::Nothing,
-        Some(record) if record.uid().as_deref() == Some(run.as_str()) => BucketRecord::Ours,
-        Some(_) => BucketRecord::Other,
-    }
+/// Reason why a snapshot in flight was not reclaimed.
+#[derive(Debug, thiserror::Error)]
+enum NotReclaimed {
+    #[error(transparent)]
+    Bucket(#[from] UnknownBucket),
+    #[error(transparent)]
+    Plugin(#[from] journal_cleanup::ReclaimError),
 }
 
 /// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.
@@ -380,7 +368,7 @@ async fn clean_up_deleted(
         volumes_left(context, &recovered).await?
     };
     if context.stop.is_cancelled() {
-        return Err(KeepReason::Failed("the server ends".to_owned()));
+        return Err(KeepReason::Failed(CleanupError::Stopped));
     }
     if !leftovers.is_empty() {
         return Err(KeepReason::Leftovers(leftovers));
@@ -396,12 +384,14 @@ fn is_uncommitted(recovered: &Recovered) -> bool {
 }
 
 /// Volumes that plugins created for a restore that was given up, and that no PersistentVolume refers to.
-async fn volumes_left(context: &Context, recovered: &Recovered) -> Result<Vec<String>, String> {
+async fn volumes_left(
+    context: &Context,
+    recovered: &Recovered,
+) -> Result<Vec<String>, CleanupError> {
     let volumes: Api<PersistentVolume> = Api::all(context.client.clone());
     let mut used = BTreeSet::new();
     for VolumeRequest { started: begun, .. } in &recovered.volumes {
-        let found = volumes.get_metadata_opt(&begun.name).await;
-        if found.map_err(|error| status_message(&error))?.is_some() {
+        if volumes.get_metadata_opt(&begun.name).await?.is_some() {
             used.insert(begun.name.as_str());
         }
     }
@@ -427,7 +417,7 @@ async fn reclaim_in_flight(
     recovered: &Recovered,
     bucket: &RunBucket,
     stay: &mut Stay,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     let mut left = Vec::new();
     let mut settled = Vec::new();
     if recovered.in_flight.is_empty() {
@@ -435,16 +425,16 @@ async fn reclaim_in_flight(
     }
     let recorded_snapshots = recorded_in(bucket, backup, &orphan.run).await?;
     for intent in &recovered.in_flight {
-        let reclaimed = match &recorded_snapshots {
-            Ok(recorded) => {
-                journal_cleanup::reclaim_in_flight(context, backup, intent, recorded).await
-            }
-            Err(reason) => Err(reason.clone()),
+        let reclaimed: Result<(), NotReclaimed> = match &recorded_snapshots {
+            Ok(recorded) => journal_cleanup::reclaim_in_flight(context, backup, intent, recorded)
+                .await
+                .map_err(NotReclaimed::from),
+            Err(reason) => Err(reason.clone().into()),
         };
         match reclaimed {
             Ok(()) => settled.push(intent),
             Err(reason) if stay.gives_up(intent, Timestamp::now()) => {
-                journal_cleanup::log_unclear(intent, &reason);
+                journal_cleanup::log_unclear(intent, &reason.to_string());
                 settled.push(intent);
             }
             Err(reason) => {
@@ -459,60 +449,19 @@ async fn reclaim_in_flight(
     Ok(left)
 }
 
-/// Snapshots that the files of a backup name, or the reason why they cannot be known, in which case nothing is deleted.
-/// An unreachable bucket is an error: it may answer later.
-async fn recorded_in(
-    bucket: &RunBucket,
-    backup: &Backup,
-    run: &RunUid,
-) -> Result<Result<Vec<Snapshot>, String>, String> {
-    match bucket {
-        RunBucket::Same(store) => recorded(store, backup, run).await.map(Ok),
-        RunBucket::Away(reason) => Err(reason.clone()),
-        RunBucket::Unknown(reason) => Ok(Err(reason.clone())),
-    }
-}
-
-/// Snapshots that the files of a backup name. A bucket that lacks files of a backup that was complete proves nothing:
-/// it may be another bucket, or not mounted.
-async fn recorded(
-    store: &BackupStore,
-    backup: &Backup,
-    run: &RunUid,
-) -> Result<Vec<Snapshot>, String> {
-    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
-    let record = store.backup(&name).await.map_err(|error| status_message(&error))?;
-    let record = record.filter(|record| classify_record(Some(record), run) == BucketRecord::Ours);
-    let found = store.get::<Vec<Snapshot>>(&name).await.map_err(|error| status_message(&error))?;
-    let is_whole = was_whole(backup) || record.as_ref().is_some_and(was_whole);
-    match found {
-        None if is_whole => Err("the bucket does not show the list of its snapshots".to_owned()),
-        _ if is_whole && record.is_none() => {
-            Err("the bucket does not show the record of the backup".to_owned())
-        }
-        found => Ok(found.unwrap_or_default()),
-    }
-}
-
-/// True if a backup ended with all of its files in the bucket.
-fn was_whole(backup: &Backup) -> bool {
-    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-    matches!(phase, Some(BackupPhase::Completed | BackupPhase::PartiallyFailed))
-}
-
 async fn append(
     context: &Context,
     orphan: &Orphan,
     records: &[JournalEntry],
-) -> Result<(), String> {
+) -> Result<(), CleanupError> {
     if records.is_empty() {
         return Ok(());
     }
     let claim = context.runs.claim_journal_when_free(orphan.run.as_str()).await;
-    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let _claim = claim.ok_or(CleanupError::Opened)?;
     let (journal, _) = take_over_journal(context, orphan).await?;
     for record in records {
-        journal.append(record).await.map_err(|error| status_message(&error))?;
+        journal.append(record).await?;
     }
     Ok(())
 }
@@ -524,17 +473,17 @@ async fn delete_created(
     backup: &Backup,
     recovered: &Recovered,
     bucket: &RunBucket,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     let made = journal_cleanup::created_objects(recovered);
     let store = match bucket {
         RunBucket::Same(store) => store,
-        RunBucket::Away(reason) => return Err(reason.clone()),
+        RunBucket::Away(error) => return Err(Arc::clone(error).into()),
         // The unknown bucket may have the complete backup.
         RunBucket::Unknown(reason) => {
             return Ok(made.into_iter().map(|one| format!("{one}: {reason}")).collect());
         }
     };
-    let name = BackupName::new(backup.name_any()).map_err(|error| status_message(&error))?;
+    let name = BackupName::new(backup.name_any())?;
     let is_asked = recovered.abandoned.is_some_and(|stage| stage < Stage::Finalizing);
     let recorded = find_record(store, &name, &orphan.run, made.is_empty() || is_asked).await?;
     if recorded == BucketRecord::Ours {
@@ -545,7 +494,7 @@ async fn delete_created(
         // Keeps other backups from starting meanwhile: one of the same name would write to the same folder.
         let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
-        if namesake.map_err(|error| status_message(&error))?.is_none() {
+        if namesake?.is_none() {
             // If the journal stays for another reason, an empty location is expected next time.
             let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
             append(context, orphan, &[absent]).await?;
@@ -553,24 +502,6 @@ async fn delete_created(
         }
     }
     Ok(left)
-}
-
-/// Looks up the record that a bucket has under the name of a backup. A completely empty location proves nothing, unless
-/// that is expected: it may not be mounted.
-async fn find_record(
-    store: &BackupStore,
-    name: &BackupName,
-    run: &RunUid,
-    may_be_empty: bool,
-) -> Result<BucketRecord, String> {
-    let record = store.backup(name).await.map_err(|error| status_message(&error))?;
-    if record.is_none()
-        && !may_be_empty
-        && store.is_empty().await.map_err(|error| status_message(&error))?
-    {
-        return Err("the storage location is empty, although the run wrote to it".to_owned());
-    }
-    Ok(classify_record(record.as_ref(), run))
 }
 
 /// The Backup of a run that has ended, or a placeholder with what is known of it.
@@ -588,20 +519,19 @@ fn placeholder_backup(namespace: &str, orphan: &Orphan) -> Backup {
 }
 
 /// Reads a journal, without keeping others from opening it.
-async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, String> {
-    let records = read(context.client.clone(), &context.options.namespace, orphan).await;
-    let recovered = recover(records.map_err(|error| status_message(&error))?);
+async fn read_journal(context: &Context, orphan: &Orphan) -> Result<Recovered, CleanupError> {
+    let records = read(context.client.clone(), &context.options.namespace, orphan).await?;
+    let recovered = recover(records);
     Ok(Recovered { abandoned: recovered.abandoned.or(orphan.abandoned), ..recovered })
 }
 
 async fn take_over_journal(
     context: &Context,
     orphan: &Orphan,
-) -> Result<(ConfigMapJournal, Recovered), String> {
+) -> Result<(ConfigMapJournal, Recovered), CleanupError> {
     let Orphan { run, kind, name, .. } = orphan;
     let (client, namespace) = (context.client.clone(), &context.options.namespace);
-    let opened = ConfigMapJournal::open(client, namespace, run, kind, name).await;
-    let (journal, records) = opened.map_err(|error| status_message(&error))?;
+    let (journal, records) = ConfigMapJournal::open(client, namespace, run, kind, name).await?;
     Ok((journal, recover(records)))
 }
 
@@ -612,7 +542,7 @@ async fn reclaim_abandoned(
     backup: &Backup,
     recovered: &Recovered,
     bucket: &RunBucket,
-) -> Result<Vec<String>, String> {
+) -> Result<Vec<String>, CleanupError> {
     match recovered.abandoned {
         None => Ok(Vec::new()),
         Some(_) if orphan.kind != "Backup" => volumes_left(context, recovered).await,
@@ -628,22 +558,18 @@ async fn reclaim_abandoned(
 }
 
 /// Removes a journal, unless pods may still be frozen.
-async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), String> {
+async fn remove_journal(context: &Context, orphan: &Orphan) -> Result<(), CleanupError> {
     let run = &orphan.run;
     let claim = context.runs.claim_journal_when_free(run.as_str()).await;
-    let _claim = claim.ok_or_else(|| "a run has opened the journal meanwhile".to_owned())?;
+    let _claim = claim.ok_or(CleanupError::Opened)?;
     let (journal, mut recovered) = take_over_journal(context, orphan).await?;
     context.runs.unwritten_thaws.apply(run.as_str(), &mut recovered.frozen);
     if !recovered.frozen.is_empty() {
-        return Err("pods may be frozen still".to_owned());
+        return Err(CleanupError::Frozen);
     }
     let hooks = SavedHooks::new(context.client.clone(), &context.options.namespace, run);
-    let removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await;
-    if removed.map_err(|error| status_message(&error))? {
-        Ok(())
-    } else {
-        Err("the hooks beside it cannot be removed".to_owned())
-    }
+    let is_removed = run_resources::remove_journal(context, &journal, run, Some(hooks)).await?;
+    if is_removed { Ok(()) } else { Err(CleanupError::HooksNotRemoved) }
 }
 
 #[cfg(test)]

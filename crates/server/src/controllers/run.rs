@@ -1,4 +1,8 @@
-//! Functions shared by backups and restores.
+//! What backups and restores share: the life of a run, and functions for its stages.
+
+mod error;
+mod lifecycle;
+mod outage;
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -14,6 +18,11 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::error::{BucketCause, BucketError, RunError};
+pub(super) use self::lifecycle::{
+    NextStage, Run, RunObject, RunStatus, cancel_token, defaulted_patch, identity, reject_invalid,
+    run_until_canceled, status_of, with_conditions, write_end,
+};
 use crate::error_text::status_message;
 use crate::events::{Milestone, newly_passed_quarter};
 use crate::patch;

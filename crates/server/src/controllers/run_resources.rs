@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::lookup::bucket_identity_of;
+use super::run::RunError;
 use super::thaw;
 use crate::error_text::status_message;
 use crate::events::{Milestone, newly_passed_quarter};
@@ -47,20 +48,6 @@ pub(super) struct RunResources<'a> {
     pub(super) cancel: CancellationToken,
     /// Keeps the journal from being taken for an orphan.
     _open_journal: OpenJournal,
-}
-
-/// Reason why an attempt could not be journaled.
-pub(super) struct AttemptNotJournaled {
-    pub(super) reason: String,
-    /// True if a retry would fail as well.
-    pub(super) is_for_good: bool,
-}
-
-impl AttemptNotJournaled {
-    pub(super) fn of(error: &journal::Error) -> Self {
-        let is_permanent = matches!(error, journal::Error::Full(_));
-        Self { is_for_good: is_permanent, reason: error.to_string() }
-    }
 }
 
 impl<'a> RunResources<'a> {
@@ -115,9 +102,8 @@ impl<'a> RunResources<'a> {
     }
 
     /// Journals that this process has started or resumed the run.
-    pub(super) async fn journal_attempt(&self) -> Result<(), AttemptNotJournaled> {
-        let appended = self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await;
-        appended.map_err(|error| AttemptNotJournaled::of(&error))?;
+    pub(super) async fn journal_attempt(&self) -> Result<(), journal::Error> {
+        self.journal.append(&JournalEntry::Attempt { at: Timestamp::now() }).await?;
         failpoint::hit(Point::AttemptJournaled);
         Ok(())
     }
@@ -129,6 +115,7 @@ impl<'a> RunResources<'a> {
         }
         self.has_saved_hooks.store(true, Ordering::Relaxed);
         if let Err(error) = self.saved_hooks(context).save(hooks).await {
+            let error = status_message(&error);
             tracing::warn!(
                 "the hooks of the backup are not kept: {error}; if the Backup is deleted while a pod is frozen, \
                  the pod is not thawed"
@@ -215,7 +202,7 @@ impl<'a> RunResources<'a> {
     pub(super) async fn clean_up(
         self,
         context: &Context,
-        store: Result<&BackupStore, String>,
+        store: Result<&BackupStore, &RunError>,
     ) -> Result<(), Error> {
         let hooks = self.has_saved_hooks.load(Ordering::Relaxed).then(|| self.saved_hooks(context));
         self.plugins.shut_down().await;
@@ -225,7 +212,7 @@ impl<'a> RunResources<'a> {
             Ok(store) => {
                 store.delete_scratch(&self.uid).await.map_err(|error| status_message(&error))
             }
-            Err(reason) => Err(reason),
+            Err(error) => Err(status_message(error)),
         };
         if self.journal.has_unfinished_work() {
             tracing::warn!(
@@ -256,7 +243,10 @@ pub(super) async fn remove_journal(
     if let Some(hooks) = hooks
         && let Err(error) = hooks.remove().await
     {
-        tracing::warn!("the journal stays, because the hooks beside it cannot be removed: {error}");
+        tracing::warn!(
+            "the journal stays, because the hooks beside it cannot be removed: {}",
+            status_message(&error)
+        );
         return Ok(false);
     }
     journal.remove().await?;
@@ -294,6 +284,7 @@ pub(super) fn damaged_journal_message(error: &Error, run: &RunUid) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::PageDefect;
 
     #[test]
     fn damaged_journal_ends_the_run_and_unreachable_one_does_not() {
@@ -304,7 +295,7 @@ mod tests {
             kube::Error::Api(Box::new(status))
         };
         let cases = [
-            (Error::InvalidPage { page: page(), reason: "nothing is on it".to_owned() }, true),
+            (Error::InvalidPage { page: page(), defect: PageDefect::Empty }, true),
             (Error::Missing { page: page() }, true),
             (Error::TooMany { run: run.clone() }, true),
             (Error::Full, true),
@@ -325,7 +316,7 @@ mod tests {
 
     #[test]
     fn full_journal_is_distinguished_from_an_unwritable_one() {
-        assert!(AttemptNotJournaled::of(&Error::Full.into()).is_for_good);
-        assert!(!AttemptNotJournaled::of(&Error::Timeout.into()).is_for_good);
+        assert!(matches!(journal::Error::from(Error::Full), journal::Error::Full(_)));
+        assert!(matches!(journal::Error::from(Error::Timeout), journal::Error::Failed(_)));
     }
 }

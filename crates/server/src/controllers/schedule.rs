@@ -26,6 +26,7 @@ use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
+use crate::list::list_all;
 use crate::metrics::ObjectSource;
 use crate::patch;
 use crate::server::{Context, Error};
@@ -40,7 +41,6 @@ const MIN_PAUSE: Duration = Duration::from_millis(10);
 const HELD_PAUSE: Duration = Duration::from_secs(2);
 /// Number of waiting Schedules for which the pause grows by one [`HELD_PAUSE`], so that none starves.
 const HELD_PAUSE_STEP: usize = 100;
-const PAGE: u32 = 500;
 
 /// Creates backups of Schedules until the server stops.
 pub async fn run(context: Arc<Context>) -> Result<(), Error> {
@@ -244,16 +244,7 @@ impl Controller {
 
     async fn backups_of(&self, schedule: &Schedule) -> kube::Result<Vec<Backup>> {
         let selector = format!("{}={}", label::SCHEDULE_NAME, schedule_label(schedule));
-        let mut params = ListParams::default().labels(&selector).limit(PAGE);
-        let mut backups = Vec::new();
-        loop {
-            let page = self.backups.list(&params).await?;
-            backups.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => return Ok(backups),
-            }
-        }
+        list_all(&self.backups, ListParams::default().labels(&selector)).await
     }
 
     /// Sets the phase `Enabled`, if it is not set.

@@ -27,7 +27,9 @@ use kube::ResourceExt as _;
 
 use super::run_resources;
 use crate::error_text::status_message;
-use crate::journal::{ConfigMapJournal, ListedJournal, Orphan, SavedHooks, list, mark_thawed};
+use crate::journal::{
+    ConfigMapJournal, Error, ListedJournal, Orphan, SavedHooks, SavedHooksError, list, mark_thawed,
+};
 use crate::server::Context;
 
 /// Pause between two passes.
@@ -106,11 +108,15 @@ impl Thawer {
                     context.runs.notify_leftovers();
                 }
             }
-            Ok(PassOutcome::StillFrozen(reason)) | Err(reason) => {
-                if self.record_still_frozen(&orphan.run) {
-                    tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
-                }
-            }
+            Ok(PassOutcome::StillFrozen(reason)) => self.report_still_frozen(&orphan, &reason),
+            Err(error) => self.report_still_frozen(&orphan, &status_message(&error)),
+        }
+    }
+
+    /// Logs that pods of a journal may be frozen, if that is due.
+    fn report_still_frozen(&self, orphan: &Orphan, reason: &str) {
+        if self.record_still_frozen(&orphan.run) {
+            tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
         }
     }
 
@@ -150,7 +156,7 @@ impl Thawer {
     }
 }
 
-async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, String> {
+async fn thaw(context: &Context, orphan: &Orphan) -> Result<PassOutcome, Error> {
     let run = orphan.run.as_str();
     if let Some(journal) = context.runs.journal_of(run) {
         let Some(claim) = journal.try_claim_frozen() else { return Ok(PassOutcome::Busy) };
@@ -177,22 +183,21 @@ pub(super) async fn thaw_damaged(context: &Context, orphan: &Orphan, retry: Thaw
     if orphan.kind != "Backup" {
         return;
     }
-    match thaw_unopened(context, orphan, retry).await {
-        Ok(PassOutcome::Thawed | PassOutcome::Busy) => {}
-        Ok(PassOutcome::StillFrozen(reason)) | Err(reason) => {
-            tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
-        }
-    }
+    let reason = match thaw_unopened(context, orphan, retry).await {
+        Ok(PassOutcome::Thawed | PassOutcome::Busy) => return,
+        Ok(PassOutcome::StillFrozen(reason)) => reason,
+        Err(error) => status_message(&error),
+    };
+    tracing::error!("pods of the backup {} may be frozen: {reason}", orphan.name);
 }
 
 async fn thaw_unopened(
     context: &Context,
     orphan: &Orphan,
     retry: ThawRetry<'_>,
-) -> Result<PassOutcome, String> {
+) -> Result<PassOutcome, Error> {
     let (client, namespace) = (&context.client, &context.options.namespace);
-    let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await;
-    let salvaged = salvaged.map_err(|error| status_message(&error))?;
+    let salvaged = crate::journal::salvage(client.clone(), namespace, orphan).await?;
     let frozen = FrozenPods::recover(&salvaged.records).all();
     if frozen.is_empty() {
         return Ok(PassOutcome::Thawed);
@@ -214,8 +219,7 @@ async fn thaw_unopened(
             let unwritable = UnwritableJournal(status_message(&error));
             let outcome = thaw_frozen(context, orphan, &hooks, &unwritable, &frozen, retry).await;
             if is_damaged && outcome.frozen.is_empty() {
-                let marked = mark_thawed(client.clone(), namespace, orphan).await;
-                marked.map_err(|error| status_message(&error))?;
+                mark_thawed(client.clone(), namespace, orphan).await?;
             }
             Ok(pass_outcome(&outcome))
         }
@@ -225,7 +229,7 @@ async fn thaw_unopened(
 async fn thaw_frozen(
     context: &Context,
     orphan: &Orphan,
-    hooks: &Result<BackupHooks, String>,
+    hooks: &Result<BackupHooks, HooksUnknown>,
     journal: &dyn Journal,
     frozen: &FrozenByBlock,
     retry: ThawRetry<'_>,
@@ -233,7 +237,8 @@ async fn thaw_frozen(
     let cluster = ApiServer::new(context.client.clone(), context.options.client_page_size);
     let (report, unwritten) = (Report::default(), &context.runs.unwritten_thaws);
     let run = orphan.run.as_str();
-    let hooks = hooks.as_ref().map_err(String::as_str);
+    let reason = hooks.as_ref().err().map(|error| status_message(error));
+    let hooks = hooks.as_ref().map_err(|_| reason.as_deref().unwrap_or_default());
     let thawing =
         ThawContext { cluster: &cluster, run, hooks, journal, unwritten, report: &report };
     let outcome = thaw_leftover_pods(thawing, frozen, retry).await;
@@ -255,21 +260,30 @@ fn pass_outcome(outcome: &ThawOutcome) -> PassOutcome {
     )
 }
 
+/// Reason why the hooks of a backup are not known.
+#[derive(Debug, thiserror::Error)]
+enum HooksUnknown {
+    #[error("the Backup cannot be read")]
+    ReadBackup(#[source] kube::Error),
+    #[error("the Backup was deleted, and its hooks cannot be read")]
+    ReadSaved(#[source] SavedHooksError),
+    #[error(
+        "the Backup was deleted, and its hooks were not kept; thaw the pod by hand, and delete it when it may restart"
+    )]
+    NotSaved,
+}
+
 /// Hooks of a backup: those of its Backup, or the saved ones if that is gone. The absence of saved hooks does not mean
 /// that there were none.
-async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, String> {
+async fn hooks_of(context: &Context, orphan: &Orphan) -> Result<BackupHooks, HooksUnknown> {
     let found = context.api::<Backup>().get_opt(&orphan.name).await;
-    let found = found.map_err(|error| status_message(&error))?;
+    let found = found.map_err(HooksUnknown::ReadBackup)?;
     let own = found.filter(|backup| backup.uid().as_deref() == Some(orphan.run.as_str()));
     if let Some(backup) = own {
         return Ok(backup.spec.hooks);
     }
     let saved = SavedHooks::new(context.client.clone(), &context.options.namespace, &orphan.run);
-    saved.read().await?.ok_or_else(|| {
-        "the Backup was deleted, and its hooks were not kept; thaw the pod by hand, and delete it when it may \
-         restart"
-            .to_owned()
-    })
+    saved.read().await.map_err(HooksUnknown::ReadSaved)?.ok_or(HooksUnknown::NotSaved)
 }
 
 /// Journal that accepts no entries.

@@ -17,7 +17,6 @@ use kube::api::DeleteParams;
 use kube::{Api, Client};
 use tokio::time::timeout;
 
-use crate::error_text::status_message;
 use crate::patch;
 
 /// Key of the hooks in the ConfigMap.
@@ -25,6 +24,20 @@ const KEY: &str = "hooks.json";
 /// Label with the run of the hooks.
 const LABEL: &str = "bowline.io/hooks-of";
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Reason why hooks could not be saved, read or removed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SavedHooksError {
+    #[error("they cannot be encoded")]
+    Encode(#[source] serde_json::Error),
+    #[error("the API server refused")]
+    Api(#[from] kube::Error),
+    #[error("the API server does not answer")]
+    Timeout,
+    // The text may contain a password, and the error of the decoder may quote it.
+    #[error("ConfigMap {0} holds no hooks")]
+    Invalid(String),
+}
 
 /// Saved hooks of a run.
 #[derive(Clone, Debug)]
@@ -44,8 +57,8 @@ impl SavedHooks {
     }
 
     /// Saves hooks, unless they are saved already.
-    pub(crate) async fn save(&self, hooks: &BackupHooks) -> Result<(), String> {
-        let text = serde_json::to_string(hooks).map_err(|error| status_message(&error))?;
+    pub(crate) async fn save(&self, hooks: &BackupHooks) -> Result<(), SavedHooksError> {
+        let text = serde_json::to_string(hooks).map_err(SavedHooksError::Encode)?;
         let labels = [(LABEL, self.run.as_str()), (label::EXCLUDE_FROM_BACKUP, "true")];
         let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let config_map = ConfigMap {
@@ -60,33 +73,30 @@ impl SavedHooks {
         match timeout(REQUEST_TIMEOUT, self.api.create(&patch::post_params(), &config_map)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if patch::is_already_exists(&error) => Ok(()),
-            Ok(Err(error)) => Err(status_message(&error)),
-            Err(_) => Err("the API server does not answer".to_owned()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(SavedHooksError::Timeout),
         }
     }
 
     /// Saved hooks, if there are any.
-    pub(crate) async fn read(&self) -> Result<Option<BackupHooks>, String> {
+    pub(crate) async fn read(&self) -> Result<Option<BackupHooks>, SavedHooksError> {
         let found = timeout(REQUEST_TIMEOUT, self.api.get_opt(&self.name())).await;
-        let found = found.map_err(|_| "the API server does not answer".to_owned())?;
-        let Some(config_map) = found.map_err(|error| status_message(&error))? else {
-            return Ok(None);
-        };
+        let found = found.map_err(|_| SavedHooksError::Timeout)?;
+        let Some(config_map) = found? else { return Ok(None) };
         let text = config_map.data.and_then(|mut data| data.remove(KEY)).unwrap_or_default();
-        // The text may contain a password, and an error may quote it.
         let read = serde_json::from_str(&text);
-        read.map(Some).map_err(|_| format!("ConfigMap {} holds no hooks", self.name()))
+        read.map(Some).map_err(|_| SavedHooksError::Invalid(self.name()))
     }
 
     /// Removes the saved hooks.
-    pub(crate) async fn remove(&self) -> Result<(), String> {
+    pub(crate) async fn remove(&self) -> Result<(), SavedHooksError> {
         match timeout(REQUEST_TIMEOUT, self.api.delete(&self.name(), &DeleteParams::default()))
             .await
         {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) if patch::is_not_found(&error) => Ok(()),
-            Ok(Err(error)) => Err(status_message(&error)),
-            Err(_) => Err("the API server does not answer".to_owned()),
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(SavedHooksError::Timeout),
         }
     }
 

@@ -14,6 +14,23 @@ use flate2::write::DeflateEncoder;
 /// Key of packed records in the binary data of a page.
 pub(super) const KEY: &str = "packed";
 
+/// Reason why packed records cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The data is damaged.
+    #[error("its binary data cannot be unpacked: {0}")]
+    Damaged(io::Error),
+    /// The records are larger than allowed.
+    #[error("its binary data has more than {max_bytes} bytes of records")]
+    TooLarge {
+        /// Allowed size.
+        max_bytes: usize,
+    },
+    /// The data is not that of records.
+    #[error("its binary data is not that of records")]
+    NotRecords,
+}
+
 /// True for a record about pods that may be frozen.
 pub(super) fn must_stay_readable(record: &JournalEntry) -> bool {
     match record {
@@ -36,21 +53,24 @@ pub(super) fn pack<'a>(
     encoder.finish()
 }
 
-/// Unpacks records up to this total size. The error is the reason.
-pub(super) fn unpack(bytes: &[u8], max_bytes: usize) -> Result<BTreeMap<String, String>, String> {
+/// Unpacks records up to this total size.
+pub(super) fn unpack(
+    bytes: &[u8],
+    max_bytes: usize,
+) -> Result<BTreeMap<String, String>, UnpackError> {
     let mut text = String::new();
     let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
     let read = DeflateDecoder::new(bytes).take(limit).read_to_string(&mut text);
-    read.map_err(|error| format!("its binary data cannot be unpacked: {error}"))?;
+    read.map_err(UnpackError::Damaged)?;
     if text.len() > max_bytes {
-        return Err(format!("its binary data has more than {max_bytes} bytes of records"));
+        return Err(UnpackError::TooLarge { max_bytes });
     }
     let record = |line: &str| {
         let (key, text) = line.split_once(' ')?;
         Some((key.to_owned(), text.to_owned()))
     };
     let records: Option<_> = text.lines().map(record).collect();
-    records.ok_or_else(|| "its binary data is not that of records".to_owned())
+    records.ok_or(UnpackError::NotRecords)
 }
 
 #[cfg(test)]
@@ -65,9 +85,9 @@ mod tests {
         let plain: usize = records.iter().map(|(key, text)| key.len() + text.len() + 2).sum();
         assert!(packed.len() * 2 < plain, "{} of {plain}", packed.len());
         assert_eq!(unpack(&packed, plain).unwrap(), records);
-        assert!(unpack(&packed, plain - 1).unwrap_err().contains("more than"));
+        assert!(unpack(&packed, plain - 1).unwrap_err().to_string().contains("more than"));
         for (bad, words) in [(&packed[..20], "cannot be unpacked"), (&[0xff; 9], "unpacked")] {
-            let error = unpack(bad, plain).unwrap_err();
+            let error = unpack(bad, plain).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
         let lines = pack([(&"a".to_owned(), &String::new())]).unwrap();

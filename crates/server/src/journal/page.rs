@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use super::{Error, Orphan, SalvagedJournal, pack};
+use pack::UnpackError;
 
 /// Maximum size of a record, as JSON.
 pub(super) const MAX_RECORD_BYTES: usize = 256 * 1024;
@@ -49,6 +50,43 @@ pub(super) const ABANDONED: &str = "bowline.io/journal-abandoned";
 pub(super) const THAWED: &str = "bowline.io/journal-thawed";
 /// On the first page of a journal that is being removed.
 pub(super) const REMOVED: &str = "bowline.io/journal-removed";
+
+/// Reason why a ConfigMap is not a page of a journal.
+#[derive(Debug, thiserror::Error)]
+pub enum PageDefect {
+    /// It has another name than a page.
+    #[error("its name is not that of a page")]
+    Name,
+    /// It does not have the label of this kind of run.
+    #[error("it is not labelled as that of a {0}")]
+    Kind(String),
+    /// It does not have the annotation with the name of this run.
+    #[error("it is not annotated as that of {0}")]
+    Run(String),
+    /// It has binary data that a page does not have.
+    #[error("it has binary data with the key {0:?}")]
+    BinaryData(String),
+    /// It has no records.
+    #[error("nothing is on it")]
+    Empty,
+    /// Its packed records cannot be unpacked.
+    #[error(transparent)]
+    Packed(#[from] UnpackError),
+    /// One of its keys is not that of a record.
+    #[error("the key {0:?} is not a record's number")]
+    Key(String),
+    /// One of its records has a lower number than the one before.
+    #[error("record {0} stands behind a later one")]
+    Order(String),
+    /// One of its records cannot be decoded.
+    #[error("record {key} cannot be read: {error}")]
+    Record {
+        /// Key of the record.
+        key: String,
+        /// Cause, which is part of the message.
+        error: serde_json::Error,
+    },
+}
 
 /// Run of a journal.
 #[derive(Clone, Debug)]
@@ -237,11 +275,12 @@ impl JournalOwner {
             let name = page.name_any();
             contents.position.total += page_cost(&page);
             let room = (MAX_UNPACKED_BYTES + READ_SLACK).saturating_sub(contents.position.unpacked);
-            let texts = record_texts(&page, room).map_err(|reason| invalid_page(&name, reason))?;
+            let texts =
+                record_texts(&page, room).map_err(|error| invalid_page(&name, error.into()))?;
             for (key, text) in texts {
                 contents.position.unpacked += record_cost(text.len());
                 let record = contents.read_record(&key, &text);
-                let record = record.map_err(|reason| invalid_page(&name, reason))?;
+                let record = record.map_err(|defect| invalid_page(&name, defect))?;
                 contents.records.push(record);
             }
             // A page of another writer counts as full.
@@ -255,38 +294,36 @@ impl JournalOwner {
     fn check_page(&self, page: &ConfigMap) -> Result<usize, Error> {
         let name = page.name_any();
         let number = self.page_number(&name);
-        let number = number.ok_or_else(|| invalid_page(&name, "its name is not that of a page"))?;
+        let number = number.ok_or_else(|| invalid_page(&name, PageDefect::Name))?;
         if page.labels().get(label::RUN_KIND) != Some(&self.kind) {
-            let reason = format!("it is not labelled as that of a {}", self.kind);
-            return Err(invalid_page(&name, reason));
+            return Err(invalid_page(&name, PageDefect::Kind(self.kind.clone())));
         }
         if page.annotations().get(RUN_NAME) != Some(&self.name) {
-            let reason = format!("it is not annotated as that of {}", self.name);
-            return Err(invalid_page(&name, reason));
+            return Err(invalid_page(&name, PageDefect::Run(self.name.clone())));
         }
         let mut binary = page.binary_data.iter().flat_map(BTreeMap::keys);
         if let Some(key) = binary.find(|key| *key != pack::KEY) {
-            return Err(invalid_page(&name, format!("it has binary data with the key {key:?}")));
+            return Err(invalid_page(&name, PageDefect::BinaryData(key.clone())));
         }
         let is_packed = page.binary_data.as_ref().is_some_and(|data| !data.is_empty());
         if !is_packed && page.data.as_ref().is_none_or(BTreeMap::is_empty) {
-            return Err(invalid_page(&name, "nothing is on it"));
+            return Err(invalid_page(&name, PageDefect::Empty));
         }
         Ok(number)
     }
 }
 
 impl JournalContents {
-    /// Parses a record, which must follow the previous ones. The error is the reason.
-    fn read_record(&mut self, key: &str, text: &str) -> Result<JournalEntry, String> {
+    /// Parses a record, which must follow the previous ones.
+    fn read_record(&mut self, key: &str, text: &str) -> Result<JournalEntry, PageDefect> {
         let is_key = key.len() == KEY_DIGITS && key.bytes().all(|byte| byte.is_ascii_digit());
         let number: Option<u64> = key.parse().ok().filter(|_| is_key);
-        let number = number.ok_or_else(|| format!("the key {key:?} is not a record's number"))?;
+        let number = number.ok_or_else(|| PageDefect::Key(key.to_owned()))?;
         if number < self.position.next {
-            return Err(format!("record {key} stands behind a later one"));
+            return Err(PageDefect::Order(key.to_owned()));
         }
-        let record = serde_json::from_str(text);
-        let record = record.map_err(|error| format!("record {key} cannot be read: {error}"))?;
+        let record = serde_json::from_str(text)
+            .map_err(|error| PageDefect::Record { key: key.to_owned(), error })?;
         self.position.next = number + 1;
         Ok(record)
     }
@@ -300,7 +337,7 @@ pub(super) fn page_cost(page: &ConfigMap) -> usize {
 }
 
 /// Records of a page, packed or not.
-fn record_texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, String> {
+fn record_texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String>, UnpackError> {
     let packed = page.binary_data.as_ref().and_then(|data| data.get(pack::KEY));
     let mut texts = match packed {
         Some(packed) => pack::unpack(&packed.0, room)?,
@@ -310,8 +347,8 @@ fn record_texts(page: &ConfigMap, room: usize) -> Result<BTreeMap<String, String
     Ok(texts)
 }
 
-fn invalid_page(page: &str, reason: impl Into<String>) -> Error {
-    Error::InvalidPage { page: page.to_owned(), reason: reason.into() }
+fn invalid_page(page: &str, defect: PageDefect) -> Error {
+    Error::InvalidPage { page: page.to_owned(), defect }
 }
 
 fn owned_map<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {

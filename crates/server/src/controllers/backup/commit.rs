@@ -10,17 +10,17 @@ use bowline_store::{BackupName, BackupStore};
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::{BackupRunError, failed_status, recover};
+use super::{RunError, RunStatus as _, recover};
 use crate::controllers::bucket_wait::BucketFailure;
-use crate::controllers::run::with_retries;
+use crate::controllers::run::{BucketCause, BucketError, with_retries};
 use crate::error_text::status_message;
 
 /// Outcome of a backup.
 pub(super) struct Conclusion {
     pub(super) status: BackupStatus,
     pub(super) recorded: RecordState,
-    /// Reason why the bucket refuses the record, if it does. This may be temporary.
-    pub(super) refusal: Option<String>,
+    /// Refusal of the record by the bucket, if it refuses. This may be temporary.
+    pub(super) refusal: Option<bowline_store::Error>,
 }
 
 /// State of the record of a backup in the bucket. Only without a record may its snapshots be
@@ -39,7 +39,7 @@ pub(super) async fn commit(
     store: &BackupStore,
     backup: &Backup,
     status: &BackupStatus,
-) -> Result<Conclusion, BackupRunError> {
+) -> Result<Conclusion, RunError> {
     let end = finalize::completed_status(status, Timestamp::now());
     let record = Backup { status: Some(end.clone()), ..backup.clone() };
     failpoint::hit(Point::Commit);
@@ -63,12 +63,11 @@ pub(super) async fn commit(
             return Ok(Conclusion { status: end, recorded: RecordState::Yes, refusal: None });
         }
         Err(error) if error.is_retryable() => {
-            return Err(BackupRunError::Commit(status_message(&error)));
+            return Err(commit_unknown(error));
         }
         Err(error) => error,
     };
-    let name = BackupName::new(backup.name_any())
-        .map_err(|error| BackupRunError::Commit(status_message(&error)))?;
+    let name = BackupName::new(backup.name_any()).map_err(commit_unknown)?;
     let (explanation, recorded) = match store
         .backup(&name)
         .await
@@ -87,9 +86,18 @@ pub(super) async fn commit(
             RecordState::Unknown,
         ),
     };
-    let refusal = BucketFailure::of_write(&error).map(|_| status_message(&error));
-    let status = failed_status(status, format!("{explanation}: {}", status_message(&error)));
+    let status = status.failed(format!("{explanation}: {}", status_message(&error)));
+    let refusal = BucketFailure::of_write(&error).is_some().then_some(error);
     Ok(Conclusion { status, recorded, refusal })
+}
+
+/// Error for a commit whose outcome the bucket has to be asked for.
+pub(super) fn commit_unknown(cause: impl Into<BucketCause>) -> RunError {
+    RunError::Bucket(BucketError {
+        step: "it is not known whether the record of the backup is in the bucket",
+        failure: BucketFailure::Unreachable,
+        source: Box::new(cause.into()),
+    })
 }
 
 #[cfg(test)]

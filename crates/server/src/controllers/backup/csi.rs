@@ -14,7 +14,9 @@ use bowline_store::file::BackupVolumeInfo;
 
 use super::leftovers::leftovers_message;
 use super::wait::file_contents;
-use super::{BackupRun, BackupRunError};
+use super::{BackupRun, RunError};
+use crate::controllers::bucket_wait::BucketFailure;
+use crate::error_text::status_message;
 use crate::server::Context;
 
 /// Reason why snapshots cannot be deleted where their API is gone.
@@ -51,7 +53,7 @@ impl BackupRun<'_> {
         operations: &mut [Operation],
         infos: &[BackupVolumeInfo],
         report: &Report,
-    ) -> Result<(), BackupRunError> {
+    ) -> Result<(), RunError> {
         let (retained, _) = csi::targets_of_operations(operations);
         if retained.is_empty() {
             return Ok(());
@@ -60,7 +62,7 @@ impl BackupRun<'_> {
         let lost = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
             Ok(Some(reach)) => csi::retain(&reach, &retained, report).await,
             Ok(None) => retained.into_iter().map(|one| (one, NOT_SERVED.to_owned())).collect(),
-            Err(error) => return Err(BackupRunError::Retryable(error.to_string())),
+            Err(error) => return Err(error.into()),
         };
         fail_lost(&lost, operations, infos, report);
         Ok(())
@@ -68,11 +70,12 @@ impl BackupRun<'_> {
 
     /// Removes the objects of retained CSI snapshots. Leftover objects do no harm but clutter the list, so a failure is
     /// only logged.
-    pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), BackupRunError> {
+    pub(super) async fn release_csi(&self, store: &BackupStore) -> Result<(), RunError> {
         let operations = match self.load_operations(store).await {
             Ok(known) => known.operations,
             // The backup has ended, even if its snapshots cannot be listed.
-            Err(BackupRunError::Refused(reason)) => {
+            Err(error) if error.bucket_failure() == Some(BucketFailure::Refused) => {
+                let reason = status_message(&error);
                 tracing::warn!("VolumeSnapshots may be left in the cluster: {reason}");
                 return Ok(());
             }
@@ -86,7 +89,7 @@ impl BackupRun<'_> {
         let leftovers = match SnapshotApi::discover(&*cluster, self.run_ref()).await {
             Ok(Some(reach)) => csi::release(&reach, &retained).await,
             Ok(None) => Vec::new(),
-            Err(error) => return Err(BackupRunError::Retryable(error.to_string())),
+            Err(error) => return Err(error.into()),
         };
         for (Target { namespace, name, .. }, reason) in leftovers {
             tracing::warn!(namespace, name, "a VolumeSnapshot is left in the cluster: {reason}");
@@ -99,7 +102,7 @@ impl BackupRun<'_> {
         &self,
         store: &BackupStore,
         operations: &[Operation],
-    ) -> Result<Vec<BackupVolumeInfo>, BackupRunError> {
+    ) -> Result<Vec<BackupVolumeInfo>, RunError> {
         if !operations.iter().any(csi::is_csi_operation) {
             return Ok(Vec::new());
         }

@@ -54,14 +54,17 @@ pub(super) async fn gather_facts(context: &Context, backup: &Backup) -> kube::Re
     let facts = Facts {
         storage_location: location.found,
         default_storage_location: location.default,
-        storage_locations: split_refusal(list_all(&context.api::<BackupStorageLocation>()).await)?,
-        snapshot_locations: split_refusal(
-            list_all(&context.api::<VolumeSnapshotLocation>()).await,
-        )?,
-        namespaces: split_refusal(live_namespaces(context).await)?,
+        storage_locations: fact(list_all(&context.api::<BackupStorageLocation>()).await)?,
+        snapshot_locations: fact(list_all(&context.api::<VolumeSnapshotLocation>()).await)?,
+        namespaces: fact(live_namespaces(context).await)?,
         policy: config_map(context, policy).await?,
     };
     Ok(BackupFacts { facts, defaults: defaults(context).await })
+}
+
+/// Answer of the API server as a fact for the engine, which takes a refusal as text.
+fn fact<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
+    Ok(split_refusal(answer)?.map_err(|refusal| refusal.to_string()))
 }
 
 pub(super) struct BackupLocation {
@@ -81,7 +84,8 @@ pub(super) async fn location(context: &Context, backup: &Backup) -> kube::Result
         Ok(listed) => listed,
         // The default is not known, so there is none.
         Err(refusal) => {
-            return Ok(BackupLocation { found: Lookup::Failed(refusal), default: None });
+            let found = Lookup::Failed(refusal.to_string());
+            return Ok(BackupLocation { found, default: None });
         }
     };
     let name = &context.options.default_backup_storage_location;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError};
 
+use bowline_api::Backup;
 use bowline_engine::backup::csi::{self, Target};
 use bowline_engine::backup::{Progress, Recovery, finalize, replace, snapshot};
 use bowline_engine::failpoint::{self, Point};
@@ -14,25 +15,26 @@ use bowline_store::file::{BackupVolumeInfo, BowlineBackupInfo, Snapshot};
 use futures::stream;
 use jiff::Timestamp;
 
-use super::commit::{Conclusion, RecordState, commit};
+use super::commit::{Conclusion, RecordState, commit, commit_unknown};
 use super::csi::without_failed;
 use super::volumes::SnapshotResources;
 use super::wait::{FileContents, LoadedOperations, file_contents};
 use super::{
-    BackupRun, BackupRunError, NextStage, canceled_reason, canceled_status_with_results,
-    failed_status, recover,
+    BackupRun, NextStage, RunError, RunObject as _, RunStatus as _, canceled_reason,
+    canceled_status_with_results, recover,
 };
-use crate::controllers::bucket_wait::{retry_bucket_call, with_cancel_grace};
+use crate::controllers::bucket_wait::{BucketFailure, retry_bucket_call, with_cancel_grace};
+use crate::controllers::run::BucketCause;
 use crate::error_text::status_message;
 
 impl BackupRun<'_> {
     /// Ends a backup whose operations have ended.
-    pub(super) async fn finish(&self) -> Result<NextStage, BackupRunError> {
+    pub(super) async fn finish(&self) -> Result<NextStage, RunError> {
         let store =
-            match self.wait_for_bucket(recover::commit_state(self.context, &self.backup)).await? {
+            match self.wait_for_bucket(recover::commit_state(self.context, &self.object)).await? {
                 recover::CommitState::Yes(status) => {
                     // The files exist, and so may the objects of its snapshots.
-                    let store = recover::open_store(self.context, &self.backup).await?;
+                    let store = recover::open_store(self.context, &self.object).await?;
                     self.release_csi(&store).await?;
                     return Ok(NextStage::Finished(status));
                 }
@@ -62,23 +64,23 @@ impl BackupRun<'_> {
         }
         let mut status = self.status();
         if let Err(error) = self.add_results(&store, &report, &mut status).await {
-            if let Some(error) = BackupRunError::of_write(&error) {
-                return Err(error);
+            if BucketFailure::of_write(&error).is_some() {
+                return Err(RunError::of_write::<Backup>(error));
             }
             let leftovers = self.discard_unrecorded_csi(&operations).await;
             let reason = format!("cannot write the results: {}{leftovers}", status_message(&error));
-            return Ok(NextStage::Finished(Box::new(failed_status(&status, reason))));
+            return Ok(NextStage::finished(status.failed(reason)));
         }
         failpoint::hit(Point::ResultsWritten);
         self.write_log(&store).await?;
         let status = if is_canceled { canceled_status_with_results(&status) } else { status };
-        let unknown = || BackupRunError::Commit("no answer since the backup was canceled".into());
-        let committing = commit(&store, &self.backup, &status);
+        let unknown = || commit_unknown(BucketCause::Canceled(Backup::NOUN));
+        let committing = commit(&store, &self.object, &status);
         let conclusion =
             with_cancel_grace(&self.resources.cancel, committing, || Err(unknown())).await?;
         let Conclusion { mut status, recorded, refusal } = conclusion;
         if let Some(refusal) = refusal {
-            return Err(BackupRunError::WriteRefused(refusal));
+            return Err(RunError::of_bucket::<Backup>(BucketFailure::WriteRefused, refusal));
         }
         match recorded {
             RecordState::Yes => self.release_csi(&store).await?,
@@ -87,7 +89,7 @@ impl BackupRun<'_> {
             }
             RecordState::Unknown => status.failure_reason.push_str(&self.kept_csi_message()),
         }
-        Ok(NextStage::Finished(Box::new(status)))
+        Ok(NextStage::finished(status))
     }
 
     /// Writes the outcome for the volumes of the backup and their snapshots. Files that cannot be read are left as they
@@ -99,7 +101,7 @@ impl BackupRun<'_> {
         own: Option<BowlineBackupInfo>,
         is_canceled: bool,
         report: &Report,
-    ) -> Result<(), BackupRunError> {
+    ) -> Result<(), RunError> {
         let snapshots = self
             .wait_for_bucket(async { file_contents(store.get::<Vec<Snapshot>>(&self.name).await) });
         let (snapshots, has_snapshots) = list_or_report(snapshots.await?, "its snapshots", report);
@@ -111,7 +113,7 @@ impl BackupRun<'_> {
             file_contents(store.get::<Vec<BackupVolumeInfo>>(&self.name).await)
         });
         let (mut infos, has_infos) = list_or_report(infos.await?, "its volumes", report);
-        let resources = SnapshotResources::new(self.context, &self.backup);
+        let resources = SnapshotResources::new(self.context, &self.object);
         resources.learn_csi_snapshots(&infos);
         resources.show(operations).await;
         resources.end_resources(operations).await;
@@ -147,10 +149,7 @@ impl BackupRun<'_> {
             }
             store.put(&self.name, &shown).await
         });
-        written.await.map_err(|error| {
-            BackupRunError::of_write(&error)
-                .unwrap_or_else(|| BackupRunError::Bucket(status_message(&error)))
-        })?;
+        written.await.map_err(RunError::of_write::<Backup>)?;
         failpoint::hit(Point::VolumesSettled);
         Ok(())
     }
@@ -161,7 +160,7 @@ impl BackupRun<'_> {
         store: &BackupStore,
         items: BTreeSet<ResourceIdentifier>,
         report: &Report,
-    ) -> Result<(), BackupRunError> {
+    ) -> Result<(), RunError> {
         let request = match self.prepare_request().await? {
             Ok((request, _)) => request,
             Err(errors) => {
@@ -190,20 +189,14 @@ impl BackupRun<'_> {
     }
 
     /// Makes the log continue what an earlier process has written.
-    pub(super) async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
-        if self.resources.take_needs_earlier_log() {
-            let log =
-                self.wait_for_bucket(async { file_contents(store.log(&self.name).await) }).await?;
-            if let FileContents::Found(log) = log {
-                self.resources.log.prepend(&log);
-            }
-        }
-        Ok(())
+    pub(super) async fn continue_log(&self, store: &BackupStore) -> Result<(), RunError> {
+        let read = async { Ok(file_contents(store.log(&self.name).await)?.into_found()) };
+        self.load_earlier_log(read).await
     }
 
     /// Appends new log lines to the log in the bucket.
-    async fn write_log(&self, store: &BackupStore) -> Result<(), BackupRunError> {
-        self.load_earlier_log(store).await?;
+    async fn write_log(&self, store: &BackupStore) -> Result<(), RunError> {
+        self.continue_log(store).await?;
         let log = self.resources.log.snapshot();
         let put = || store.put_log(&self.name, Box::pin(stream::iter([Ok(log.clone())])));
         if let Err(error) = retry_bucket_call(&self.resources.cancel, put).await {

@@ -9,8 +9,8 @@ use bowline_engine::backup::request::Request;
 use bowline_engine::backup::{self, BackupOutcome, Fatal, Progress, Recovery, finalize, replace};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Operation, OperationTable};
+use bowline_engine::journal::{self, Recovered};
+use bowline_engine::operation::Operation;
 use bowline_engine::phase::Stage;
 use bowline_engine::report::Report;
 use bowline_plugin::Encoded;
@@ -19,31 +19,21 @@ use bowline_store::BackupStore;
 use bowline_store::file::Snapshot;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
 use super::commit::commit;
 use super::leftovers::{leftovers_message, log_leftovers, snapshot_description as named_snapshot};
 use super::volumes::{BackupOperationClients, SnapshotResources};
-use super::{
-    BackupRun, BackupRunError, NextStage, canceled_status, failed_status, recover, register_run,
-    with_conditions,
-};
+use super::{BackupRun, NextStage, RunError, RunStatus as _, recover, register_run};
 use crate::controllers::bucket_wait::{
     BucketDecision, BucketFailure, EndReason, retry_bucket_call, wait_for_first_answer,
 };
-use crate::controllers::operations::{
-    ActionClients, FollowOutcome, NoPublisher, follow_operations, report_failed,
-};
+use crate::controllers::operations::{ActionClients, cancel_operations, report_failed};
 use crate::controllers::run::{
     ItemProgress, engine_plugins, run_until_gone, show_progress, with_retries,
 };
-use crate::controllers::run_resources::AttemptNotJournaled;
 use crate::controllers::timed_plugins;
 use crate::error_text::status_message;
 use crate::events::Milestone;
-use crate::patch;
-use crate::run_state::FailureReason;
 use crate::runs::RunGuard;
 use crate::server::Context;
 use crate::unlisted_plugins;
@@ -54,12 +44,12 @@ const LIST_CONNECTIONS: usize = 4;
 impl BackupRun<'_> {
     /// Resumes a backup whose server ended while it was in progress: first thaws pods that may be frozen, which needs
     /// no bucket.
-    pub(super) async fn resume(&self, recovered: Recovered) -> Result<NextStage, BackupRunError> {
+    pub(super) async fn resume(&self, recovered: Recovered) -> Result<NextStage, RunError> {
         let report = Report::default();
         let cluster = self.cluster();
-        self.resources.thaw(self.context, &*cluster, &self.backup, &report).await;
+        self.resources.thaw(self.context, &*cluster, &self.object, &report).await;
         let committed_check =
-            self.wait_for_bucket(recover::commit_state(self.context, &self.backup));
+            self.wait_for_bucket(recover::commit_state(self.context, &self.object));
         let committed_check =
             wait_for_first_answer(self.context, self.resources.uid.as_str(), committed_check);
         let store = match Box::pin(committed_check).await {
@@ -82,7 +72,7 @@ impl BackupRun<'_> {
                 return Box::pin(self.end_given_up(reason, &recovered, &store)).await;
             }
         };
-        let guard = register_run(self.context, &self.backup, &scope)?;
+        let guard = register_run(self.context, &self.object, &scope)?;
         tracing::info!(
             attempt = recovered.attempts + 1,
             blocks = recovered.finished.len(),
@@ -99,13 +89,13 @@ impl BackupRun<'_> {
         reason: String,
         recovered: &Recovered,
         store: &BackupStore,
-    ) -> Result<NextStage, BackupRunError> {
+    ) -> Result<NextStage, RunError> {
         let began = self.status().start_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0);
         let mut outcome = BackupOutcome::abandoned(reason, recovered, self.timeout(), began);
         self.stop_operations(&mut outcome.operations).await;
         report_failed(&outcome.operations, &outcome.report);
         self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
-        let status = finalize::status(&self.backup, &outcome);
+        let status = finalize::status(&self.object, &outcome);
         let attempts = recovered.attempts.max(self.bounds().attempts);
         Box::pin(self.write_files(store, status, &outcome, attempts)).await
     }
@@ -117,17 +107,15 @@ impl BackupRun<'_> {
         _guard: RunGuard,
         store: BackupStore,
         recovery: Recovery,
-    ) -> Result<NextStage, BackupRunError> {
-        if let Err(AttemptNotJournaled { reason, is_for_good }) =
-            self.resources.journal_attempt().await
-        {
-            if !is_for_good {
-                return Err(BackupRunError::Retryable(reason));
+    ) -> Result<NextStage, RunError> {
+        match self.resources.journal_attempt().await {
+            Err(error @ journal::Error::Full(_)) => {
+                let reason = format!("it cannot go on: {error}");
+                return Box::pin(self.end_given_up(reason, &recovery.recovered, &store)).await;
             }
-            let reason = format!("it cannot go on: {reason}");
-            return Box::pin(self.end_given_up(reason, &recovery.recovered, &store)).await;
+            journaled => journaled?,
         }
-        self.resources.save_hooks(self.context, &self.backup.spec.hooks).await;
+        self.resources.save_hooks(self.context, &self.object.spec.hooks).await;
         let attempts = recovery.recovered.attempts + 1;
         unlisted_plugins::report_unlisted(
             self.context.host.registry().unlisted(),
@@ -137,7 +125,7 @@ impl BackupRun<'_> {
             Box::pin(self.run_engine(request, store.clone(), recovery)).await;
         log_outcome(&outcome);
         if let Ok(archive) = &outcome.archive {
-            self.context.metrics.archive_written(&self.backup, archive.bytes);
+            self.context.metrics.archive_written(&self.object, archive.bytes);
         }
         for window in &outcome.freezes {
             let milliseconds = u64::try_from(window.milliseconds).unwrap_or_default();
@@ -181,8 +169,8 @@ impl BackupRun<'_> {
             Ok(_) => {}
         }
         let mut status = match &outcome.archive {
-            Err(Fatal::Canceled) => canceled_status(&finalize::status(&self.backup, &outcome)),
-            _ => finalize::status(&self.backup, &outcome),
+            Err(Fatal::Canceled) => finalize::status(&self.object, &outcome).canceled(),
+            _ => finalize::status(&self.object, &outcome),
         };
         if let Some(leftovers) = csi_leftovers {
             if is_other {
@@ -207,7 +195,7 @@ impl BackupRun<'_> {
         &'a self,
         resources: &'a SnapshotResources<'a>,
     ) -> BackupOperationClients<'a> {
-        operation_clients(self.context, &self.resources.plugins, &self.backup, resources)
+        operation_clients(self.context, &self.resources.plugins, &self.object, resources)
     }
 
     pub(super) fn cluster(&self) -> Arc<ApiServer> {
@@ -225,7 +213,7 @@ impl BackupRun<'_> {
     ) -> backup::Run {
         let Self { context, resources, .. } = self;
         backup::Run {
-            request: Request { backup: Encoded::new(self.backup.clone()), ..request },
+            request: Request { backup: Encoded::new(self.object.clone()), ..request },
             cluster: self.cluster(),
             store,
             backup_item_actions: engine_plugins(self.actions()),
@@ -262,10 +250,10 @@ impl BackupRun<'_> {
             total: progress.total(),
             is_total_known: progress.is_total_known(),
         };
-        let resources = SnapshotResources::new(self.context, &self.backup);
+        let resources = SnapshotResources::new(self.context, &self.object);
         let shown = Box::pin(async {
             let counted =
-                show_progress(self.context, self.api, &self.backup, "itemsBackedUp", items);
+                show_progress(self.context, self.api, &self.object, "itemsBackedUp", items);
             // Snapshots are shown concurrently with the run, from the start.
             tokio::select! {
                 () = counted => {}
@@ -278,7 +266,7 @@ impl BackupRun<'_> {
 
     /// Cancels operations that the run will not wait for, and journals the outcome.
     pub(super) async fn stop_operations(&self, operations: &mut Vec<Operation>) {
-        stop_operations(self.context, &self.resources.plugins, &self.backup, operations).await;
+        stop_operations(self.context, &self.resources.plugins, &self.object, operations).await;
     }
 
     /// Writes the files of a backup, with the number of its attempts; of a failed one, the commit record as well.
@@ -288,12 +276,9 @@ impl BackupRun<'_> {
         status: BackupStatus,
         outcome: &BackupOutcome,
         attempts: usize,
-    ) -> Result<NextStage, BackupRunError> {
+    ) -> Result<NextStage, RunError> {
         if belongs_to_other_backup(outcome) {
-            return Ok(NextStage::Finished(Box::new(finalize::completed_status(
-                &status,
-                Timestamp::now(),
-            ))));
+            return Ok(NextStage::finished(finalize::completed_status(&status, Timestamp::now())));
         }
         let log = self.resources.log.snapshot();
         let write = || finalize::write(store, &self.name, outcome, self.run_ref(), log.clone());
@@ -304,27 +289,25 @@ impl BackupRun<'_> {
                 && BucketDecision::Retry
                     == self.journal_outage(Stage::Items, failure, attempts, &reason).await
             {
-                return Err(BackupRunError::Bucket(reason));
+                return Err(RunError::of_bucket::<Backup>(BucketFailure::Unreachable, error));
             }
             return Ok(self.end_without_files(&status, outcome, &reason).await);
         }
         self.resources.journal_bucket_back(self.context).await;
         failpoint::hit(Point::FilesWritten);
         if outcome.archive.is_err() {
-            let committing = self.wait_for_bucket(commit(store, &self.backup, &status)).await;
-            let failure = committing.as_ref().err().and_then(BackupRunError::bucket_failure);
+            let committing = self.wait_for_bucket(commit(store, &self.object, &status)).await;
+            let failure = committing.as_ref().err().and_then(RunError::bucket_failure);
             return match (committing, failure) {
-                (Ok(end), _) => Ok(NextStage::Finished(Box::new(end.status))),
+                (Ok(end), _) => Ok(NextStage::finished(end.status)),
                 (Err(error), Some(failure)) => {
-                    let reason = error.to_string();
+                    let reason = status_message(&error);
                     let decision =
                         self.journal_outage(Stage::Items, failure, attempts, &reason).await;
                     match decision {
                         BucketDecision::Retry => Err(error),
                         // The files are in the bucket, and name what a deletion of the backup has to find.
-                        BucketDecision::End(_) => {
-                            Ok(NextStage::Finished(Box::new(failed_status(&status, reason))))
-                        }
+                        BucketDecision::End(_) => Ok(NextStage::finished(status.failed(reason))),
                     }
                 }
                 (Err(error), None) => Err(error),
@@ -357,17 +340,11 @@ impl BackupRun<'_> {
         // There is no other place to report this.
         let leftovers = leftover_snapshots_message(&snapshots, &by_csi);
         let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
-        let is_cancel_reported = FailureReason::from(status.failure_reason.as_str()).is_canceled();
+        let is_cancel_reported = matches!(outcome.archive, Err(Fatal::Canceled));
         if self.is_canceled() && !is_cancel_reported {
-            return NextStage::Finished(Box::new(failed_status(&canceled_status(status), reason)));
+            return NextStage::finished(status.canceled().failed(reason));
         }
-        NextStage::Finished(Box::new(failed_status(status, reason)))
-    }
-
-    /// Writes the status. None if the Backup is gone.
-    pub(super) async fn write_status(&self, status: &BackupStatus) -> kube::Result<Option<Backup>> {
-        let status = with_conditions(status, self.is_canceled());
-        patch::patch_status_of(self.api, &self.backup, json!(status)).await
+        NextStage::finished(status.failed(reason))
     }
 }
 
@@ -409,18 +386,10 @@ pub(super) async fn stop_operations(
     if operations.is_empty() {
         return;
     }
-    let table = Arc::new(OperationTable::new(std::mem::take(operations)));
     let resources = SnapshotResources::new(context, backup);
     let clients = operation_clients(context, plugins, backup, &resources);
-    let canceled = CancellationToken::new();
-    canceled.cancel();
     let uid = backup.uid().unwrap_or_default();
-    let followed =
-        follow_operations(context, &uid, &table, &clients, &canceled, &NoPublisher).await;
-    if followed == FollowOutcome::Stopped {
-        tracing::warn!("operations may go on, because the server ends");
-    }
-    *operations = table.operations();
+    *operations = cancel_operations(context, &uid, std::mem::take(operations), &clients).await;
     resources.update(operations).await;
 }
 

@@ -7,7 +7,7 @@ use bowline_store::file::Snapshot;
 use bowline_store::{BackupName, BackupStore};
 
 use super::wait::file_contents;
-use super::{BackupRun, BackupRunError};
+use super::{BackupRun, RunError};
 use crate::error_text::status_message;
 use crate::server::Context;
 
@@ -46,7 +46,7 @@ impl BackupRun<'_> {
     pub(super) async fn delete_recorded_leftovers(
         &self,
         store: &BackupStore,
-    ) -> Result<(), BackupRunError> {
+    ) -> Result<(), RunError> {
         let snapshots = file_contents(store.get::<Vec<Snapshot>>(&self.name).await)?;
         let operations = self.load_operations(store).await?.operations;
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
@@ -80,13 +80,18 @@ pub(super) fn leftovers_message(leftovers: &[String]) -> String {
     if leftovers.is_empty() {
         return String::new();
     }
+    format!("; and {} could not be deleted", first_leftovers(leftovers))
+}
+
+/// The first few leftovers, and the number of the others.
+pub(super) fn first_leftovers(leftovers: &[String]) -> String {
     let short = |one: &String| one.chars().take(MAX_NAME_CHARS).collect::<String>();
     let some: Vec<String> = leftovers.iter().take(MAX_NAMED_SNAPSHOTS).map(short).collect();
     let more = match leftovers.len().saturating_sub(MAX_NAMED_SNAPSHOTS) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    format!("; and {}{more} could not be deleted", some.join(", "))
+    format!("{}{more}", some.join(", "))
 }
 
 /// Logs snapshots that could not be deleted and whose backup is gone.

@@ -7,18 +7,18 @@ use bowline_api::{Backup, BackupPhase, BackupStatus};
 use bowline_store::{BackupName, BackupStore};
 use kube::ResourceExt as _;
 
-use super::{BackupRunError, facts};
+use super::{RunError, facts};
 use crate::controllers::bucket_wait::BucketFailure;
 use crate::controllers::lookup::open;
-use crate::error_text::status_message;
+use crate::controllers::run::{BucketCause, BucketError};
 use crate::server::Context;
 
 pub(super) async fn open_store(
     context: &Context,
     backup: &Backup,
-) -> Result<BackupStore, BackupRunError> {
+) -> Result<BackupStore, RunError> {
     let location = facts::location(context, backup).await?;
-    open(context, &location.found).await.map_err(BackupRunError::Open)
+    open(context, &location.found).await.map_err(RunError::Open)
 }
 
 pub(super) enum CommitState {
@@ -32,18 +32,20 @@ pub(super) enum CommitState {
 pub(super) async fn commit_state(
     context: &Context,
     backup: &Backup,
-) -> Result<CommitState, BackupRunError> {
-    let no = |error: &(dyn std::error::Error + 'static), failure| {
-        BackupRunError::BucketStateUnknown { reason: status_message(error), failure }
-    };
+) -> Result<CommitState, RunError> {
+    fn unknown(failure: BucketFailure, cause: impl Into<BucketCause>) -> RunError {
+        let step = "what the bucket holds of it is not known";
+        RunError::Bucket(BucketError { step, failure, source: Box::new(cause.into()) })
+    }
     let location = facts::location(context, backup).await?;
     let opened = open(context, &location.found).await;
-    let store = opened.map_err(|error| no(&error, BucketFailure::of_open(&error)))?;
-    let refused = BucketFailure::Refused;
-    let name = BackupName::new(backup.name_any()).map_err(|error| no(&error, refused))?;
+    let store = opened.map_err(|error| unknown(BucketFailure::of_open(&error), error))?;
+    let name = BackupName::new(backup.name_any())
+        .map_err(|error| unknown(BucketFailure::Refused, error))?;
     let read = store.backup(&name).await;
-    let record =
-        read.map_err(|error| no(&error, BucketFailure::of_read(&error).unwrap_or(refused)))?;
+    let record = read.map_err(|error| {
+        unknown(BucketFailure::of_read(&error).unwrap_or(BucketFailure::Refused), error)
+    })?;
     Ok(match terminal_status(backup, record) {
         Some(status) => CommitState::Yes(Box::new(status)),
         None => CommitState::No(store),

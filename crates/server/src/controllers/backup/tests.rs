@@ -16,13 +16,13 @@ pub(super) fn status() -> BackupStatus {
 
 #[test]
 fn late_failure_keeps_the_counts() {
-    let end = failed_status(&status(), "no luck".to_owned());
+    let end = status().failed("no luck".to_owned());
     assert_eq!(end.phase, Some(BackupPhase::Failed));
     assert_eq!((end.errors, end.warnings), (4, 2));
     assert_eq!(end.progress, status().progress);
     assert_eq!(end.hook_status, status().hook_status);
     assert!(end.completion_timestamp.is_some());
-    let end = failed_status(&end, "nor then".to_owned());
+    let end = end.failed("nor then".to_owned());
     assert_eq!((end.errors, end.failure_reason.as_str()), (4, "no luck; nor then"));
 }
 

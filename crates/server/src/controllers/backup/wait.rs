@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_api::BackupStatus;
+use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::{finalize, snapshot};
 use bowline_engine::failpoint::{self, Point};
-use bowline_engine::operation::{Counts, Operation, OperationTable, record};
-use bowline_engine::phase::{self, Stage};
+use bowline_engine::operation::{Operation, OperationTable, record};
+use bowline_engine::phase::Stage;
 use bowline_engine::report::{Report, ReportSubject};
 use bowline_store::BackupStore;
 use bowline_store::file::{BackupOperation, BowlineBackupInfo, FreezeWindow, Results};
 use jiff::Timestamp;
 
 use super::volumes::SnapshotResources;
-use super::{BackupRun, BackupRunError, NextStage, failed_status, recover};
-use crate::controllers::bucket_wait::{retry_bucket_call, with_cancel_grace};
+use super::{BackupRun, NextStage, RunError, RunStatus as _, recover};
+use crate::controllers::bucket_wait::{BucketFailure, retry_bucket_call, with_cancel_grace};
 use crate::controllers::operations::{
     FollowOutcome, OperationPublisher, follow_operations, report_failed,
 };
@@ -25,14 +25,14 @@ use crate::events::Milestone;
 
 impl BackupRun<'_> {
     /// Waits until all operations have ended.
-    pub(super) async fn wait_for_operations(&self) -> Result<NextStage, BackupRunError> {
-        let store = self.wait_for_bucket(recover::open_store(self.context, &self.backup)).await?;
+    pub(super) async fn wait_for_operations(&self) -> Result<NextStage, RunError> {
+        let store = self.wait_for_bucket(recover::open_store(self.context, &self.object)).await?;
         let LoadedOperations { operations, own, report, unreadable } =
             self.wait_for_bucket(self.load_operations(&store)).await?;
-        self.load_earlier_log(&store).await?;
+        self.continue_log(&store).await?;
         let infos = self.wait_for_bucket(self.csi_infos(&store, &operations)).await?;
         let table = Arc::new(OperationTable::new(operations));
-        let resources = SnapshotResources::new(self.context, &self.backup);
+        let resources = SnapshotResources::new(self.context, &self.object);
         resources.learn_csi_snapshots(&infos);
         resources.show(&table.operations()).await;
         let operation_clients = self.operation_clients(&resources);
@@ -66,13 +66,13 @@ impl BackupRun<'_> {
         let status = match self.write_end(&publisher, &operations, &report).await {
             Ok(status) => status,
             Err(error) => {
-                if let Some(error) = BackupRunError::of_write(&error) {
-                    return Err(error);
+                if BucketFailure::of_write(&error).is_some() {
+                    return Err(RunError::of_write::<Backup>(error));
                 }
                 let leftovers = self.discard_unrecorded_csi(&operations).await;
                 let error = status_message(&error);
                 let reason = format!("cannot write what operations came to: {error}{leftovers}");
-                return Ok(NextStage::Finished(Box::new(failed_status(&self.status(), reason))));
+                return Ok(NextStage::finished(self.status().failed(reason)));
             }
         };
         let shown = with_retries(|| self.write_status(&status)).await?;
@@ -88,7 +88,7 @@ impl BackupRun<'_> {
     pub(super) async fn load_operations(
         &self,
         store: &BackupStore,
-    ) -> Result<LoadedOperations, BackupRunError> {
+    ) -> Result<LoadedOperations, RunError> {
         let report = Report::default();
         let mut unreadable = UnreadableFiles::default();
         let records = match file_contents(store.get::<Vec<BackupOperation>>(&self.name).await)? {
@@ -143,9 +143,9 @@ impl BackupRun<'_> {
         retry_bucket_call(&self.resources.cancel, || publisher.write(operations)).await?;
         failpoint::hit(Point::OperationsWritten);
         let mut status = self.status();
-        finalize::count_operations(&mut status, operations);
+        status.count_operations(operations);
         self.add_results(store, report, &mut status).await?;
-        status.phase = Some(phase::of_backup(Stage::Finalizing, status.errors > 0));
+        status.set_stage(Stage::Finalizing, status.errors > 0);
         Ok(status)
     }
 
@@ -210,27 +210,11 @@ impl BackupOperationPublisher<'_> {
 #[async_trait]
 impl OperationPublisher for BackupOperationPublisher<'_> {
     async fn store_operations(&self, operations: &[Operation]) -> bool {
-        let stored = self.write(operations).await;
-        match &stored {
-            Ok(()) => self.run.resources.journal_bucket_back(self.run.context).await,
-            Err(error) => tracing::warn!("operations cannot be written: {}", status_message(error)),
-        }
-        failpoint::hit(Point::OperationsWritten);
-        stored.is_ok()
+        self.run.handle_stored_operations(self.write(operations).await).await
     }
 
     async fn publish_counts(&self, operations: &[Operation]) -> bool {
-        let counts = Counts::of(operations);
-        let mut status = self.run.status();
-        finalize::count_operations(&mut status, operations);
-        if counts.failed > 0 {
-            status.phase = Some(phase::of_backup(Stage::Waiting, true));
-        }
-        if let Some(milestone) = self.run.resources.next_milestone(counts) {
-            self.run.publish_milestone(milestone).await;
-        }
-        // A status that cannot be written now is written with the next change.
-        !matches!(self.run.write_status(&status).await, Ok(None))
+        self.run.publish_counts(operations).await
     }
 
     async fn publish_progress(&self, operations: &[Operation]) {
@@ -260,17 +244,19 @@ impl<T> FileContents<T> {
 /// retried.
 pub(super) fn file_contents<T>(
     read: Result<Option<T>, bowline_store::Error>,
-) -> Result<FileContents<T>, BackupRunError> {
+) -> Result<FileContents<T>, RunError> {
     match read {
         Ok(Some(found)) => Ok(FileContents::Found(found)),
         Ok(None) => Ok(FileContents::Absent),
-        Err(error) if error.is_retryable() => Err(BackupRunError::Bucket(status_message(&error))),
+        Err(error) if error.is_retryable() => {
+            Err(RunError::of_bucket::<Backup>(BucketFailure::Unreachable, error))
+        }
         Err(error @ bowline_store::Error::Unreadable { .. }) => {
             let reason = status_message(&error);
             tracing::error!("a file of the backup cannot be read: {reason}");
             Ok(FileContents::Unreadable(reason))
         }
-        Err(error) => Err(BackupRunError::Refused(status_message(&error))),
+        Err(error) => Err(RunError::of_bucket::<Backup>(BucketFailure::Refused, error)),
     }
 }
 
@@ -287,9 +273,11 @@ mod tests {
             Ok(FileContents::Found(_)) => "found",
             Ok(FileContents::Absent) => "absent",
             Ok(FileContents::Unreadable(_)) => "unreadable",
-            Err(BackupRunError::Bucket(_)) => "later",
-            Err(BackupRunError::Refused(_)) => "refused",
-            Err(other) => panic!("{other}"),
+            Err(error) => match error.bucket_failure() {
+                Some(BucketFailure::Unreachable) => "later",
+                Some(BucketFailure::Refused) => "refused",
+                _ => panic!("{error}"),
+            },
         };
         let refused = |code| Error::Backend {
             action: "read",

@@ -9,10 +9,9 @@ use kube::core::NamespaceResourceScope;
 use kube::{Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+use crate::list::list_all;
 use crate::patch;
 use crate::server::Context;
-
-const PAGE: u32 = 500;
 
 #[derive(Debug, Default)]
 pub(super) struct OwnedObjects {
@@ -48,18 +47,10 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     let api = context.api::<K>();
-    let mut params = ListParams::default().limit(PAGE);
-    params.label_selector = selector.map(str::to_owned);
-    let mut found = Vec::new();
-    loop {
-        let page = match api.list(&params).await {
-            Err(error) if patch::is_not_found(&error) => return Ok(found),
-            page => page?,
-        };
-        found.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
+    let params =
+        ListParams { label_selector: selector.map(str::to_owned), ..ListParams::default() };
+    match list_all(&api, params).await {
+        Err(error) if patch::is_not_found(&error) => Ok(Vec::new()),
+        listed => listed,
     }
 }

@@ -10,18 +10,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation};
 use bowline_engine::backup::request::Lookup;
 use bowline_engine::delete::{
-    BackupPossessions, OtherBackups, against_unreadable, referenced_snapshots,
+    BackupPossessions, InventoryError, OtherBackups, against_unreadable, referenced_snapshots,
 };
 use bowline_store::{BackupName, BackupStore};
 use futures::{StreamExt as _, stream};
 use kube::{Api, ResourceExt as _};
 
 use super::owned_objects::list;
-use crate::controllers::lookup::{lookup, open};
+use crate::controllers::lookup::{OpenError, lookup, open};
 use crate::error_text::status_message;
 use crate::server::Context;
 
 const CONCURRENT_READS: usize = 16;
+
+/// Reason why the references of other backups are not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnknownPossessions {
+    #[error(
+        "the backups of storage location {location} may name the same snapshots, and it cannot be read"
+    )]
+    OpenLocation { location: String, source: OpenError },
+    #[error("{}", against_unreadable(.backup, &status_message(.error)))]
+    ReadBackup { backup: String, error: InventoryError },
+}
 
 type Possessions = Arc<BackupPossessions>;
 
@@ -35,7 +46,7 @@ impl PossessionIndex {
         &self,
         context: &Context,
         backup: &Backup,
-    ) -> kube::Result<Result<OtherBackups, String>> {
+    ) -> kube::Result<Result<OtherBackups, UnknownPossessions>> {
         let all: Vec<Backup> = list(context, None).await?;
         let others: Vec<&Backup> =
             all.iter().filter(|one| protects_possessions(one, backup)).collect();
@@ -48,11 +59,9 @@ impl PossessionIndex {
             }
             match store(context, location).await? {
                 Ok(store) => drop(stores.insert(location, store)),
-                Err(reason) => {
-                    return Ok(Err(format!(
-                        "the backups of storage location {location} may name the same snapshots, and it \
-                         cannot be read: {reason}"
-                    )));
+                Err(source) => {
+                    let location = location.to_owned();
+                    return Ok(Err(UnknownPossessions::OpenLocation { location, source }));
                 }
             }
         }
@@ -71,7 +80,9 @@ impl PossessionIndex {
         for (name, named) in reads {
             match named {
                 Ok(named) => all.add(&name, &named),
-                Err(reason) => return Ok(Err(against_unreadable(&name, &reason).to_string())),
+                Err(error) => {
+                    return Ok(Err(UnknownPossessions::ReadBackup { backup: name, error }));
+                }
             }
         }
         Ok(Ok(all))
@@ -82,15 +93,13 @@ impl PossessionIndex {
         store: &BackupStore,
         name: &str,
         uid: &str,
-    ) -> Result<Possessions, String> {
+    ) -> Result<Possessions, InventoryError> {
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(possessions_of) = lock().get(uid) {
             return Ok(Arc::clone(possessions_of));
         }
         let Ok(backup) = BackupName::new(name) else { return Ok(Possessions::default()) };
-        let named =
-            referenced_snapshots(store, &backup).await.map_err(|error| status_message(&error))?;
-        let named = Arc::new(named);
+        let named = Arc::new(referenced_snapshots(store, &backup).await?);
         if named.unreadable.is_empty() {
             lock().insert(uid.to_owned(), Arc::clone(&named));
         }
@@ -116,13 +125,16 @@ fn protects_possessions(other: &Backup, going: &Backup) -> bool {
 }
 
 /// Store of a location; none if the location no longer exists, so that nothing can be restored from it.
-async fn store(context: &Context, name: &str) -> kube::Result<Result<Option<BackupStore>, String>> {
+async fn store(
+    context: &Context,
+    name: &str,
+) -> kube::Result<Result<Option<BackupStore>, OpenError>> {
     let locations: Api<BackupStorageLocation> = context.api();
     let location = lookup(locations.get_opt(name).await)?;
     if let Lookup::Missing = location {
         return Ok(Ok(None));
     }
-    Ok(open(context, &location).await.map(Some).map_err(|error| status_message(&error)))
+    Ok(open(context, &location).await.map(Some))
 }
 
 #[cfg(test)]

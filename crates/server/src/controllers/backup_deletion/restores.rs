@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowline_api::Restore;
 use bowline_api::annotation::finalizer;
 use bowline_engine::delete::DeletionResult;
-use bowline_store::{BackupName, BackupStore, RestoreName};
+use bowline_store::{BackupName, BackupStore, InvalidName, RestoreName};
 use kube::{Api, ResourceExt as _};
 use tokio::time::{Instant, sleep};
 
@@ -32,7 +32,7 @@ pub(super) async fn delete_restores(
         // With the finalizer, the restore controller deletes the files before the Restore is gone.
         let has_finalizer = restore.finalizers().iter().any(|one| one == finalizer::RESTORE);
         if !has_finalizer && let Err(error) = delete_files(store, restore).await {
-            errors.push(restore_error(restore, &error));
+            errors.push(restore_error(restore, &status_message(&error)));
             continue;
         }
         tracing::info!(restore = restore.name_any(), "deleting a restore of the backup");
@@ -61,9 +61,18 @@ async fn still_exists(api: &Api<Restore>, restore: &Restore) -> kube::Result<boo
     Ok(found.is_some_and(|found| found.uid() == restore.uid()))
 }
 
-async fn delete_files(store: &BackupStore, restore: &Restore) -> Result<(), String> {
-    let name = RestoreName::new(restore.name_any()).map_err(|error| status_message(&error))?;
-    store.delete_restore(&name).await.map_err(|error| status_message(&error))
+/// Reason why the files of a Restore could not be deleted.
+#[derive(Debug, thiserror::Error)]
+enum DeleteFilesError {
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error(transparent)]
+    Store(#[from] bowline_store::Error),
+}
+
+async fn delete_files(store: &BackupStore, restore: &Restore) -> Result<(), DeleteFilesError> {
+    let name = RestoreName::new(restore.name_any())?;
+    Ok(store.delete_restore(&name).await?)
 }
 
 /// Velero's message.

@@ -41,6 +41,10 @@ pub(super) enum ImportDecision {
 pub(super) enum SkipReason {
     /// Another cluster is working on it.
     NotEnded(BackupPhase),
+    /// It is being written, or deleted.
+    NoRecord,
+    /// A Backup of its name was created in the cluster meanwhile.
+    CreatedMeanwhile,
     /// No server writes such a record.
     NotTerminal(Option<BackupPhase>),
 }
@@ -49,6 +53,8 @@ impl fmt::Display for SkipReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotEnded(phase) => write!(f, "it is {phase}, so it has not ended"),
+            Self::NoRecord => f.write_str("it has no record: it is being written, or deleted"),
+            Self::CreatedMeanwhile => f.write_str("a Backup of this name was created meanwhile"),
             Self::NotTerminal(Some(phase)) => {
                 write!(f, "its phase is {:?}, not an end", phase.to_string())
             }

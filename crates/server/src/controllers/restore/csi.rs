@@ -24,7 +24,7 @@ use bowline_store::file::{BackupVolumeInfo, Method, ResourceList, RestoreVolumeI
 use bowline_store::{BackupName, BackupStore};
 
 use super::volumes::VolumePluginRestoreReporter;
-use super::{RestoreRun, RestoreRunError};
+use super::{RestoreRun, RunError};
 use crate::controllers::bucket_wait::retry_bucket_call;
 use crate::controllers::operations::ActionClients;
 use crate::error_text::status_message;
@@ -83,7 +83,7 @@ impl RestoreRun<'_> {
         operations: &[Operation],
     ) -> RestoreOperationClients {
         let unlisted = self.context.host.registry().unlisted();
-        let actions = ActionClients::new(self.actions(), self.restore.clone(), unlisted);
+        let actions = ActionClients::new(self.actions(), self.object.clone(), unlisted);
         if !operations.iter().any(is_of_claim) {
             return RestoreOperationClients { actions, claims: None };
         }
@@ -123,12 +123,12 @@ impl RestoreRun<'_> {
         }
         let backup = self.backup_name();
         let reporter =
-            backup.map(|name| VolumePluginRestoreReporter::new(self.context, &self.restore, &name));
+            backup.map(|name| VolumePluginRestoreReporter::new(self.context, &self.object, &name));
         ClaimPublisher { reporter, creations, shown: Mutex::default() }
     }
 
     fn backup_name(&self) -> Option<BackupName> {
-        BackupName::new(&self.restore.spec.backup_name).ok()
+        BackupName::new(&self.object.spec.backup_name).ok()
     }
 
     async fn restored_volumes(
@@ -143,8 +143,8 @@ impl RestoreRun<'_> {
     pub(super) async fn settle_volumes(
         &self,
         store: &BackupStore,
-    ) -> std::result::Result<Option<RestoreStatus>, RestoreRunError> {
-        let to_run_error = |error: bowline_store::Error| RestoreRunError::of_write(&error);
+    ) -> std::result::Result<Option<RestoreStatus>, RunError> {
+        let to_run_error = RunError::of_write::<Restore>;
         let cancel = &self.resources.cancel;
         let status = self.status();
         let Some(backup) = self.backup_name() else { return Ok(Some(status)) };
@@ -162,7 +162,7 @@ impl RestoreRun<'_> {
         let cluster = self.cluster();
         let settling = VolumeFinalizer {
             cluster: &cluster,
-            restore: &self.restore,
+            restore: &self.object,
             saved: &saved,
             items: &items.unwrap_or_default(),
             operations: &operations,
@@ -173,7 +173,7 @@ impl RestoreRun<'_> {
             () = self.context.stop.cancelled() => return Ok(None),
             () = cancel.cancelled() => return Ok(Some(status)),
         };
-        let report = settled.map_err(|error| RestoreRunError::Retryable(status_message(&error)))?;
+        let report = settled?;
         failpoint::hit(Point::VolumesPatched);
         if volumes != before {
             let put = || store.put_restore_file(&self.name, &volumes);

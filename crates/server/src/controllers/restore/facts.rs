@@ -53,6 +53,7 @@ pub(super) async fn gather_facts(
     restore: &Restore,
 ) -> kube::Result<RestoreFacts> {
     let backups = split_refusal(candidate_backups(&context.api(), restore).await)?;
+    let backups = backups.map_err(|refusal| refusal.to_string());
     let found = backups.as_ref().ok().and_then(|backups| source_backup(restore, backups));
     let location = match found {
         Some(backup) => {

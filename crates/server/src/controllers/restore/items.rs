@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bowline_api::{RestorePhase, RestoreStatus};
+use bowline_api::{Restore, RestorePhase, RestoreStatus};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::failpoint::{self, Point};
-use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Operation, OperationTable};
+use bowline_engine::journal::{self, Recovered};
+use bowline_engine::operation::Operation;
 use bowline_engine::phase::Stage;
 use bowline_engine::restore::request::Request;
 use bowline_engine::restore::{self, Fatal, Progress, RestoreOutcome, finalize};
@@ -20,17 +20,14 @@ use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use super::volumes::VolumePluginRestoreReporter;
-use super::{NextStage, RestoreRun, RestoreRunError, canceled_status};
+use super::{NextStage, RestoreRun, RunError, RunStatus as _};
 use crate::controllers::bucket_wait::{
     BucketDecision, BucketFailure, EndReason, retry_bucket_call,
 };
-use crate::controllers::operations::{
-    FollowOutcome, NoPublisher, follow_operations, report_failed,
-};
+use crate::controllers::operations::{cancel_operations, report_failed};
 use crate::controllers::run::{
     ItemProgress, engine_plugins, run_until_gone, show_progress, with_retries,
 };
-use crate::controllers::run_resources::AttemptNotJournaled;
 use crate::error_text::status_message;
 use crate::events::Milestone;
 use crate::unlisted_plugins;
@@ -49,22 +46,21 @@ impl RestoreRun<'_> {
         request: Request,
         recovered: Recovered,
         store: &BackupStore,
-    ) -> Result<NextStage, RestoreRunError> {
+    ) -> Result<NextStage, RunError> {
         if self.context.stop.is_cancelled() {
             return Ok(NextStage::HandedOver);
         }
-        let _guard = self.context.runs.register(&self.restore, None);
+        let _guard = self.context.runs.register(&self.object, None);
         if recovered.attempts >= self.bounds().attempts {
             let reason = EndReason::TooManyAttempts(recovered.attempts).to_string();
             return Ok(self.end_given_up(&reason, &recovered).await);
         }
-        if let Err(AttemptNotJournaled { reason, is_for_good }) =
-            self.resources.journal_attempt().await
-        {
-            if !is_for_good {
-                return Err(RestoreRunError::Retryable(reason));
+        match self.resources.journal_attempt().await {
+            Err(error @ journal::Error::Full(_)) => {
+                let reason = format!("it cannot go on: {error}");
+                return Ok(self.end_given_up(&reason, &recovered).await);
             }
-            return Ok(self.end_given_up(&format!("it cannot go on: {reason}"), &recovered).await);
+            journaled => journaled?,
         }
         tracing::info!(
             backup = %request.backup_name,
@@ -75,7 +71,7 @@ impl RestoreRun<'_> {
         let (mut restored, is_there) =
             Box::pin(self.run_engine(request, recovered, store.clone())).await;
         // Restores that wait for operations hold no permit.
-        self.context.restore_queue.release(&self.restore.uid().unwrap_or_default());
+        self.context.restore_queue.release(&self.object.uid().unwrap_or_default());
         unlisted_plugins::report_unlisted(
             self.context.host.registry().unlisted(),
             &restored.report,
@@ -107,12 +103,12 @@ impl RestoreRun<'_> {
         let progress = Arc::new(Progress::default());
         let options = &context.options;
         let reporter =
-            VolumePluginRestoreReporter::new(context, &self.restore, &request.backup_name);
+            VolumePluginRestoreReporter::new(context, &self.object, &request.backup_name);
         if recovered.attempts > 0 {
             reporter.resume().await;
         }
         let run = restore::Run {
-            request: Request { restore: Encoded::new(self.restore.clone()), ..request },
+            request: Request { restore: Encoded::new(self.object.clone()), ..request },
             cluster: Arc::new(ApiServer::new(context.client.clone(), options.client_page_size)),
             store,
             actions: engine_plugins(self.actions()),
@@ -142,7 +138,7 @@ impl RestoreRun<'_> {
         // Boxed because both futures call the API server.
         let shown = Box::pin(async {
             tokio::select! {
-                () = show_progress(context, self.api, &self.restore, "itemsRestored", items) => {}
+                () = show_progress(context, self.api, &self.object, "itemsRestored", items) => {}
                 () = self.publish_waiting_namespaces(&waiting_progress) => {}
             }
         });
@@ -167,17 +163,9 @@ impl RestoreRun<'_> {
         if operations.is_empty() {
             return;
         }
-        let table = Arc::new(OperationTable::new(std::mem::take(operations)));
-        let clients = self.operation_clients(&table.operations()).await;
-        let canceled = self.resources.cancel.child_token();
-        canceled.cancel();
-        let uid = self.resources.uid.as_str();
-        let followed =
-            follow_operations(self.context, uid, &table, &clients, &canceled, &NoPublisher).await;
-        if followed == FollowOutcome::Stopped {
-            tracing::warn!("operations may go on, because the server ends");
-        }
-        *operations = table.operations();
+        let clients = self.operation_clients(operations).await;
+        let (uid, open) = (self.resources.uid.as_str(), std::mem::take(operations));
+        *operations = cancel_operations(self.context, uid, open, &clients).await;
     }
 
     /// Writes the files of a restore, with the number of its attempts.
@@ -186,8 +174,8 @@ impl RestoreRun<'_> {
         restored: &RestoreOutcome,
         attempts: usize,
         store: &BackupStore,
-    ) -> Result<NextStage, RestoreRunError> {
-        let status = finalize::status(&self.restore, restored);
+    ) -> Result<NextStage, RunError> {
+        let status = finalize::status(&self.object, restored);
         let log = self.resources.log.snapshot();
         let write = || finalize::write(store, &self.name, restored, self.run_ref(), log.clone());
         let cancel = &self.resources.cancel;
@@ -207,38 +195,29 @@ impl RestoreRun<'_> {
                 && BucketDecision::Retry
                     == self.journal_outage(Stage::Items, failure, attempts, &reason).await
             {
-                return Err(RestoreRunError::Bucket(reason));
+                return Err(RunError::of_bucket::<Restore>(BucketFailure::Unreachable, error));
             }
             self.stop_operations(&mut restored.operations.clone()).await;
             let reason = format!("log and results of the restore cannot be written: {reason}");
             if self.is_canceled() {
                 let mut status = self.ended_status(&reason);
                 status.errors += i64::try_from(restored.report.error_count()).unwrap_or(i64::MAX);
-                return Ok(NextStage::Finished(Box::new(status)));
+                return Ok(NextStage::finished(status));
             }
-            return Ok(NextStage::Finished(Box::new(unrecorded(
-                &status,
-                reason,
-                Timestamp::now(),
-            ))));
+            return Ok(NextStage::finished(unrecorded(&status, reason, Timestamp::now())));
         }
         self.resources.journal_bucket_back(self.context).await;
         failpoint::hit(Point::RestoreFilesWritten);
         match &restored.fatal {
-            Some(Fatal::Canceled) => {
-                return Ok(NextStage::Finished(Box::new(canceled_status(&status))));
-            }
+            Some(Fatal::Canceled) => return Ok(NextStage::finished(status.canceled())),
             Some(_) => {
-                return Ok(NextStage::Finished(Box::new(finalize::conclude(
-                    &status,
-                    Timestamp::now(),
-                ))));
+                return Ok(NextStage::finished(finalize::conclude(&status, Timestamp::now())));
             }
             None => {}
         }
         let shown = with_retries(|| self.write_status(&status)).await?;
         failpoint::hit(Point::RestoreCollected);
-        Ok(shown.map_or(NextStage::ObjectGone, |restore| NextStage::Continue(Box::new(restore))))
+        Ok(NextStage::of_written(shown))
     }
 }
 

@@ -21,7 +21,8 @@ use kube::ResourceExt as _;
 use tokio::sync::Notify;
 
 use super::super::operations::is_canceled;
-use super::{phase_of, stage_of};
+use super::phase_of;
+use crate::controllers::run::RunObject as _;
 
 /// Pause before a restore that is not next asks again. Usually a release notification comes first.
 pub(super) const QUEUE_POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -164,7 +165,7 @@ fn needs_permit(restore: &Restore) -> bool {
 fn queue_position(restore: &Restore) -> impl Ord + use<> {
     let version = restore.resource_version().and_then(|version| version.parse::<u64>().ok());
     let created = restore.creation_timestamp().map(|time| time.0);
-    (stage_of(restore).is_none(), created, version, restore.name_any())
+    (restore.stage().is_none(), created, version, restore.name_any())
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 use crate::controllers::adoption::RunOwnership;
 use crate::error_text::{status_message, truncate_text};
+use crate::list::next_page;
 use crate::patch;
 use crate::server::Context;
 
@@ -549,10 +550,8 @@ async fn list(
     for _ in 0..MAX_PAGES {
         let page = api.list(&params).await?;
         found.extend(page.items);
-        match page.metadata.continue_.filter(|more| !more.is_empty()) {
-            Some(more) => params = params.continue_token(&more),
-            None => break,
-        }
+        let Some(next) = next_page(params, &page.metadata) else { break };
+        params = next;
     }
     Ok(found)
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bowline_api::RestoreStatus;
+use bowline_api::{Restore, RestoreStatus};
 use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
-use bowline_engine::operation::{Counts, Operation, OperationTable, record};
-use bowline_engine::phase::{self, Stage};
+use bowline_engine::operation::{Operation, OperationTable, record};
+use bowline_engine::phase::Stage;
 use bowline_engine::report::{Report, ReportSubject};
 use bowline_engine::restore::finalize;
 use bowline_store::BackupStore;
@@ -16,7 +16,7 @@ use futures::stream;
 use jiff::Timestamp;
 
 use super::csi::{ClaimPublisher, RestoreOperationClients};
-use super::{NextStage, RestoreRun, RestoreRunError, canceled_status};
+use super::{NextStage, RestoreRun, RunError, RunStatus as _};
 use crate::controllers::bucket_wait::{BucketFailure, retry_bucket_call, with_cancel_grace};
 use crate::controllers::operations::{
     FollowOutcome, OperationPublisher, follow_operations, report_failed,
@@ -29,11 +29,10 @@ impl RestoreRun<'_> {
     pub(super) async fn wait_for_operations(
         &self,
         store: &BackupStore,
-        recovered: Option<&Recovered>,
-    ) -> Result<NextStage, RestoreRunError> {
+    ) -> Result<NextStage, RunError> {
         let LoadedOperations { operations, report, is_unreadable } =
-            self.wait_for_bucket(self.load_operations(store, recovered)).await?;
-        self.load_earlier_log(store).await?;
+            self.wait_for_bucket(self.load_operations(store, self.recovered.as_ref())).await?;
+        self.continue_log(store).await?;
         let table = Arc::new(OperationTable::new(operations));
         let clients = self.operation_clients(&table.operations()).await;
         let claim_publisher = self.claim_publisher(&table.operations(), store).await;
@@ -57,14 +56,13 @@ impl RestoreRun<'_> {
         let operations = table.operations();
         report_failed(&operations, &report);
         let status = self.write_end(&publisher, &operations, &report).await;
-        let status = status.map_err(|error| RestoreRunError::of_write(&error))?;
-        let shown = with_retries(|| self.write_status(&status)).await?;
-        Ok(shown.map_or(NextStage::ObjectGone, |restore| NextStage::Continue(Box::new(restore))))
+        let status = status.map_err(RunError::of_write::<Restore>)?;
+        Ok(NextStage::of_written(with_retries(|| self.write_status(&status)).await?))
     }
 
     /// Ends a restore whose operations have ended.
-    pub(super) async fn finish(&self, store: &BackupStore) -> Result<NextStage, RestoreRunError> {
-        self.load_earlier_log(store).await?;
+    pub(super) async fn finish(&self, store: &BackupStore) -> Result<NextStage, RunError> {
+        self.continue_log(store).await?;
         let status = if self.resources.cancel.is_cancelled() {
             self.status()
         } else {
@@ -81,11 +79,11 @@ impl RestoreRun<'_> {
         if let Err(error) = retry_bucket_call(&self.resources.cancel, put).await {
             tracing::warn!("the end of the log cannot be written: {}", status_message(&error));
         }
-        Ok(NextStage::Finished(Box::new(if self.resources.cancel.is_cancelled() {
-            canceled_status(&status)
+        Ok(NextStage::finished(if self.resources.cancel.is_cancelled() {
+            status.canceled()
         } else {
             finalize::conclude(&status, Timestamp::now())
-        })))
+        }))
     }
 
     /// Operations of the restore according to the bucket, or to the journal if the file is damaged.
@@ -93,7 +91,7 @@ impl RestoreRun<'_> {
         &self,
         store: &BackupStore,
         recovered: Option<&Recovered>,
-    ) -> Result<LoadedOperations, RestoreRunError> {
+    ) -> Result<LoadedOperations, RunError> {
         let report = Report::default();
         let began = self.status().start_timestamp.map_or_else(Timestamp::now, |time| time.0);
         let mut is_unreadable = false;
@@ -105,7 +103,7 @@ impl RestoreRun<'_> {
                 Vec::new()
             }
             Err(error) if BucketFailure::of_read(&error).is_some() => {
-                return Err(RestoreRunError::of_read(&error));
+                return Err(RunError::of_read::<Restore>(error));
             }
             Err(error) => {
                 is_unreadable = true;
@@ -138,7 +136,7 @@ impl RestoreRun<'_> {
         retry_bucket_call(cancel, || publisher.write(operations)).await?;
         failpoint::hit(Point::OperationsWritten);
         let mut status = self.status();
-        finalize::set_operation_counts(&mut status, Counts::of(operations));
+        status.count_operations(operations);
         let read = with_cancel_grace(cancel, store.get_restore_file::<Results>(&self.name), || {
             Err(bowline_store::Error::TaskAborted)
         });
@@ -146,22 +144,15 @@ impl RestoreRun<'_> {
         add_results(&mut results, report, &mut status.errors, &mut status.warnings);
         retry_bucket_call(cancel, || store.put_restore_file(&self.name, &results)).await?;
         failpoint::hit(Point::ResultsWritten);
-        status.phase = Some(phase::of_restore(Stage::Finalizing, status.errors > 0));
+        status.set_stage(Stage::Finalizing, status.errors > 0);
         Ok(status)
     }
 
     /// Makes the log continue what an earlier process has written.
-    async fn load_earlier_log(&self, store: &BackupStore) -> Result<(), RestoreRunError> {
-        if self.resources.take_needs_earlier_log() {
-            let read = self.wait_for_bucket(async {
-                let read = store.restore_log(&self.name).await;
-                read.map_err(|error| RestoreRunError::of_read(&error))
-            });
-            if let Some(log) = read.await? {
-                self.resources.log.prepend(&log);
-            }
-        }
-        Ok(())
+    async fn continue_log(&self, store: &BackupStore) -> Result<(), RunError> {
+        let read =
+            async { store.restore_log(&self.name).await.map_err(RunError::of_read::<Restore>) };
+        self.load_earlier_log(read).await
     }
 }
 
@@ -196,27 +187,11 @@ impl RestoreOperationPublisher<'_> {
 #[async_trait]
 impl OperationPublisher for RestoreOperationPublisher<'_> {
     async fn store_operations(&self, operations: &[Operation]) -> bool {
-        let stored = self.write(operations).await;
-        match &stored {
-            Ok(()) => self.run.resources.journal_bucket_back(self.run.context).await,
-            Err(error) => tracing::warn!("operations cannot be written: {}", status_message(error)),
-        }
-        failpoint::hit(Point::OperationsWritten);
-        stored.is_ok()
+        self.run.handle_stored_operations(self.write(operations).await).await
     }
 
     async fn publish_counts(&self, operations: &[Operation]) -> bool {
-        let counts = Counts::of(operations);
-        let mut status = self.run.status();
-        finalize::set_operation_counts(&mut status, counts);
-        if counts.failed > 0 {
-            status.phase = Some(phase::of_restore(Stage::Waiting, true));
-        }
-        if let Some(milestone) = self.run.resources.next_milestone(counts) {
-            self.run.publish_milestone(milestone).await;
-        }
-        // A status that cannot be written now is written with the next change.
-        !matches!(self.run.write_status(&status).await, Ok(None))
+        self.run.publish_counts(operations).await
     }
 
     async fn publish_progress(&self, operations: &[Operation]) {
