@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bowline_api::{Backup, BackupPhase, BackupStatus};
-use bowline_engine::backup::request::{self, Prepared, Request};
+use bowline_engine::backup::request::{self, Prepared, Request, ValidationErrors};
 use bowline_engine::backup::{Recovery, finalize};
 use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::Recovered;
@@ -334,20 +334,15 @@ impl BackupRun<'_> {
     /// Request for the engine, with facts looked up anew.
     async fn prepare_request(
         &self,
-    ) -> Result<Result<(Request, NamespaceScope), InvalidSpec>, RunError> {
+    ) -> Result<Result<(Request, NamespaceScope), ValidationErrors>, RunError> {
         let mut known = facts::gather_facts(self.context, &self.object).await?;
         presume_available(&mut known.facts.storage_location);
         let Prepared { outcome, .. } =
             request::prepare(&self.object, &known.facts, &known.defaults, Timestamp::now());
         let scope = known.scope_of(&self.object);
-        Ok(outcome.map(|request| (request, scope)).map_err(InvalidSpec))
+        Ok(outcome.map(|request| (request, scope)))
     }
 }
-
-/// Reasons why the spec of a backup that has started is not valid any more.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.join("; "))]
-struct InvalidSpec(Vec<String>);
 
 async fn end_canceled_before_start(
     context: &Context,

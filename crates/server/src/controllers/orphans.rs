@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupSpec, Restore, RestorePhase, label};
+use bowline_engine::backup::snapshot;
 use bowline_engine::journal::{
     Intent, Journal as _, JournalEntry, Recovered, SnapshotIntent, VolumeRequest, recover,
 };
@@ -342,7 +343,7 @@ enum NotReclaimed {
     #[error(transparent)]
     Bucket(#[from] UnknownBucket),
     #[error(transparent)]
-    Plugin(#[from] journal_cleanup::ReclaimError),
+    Plugin(#[from] snapshot::ReclaimError),
 }
 
 /// Removes the leftovers of a run whose object was deleted while no server was running, and then its journal.

@@ -216,7 +216,7 @@ impl RunStatus for RestoreStatus {
     fn canceled(&self) -> Self {
         Self {
             errors: self.errors.saturating_add(i64::from(self.failure_reason.is_empty())),
-            failure_reason: format!("{CANCELED_PREFIX}{CANCELED}"),
+            failure_reason: FailureReason::Canceled(CANCELED).to_string(),
             ..finalize::conclude(&Self { phase: None, ..self.clone() }, Timestamp::now())
         }
     }

@@ -69,11 +69,6 @@ fn outcome_from_journal(recovered: &Recovered, timeout: Duration) -> BackupOutco
     BackupOutcome::abandoned(String::new(), recovered, timeout, Timestamp::now())
 }
 
-/// The plugin of a snapshot that was in flight could not find or delete it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(in crate::controllers) struct ReclaimError(String);
-
 /// Deletes a snapshot that was in flight, unless the files of the backup name it: its plugin finds it by its tag. A
 /// plugin of version 1 cannot be asked, which is logged.
 pub(in crate::controllers) async fn reclaim_in_flight(
@@ -81,12 +76,10 @@ pub(in crate::controllers) async fn reclaim_in_flight(
     backup: &Backup,
     intent: &Intent,
     recorded: &[Snapshot],
-) -> Result<(), ReclaimError> {
+) -> Result<(), snapshot::ReclaimError> {
     let labels = backup.metadata.labels.as_ref();
     let name = backup.name_any();
-    let reclaimed =
-        snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await;
-    match reclaimed.map_err(ReclaimError)? {
+    match snapshot::reclaim(&*context.snapshotters, &name, labels, intent, recorded).await? {
         snapshot::ReclaimOutcome::Recorded => {
             tracing::info!("{} is in the backup, and is kept", in_flight_description(intent));
         }
