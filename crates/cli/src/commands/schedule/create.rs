@@ -1,5 +1,7 @@
 //! `bowline schedule create`
 
+use std::error::Error;
+
 use bowline_api::{Schedule, ScheduleSpec};
 use bowline_engine::schedule;
 use bowline_store::BackupName;
@@ -98,8 +100,8 @@ fn schedule(args: &Args) -> anyhow::Result<Schedule> {
 }
 
 /// Cron expression that the server will understand, too.
-fn cron_expression(text: &str) -> Result<String, String> {
-    schedule::parse(text).map(|_| text.to_owned())
+fn cron_expression(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+    Ok(schedule::parse(text).map(|_| text.to_owned())?)
 }
 
 #[cfg(test)]
