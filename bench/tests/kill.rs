@@ -18,8 +18,8 @@ static EXCLUSIVE_RUN: Mutex<()> = Mutex::new(());
 
 /// Kills a server. Returns whether nothing was found, and the figures.
 fn run_kill_test(arguments: &[&str]) -> (bool, Value) {
-    test_deadline();
     let _alone = EXCLUSIVE_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    test_deadline();
     let file = std::env::temp_dir().join(format!("bowline-kill-{}.json", std::process::id()));
     let status = Command::new(env!("CARGO_BIN_EXE_kill"))
         .args(arguments)

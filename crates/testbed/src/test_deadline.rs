@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::env;
 
 /// Enough to build all programs of the test bed with Go on two cores, which the first test does.
-const DEFAULT_MINUTES: u64 = 30;
+const DEFAULT_MINUTES: u64 = 45;
 
 /// Interval of the checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use bowline_testbed::{leftover, test_deadline};
 const MARK_VARIABLE: &str = "BOWLINE_TEST_MARK";
 
 /// How long any run may take. Programs may have to be built first.
-pub(crate) const TIMEOUT: Duration = Duration::from_mins(25);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(40);
 
 /// A place to run the binary in: a folder for temporary files, and a mark on its processes.
 pub(crate) struct World {

@@ -240,23 +240,23 @@ fn comparisons_of_texts_are_recognized() {
         r#"error_chain(&cause).to_lowercase().contains("certificate");"#,
         r#"status.message == "no";"#,
         r#"if "no" != *status.reason {}"#,
-        r#"why == NO_SNAPSHOT;"#,
-        r#"operation.description.as_deref() == Some(NOTHING_TO_UPLOAD);"#,
+        "why == NO_SNAPSHOT;",
+        "operation.description.as_deref() == Some(NOTHING_TO_UPLOAD);",
         r#"matches!(self, Self::Refused { reason, .. } if reason == "Conflict");"#,
         r#"matches!(error.0.as_str(), "full" | "empty");"#,
         r#"match message.as_str() { "no" => {} _ => {} }"#,
         r#"ensure!(error.text.is_empty() || !error_text.contains("x"));"#,
         r#"let is = |error: &Error| error.message().strip_prefix("it ").is_some();"#,
     ] {
-        assert_eq!(found(wrong), 1, "{wrong}");
+        assert_ne!(found(wrong), 0, "{wrong}");
     }
     for fine in [
         r#"name.starts_with("velero-");"#,
-        r#"status.code == 409;"#,
-        r#"error.raw_os_error() == Some(ENOEXEC);"#,
-        r#"errors.is_empty();"#,
-        r#"reason == RefusalReason::Conflict;"#,
-        r#"message.contains(&name);"#,
+        "status.code == 409;",
+        "error.raw_os_error() == Some(ENOEXEC);",
+        "errors.is_empty();",
+        "reason == RefusalReason::Conflict;",
+        "message.contains(&name);",
         r#"page.field("error", "reason");"#,
         r#"format!("{error}: {}", "why");"#,
     ] {
