@@ -4,6 +4,7 @@
 //! that the tests of a binary share, calls [`test_deadline`]; the first call on a thread starts the time of its test.
 //! When the time is over, the process is aborted with the names of the tests that ran. All beds end with it.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -102,7 +103,7 @@ fn overdue_message(running: &[RunningTest], limit: Duration, now: Instant) -> Op
     );
     for test in running {
         let seconds = now.duration_since(test.begin).as_secs();
-        message += &format!("- {} ({} min {} s)\n", test.name, seconds / 60, seconds % 60);
+        let _ = writeln!(message, "- {} ({} min {} s)", test.name, seconds / 60, seconds % 60);
     }
     Some(message)
 }
