@@ -40,6 +40,8 @@ pub mod schedule;
 mod selection;
 pub mod selector;
 pub mod snapshotter;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use cluster::Cluster;
 pub use item::Object;

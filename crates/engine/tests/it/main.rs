@@ -19,3 +19,4 @@ mod restore_failures;
 mod restore_volumes;
 mod resume;
 mod snapshots;
+mod support;

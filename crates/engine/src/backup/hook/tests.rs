@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bowline_plugin::Item;
 use jiff::Timestamp;
@@ -473,7 +473,10 @@ impl LogCapture {
 }
 
 impl tracing::Subscriber for LogCapture {
-    fn register_callsite(&self, _: &'static tracing::Metadata<'static>) -> tracing::subscriber::Interest {
+    fn register_callsite(
+        &self,
+        _: &'static tracing::Metadata<'static>,
+    ) -> tracing::subscriber::Interest {
         tracing::subscriber::Interest::sometimes()
     }
 
