@@ -4,6 +4,10 @@
 check:
     .ci/run
 
+# Unit tests: no Go, no root, no network
+unit:
+    cargo test --workspace --lib --bins
+
 # All tests
 test:
     cargo test --workspace

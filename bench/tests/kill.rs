@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use bowline_engine::failpoint::Point;
-use bowline_testbed::node;
+use bowline_testbed::{node, test_deadline};
 use serde_json::Value;
 
 /// Each of them has the machine to itself.
@@ -19,6 +19,7 @@ static EXCLUSIVE_RUN: Mutex<()> = Mutex::new(());
 /// Kills a server. Returns whether nothing was found, and the figures.
 fn run_kill_test(arguments: &[&str]) -> (bool, Value) {
     let _alone = EXCLUSIVE_RUN.lock().unwrap_or_else(PoisonError::into_inner);
+    test_deadline();
     let file = std::env::temp_dir().join(format!("bowline-kill-{}.json", std::process::id()));
     let status = Command::new(env!("CARGO_BIN_EXE_kill"))
         .args(arguments)

@@ -7,6 +7,7 @@ pub(crate) mod volumes;
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use bowline_api::download_request::DownloadTargetKind;
 use kube::ResourceExt as _;
 use serde::de::DeserializeOwned;
@@ -34,7 +35,7 @@ pub(crate) enum Format {
 }
 
 /// Content of a file, or the reason why it is missing.
-pub(crate) type Fetched<T> = Result<T, String>;
+pub(crate) type Fetched<T> = anyhow::Result<T>;
 
 /// Work of plugins on the volumes of a run, or the reason why it is not known.
 pub(crate) type FetchedVolumeProgress = Fetched<Vec<VolumeProgress>>;
@@ -234,8 +235,7 @@ async fn fetch_volume_progress<D: DescribableRun>(
     installation: &Installation,
     run: &D,
 ) -> FetchedVolumeProgress {
-    let found = volume_progress::list_for_run::<D>(installation, &run.name_any()).await;
-    found.map_err(|error| output::error_chain(&error))
+    volume_progress::list_for_run::<D>(installation, &run.name_any()).await
 }
 
 /// Downloads a file if it is wanted.
@@ -252,5 +252,5 @@ where
         return None;
     }
     let fetched = downloads.json(kind.clone(), name).await;
-    Some(fetched.map_err(|error| format!("cannot read {kind}: {}", output::error_chain(&error))))
+    Some(fetched.with_context(|| format!("cannot read {kind}")))
 }

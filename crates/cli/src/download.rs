@@ -343,9 +343,7 @@ fn answered_link(request: &DownloadRequest) -> anyhow::Result<Option<Url>> {
 /// Reason why a request could not be sent.
 fn connection_error(error: reqwest::Error, host: &str) -> anyhow::Error {
     let error = anyhow::Error::new(error.without_url());
-    let is_about_trust =
-        error.chain().any(|cause| cause.to_string().to_lowercase().contains("certificate"));
-    let hint = if is_about_trust {
+    let hint = if tls_trust::is_certificate_error(error.as_ref()) {
         "add the certificate authority of the server with --cacert"
     } else {
         "check that this machine can reach it"

@@ -1,5 +1,7 @@
 //! Parsers for the values of flags: they accept what Velero accepts, so that its command lines work here.
 
+mod error;
+
 use std::collections::BTreeMap;
 use std::time;
 
@@ -9,16 +11,17 @@ use bowline_api::snapshot_type::SnapshotType;
 use clap::builder::{
     NonEmptyStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser,
 };
+pub(crate) use error::InvalidValue;
 use k8s_openapi::api::core::v1::SecretKeySelector;
 
 /// Non-negative duration in Go's spelling, such as `720h` or `1h30m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, InvalidValue> {
     let duration: Duration = text.parse().map_err(|error| match days(text) {
-        Some(days) => format!("{error}; {days} days are {}h", days.saturating_mul(24)),
-        None => format!("{error}"),
+        Some(days) => InvalidValue::Days { error, days },
+        None => InvalidValue::Duration(error),
     })?;
     if duration < Duration::ZERO {
-        return Err("must not be negative".to_owned());
+        return Err(InvalidValue::Negative);
     }
     Ok(duration)
 }
@@ -29,20 +32,20 @@ fn days(text: &str) -> Option<u64> {
 }
 
 /// Timeout: more than zero.
-pub(crate) fn timeout(text: &str) -> Result<time::Duration, String> {
+pub(crate) fn timeout(text: &str) -> Result<time::Duration, InvalidValue> {
     let timeout = duration(text)?.to_std().unwrap_or_default();
     if timeout.is_zero() {
-        return Err("must be longer than 0s".to_owned());
+        return Err(InvalidValue::ZeroTimeout);
     }
     Ok(timeout)
 }
 
 /// Boolean, in any of the spellings that Go accepts.
-pub(crate) fn boolean(text: &str) -> Result<bool, String> {
+pub(crate) fn boolean(text: &str) -> Result<bool, InvalidValue> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("expected true or false".to_owned()),
+        _ => Err(InvalidValue::Boolean),
     }
 }
 
@@ -60,12 +63,12 @@ pub(crate) fn snapshot_type() -> impl TypedValueParser<Value = SnapshotType> {
 }
 
 /// One key of a Secret: `SECRET=KEY`.
-pub(crate) fn credential(text: &str) -> Result<SecretKeySelector, String> {
+pub(crate) fn credential(text: &str) -> Result<SecretKeySelector, InvalidValue> {
     match text.split_once('=') {
         Some((secret, key)) if !secret.is_empty() && !key.is_empty() && !key.contains(',') => {
             Ok(SecretKeySelector { name: secret.to_owned(), key: key.to_owned(), optional: None })
         }
-        _ => Err("expected one SECRET=KEY".to_owned()),
+        _ => Err(InvalidValue::Credential),
     }
 }
 
@@ -95,21 +98,21 @@ pub(crate) fn namespaces(included: &[String], excluded: &[String]) -> anyhow::Re
 
 /// `a=b,c=d`. A pair with a comma in its value is put in double quotes, as in a line of CSV:
 /// `"a=b,c",d=e`.
-pub(crate) fn pairs(text: &str) -> Result<Pairs, String> {
+pub(crate) fn pairs(text: &str) -> Result<Pairs, InvalidValue> {
     let pair = |field: String| match field.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("expected KEY=VALUE, not `{field}`")),
+        _ => Err(InvalidValue::Pair(field)),
     };
     csv(text)?.into_iter().map(pair).collect::<Result<_, _>>().map(Pairs)
 }
 
 /// `a:b,c:d`, a mapping of names to names.
-pub(crate) fn mappings(text: &str) -> Result<Pairs, String> {
+pub(crate) fn mappings(text: &str) -> Result<Pairs, InvalidValue> {
     let pair = |field: &str| match field.split_once(':') {
         Some((from, to)) if !from.is_empty() && !to.is_empty() && !to.contains(':') => {
             Ok((from.to_owned(), to.to_owned()))
         }
-        _ => Err(format!("expected FROM:TO, not `{field}`")),
+        _ => Err(InvalidValue::Mapping(field.to_owned())),
     };
     text.split(',').map(pair).collect::<Result<_, _>>().map(Pairs)
 }
@@ -134,15 +137,15 @@ pub(crate) fn merged(uses: &[Pairs]) -> BTreeMap<String, String> {
 }
 
 /// Fields of a line of comma-separated values.
-fn csv(line: &str) -> Result<Vec<String>, String> {
+fn csv(line: &str) -> Result<Vec<String>, InvalidValue> {
     let mut fields = Vec::new();
     let mut rest = line;
     loop {
         let field;
         if let Some(quoted) = rest.strip_prefix('"') {
-            (field, rest) = read_quoted_field(quoted).ok_or("a double quote is not closed")?;
+            (field, rest) = read_quoted_field(quoted).ok_or(InvalidValue::UnclosedQuote)?;
             if !rest.is_empty() && !rest.starts_with(',') {
-                return Err("a comma must follow the closing double quote".to_owned());
+                return Err(InvalidValue::TextAfterQuote);
             }
         } else {
             let end = rest.find(',').unwrap_or(rest.len());
@@ -197,7 +200,7 @@ mod tests {
             ("\"a=b", "a double quote is not closed"),
             ("\"a=b\"c", "a comma must follow the closing double quote"),
         ] {
-            assert_eq!(read(text), Err(reason.to_owned()), "{text}");
+            assert_eq!(read(text).unwrap_err().to_string(), reason, "{text}");
         }
     }
 
@@ -207,7 +210,8 @@ mod tests {
         let expected = [("a", "b"), ("c", "d")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         assert_eq!(read("a:b,c:d"), Ok(expected.into()));
         for text in ["", "a", "a:", ":b", "a:b:c", "a:b,"] {
-            assert!(read(text).unwrap_err().starts_with("expected FROM:TO, not `"), "{text}");
+            let reason = read(text).unwrap_err().to_string();
+            assert!(reason.starts_with("expected FROM:TO, not `"), "{text}: {reason}");
         }
     }
 
@@ -246,8 +250,8 @@ mod tests {
     fn durations_and_booleans_are_spelled_as_in_go() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_seconds(5400)));
         assert_eq!(duration("0s"), Ok(Duration::ZERO));
-        assert_eq!(duration("-1s"), Err("must not be negative".to_owned()));
-        let days = duration("30d").unwrap_err();
+        assert_eq!(duration("-1s"), Err(InvalidValue::Negative));
+        let days = duration("30d").unwrap_err().to_string();
         assert!(days.contains("unknown unit") && days.ends_with("; 30 days are 720h"), "{days}");
         assert_eq!(timeout("2s"), Ok(time::Duration::from_secs(2)));
         assert!(timeout("0s").is_err());

@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource};
 use tokio::time::timeout;
 
 use crate::args::InstallationArgs;
-use crate::{client_config, cluster, program};
+use crate::{client_config, cluster, program, tls_trust};
 
 /// Longest wait for an answer of the API server.
 pub(crate) const API_TIMEOUT: Duration = Duration::from_secs(30);
@@ -89,7 +89,7 @@ impl Installation {
 
 /// Likely reason for the missing answer, and a hint.
 pub(crate) fn connection_hint(error: &kube::Error) -> &'static str {
-    if bowline_server::error_chain(error).contains("certificate") {
+    if tls_trust::is_certificate_error(error) {
         "the certificate of the cluster or the client is not trusted; check \
          `certificate-authority` and the user's credentials in the kubeconfig"
     } else {

@@ -50,20 +50,25 @@ pub(crate) trait Run: ResourceKind {
     }
 
     /// Succeeds if its files are in the storage location; the error is the reason why not.
-    fn has_files(&self) -> Result<(), String> {
+    fn has_files(&self) -> Result<(), MissingFiles> {
         let Summary { phase, stage, validation_errors, .. } = self.summary();
         match stage {
-            Stage::New | Stage::InProgress => Err(format!(
-                "the phase is {phase}; files are available once all items are {}",
-                Self::PARTICIPLE
-            )),
-            Stage::FailedValidation => Err(format!(
-                "validation failed, so nothing was run: {}",
-                validation_errors.join("; ")
-            )),
+            Stage::New | Stage::InProgress => {
+                Err(MissingFiles::TooEarly { phase, participle: Self::PARTICIPLE })
+            }
+            Stage::FailedValidation => Err(MissingFiles::FailedValidation(validation_errors)),
             Stage::Finalizing | Stage::Completed | Stage::Ended => Ok(()),
         }
     }
+}
+
+/// Reason why a run has no files in the storage location.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MissingFiles {
+    #[error("the phase is {phase}; files are available once all items are {participle}")]
+    TooEarly { phase: String, participle: &'static str },
+    #[error("validation failed, so nothing was run: {}", .0.join("; "))]
+    FailedValidation(Vec<String>),
 }
 
 /// State and counts of a run.

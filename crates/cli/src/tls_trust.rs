@@ -1,7 +1,8 @@
 //! Certificates to trust for downloads.
 
+use std::error::Error;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -9,6 +10,7 @@ use bowline_api::BackupStorageLocation;
 use bowline_api::backup_storage_location::ObjectStorageLocation;
 use k8s_openapi::api::core::v1::{Secret, SecretKeySelector};
 use reqwest::Certificate;
+use rustls::AlertDescription;
 
 use crate::args::TrustArgs;
 use crate::client_config;
@@ -24,6 +26,38 @@ pub(crate) fn parse_certificates(pem: &[u8]) -> anyhow::Result<Vec<Certificate>>
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
         _ => bail!("no certificate in PEM format found"),
     }
+}
+
+/// True if a connection failed because one side does not accept the certificate of the other.
+pub(crate) fn is_certificate_error(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        // An I/O error leaves out the error that it wraps when it is asked for its source.
+        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let in_io = wrapped.and_then(|error| error.downcast_ref::<rustls::Error>());
+        match in_io.or_else(|| cause.downcast_ref()) {
+            Some(rustls::Error::AlertReceived(alert)) => return is_certificate_alert(*alert),
+            Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
+                return true;
+            }
+            _ => next = cause.source(),
+        }
+    }
+    false
+}
+
+fn is_certificate_alert(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::NoCertificate
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::CertificateUnobtainable
+            | AlertDescription::CertificateRequired
+    )
 }
 
 /// Content of a certificate file, checked.

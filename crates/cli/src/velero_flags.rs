@@ -112,8 +112,8 @@ impl Flag {
 
     fn evaluate(self, value: &str) -> Result<IgnoredReason, UnsupportedFlag> {
         if self.shape == FlagShape::Switch {
-            let is_on =
-                flags::boolean(value).map_err(|reason| UnsupportedFlag::new(self, &reason))?;
+            let is_on = flags::boolean(value)
+                .map_err(|error| UnsupportedFlag::new(self, &error.to_string()))?;
             if !is_on {
                 return Ok(IgnoredReason(None));
             }

@@ -35,6 +35,8 @@ pub mod restore;
 pub mod schedule;
 mod selection;
 pub mod snapshotter;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use bowline_cluster as cluster;
 pub use bowline_cluster::{

@@ -65,7 +65,7 @@ impl Binary {
                 Kind::VolumeSnapshotterV2
             )),
             Ok(_) => None,
-            Err(reason) => Some(reason),
+            Err(error) => Some(error.to_string()),
         });
         no_problems(&refused.collect::<Vec<_>>())
     }

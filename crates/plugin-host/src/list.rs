@@ -121,9 +121,8 @@ pub async fn list_plugins_of(
     };
     process.stop().await;
     // The command in a listing is ignored: the path is the host's choice, not the plugin's.
-    let entry = |listed: Result<client::ListedPlugin, client::InvalidListing>| match listed {
-        Ok(listed) => Ok((listed.kind, listed.name)),
-        Err(error) => Err(error.to_string()),
+    let entry = |listed: Result<client::ListedPlugin, client::InvalidListing>| {
+        listed.map(|listed| (listed.kind, listed.name))
     };
     Ok(listing?.into_iter().map(entry).collect())
 }

@@ -10,9 +10,19 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use bowline_plugin::{Kind, Name};
+use bowline_plugin_wire::client::InvalidListing;
 
 /// One entry of a listing: a kind and a name, or the reason why they are invalid.
-pub type ListedEntry = Result<(Kind, Name), String>;
+pub type ListedEntry = Result<(Kind, Name), InvalidListing>;
+
+/// A plugin that was listed before.
+#[derive(Debug, thiserror::Error)]
+enum DuplicatePlugin {
+    #[error("it lists {kind} {name}, twice")]
+    SameBinary { kind: Kind, name: Name },
+    #[error("it lists {kind} {name}, but {} has it already", first.display())]
+    OtherBinary { kind: Kind, name: Name, first: PathBuf },
+}
 
 /// A usable plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -75,10 +85,13 @@ impl Registry {
             self.report(command, "it lists no plugins".to_owned());
         }
         for listed in listing {
-            let added =
-                listed.clone().and_then(|(kind, name)| self.add_plugin(command, kind, name));
-            if let Err(reason) = added {
-                self.report(command, reason);
+            match listed {
+                Ok((kind, name)) => {
+                    if let Err(error) = self.add_plugin(command, *kind, name.clone()) {
+                        self.report(command, error.to_string());
+                    }
+                }
+                Err(error) => self.report(command, error.to_string()),
             }
         }
     }
@@ -94,14 +107,18 @@ impl Registry {
         self.report(command, reason);
     }
 
-    fn add_plugin(&mut self, command: &Path, kind: Kind, name: Name) -> Result<(), String> {
+    fn add_plugin(
+        &mut self,
+        command: &Path,
+        kind: Kind,
+        name: Name,
+    ) -> Result<(), DuplicatePlugin> {
         if let Some(other) = self.plugins.iter().find(|p| p.kind == kind && p.name == name) {
-            let first = if other.command == command {
-                "twice".to_owned()
+            return Err(if other.command == command {
+                DuplicatePlugin::SameBinary { kind, name }
             } else {
-                format!("but {} has it already", other.command.display())
-            };
-            return Err(format!("it lists {kind} {name}, {first}"));
+                DuplicatePlugin::OtherBinary { kind, name, first: other.command.clone() }
+            });
         }
         self.plugins.push(Plugin { kind, name, command: command.to_owned() });
         Ok(())
@@ -152,8 +169,10 @@ mod tests {
         let mut registry = Registry::default();
         for (command, listing) in listings {
             let listed = |(kind, name): &(&str, &str)| -> ListedEntry {
-                let kind = kind.parse().map_err(|error| format!("{name}: {error}"))?;
-                Ok((kind, name.parse().map_err(|error| format!("{kind}: {error}"))?))
+                let name_text = (*name).to_owned();
+                let unknown_kind = |source| InvalidListing::Kind { name: name_text, source };
+                let kind = kind.parse().map_err(unknown_kind)?;
+                Ok((kind, name.parse().map_err(|source| InvalidListing::Name { kind, source })?))
             };
             registry.add(Path::new(command), &listing.iter().map(listed).collect::<Vec<_>>());
         }
@@ -209,7 +228,7 @@ mod tests {
         assert_eq!(
             problems,
             [
-                "plugin /bad: x.io/odd: unknown plugin kind `SnapshotItemAction`",
+                "plugin /bad: plugin x.io/odd: unknown plugin kind `SnapshotItemAction`",
                 "plugin /bad: ObjectStore: `noslash` is no name of a plugin: it must have the form <DNS name>/<name>",
                 "plugin /bad: it lists ObjectStore x.io/store, but /good has it already",
                 "plugin /bad: it lists DeleteItemAction x.io/del, twice",

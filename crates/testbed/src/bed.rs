@@ -26,6 +26,7 @@ use std::sync::Arc;
 use crate::console::print_line;
 use crate::env;
 use crate::isolation::Isolation;
+use crate::test_deadline::test_deadline;
 
 /// Script of the janitor, run once no clone of the bed is left. Arguments: id of the bed, its folder, and whether to
 /// keep the folder.
@@ -117,6 +118,7 @@ impl Bed {
         parent: &Path,
         isolation: impl FnOnce(&str, &Path) -> Result<Option<Isolation>, Error>,
     ) -> Result<Self, Error> {
+        test_deadline();
         let dir = tempfile::Builder::new()
             .prefix("bowline-bed-")
             .rand_bytes(8)

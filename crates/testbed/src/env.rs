@@ -16,6 +16,9 @@ pub const KEEP_BEDS: &str = "BOWLINE_TESTBED_KEEP";
 /// have it are killed with the bed.
 pub const BED_ID: &str = "BOWLINE_BED";
 
+/// Limit for each test in minutes; `0` is none.
+pub const TEST_MINUTES: &str = "BOWLINE_TEST_MINUTES";
+
 /// Set by CI systems, where a real node is required.
 pub const CI: &str = "CI";
 

@@ -45,7 +45,9 @@ pub mod port;
 pub mod process;
 pub mod program;
 pub mod s3;
+mod test_deadline;
 pub mod velero;
+mod wait;
 
 pub use account::Account;
 pub use bed::{Bed, Error as BedError};
@@ -56,4 +58,6 @@ pub use error::Error;
 pub use kwok::Kwok;
 pub use node::Node;
 pub use s3::S3;
+pub use test_deadline::test_deadline;
 pub use velero::Velero;
+pub use wait::{Poll, eventually, eventually_blocking};

@@ -26,7 +26,7 @@ use bowline_engine::failpoint::Point;
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::plan::Planner;
+use crate::plan::{InvalidPoint, Planner};
 use crate::report::Totals;
 use crate::world::World;
 
@@ -69,10 +69,10 @@ enum Command {
 }
 
 /// Failpoint at which a required step is left out.
-fn parse_sabotage(text: &str) -> Result<Point, String> {
+fn parse_sabotage(text: &str) -> Result<Point, InvalidPoint> {
     match plan::point(text)? {
         point @ (Point::JournalBlockStart | Point::JournalBlockEnd) => Ok(point),
-        _ => Err("nothing that counts is left out there; try note-begun or note-ended".to_owned()),
+        _ => Err(InvalidPoint::NoSabotage),
     }
 }
 

@@ -9,13 +9,24 @@ use bowline_engine::failpoint::Point;
 /// Longest delay of a kill at a random time.
 const MAX_RANDOM_DELAY: Duration = Duration::from_secs(2);
 
+/// Failpoint that cannot be used on the command line.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidPoint {
+    #[error("there is no such point; there are {}", point_names())]
+    Unknown,
+    #[error("nothing that counts is left out there; try note-begun or note-ended")]
+    NoSabotage,
+}
+
+fn point_names() -> String {
+    let names: Vec<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
+    names.join(", ")
+}
+
 /// Failpoint with this name.
-pub(crate) fn point(text: &str) -> Result<Point, String> {
+pub(crate) fn point(text: &str) -> Result<Point, InvalidPoint> {
     let found = Point::ALL.iter().find(|point| point.as_str() == text);
-    found.copied().ok_or_else(|| {
-        let names: Vec<&str> = Point::ALL.iter().map(|point| point.as_str()).collect();
-        format!("there is no such point; there are {}", names.join(", "))
-    })
+    found.copied().ok_or(InvalidPoint::Unknown)
 }
 
 /// Time at which a server is killed.
@@ -518,6 +529,6 @@ mod tests {
     #[test]
     fn failpoints_are_found_by_name() {
         assert_eq!(point("note-begun"), Ok(Point::JournalBlockStart));
-        assert!(point("lunch").unwrap_err().contains("note-begun"));
+        assert!(point("lunch").unwrap_err().to_string().contains("note-begun"));
     }
 }

@@ -336,8 +336,8 @@ async fn add_run<R: DescribableRun>(
     };
     let text = describe::full_text(installation, run, &downloads).await;
     bundle.add_text(&description, &text)?;
-    if let Err(reason) = run.has_files() {
-        bundle.record_problem(&file, &anyhow!("{reason}"));
+    if let Err(error) = run.has_files() {
+        bundle.record_problem(&file, &error.into());
         return Ok(());
     }
     match logs::read_log::<R>(&downloads, &name, MAX_RUN_LOG_BYTES).await {

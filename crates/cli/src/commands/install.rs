@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::args::{ClusterArgs, InstallationArgs};
 use crate::commands::{recovery, server};
 use crate::exit::Exit;
-use crate::flags::{self, Pairs};
+use crate::flags::{self, InvalidValue, Pairs};
 use crate::installation::Installation;
 use crate::velero_flags::{IgnoredFlags, UnsupportedFlag};
 use crate::{client_config, output, tls_trust};
@@ -360,10 +360,10 @@ fn read_secret(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Number of whole GiB: `10Gi`, or `0`.
-fn gibibytes(text: &str) -> Result<u32, String> {
+fn gibibytes(text: &str) -> Result<u32, InvalidValue> {
     match text.strip_suffix("Gi").unwrap_or(if text == "0" { text } else { "" }).parse() {
         Ok(count @ 0..=100_000) => Ok(count),
-        _ => Err("must be a number of whole GiB, such as 10Gi, or 0".to_owned()),
+        _ => Err(InvalidValue::Gibibytes),
     }
 }
 

@@ -16,6 +16,7 @@ use kube::Client;
 
 use crate::args::ClusterArgs;
 use crate::exit::{Exit, shutdown_signal};
+use crate::flags::InvalidValue;
 use crate::velero_flags::{Flag, FlagEffect, IgnoredFlagSet, IgnoredFlags, NO_FILE_BACKUP};
 use crate::{cluster, flags};
 use lease_times::LeaseTimes;
@@ -386,23 +387,23 @@ fn plugin_environment(kubeconfig: Option<&Path>) -> Vec<(OsString, OsString)> {
 }
 
 /// Number of parallel tasks: at least one.
-fn positive_count(text: &str) -> Result<usize, String> {
+fn positive_count(text: &str) -> Result<usize, InvalidValue> {
     match text.parse() {
         Ok(count @ 1..=1000) => Ok(count),
-        _ => Err("must be a number from 1 to 1000".to_owned()),
+        _ => Err(InvalidValue::TaskCount),
     }
 }
 
 /// Number of bytes, in whole mebibytes: `8Mi`.
-fn mebibytes(text: &str) -> Result<usize, String> {
+fn mebibytes(text: &str) -> Result<usize, InvalidValue> {
     match text.strip_suffix("Mi").map(str::parse) {
         Some(Ok(count @ 1..=1024)) => Ok(count << 20),
-        _ => Err("must be from 1Mi to 1024Mi".to_owned()),
+        _ => Err(InvalidValue::Mebibytes),
     }
 }
 
 /// Duration that may be zero.
-fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, InvalidValue> {
     flags::duration(text).map(|duration| duration.to_std().unwrap_or_default())
 }
 
@@ -411,12 +412,12 @@ fn duration(text: &str) -> Result<Duration, String> {
 struct LocationsByProvider(BTreeMap<String, String>);
 
 /// `aws:default,azure:other`.
-fn by_provider(text: &str) -> Result<LocationsByProvider, String> {
+fn by_provider(text: &str) -> Result<LocationsByProvider, InvalidValue> {
     let pair = |pair: &str| match pair.split_once(':') {
         Some((provider, name)) if !provider.is_empty() && !name.is_empty() => {
             Ok((provider.to_owned(), name.to_owned()))
         }
-        _ => Err(format!("expected PROVIDER:NAME, not `{pair}`")),
+        _ => Err(InvalidValue::LocationOfProvider(pair.to_owned())),
     };
     text.split(',').map(pair).collect::<Result<_, _>>().map(LocationsByProvider)
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::Fetched;
 use crate::listing::ResourceKind;
+use crate::output::error_chain;
 use crate::run::{Run, Summary};
 
 /// Beginning of a document: name, labels and annotations.
@@ -44,7 +45,8 @@ pub(crate) fn results(to: &mut Value, summary: &Summary, file: Option<&Fetched<R
             to["warnings"] = messages(warnings, &results.warnings);
             to["errors"] = messages(errors, &results.errors);
         }
-        Some(Err(reason)) => {
+        Some(Err(error)) => {
+            let reason = error_chain(error);
             to["warnings"] = json!({"count": warnings, "errorGettingWarnings": reason});
             to["errors"] = json!({"count": errors, "errorGettingErrors": reason});
         }
@@ -74,12 +76,12 @@ pub(crate) fn operations<T: Serialize>(
 pub(crate) fn add_fetched<T: Serialize>(
     to: &mut Value,
     key: &str,
-    error: &str,
+    error_key: &str,
     file: Option<&Fetched<T>>,
 ) {
     match file {
         None => {}
         Some(Ok(content)) => to[key] = json!(content),
-        Some(Err(reason)) => to[error] = json!(reason),
+        Some(Err(error)) => to[error_key] = json!(error_chain(error)),
     }
 }

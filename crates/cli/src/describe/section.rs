@@ -15,6 +15,7 @@ use kube::ResourceExt as _;
 use super::Fetched;
 use crate::key_value_page::{KeyValuePage, NONE};
 use crate::listing::ResourceKind;
+use crate::output::error_chain;
 use crate::rate::TransferRate;
 use crate::run::{Run, Summary};
 use crate::{program, rate, relative_time, selector};
@@ -74,7 +75,8 @@ pub(crate) fn results(page: &mut KeyValuePage, summary: &Summary, file: Option<&
                 page.field(0, "Errors", errors);
             }
         }
-        Some(Err(reason)) => {
+        Some(Err(error)) => {
+            let reason = error_chain(error);
             page.blank_line();
             page.field(0, "Warnings", format_args!("{warnings} <{reason}>"));
             page.field(0, "Errors", format_args!("{errors} <{reason}>"));
@@ -135,7 +137,7 @@ pub(crate) fn operations<T>(
     let counts = format!("{completed} of {attempted} completed successfully, {failed} failed");
     match file {
         None => page.field(0, key, format_args!("{counts} ({DETAILS_HINT})")),
-        Some(Err(reason)) => page.field(0, key, format_args!("{counts} <{reason}>")),
+        Some(Err(error)) => page.field(0, key, format_args!("{counts} <{}>", error_chain(error))),
         Some(Ok(operations)) => {
             page.field(0, key, counts);
             for operation in operations {
@@ -189,7 +191,7 @@ pub(crate) fn resources(page: &mut KeyValuePage, file: Option<&Fetched<ResourceL
     let Some(file) = file else { return };
     page.blank_line();
     match file {
-        Err(reason) => page.field(0, "Resource List", format_args!("<{reason}>")),
+        Err(error) => page.field(0, "Resource List", format_args!("<{}>", error_chain(error))),
         Ok(list) => {
             page.heading(0, "Resource List");
             for (kind, names) in &list.0 {

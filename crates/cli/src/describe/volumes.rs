@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::FetchedVolumeProgress;
 use super::section::{DETAILS_HINT, time};
 use crate::key_value_page::KeyValuePage;
+use crate::output::error_chain;
 use crate::rate::TransferRate;
 use crate::volume_progress::{UnitProgress, VolumeProgress, VolumeReport, VolumeTotals};
 
@@ -20,9 +21,9 @@ pub(crate) fn text<R: VolumeReport>(
     let transfers = match transfers {
         Ok(transfers) if transfers.is_empty() => return,
         Ok(transfers) => transfers,
-        Err(reason) => {
+        Err(error) => {
             page.blank_line();
-            page.field(0, R::HEADING, format_args!("<{reason}>"));
+            page.field(0, R::HEADING, format_args!("<{}>", error_chain(error)));
             return;
         }
     };
@@ -78,8 +79,8 @@ pub(crate) fn json<R: VolumeReport>(
     let transfers = match transfers {
         Ok(transfers) if transfers.is_empty() => return,
         Ok(transfers) => transfers,
-        Err(reason) => {
-            to[R::KEY] = json!({"errorGettingVolumes": reason});
+        Err(error) => {
+            to[R::KEY] = json!({"errorGettingVolumes": error_chain(error)});
             return;
         }
     };

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bowline_api::{Backup, DeleteBackupRequest, DownloadRequest};
 use bowline_store::decode::{self, Limits};
-use bowline_testbed::{S3, Velero, velero};
+use bowline_testbed::{S3, Velero, eventually_blocking, velero};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,7 +15,7 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::{ServerConfig, ServerConnection, Stream};
 use serde_json::{Value, json};
 
-use crate::bowline::World;
+use crate::bowline::{TIMEOUT, World};
 use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, SIGNATURE, gzip, packed, packed_json};
 use crate::restore;
@@ -494,7 +494,9 @@ fn an_interrupted_download_leaves_neither_a_request_nor_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = env.bowline(&["backup", "download", "b"]);
     let mut child = command.current_dir(folder.path()).spawn().unwrap();
-    World::wait_until("the server is asked", || !env.names::<DownloadRequest>().is_empty());
+    eventually_blocking("the server is asked", TIMEOUT, || {
+        !env.names::<DownloadRequest>().is_empty()
+    });
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);

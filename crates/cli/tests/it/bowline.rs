@@ -1,15 +1,15 @@
 //! Runs the binary in a world of its own and tells what is left of it.
 
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bowline_testbed::leftover;
+use bowline_testbed::{leftover, test_deadline};
 
 /// Set on the binary and inherited by all that it starts, so that they can be found.
 const MARK_VARIABLE: &str = "BOWLINE_TEST_MARK";
 
 /// How long any run may take. Programs may have to be built first.
-const TIMEOUT: Duration = Duration::from_mins(40);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(40);
 
 /// A place to run the binary in: a folder for temporary files, and a mark on its processes.
 pub(crate) struct World {
@@ -25,6 +25,7 @@ pub(crate) struct CommandResult {
 
 impl World {
     pub(crate) fn new() -> Self {
+        test_deadline();
         let tmp = tempfile::tempdir().unwrap();
         let mark = tmp.path().file_name().unwrap().to_str().unwrap().to_owned();
         Self { tmp, mark }
@@ -67,14 +68,5 @@ impl World {
             leftovers.push(format!("file {}", file.path().display()));
         }
         leftovers
-    }
-
-    /// Waits for a condition, for a long time but not for ever.
-    pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-        let deadline = Instant::now() + TIMEOUT;
-        while !condition() {
-            assert!(Instant::now() < deadline, "waited in vain: {what}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use bowline_api::access::{self, Profile};
 use bowline_api::crds;
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Account, Bed, ControlPlane, Options};
+use bowline_testbed::{Account, Bed, ControlPlane, Options, test_deadline};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
@@ -51,6 +51,7 @@ pub(crate) struct TestEnv {
 /// The shared control plane, started by whoever asks first, with our definitions.
 pub(crate) fn cluster() -> &'static Cluster {
     static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    test_deadline();
     CLUSTER.get_or_init(|| {
         let runtime = Runtime::new().unwrap();
         let (plane, client) = runtime.block_on(async {

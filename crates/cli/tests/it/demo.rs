@@ -2,11 +2,12 @@ use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command};
 
+use bowline_testbed::eventually_blocking;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::bowline::{CommandResult, World};
+use crate::bowline::{CommandResult, TIMEOUT, World};
 
 /// Runs the demo to its end; what it says, and what it writes for programs.
 fn run_demo(world: &World, more: &[&str]) -> (CommandResult, Value) {
@@ -148,7 +149,7 @@ fn demo_is_reachable_with_kubectl_until_interrupted() {
 fn demo_terminated_during_start_leaves_nothing() {
     let world = World::new();
     let mut demo = world.bowline(&["demo"]).spawn().unwrap();
-    World::wait_until("the API server has been started", || {
+    eventually_blocking("the API server has been started", TIMEOUT, || {
         assert_eq!(demo.try_wait().unwrap(), None, "the demo ended by itself");
         world.leftovers().iter().any(|leftover| leftover.contains("kube-apiserver"))
     });
@@ -183,7 +184,7 @@ fn a_demo_that_is_killed_leaves_nothing() {
     output_until_reachable(&mut demo);
     signal(&demo, Signal::SIGKILL);
     demo.wait().unwrap();
-    World::wait_until("the rest has followed", || world.leftovers().is_empty());
+    eventually_blocking("the rest has followed", TIMEOUT, || world.leftovers().is_empty());
 }
 
 /// Reads what the demo says until it has said how it can be reached.

@@ -2,6 +2,7 @@
 
 use bowline_api::{Backup, BackupStorageLocation, DownloadRequest, Restore};
 use bowline_store::encode;
+use bowline_testbed::eventually_blocking;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
@@ -10,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::bowline::{CommandResult, World};
+use crate::bowline::{CommandResult, TIMEOUT, World};
 use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, packed_json};
 use crate::restore::put_completed_backup;
@@ -377,7 +378,9 @@ fn an_interrupted_dry_run_leaves_no_request() {
     put_completed_backup(&env, "b");
     let line = ["restore", "create", "--from-backup=b", "--dry-run"];
     let mut child = env.bowline(&line).spawn().unwrap();
-    World::wait_until("the server is asked", || env.names::<DownloadRequest>().len() == 3);
+    eventually_blocking("the server is asked", TIMEOUT, || {
+        env.names::<DownloadRequest>().len() == 3
+    });
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(env.names::<DownloadRequest>(), [] as [&str; 0]);

@@ -4,12 +4,13 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Child;
 
 use bowline_api::{Backup, BackupStorageLocation, DeleteBackupRequest, DownloadRequest};
+use bowline_testbed::eventually_blocking;
 use kube::api::DeleteParams;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::bowline::World;
+use crate::bowline::TIMEOUT;
 use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{Answer, FakeServer, packed};
 use crate::restore;
@@ -57,7 +58,9 @@ fn followed_log_is_printed_as_it_grows() {
     assert_eq!(log.next().unwrap().unwrap(), "two");
     assert!(log.next().is_none());
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    World::wait_until("no request is left", || env.names::<DownloadRequest>().is_empty());
+    eventually_blocking("no request is left", TIMEOUT, || {
+        env.names::<DownloadRequest>().is_empty()
+    });
 }
 
 #[test]

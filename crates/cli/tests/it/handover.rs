@@ -18,7 +18,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation, Schedule};
-use bowline_testbed::{Bed, S3, s3};
+use bowline_testbed::{Bed, S3, eventually_blocking, s3};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -49,18 +49,6 @@ const CONFIG_MAPS: usize = 20;
 const MAX_UNDISTURBED: Duration = Duration::from_millis(1500);
 /// How long a server whose request was broken off is left alone, at most.
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(80);
-
-/// Waits for something, for a while.
-fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 fn log_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "hand-overs: {line}");
@@ -135,7 +123,7 @@ impl World {
     /// Waits until each Schedule has done its work once more.
     fn wait_for_schedules(&self, pair: &mut ServerPair<'_>) {
         let before = SCHEDULES.map(|(name, ..)| self.history.advance_count(name));
-        wait_for("each schedule goes on", || {
+        eventually_blocking("each schedule goes on", TIMEOUT, || {
             pair.active_and_standby();
             let now = SCHEDULES.map(|(name, ..)| self.history.advance_count(name));
             now.iter().zip(&before).all(|(now, before)| now > before).then_some(())
@@ -145,7 +133,7 @@ impl World {
     /// Waits until another backup has ended, and the one that a server was interrupted in, if any.
     fn wait_for_another_backup(&self, interrupted: Option<&str>) {
         let before = self.ended().len();
-        wait_for("the other goes on with backups", || {
+        eventually_blocking("the other goes on with backups", TIMEOUT, || {
             let now = self.ended();
             let is_there = interrupted.is_none_or(|name| now.contains_key(name));
             (is_there && now.len() > before).then_some(())
@@ -259,7 +247,7 @@ fn repeated_handovers_neither_miss_duplicate_nor_damage_backups() {
     let world = World::set_up(&s3);
     let mut random = SeededRandom::from_environment();
     let mut pair = ServerPair::start(&world.env, &bed);
-    wait_for("the location is available", || {
+    eventually_blocking("the location is available", TIMEOUT, || {
         let status = world.env.get::<BackupStorageLocation>("default").status?;
         (status.phase?.as_str() == "Available").then_some(())
     });
@@ -269,10 +257,10 @@ fn repeated_handovers_neither_miss_duplicate_nor_damage_backups() {
     let (kills, pauses) = (random.shuffled(&KILLS), random.shuffled(&PAUSES));
     let started = Instant::now();
     for (at_kill, at_pause) in kills.into_iter().zip(pauses) {
-        wait_for("a server can be killed", || {
+        eventually_blocking("a server can be killed", TIMEOUT, || {
             kill_active(&world, &mut pair, at_kill, &mut random).then_some(())
         });
-        wait_for("a server can be paused", || {
+        eventually_blocking("a server can be paused", TIMEOUT, || {
             pause_active(&world, &mut pair, at_pause, &mut random).then_some(())
         });
     }
@@ -291,14 +279,19 @@ fn repeated_handovers_neither_miss_duplicate_nor_damage_backups() {
         let patched = api.patch(name, &params, &pause_patch);
         cluster().runtime.block_on(patched).unwrap();
     }
-    wait_for("every backup has ended, and nothing is left of their runs", || {
-        pair.active_and_standby();
-        let own = |name: &String| name != "kube-root-ca.crt";
-        let journals = world.env.names::<ConfigMap>().into_iter().filter(own).count();
-        let scratch = world.bucket.objects().into_keys().find(|key| backup_name_of(key).is_none());
-        let are_over = world.ended().len() == world.backups().len();
-        (are_over && journals == 0 && scratch.is_none()).then_some(())
-    });
+    eventually_blocking(
+        "every backup has ended, and nothing is left of their runs",
+        TIMEOUT,
+        || {
+            pair.active_and_standby();
+            let own = |name: &String| name != "kube-root-ca.crt";
+            let journals = world.env.names::<ConfigMap>().into_iter().filter(own).count();
+            let scratch =
+                world.bucket.objects().into_keys().find(|key| backup_name_of(key).is_none());
+            let are_over = world.ended().len() == world.backups().len();
+            (are_over && journals == 0 && scratch.is_none()).then_some(())
+        },
+    );
     world.history.assert_each_backup_ends_once();
     for (name, pause, _) in SCHEDULES {
         let summary = world.history.assert_schedule_is_kept(name, pause);

@@ -1,9 +1,9 @@
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::{BackupStorageLocation, Restore};
-use bowline_testbed::{Bed, ControlPlane, Options};
+use bowline_testbed::{Bed, ControlPlane, Options, eventually_blocking};
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
@@ -21,7 +21,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use crate::bowline::World;
+use crate::bowline::{TIMEOUT, World};
 
 /// The copy that people can look at, and apply without us.
 const CRDS_FILE: &str = "deploy/crds.yaml";
@@ -393,15 +393,6 @@ fn existing_velero_objects_are_kept_and_used() {
     assert!(!stderr.contains("delete it"), "{stderr}");
 }
 
-/// Tries something until it is so.
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
-
 /// A Deployment with one container.
 fn deployment(name: &str, replicas: i32, container: &Value) -> Deployment {
     let labels = json!({"deploy": name});
@@ -489,7 +480,7 @@ fn installation_is_refused_whole_or_reports_partial_progress() {
         }
         created
     };
-    wait_until("the policy is in force", || !is_let_in());
+    eventually_blocking("the policy is in force", TIMEOUT, || !is_let_in());
     let (code, stderr, _) = installed.run(&line);
     assert_eq!(code, Some(2), "{stderr}");
     assert!(stderr.contains("no Deployments today"), "{stderr}");
@@ -497,7 +488,7 @@ fn installation_is_refused_whole_or_reports_partial_progress() {
     assert!(stderr.contains(message) && stderr.contains("run the same command again"), "{stderr}");
     assert!(runtime.block_on(namespaces.get_opt("velero")).unwrap().is_some());
     runtime.block_on(bound.delete("none-today", &delete)).unwrap();
-    wait_until("the policy is no longer in force", is_let_in);
+    eventually_blocking("the policy is no longer in force", TIMEOUT, is_let_in);
     let (code, stderr, _) = installed.run(&line);
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.contains("Role bowline: up to date"), "{stderr}");

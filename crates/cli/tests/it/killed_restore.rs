@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, BackupStorageLocation, Restore, RestorePhase};
 use bowline_store::backend::{self, BuiltIn, filesystem};
 use bowline_store::file::{ResourceList, Results};
 use bowline_store::{BackupName, BackupStore, Prefix, RestoreName};
-use bowline_testbed::fixture;
+use bowline_testbed::{eventually_blocking, fixture};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -72,17 +72,6 @@ where
 fn versions<K: Resource>(objects: &BTreeMap<String, K>) -> BTreeMap<String, (String, String)> {
     let version = |object: &K| (object.uid().unwrap(), object.resource_version().unwrap());
     objects.iter().map(|(name, object)| (name.clone(), version(object))).collect()
-}
-
-fn wait_for<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// An application with many config maps, and a pod that is restored last: an action lets it wait.
@@ -194,12 +183,12 @@ fn killed_restore_is_resumed_with_every_object_once() {
     application(app);
 
     let server = Server::start(&env, folder.path());
-    wait_for("the location is available", || {
+    eventually_blocking("the location is available", TIMEOUT, || {
         let status = env.get::<BackupStorageLocation>("default").status?;
         (status.phase?.as_str() == "Available").then_some(())
     });
     env.apply_velero_object("Backup", "b", json!({"spec": {"includedNamespaces": [app]}}));
-    wait_for("the backup has ended", || {
+    eventually_blocking("the backup has ended", TIMEOUT, || {
         let status = env.get::<Backup>("b").status?;
         let phase = status.phase.clone().filter(BackupPhase::is_terminal)?;
         assert_eq!(phase, BackupPhase::Completed, "{status:?}");
@@ -217,7 +206,9 @@ fn killed_restore_is_resumed_with_every_object_once() {
         "r",
         json!({"metadata": {"annotations": never}, "spec": spec}),
     );
-    wait_for("something is restored", || (!objects_in::<ConfigMap>(copy).is_empty()).then_some(()));
+    eventually_blocking("something is restored", TIMEOUT, || {
+        (!objects_in::<ConfigMap>(copy).is_empty()).then_some(())
+    });
     server.kill();
     assert_eq!(phase(&env.get("r")), Some(&RestorePhase::InProgress));
     let of_first = versions(&objects_in::<ConfigMap>(copy));
@@ -225,10 +216,10 @@ fn killed_restore_is_resumed_with_every_object_once() {
 
     // The next one goes on where it was, and is killed in its turn.
     let server = Server::start(&env, folder.path());
-    wait_for("all config maps are restored", || {
+    eventually_blocking("all config maps are restored", TIMEOUT, || {
         (objects_in::<ConfigMap>(copy).len() == CONFIG_MAPS).then_some(())
     });
-    wait_for("the pod waits", || {
+    eventually_blocking("the pod waits", TIMEOUT, || {
         let progress = env.get::<Restore>("r").status?.progress?;
         assert!(progress.items_restored < progress.total_items, "{progress:?}");
         (progress.items_restored > i64::try_from(CONFIG_MAPS).unwrap()).then_some(())
@@ -240,7 +231,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
 
     patch_restore(&env, &json!({"metadata": {"annotations": {READY: null}}}));
     let server = Server::start(&env, folder.path());
-    let restore = wait_for("the restore has ended", || {
+    let restore = eventually_blocking("the restore has ended", TIMEOUT, || {
         let restore = env.get::<Restore>("r");
         phase(&restore).is_some_and(RestorePhase::is_terminal).then_some(restore)
     });
@@ -281,7 +272,7 @@ fn killed_restore_is_resumed_with_every_object_once() {
 
     // Plugins have died with those that started them.
     server.kill();
-    wait_for("no process is left", || {
+    eventually_blocking("no process is left", TIMEOUT, || {
         let leftovers = env.world.leftovers();
         leftovers.iter().all(|leftovers| leftovers.starts_with("file ")).then_some(())
     });

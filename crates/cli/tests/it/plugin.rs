@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, S3, fixture, s3};
+use bowline_testbed::{Bed, S3, eventually_blocking, fixture, s3};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::bowline::{CommandResult, World};
+use crate::bowline::{CommandResult, TIMEOUT, World};
 
 fn locate(program: Program) -> String {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -392,7 +392,7 @@ fn interrupted_check_cleans_up() {
     command.args(["--config=upload-ms=600000", "--timeout=5m"]);
     let check = command.env("FIXTURE_STATE_DIR", scratch.folder.path()).spawn().unwrap();
     let id = Pid::from_raw(check.id().cast_signed());
-    World::wait_until("it uploads a snapshot", || {
+    eventually_blocking("it uploads a snapshot", TIMEOUT, || {
         scratch.files("snapshots").iter().any(|path| path.ends_with("upload.json"))
     });
     kill(id, Signal::SIGINT).unwrap();

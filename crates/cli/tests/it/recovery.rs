@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_api::{Backup, BackupStorageLocation, VolumeSnapshotLocation};
-use bowline_testbed::Bed;
 use bowline_testbed::s3::{REGION, S3};
+use bowline_testbed::{Bed, eventually_blocking};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -47,16 +47,9 @@ impl Drop for Server {
     }
 }
 
-fn wait_for<T>(what: &str, folder: &Path, mut poll: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + TIMEOUT;
-    loop {
-        if let Some(value) = poll() {
-            return value;
-        }
-        let log = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
-        assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn eventually<T>(what: &str, folder: &Path, mut poll: impl FnMut() -> Option<T>) -> T {
+    let log = || std::fs::read_to_string(folder.join("log")).unwrap_or_default();
+    eventually_blocking(what, TIMEOUT, || poll().ok_or_else(log))
 }
 
 /// Folders in which servers keep credentials.
@@ -162,7 +155,7 @@ fn rebuilt_cluster_is_restored_from_bucket_and_recovery_file() {
     let imported_secret: Secret = new.get("bucket-keys");
     assert_eq!(imported_secret.labels()["velero.io/exclude-from-backup"], "true");
     let _server = Server::start(&new, folder.path());
-    wait_for("the backup is there", folder.path(), || {
+    eventually("the backup is there", folder.path(), || {
         new.names::<Backup>().contains(&"b1".to_owned()).then_some(())
     });
     assert_eq!(credential_folders(folder.path()), 1, "those of the killed server are removed");

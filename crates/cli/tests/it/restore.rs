@@ -1,10 +1,10 @@
 use std::io::{BufRead as _, BufReader, Seek as _, Write as _};
 
 use bowline_api::{Backup, DownloadRequest, Restore};
-use bowline_testbed::Velero;
+use bowline_testbed::{Velero, eventually_blocking};
 use serde_json::{Value, json};
 
-use crate::bowline::World;
+use crate::bowline::{TIMEOUT, World};
 use crate::cluster::{TestEnv, cluster};
 use crate::dry_run::object_verdicts;
 use crate::fake_server::{Answer, FakeServer, SIGNATURE, packed, packed_json};
@@ -317,5 +317,5 @@ pub(crate) fn assert_works_with_velero(env: &TestEnv, velero: &Velero) {
     assert_eq!((settings.1.as_str(), settings.2.as_str()), ("skip", "it exists and is the same"));
 
     env.run_ok(&["restore", "delete", "copy", "--confirm"]);
-    World::wait_until("the restore is gone", || env.names::<Restore>().is_empty());
+    eventually_blocking("the restore is gone", TIMEOUT, || env.names::<Restore>().is_empty());
 }

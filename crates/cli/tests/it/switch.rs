@@ -178,7 +178,7 @@ fn use_velero(env: &MigrationEnv, running: &Velero, application: &Application) {
     ]);
     let office = format!("--include-namespaces={OFFICE}");
     velero(&["schedule", "create", OFTEN, "--schedule=* * * * *", &office]);
-    env.wait_for("the other location is available", || {
+    env.eventually("the other location is available", || {
         velero(&["backup-location", "get", "offsite"]).contains("Available").then_some(())
     });
     let shop = format!("--include-namespaces={}", application::NAMESPACE);
@@ -211,7 +211,7 @@ fn wait_for_scheduled_backup(env: &MigrationEnv, previous: &BTreeSet<String>) ->
         let params = ListParams::default().labels(&format!("velero.io/schedule-name={schedule}"));
         env.runtime.block_on(env.api::<Backup>().list(&params)).unwrap().items
     };
-    let new = env.wait_for("the schedule has made another backup", || {
+    let new = env.eventually("the schedule has made another backup", || {
         let is_new = |backup: &Backup| {
             let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
             phase.is_some_and(|phase| phase.as_str() == "Completed")
@@ -237,7 +237,7 @@ fn wait_for_scheduled_backup(env: &MigrationEnv, previous: &BTreeSet<String>) ->
 
 /// A server of ours does not start where Velero's runs.
 fn assert_refused_beside_velero(env: &MigrationEnv) {
-    env.wait_for("Velero's pod is there", || {
+    env.eventually("Velero's pod is there", || {
         let pods = env.kubectl(&["get", "pods", "-n", velero::NAMESPACE, "-o", "name"]);
         pods.contains("pod/velero-").then_some(())
     });
@@ -254,7 +254,7 @@ fn assert_refused_beside_velero(env: &MigrationEnv) {
 /// What `migrate check` says: the words of the command to install with, and the flags that carry over.
 fn run_migrate_check(env: &MigrationEnv) -> (Vec<String>, Vec<String>) {
     // A backup of the schedule may be open.
-    let text = env.wait_for("nothing speaks against the switch", || {
+    let text = env.eventually("nothing speaks against the switch", || {
         let ended = env.run(&["migrate", "check"]);
         (ended.code == Some(0)).then_some(ended.stdout)
     });
@@ -307,7 +307,7 @@ fn assert_reported_as_active(env: &MigrationEnv, check: &[&str], expected: &str)
 
 /// Waits until a backup is in a phase.
 fn wait_for_phase(env: &MigrationEnv, name: &str, phase: &str) {
-    env.wait_for(&format!("{name} is {phase}"), || {
+    env.eventually(&format!("{name} is {phase}"), || {
         let backup: Backup = env.runtime.block_on(env.api().get(name)).unwrap();
         (backup.status?.phase?.as_str() == phase).then_some(())
     });
@@ -375,7 +375,7 @@ fn assert_refused_with_active_run(env: &MigrationEnv) {
 }
 
 fn switch_back(env: &MigrationEnv, server: Server) {
-    env.wait_for("the way back is open", || {
+    env.eventually("the way back is open", || {
         let ended = env.run(&["migrate", "check", "--back"]);
         (ended.code == Some(0)).then_some(())
     });

@@ -5,11 +5,12 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bowline_api::{Backup, Restore, VolumePluginBackup, label};
+use bowline_testbed::eventually_blocking;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::bowline::World;
+use crate::bowline::TIMEOUT;
 use crate::cluster::{TestEnv, cluster};
 use crate::fake_server::{FakeServer, packed_json};
 
@@ -158,7 +159,7 @@ fn describe_shows_volume_progress_of_a_restore() {
 fn wait_and_watch_show_upload_progress() {
     let env = cluster().test_env("volumes-wait");
     let mut waits = env.bowline(&["backup", "create", "b", "--wait"]).spawn().unwrap();
-    World::wait_until("it is created", || env.names::<Backup>() == ["b"]);
+    eventually_blocking("it is created", TIMEOUT, || env.names::<Backup>() == ["b"]);
     let upload = |done: i64| {
         json!({
             "phase": "InProgress", "snapshotID": "snap",

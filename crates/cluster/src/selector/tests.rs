@@ -176,7 +176,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read_back_the_same(all in prop::collection::vec(requirement(), 0..5)) {
+    fn written_selectors_are_read_back_unchanged(all in prop::collection::vec(requirement(), 0..5)) {
         let selector = Selector::from_requirements(all);
         prop_assert_eq!(Selector::parse(&selector.to_string()), Ok(selector));
     }

@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use bowline_api::BackupPhase;
 use bowline_plugin::{
-    Code, Config, Encoded, Error, Item, ObjectStore as _, ResourceSelector, Result, SnapshotId,
-    VolumeId, VolumeInfo, VolumeSnapshotter,
+    Code, Encoded, Error, Item, ObjectStore as _, ResourceSelector, Result, SnapshotId,
 };
 use bowline_store::backend::Memory;
 use bowline_store::backend::memory::StoreCall;
@@ -18,6 +17,7 @@ use serde_json::json;
 use super::*;
 use crate::cluster::Fake;
 use crate::snapshotter::{OpenError, Snapshotter, Snapshotters};
+use crate::testing::{self, CompleteSnapshotter, PartialSnapshotter};
 
 const BUCKET: &str = "bucket";
 
@@ -83,41 +83,7 @@ impl FakeSnapshotter {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for FakeSnapshotter {
-    async fn init(&self, _: &Config) -> Result<()> {
-        Ok(())
-    }
-
-    async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
-        Err(Error::unimplemented("GetVolumeID"))
-    }
-
-    async fn set_volume_id(&self, _: &Item, _: &VolumeId) -> Result<Item> {
-        Err(Error::unimplemented("SetVolumeID"))
-    }
-
-    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
-        Err(Error::unimplemented("GetVolumeInfo"))
-    }
-
-    async fn create_snapshot(
-        &self,
-        _: &VolumeId,
-        _: &str,
-        _: &BTreeMap<String, String>,
-    ) -> Result<SnapshotId> {
-        Err(Error::unimplemented("CreateSnapshot"))
-    }
-
-    async fn create_volume_from_snapshot(
-        &self,
-        _: &SnapshotId,
-        _: &VolumeInfo,
-        _: &str,
-    ) -> Result<VolumeId> {
-        Err(Error::unimplemented("CreateVolumeFromSnapshot"))
-    }
-
+impl PartialSnapshotter for FakeSnapshotter {
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         self.record_call(format!("delete {snapshot}"));
         self.budget.spend()?;
@@ -152,7 +118,7 @@ impl Snapshotters for FakeSnapshotter {
                 plugin: "example.io/shelf".parse().unwrap(),
                 is_v2: true,
                 snapshot_type: None,
-                calls: Arc::new(self.clone()),
+                calls: Arc::new(CompleteSnapshotter(Arc::new(self.clone()))),
             }),
             "slow" => std::future::pending().await,
             _ => {
@@ -187,26 +153,15 @@ impl DeleteItemAction for RecordingAction {
 
 /// An archive with pods, a resource that the cluster does not serve any more, and one that no action selects.
 fn archive(pods: &[&str]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(encode::gzip(Vec::new()));
-    let mut add = |path: String, kind: &str, name: &str, namespace: Option<&str>| {
-        let metadata = match namespace {
-            Some(namespace) => json!({"name": name, "namespace": namespace}),
-            None => json!({"name": name}),
-        };
-        let object = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}).to_string();
-        let mut header = tar::Header::new_gnu();
-        header.set_size(object.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, path, object.as_bytes()).unwrap();
-    };
-    for &pod in pods {
-        add(format!("resources/pods/namespaces/ns/{pod}.json"), "Pod", pod, Some("ns"));
-    }
-    add("resources/gone.example.io/cluster/old.json".to_owned(), "Gone", "old", None);
-    add("resources/configmaps/namespaces/ns/cm.json".to_owned(), "ConfigMap", "cm", Some("ns"));
-    let mut gzip = tar.into_inner().unwrap();
-    gzip.flush().unwrap();
-    gzip.finish().unwrap()
+    let object =
+        |kind: &str, metadata| json!({"apiVersion": "v1", "kind": kind, "metadata": metadata});
+    let in_ns = |kind: &str, name: &str| object(kind, json!({"name": name, "namespace": "ns"}));
+    let pods = pods.iter().map(|pod| ("pods", in_ns("Pod", pod)));
+    let others = [
+        ("gone.example.io", object("Gone", json!({"name": "old"}))),
+        ("configmaps", in_ns("ConfigMap", "cm")),
+    ];
+    testing::archive(&pods.chain(others).collect::<Vec<_>>())
 }
 
 fn snapshot(location: &str, id: &str, phase: &str) -> Snapshot {

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_api::location::LocationPhase;
-use bowline_api::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore, annotation,
-};
+use bowline_api::{Restore, annotation};
 use bowline_plugin::{
     Encoded, Item, ResourceIdentifier, ResourceSelector, RestoreItemAction, RestoreOutput,
     Result as Answer,
@@ -24,7 +21,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::order::Priorities;
-use super::request::{self, ALLOW_DAMAGED_ARCHIVE, Defaults, Facts, Lookup};
+use super::request::{self, ALLOW_DAMAGED_ARCHIVE};
 use super::volume::NoReporter;
 use super::{Fatal, Options, Progress, RestoreOutcome, Run, finalize, run};
 use crate::action::NamedAction;
@@ -35,6 +32,7 @@ use crate::item::Object;
 use crate::journal::{InMemory, Recovered};
 use crate::resource::{GroupResource, Resource};
 use crate::snapshotter::NoSnapshotters;
+use crate::testing::ValidRestore;
 
 /// An archive entry: path and content.
 type Entry = (String, Vec<u8>);
@@ -103,36 +101,16 @@ impl RestoreFixture {
     }
 
     fn request(&self) -> request::Request {
-        let mut restore = Restore::default();
-        restore.metadata.name = Some("r".into());
-        restore.metadata.namespace = Some("velero".into());
-        restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
-        restore.metadata.annotations = Some(self.annotations.clone());
-        restore.spec = serde_json::from_value(self.spec.clone()).unwrap();
-        restore.spec.backup_name = "b1".into();
-        let mut data = BTreeMap::new();
+        let mut fixture = ValidRestore::new(self.spec.clone());
+        fixture.restore.metadata.annotations = Some(self.annotations.clone());
         if let Some(modifiers) = &self.modifiers {
             let name = json!({"kind": "ConfigMap", "name": "rules"});
-            restore.spec.resource_modifier = Some(serde_json::from_value(name).unwrap());
-            data.insert("rules.yaml".to_owned(), modifiers.clone());
+            fixture.restore.spec.resource_modifier = Some(serde_json::from_value(name).unwrap());
+            fixture.modifiers.clone_from(modifiers);
         }
-        let mut backup = Backup::default();
-        backup.metadata.name = Some("b1".into());
-        let status = backup.status.get_or_insert_default();
-        status.phase = Some(BackupPhase::Completed);
+        let status = fixture.backup.status.get_or_insert_default();
         status.progress.get_or_insert_default().items_backed_up = self.counted;
-        let status = BackupStorageLocationStatus {
-            phase: Some(LocationPhase::Available),
-            ..BackupStorageLocationStatus::default()
-        };
-        let location =
-            BackupStorageLocation { status: Some(status), ..BackupStorageLocation::default() };
-        let facts = Facts {
-            backups: Ok(vec![backup]),
-            location: Lookup::Found(location),
-            modifiers: Lookup::Found(data),
-        };
-        request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now()).outcome.unwrap()
+        fixture.request()
     }
 
     async fn run(&self) -> RestoreOutcome {

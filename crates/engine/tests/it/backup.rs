@@ -1,213 +1,24 @@
 //! Whole backups of a cluster in memory.
 
-use std::collections::BTreeMap;
-use std::io::Read as _;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use bowline_api::location::LocationPhase;
-use bowline_api::{
-    Backup, BackupSpec, BackupStorageLocation, BackupStorageLocationSpec,
-    BackupStorageLocationStatus,
-};
+use bowline_api::Backup;
 use bowline_engine::action::NamedAction;
-use bowline_engine::backup::filter::namespaces::Namespace;
-use bowline_engine::backup::request::{Defaults, Facts, Lookup, Request, prepare};
-use bowline_engine::backup::{self, BackupOutcome, Options, Progress, Recovery};
+use bowline_engine::cluster::Fake;
 use bowline_engine::cluster::fake::usual_resources;
-use bowline_engine::cluster::{Cluster as _, Fake, Query};
-use bowline_engine::journal::InMemory;
-use bowline_engine::snapshotter::NoSnapshotters;
-use bowline_engine::{GroupResource, Object, Resource};
+use bowline_engine::{GroupResource, Resource};
 use bowline_plugin::{
     BackupItemAction, BackupOutput, Encoded, Item, ItemBlockAction, ResourceIdentifier,
     ResourceSelector,
 };
 use bowline_store::backend::Memory;
-use bowline_store::{BackupName, BackupStore, Prefix};
-use futures::TryStreamExt as _;
-use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-/// A backup that was taken, and its archive.
-pub(crate) struct FinishedBackup {
-    pub(crate) outcome: BackupOutcome,
-    /// The paths as they lie in the archive.
-    order: Vec<String>,
-    pub(crate) archive: BTreeMap<String, Value>,
-}
-
-impl FinishedBackup {
-    /// The paths without a version, shortened: `pods/shop/web`, `namespaces/shop`.
-    pub(crate) fn stored(&self) -> Vec<String> {
-        let plain = self.archive.keys().filter(|path| !path.contains("-preferredversion"));
-        let short = plain.filter_map(|path| path.strip_prefix("resources/"));
-        short
-            .map(|path| {
-                path.replace("/namespaces/", "/").replace("/cluster/", "/").replace(".json", "")
-            })
-            .collect()
-    }
-
-    pub(crate) fn errors(&self) -> Vec<String> {
-        messages(self.outcome.report.results().errors)
-    }
-
-    pub(crate) fn warnings(&self) -> Vec<String> {
-        messages(self.outcome.report.results().warnings)
-    }
-}
-
-fn messages(messages: bowline_store::file::Messages) -> Vec<String> {
-    let namespaces = messages.namespaces.into_values().flatten();
-    messages.velero.into_iter().chain(messages.cluster).chain(namespaces).collect()
-}
-
-/// A store in memory.
-pub(crate) fn store_in(memory: Memory) -> BackupStore {
-    BackupStore::new(Arc::new(memory), "b", &Prefix::new("").unwrap())
-}
-
-/// A valid request for a backup of this cluster.
-pub(crate) async fn request(cluster: &Fake, spec: Value) -> Request {
-    let mut backup = Backup::new("b1", serde_json::from_value::<BackupSpec>(spec).unwrap());
-    backup.metadata.namespace = Some("velero".into());
-    backup.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
-    let mut location = BackupStorageLocation::new("default", BackupStorageLocationSpec::default());
-    location.status = Some(BackupStorageLocationStatus {
-        phase: Some(LocationPhase::Available),
-        ..BackupStorageLocationStatus::default()
-    });
-    let namespaces = cluster.resources().core("namespaces").cloned().unwrap();
-    let namespaces: Vec<Object> =
-        cluster.list(&namespaces, Query::default()).try_collect().await.unwrap();
-    let live = namespaces.into_iter().map(|namespace| Namespace {
-        name: namespace.name,
-        labels: namespace.labels,
-        is_active: true,
-    });
-    let facts = Facts {
-        storage_location: Lookup::Found(location),
-        default_storage_location: None,
-        storage_locations: Ok(Vec::new()),
-        snapshot_locations: Ok(Vec::new()),
-        namespaces: Ok(live.collect()),
-        policy: Lookup::Missing,
-    };
-    let now = Timestamp::UNIX_EPOCH;
-    prepare(&backup, &facts, &Defaults::default(), now).outcome.unwrap()
-}
-
-/// What is needed to take a backup.
-pub(crate) async fn run_of(cluster: &Arc<Fake>, spec: Value, store: BackupStore) -> backup::Run {
-    backup::Run {
-        request: request(cluster, spec).await,
-        cluster: Arc::clone(cluster) as _,
-        store,
-        backup_item_actions: Vec::new(),
-        item_block_actions: Vec::new(),
-        snapshotters: Arc::new(NoSnapshotters),
-        options: Options {
-            connections: 4,
-            block_workers: 2,
-            scratch: std::env::temp_dir(),
-            freeze_timeout: None,
-        },
-        progress: Arc::new(Progress::default()),
-        journal: Arc::new(InMemory::default()),
-        recovery: Recovery::default(),
-        stop: CancellationToken::new(),
-        cancel: CancellationToken::new(),
-    }
-}
-
-/// Takes a backup and reads it back.
-pub(crate) async fn run_and_read(run: backup::Run) -> FinishedBackup {
-    let (store, name) = (run.store.clone(), run.request.name.clone());
-    let outcome = backup::run(run, Timestamp::UNIX_EPOCH).await;
-    let entries = entries_of(&store, &name).await;
-    let order = entries.iter().map(|(path, _)| path.clone()).collect();
-    FinishedBackup { outcome, order, archive: entries.into_iter().collect() }
-}
-
-/// What is in the archive of a backup, in order.
-async fn entries_of(store: &BackupStore, name: &BackupName) -> Vec<(String, Value)> {
-    match store.contents(name).await.unwrap() {
-        Some(stream) => read(&stream.try_collect::<Vec<_>>().await.unwrap().concat()),
-        None => Vec::new(),
-    }
-}
-
-/// What is in the archive of a backup.
-pub(crate) async fn archive_of(store: &BackupStore, name: &BackupName) -> BTreeMap<String, Value> {
-    entries_of(store, name).await.into_iter().collect()
-}
-
-pub(crate) async fn run_and_read_spec(cluster: Fake, spec: Value) -> FinishedBackup {
-    let store = store_in(Memory::with_bucket("b"));
-    run_and_read(run_of(&Arc::new(cluster), spec, store).await).await
-}
-
-fn read(archive: &[u8]) -> Vec<(String, Value)> {
-    let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(archive));
-    let entries = tar.entries().unwrap().map(|entry| {
-        let mut entry = entry.unwrap();
-        let path = entry.path().unwrap().to_str().unwrap().to_owned();
-        let mut text = String::new();
-        entry.read_to_string(&mut text).unwrap();
-        let content = serde_json::from_str(&text).unwrap_or(Value::String(text));
-        (path, content)
-    });
-    entries.collect()
-}
-
-pub(crate) fn namespace(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": name},
-        "status": {"phase": "Active"},
-    })
-}
-
-pub(crate) fn object(api_version: &str, kind: &str, namespace: &str, name: &str) -> Value {
-    let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}});
-    if !namespace.is_empty() {
-        object["metadata"]["namespace"] = namespace.into();
-    }
-    object
-}
-
-pub(crate) fn config_map(namespace: &str, name: &str) -> Value {
-    object("v1", "ConfigMap", namespace, name)
-}
-
-pub(crate) fn pod(namespace: &str, name: &str, claims: &[&str]) -> Value {
-    let volumes: Vec<Value> = claims
-        .iter()
-        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
-        .collect();
-    let mut pod = object("v1", "Pod", namespace, name);
-    pod["spec"] = json!({"containers": [{"name": "main"}], "volumes": volumes});
-    pod["status"] = json!({"phase": "Running"});
-    pod
-}
-
-pub(crate) fn claim(namespace: &str, name: &str, volume: &str) -> Value {
-    let mut claim = object("v1", "PersistentVolumeClaim", namespace, name);
-    claim["spec"] = json!({"volumeName": volume});
-    claim["status"] = json!({"phase": "Bound"});
-    claim
-}
-
-pub(crate) fn with_hooks(mut pod: Value, pre: &str, post: &str) -> Value {
-    pod["metadata"]["annotations"] = json!({
-        "pre.hook.backup.velero.io/command": pre,
-        "post.hook.backup.velero.io/command": post,
-    });
-    pod
-}
+use crate::support::backup::{
+    FinishedBackup, commands, fn_action, run_and_read, run_and_read_spec, run_of, store_in,
+};
+use crate::support::objects::{claim, config_map, namespace, object, pod, with_hooks};
 
 #[tokio::test]
 async fn a_backup_without_filters_has_everything() {
@@ -262,7 +73,7 @@ async fn excluded_items_are_not_in_the_archive() {
 }
 
 #[tokio::test]
-async fn selectors_are_for_the_api_server_and_bring_in_what_belongs_to_an_item() {
+async fn label_selectors_are_sent_to_the_api_server_and_related_items_are_added() {
     let labelled = |mut object: Value, app: &str| {
         object["metadata"]["labels"] = json!({"app": app});
         object
@@ -493,48 +304,6 @@ async fn an_action_that_fails_costs_its_item_and_nothing_else() {
         for word in ["configmaps/m", "test.io/obedient", reason] {
             assert!(errors[0].contains(word), "no {word} in {errors:?}");
         }
-    }
-}
-
-/// The commands that were run, and where: `freeze db`.
-pub(crate) fn commands(cluster: &Fake) -> Vec<String> {
-    cluster.execs().iter().map(|exec| format!("{} {}", exec.command[0], exec.pod)).collect()
-}
-
-/// An action that does what a function says.
-pub(crate) struct FnAction<F> {
-    resource: &'static str,
-    execute: F,
-}
-
-/// An action on a resource.
-pub(crate) fn fn_action<F>(resource: &'static str, execute: F) -> NamedAction<dyn BackupItemAction>
-where
-    F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync + 'static,
-{
-    NamedAction::new(
-        format!("test.io/does-{resource}").parse().unwrap(),
-        Arc::new(FnAction { resource, execute }),
-    )
-}
-
-#[async_trait]
-impl<F> BackupItemAction for FnAction<F>
-where
-    F: Fn(&Value, &mut BackupOutput) -> bowline_plugin::Result<()> + Send + Sync,
-{
-    async fn applies_to(&self) -> bowline_plugin::Result<ResourceSelector> {
-        Ok(ResourceSelector::resources([self.resource]))
-    }
-
-    async fn execute(
-        &self,
-        item: &Item,
-        _: &Encoded<Backup>,
-    ) -> bowline_plugin::Result<BackupOutput> {
-        let mut output = BackupOutput::unchanged(item);
-        (self.execute)(&item.parse().unwrap(), &mut output)?;
-        Ok(output)
     }
 }
 

@@ -12,10 +12,10 @@ use bowline_store::backend::memory::StoreCall;
 use bowline_store::file::Results;
 use serde_json::json;
 
-use crate::backup::{
-    claim, commands, config_map, fn_action, namespace, object, pod, run_and_read,
-    run_and_read_spec, run_of, store_in, with_hooks,
+use crate::support::backup::{
+    commands, fn_action, run_and_read, run_and_read_spec, run_of, store_in,
 };
+use crate::support::objects::{claim, config_map, namespace, object, pod, with_hooks};
 
 fn unavailable() -> Error {
     Error::Refused { code: 503, reason: "ServiceUnavailable".into(), message: "not now".into() }

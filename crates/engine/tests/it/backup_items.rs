@@ -15,10 +15,10 @@ use bowline_plugin::{
 use bowline_store::backend::Memory;
 use serde_json::{Value, json};
 
-use crate::backup::{
-    FinishedBackup, commands, config_map, fn_action, namespace, object, pod, run_and_read,
-    run_and_read_spec, run_of, store_in, with_hooks,
+use crate::support::backup::{
+    FinishedBackup, commands, fn_action, run_and_read, run_and_read_spec, run_of, store_in,
 };
+use crate::support::objects::{config_map, namespace, object, pod, with_hooks};
 
 const NOTHING: [&str; 0] = [];
 

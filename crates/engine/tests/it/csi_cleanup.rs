@@ -15,11 +15,12 @@ use bowline_plugin::{
 use bowline_store::file::Outcome;
 use serde_json::{Value, json};
 
-use crate::backup::{config_map, pod, run_and_read, with_hooks};
-use crate::csi::{
+use crate::support::backup::run_and_read;
+use crate::support::csi::{
     BACKUP, CONTENTS, CsiTest, DriverBehaviour, FakeCsiDriver, GROUP_CONTENTS, GROUPS, SNAPSHOTS,
     with_groups,
 };
+use crate::support::objects::{config_map, pod, with_hooks};
 
 /// Adds a claim to a pod while the block of the claim is taking its snapshot, and then opens the gate.
 struct ClaimAddingAction {

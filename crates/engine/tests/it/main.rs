@@ -18,3 +18,4 @@ mod restore_failures;
 mod restore_volumes;
 mod resume;
 mod snapshots;
+mod support;

@@ -16,14 +16,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::backup::namespace;
-use crate::restore_csi::{CONTENTS, SNAPSHOTS};
-use crate::restore_failures::restore_with;
-
-/// Modifiers that give every StorageClass the same name.
-pub(crate) const ONE_NAME: &str = "version: v1\nresourceModifierRules:\n- conditions:\n    \
-    groupResource: storageclasses.storage.k8s.io\n  patches:\n  - operation: replace\n    \
-    path: /metadata/name\n    value: new\n";
+use crate::support::csi::{CONTENTS, SNAPSHOTS};
+use crate::support::objects::namespace;
+use crate::support::restore::restore_with;
+use crate::support::restore_csi::{self, archived_claim};
 
 /// A cluster that notes on each object when it was created, as API servers do.
 struct TimestampingCluster(Fake);
@@ -266,7 +262,7 @@ async fn items_renamed_to_one_name_are_distinguished() {
 
 /// The objects of a claim with a CSI snapshot, as those of another namespace.
 fn moved(namespace: &str, handle: &str) -> Vec<(&'static str, Value)> {
-    let mut objects = crate::restore_csi::objects("fast");
+    let mut objects = archived_claim("fast");
     for (kind, object) in &mut objects {
         let own = format!("{}-{namespace}", object["metadata"]["name"].as_str().unwrap());
         match *kind {
@@ -295,7 +291,7 @@ fn moved(namespace: &str, handle: &str) -> Vec<(&'static str, Value)> {
 
 #[tokio::test]
 async fn snapshots_of_one_name_in_two_namespaces_do_not_collide() {
-    let cluster = Arc::new(TimestampingCluster(crate::restore_csi::cluster()));
+    let cluster = Arc::new(TimestampingCluster(restore_csi::cluster()));
     let objects = [moved("a", "s-a"), moved("b", "s-b")].concat();
     let restored = restore(&cluster, &objects, json!({}), Timestamp::now()).await;
     assert_eq!(messages(&restored), (vec![], vec![]));
@@ -315,7 +311,7 @@ async fn snapshots_of_one_name_in_two_namespaces_do_not_collide() {
 #[tokio::test]
 async fn colliding_claim_with_data_is_an_error() {
     for policy in ["none", "update"] {
-        let cluster = Arc::new(TimestampingCluster(crate::restore_csi::cluster()));
+        let cluster = Arc::new(TimestampingCluster(restore_csi::cluster()));
         let objects = [moved("a", "s-a"), moved("b", "s-b")].concat();
         let spec =
             json!({"namespaceMapping": {"a": "c", "b": "c"}, "existingResourcePolicy": policy});

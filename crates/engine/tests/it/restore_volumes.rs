@@ -1,28 +1,22 @@
 //! Volumes that plugins make from snapshots, on a cluster in memory and with a plugin that does as it is
 //! told.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_api::location::LocationPhase;
-use bowline_api::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
-};
 use bowline_engine::cluster::{Error as ClusterError, Fake};
 use bowline_engine::journal::{InMemory, JournalEntry, Recovered, recover};
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Request};
+use bowline_engine::restore::request::{self, Request};
 use bowline_engine::restore::volume::{
     ByteProgress, ProgressReportError, VolumeCreation, VolumeCreationResult, VolumeProgressReporter,
 };
 use bowline_engine::restore::{self, Fatal, Options, Progress, RestoreOutcome, Run};
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
-use bowline_plugin::{
-    Code, Config, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo, VolumeSnapshotter,
-};
+use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter, ValidRestore, archive};
+use bowline_plugin::{Code, Error, Item, Result, SnapshotId, State, VolumeId, VolumeInfo};
 use bowline_store::backend::Memory;
 use bowline_store::file::{BackupVolumeInfo, Messages, Method, Snapshot};
 use bowline_store::{BackupName, BackupStore};
@@ -34,8 +28,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::backup::{namespace, store_in};
-use crate::restore_failures::archive;
+use crate::support::backup::store_in;
+use crate::support::objects::namespace;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// For how long a PersistentVolume that is on its way out is waited for.
@@ -108,33 +102,12 @@ fn volume_of(snapshot: &str) -> VolumeId {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for Disk {
-    async fn init(&self, _: &Config) -> Result<()> {
-        Ok(())
-    }
-
-    async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
-        Ok(None)
-    }
-
+impl PartialSnapshotter for Disk {
     async fn set_volume_id(&self, item: &Item, volume: &VolumeId) -> Result<Item> {
         let mut object: Value = item.parse().unwrap();
         object["spec"]["disk"]["id"] = volume.as_str().into();
         (self.alter_volume)(&mut object);
         Ok(Item::from_object(&object).unwrap())
-    }
-
-    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
-        Ok(VolumeInfo::default())
-    }
-
-    async fn create_snapshot(
-        &self,
-        _: &VolumeId,
-        _: &str,
-        _: &BTreeMap<String, String>,
-    ) -> Result<SnapshotId> {
-        Err(Error::unimplemented("CreateSnapshot"))
     }
 
     async fn create_volume_from_snapshot(
@@ -149,10 +122,6 @@ impl VolumeSnapshotter for Disk {
             requests.len() - 1
         };
         (self.answer)(before, snapshot.to_string()).await
-    }
-
-    async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
-        Ok(())
     }
 
     async fn progress(&self, _: &SnapshotId) -> Result<bowline_plugin::Progress> {
@@ -180,7 +149,7 @@ impl Snapshotters for Locations {
             plugin: PLUGIN.parse().unwrap(),
             is_v2: true,
             snapshot_type: None,
-            calls: Arc::clone(&self.0) as _,
+            calls: Arc::new(CompleteSnapshotter(Arc::clone(&self.0))),
         })
     }
 }
@@ -332,33 +301,12 @@ impl World {
     }
 
     fn request(&self) -> Request {
-        let mut restore = Restore::default();
-        restore.metadata.name = Some("r".into());
-        restore.metadata.namespace = Some("velero".into());
-        restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
+        let mut fixture = ValidRestore::new(self.spec.clone());
         if self.allow_empty {
             let key = request::ALLOW_EMPTY_VOLUMES.to_owned();
-            restore.metadata.annotations = Some([(key, "true".to_owned())].into());
+            fixture.restore.metadata.annotations = Some([(key, "true".to_owned())].into());
         }
-        restore.spec = serde_json::from_value(self.spec.clone()).unwrap();
-        restore.spec.backup_name = "b1".into();
-        let mut backup = Backup::default();
-        backup.metadata.name = Some("b1".into());
-        backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
-        let status = BackupStorageLocationStatus {
-            phase: Some(LocationPhase::Available),
-            ..BackupStorageLocationStatus::default()
-        };
-        let facts = Facts {
-            backups: Ok(vec![backup]),
-            location: Lookup::Found(BackupStorageLocation {
-                status: Some(status),
-                ..BackupStorageLocation::default()
-            }),
-            modifiers: Lookup::Missing,
-        };
-        let prepared = request::prepare(&restore, &facts, &Defaults::default(), self.started);
-        prepared.outcome.unwrap()
+        ValidRestore { started_at: self.started, ..fixture }.request()
     }
 
     async fn restore(&self) -> Outcome<'_> {

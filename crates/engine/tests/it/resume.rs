@@ -27,10 +27,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::backup::{
-    FinishedBackup, commands, config_map, namespace, pod, run_and_read, run_of, store_in,
-    with_hooks,
-};
+use crate::support::backup::{FinishedBackup, commands, run_and_read, run_of, store_in};
+use crate::support::objects::{config_map, namespace, pod, with_hooks};
 
 /// Begins an operation for every config map, and notes which it was shown.
 #[derive(Default)]
@@ -222,7 +220,7 @@ async fn items_that_operations_changed_are_replaced_in_the_archive_and_nothing_e
     let replaced = replace::run(run, &items, &journaled, Timestamp::UNIX_EPOCH).await;
     assert_eq!(replaced.report.error_count(), 0);
     assert_eq!(replaced.outcome.unwrap(), 3);
-    let after = crate::backup::archive_of(&store, &name).await;
+    let after = crate::support::backup::archive_of(&store, &name).await;
     for (path, content) in &before.archive {
         if path.ends_with("/shop/a.json") {
             assert_eq!(after[path]["data"], json!({"is": "final"}), "{path}");
@@ -311,7 +309,7 @@ async fn unreached_pod_stays_in_the_journal_until_thawed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_away_for_a_moment_keeps_no_pod_frozen() {
+async fn short_api_server_outage_leaves_no_pod_frozen() {
     let (is_away, attempted) = (Arc::new(AtomicBool::new(true)), CancellationToken::new());
     let cluster = unreachable_after_freeze(&is_away, &attempted);
     let mut run = run_of(&cluster, json!({}), store_in(Memory::with_bucket("b"))).await;
@@ -435,7 +433,7 @@ async fn unwritable_journal_neither_keeps_pods_frozen_nor_repeats_hooks() {
 }
 
 #[tokio::test]
-async fn a_healthy_pod_is_thawed_once_though_its_neighbour_is_away() {
+async fn reachable_pod_is_thawed_once_when_another_is_unreachable() {
     let away = Arc::new(Mutex::new(vec!["away".to_owned()]));
     let cluster = with_pods(&["away", "db"], &away);
     let frozen = frozen_in(&[(4, &["away", "db"])]);
@@ -477,7 +475,7 @@ async fn unreached_pod_is_given_up_after_a_restart_as_in_a_running_backup() {
 }
 
 #[tokio::test]
-async fn hooks_that_are_not_known_keep_no_pod_frozen_that_says_how_it_is_thawed() {
+async fn pod_with_a_thaw_annotation_is_thawed_even_if_the_backup_hooks_are_unknown() {
     let away = Arc::default();
     let mut bare = pod("shop", "bare", &[]);
     bare["metadata"]["uid"] = json!("uid-bare");
@@ -503,7 +501,7 @@ async fn hooks_that_are_not_known_keep_no_pod_frozen_that_says_how_it_is_thawed(
 }
 
 #[tokio::test]
-async fn of_several_post_hooks_those_that_ran_are_not_run_again() {
+async fn post_hooks_that_ran_before_a_restart_are_not_repeated() {
     let mut db = pod("shop", "db", &[]);
     db["metadata"]["uid"] = json!("uid-db");
     let is_away = Arc::new(AtomicBool::new(true));

@@ -11,15 +11,15 @@ use bowline_engine::journal::{InMemory, JournalEntry, recover};
 use bowline_engine::operation::{Kind, State};
 use bowline_engine::report::Report;
 use bowline_engine::snapshotter::{OpenError, Snapshotter, Snapshotters};
-use bowline_plugin::{
-    Code, Config, Error, Item, Result, SnapshotId, VolumeId, VolumeInfo, VolumeSnapshotter,
-};
+use bowline_engine::testing::{CompleteSnapshotter, PartialSnapshotter};
+use bowline_plugin::{Code, Error, Item, Result, SnapshotId, VolumeId, VolumeInfo};
 use bowline_store::backend::Memory;
 use bowline_store::file::{Outcome, SnapshotPhase};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::backup::{FinishedBackup, namespace, object, run_and_read, run_of, store_in};
+use crate::support::backup::{FinishedBackup, run_and_read, run_of, store_in};
+use crate::support::objects::{namespace, object};
 
 /// A snapshotter that notes what it is asked, among what pods are told.
 #[derive(Default)]
@@ -50,18 +50,10 @@ impl FakeSnapshotter {
 }
 
 #[async_trait]
-impl VolumeSnapshotter for FakeSnapshotter {
-    async fn init(&self, _: &Config) -> Result<()> {
-        Ok(())
-    }
-
+impl PartialSnapshotter for FakeSnapshotter {
     async fn get_volume_id(&self, persistent_volume: &Item) -> Result<Option<VolumeId>> {
         let object: Value = persistent_volume.parse().unwrap();
         Ok(object["spec"]["disk"].as_str().and_then(VolumeId::new))
-    }
-
-    async fn set_volume_id(&self, persistent_volume: &Item, _: &VolumeId) -> Result<Item> {
-        Ok(persistent_volume.clone())
     }
 
     async fn get_volume_info(&self, volume: &VolumeId, _: &str) -> Result<VolumeInfo> {
@@ -99,15 +91,6 @@ impl VolumeSnapshotter for FakeSnapshotter {
         Ok(SnapshotId::new(id).unwrap())
     }
 
-    async fn create_volume_from_snapshot(
-        &self,
-        _: &SnapshotId,
-        _: &VolumeInfo,
-        _: &str,
-    ) -> Result<VolumeId> {
-        Err(Error::unimplemented("CreateVolumeFromSnapshot"))
-    }
-
     async fn delete_snapshot(&self, snapshot: &SnapshotId) -> Result<()> {
         self.record_call(format!("delete {snapshot}"));
         self.snapshots.lock().unwrap().retain(|_, id| id != snapshot.as_str());
@@ -135,7 +118,7 @@ impl Snapshotters for SingleSnapshotter {
             plugin: "test.io/disk".parse().unwrap(),
             is_v2: self.0.is_v2,
             snapshot_type: None,
-            calls: Arc::clone(&self.0) as _,
+            calls: Arc::new(CompleteSnapshotter(Arc::clone(&self.0))),
         })
     }
 }
@@ -523,43 +506,9 @@ struct TwoSnapshotters(Arc<FakeSnapshotter>);
 struct FailingSnapshotter;
 
 #[async_trait]
-impl VolumeSnapshotter for FailingSnapshotter {
-    async fn init(&self, _: &Config) -> Result<()> {
-        Ok(())
-    }
-
+impl PartialSnapshotter for FailingSnapshotter {
     async fn get_volume_id(&self, _: &Item) -> Result<Option<VolumeId>> {
         Err(Error::new(Code::Unknown, "what is this"))
-    }
-
-    async fn set_volume_id(&self, persistent_volume: &Item, _: &VolumeId) -> Result<Item> {
-        Ok(persistent_volume.clone())
-    }
-
-    async fn get_volume_info(&self, _: &VolumeId, _: &str) -> Result<VolumeInfo> {
-        Err(Error::unimplemented("GetVolumeInfo"))
-    }
-
-    async fn create_snapshot(
-        &self,
-        _: &VolumeId,
-        _: &str,
-        _: &BTreeMap<String, String>,
-    ) -> Result<SnapshotId> {
-        Err(Error::unimplemented("CreateSnapshot"))
-    }
-
-    async fn create_volume_from_snapshot(
-        &self,
-        _: &SnapshotId,
-        _: &VolumeInfo,
-        _: &str,
-    ) -> Result<VolumeId> {
-        Err(Error::unimplemented("CreateVolumeFromSnapshot"))
-    }
-
-    async fn delete_snapshot(&self, _: &SnapshotId) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -569,7 +518,8 @@ impl Snapshotters for TwoSnapshotters {
         let known = SingleSnapshotter(Arc::clone(&self.0)).open(location).await?;
         if location == "puzzled" {
             let plugin = "test.io/puzzled".parse().unwrap();
-            return Ok(Snapshotter { plugin, calls: Arc::new(FailingSnapshotter), ..known });
+            let calls = Arc::new(CompleteSnapshotter(Arc::new(FailingSnapshotter)));
+            return Ok(Snapshotter { plugin, calls, ..known });
         }
         Ok(known)
     }

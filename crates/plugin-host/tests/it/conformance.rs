@@ -6,6 +6,7 @@ use std::time::Duration;
 use bowline_plugin::{
     Class, Code, Kind, OperationId, ResourceIdentifier, ResourceSelector, State, Wait,
 };
+use bowline_testbed::eventually;
 use bytes::Bytes;
 use futures::TryStreamExt as _;
 use serde_json::json;
@@ -264,9 +265,10 @@ async fn readiness_is_polled_until_reached(set: Set) {
     let items = [id("pods", "", "ns", "p")];
     let later = restore(&json!({"fixture.bowline.io/ready-after-ms": "2000"}));
     assert!(!action.are_additional_items_ready(&items, &later).await.unwrap());
-    while !action.are_additional_items_ready(&items, &later).await.unwrap() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("the items are ready", Duration::from_mins(1), async || {
+        action.are_additional_items_ready(&items, &later).await.unwrap()
+    })
+    .await;
     let never = restore(&json!({"fixture.bowline.io/ready-after-ms": "never"}));
     assert!(!action.are_additional_items_ready(&items, &never).await.unwrap());
     run.shut_down().await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bowline_plugin::{Class, Code};
 use bowline_plugin_host::{Host, Limits, Options};
-use bowline_testbed::leftover;
+use bowline_testbed::{eventually, leftover};
 use bytes::Bytes;
 
 use crate::fixture::{Fixture, Set, annotation, backup, pick, pod, short_limits, write};
@@ -34,11 +34,11 @@ async fn problems_of(scripts: &[(&str, &str)]) -> Vec<String> {
     assert_eq!(host.registry().plugins().len(), 10, "what works is not affected");
     // What the scripts started has ended with them.
     let mark = folder.path().display().to_string();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !leftover::processes(MARK, &mark).is_empty() {
-        assert!(Instant::now() < deadline, "{:?}", leftover::processes(MARK, &mark));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("no process of a script remains", Duration::from_secs(20), async || {
+        let remaining = leftover::processes(MARK, &mark);
+        if remaining.is_empty() { Ok(()) } else { Err(remaining) }
+    })
+    .await;
     let prefix = format!("plugin {}/", folder.path().display());
     let problem_text = |problem: &_| ToString::to_string(problem).replace(&prefix, "");
     host.registry().problems().iter().map(problem_text).collect()

@@ -10,10 +10,14 @@ use std::time::Duration;
 
 use bowline_plugin::{Class, Code};
 use bowline_plugin_host::{Host, Limits, Options};
+use bowline_testbed::eventually;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::fixture::{Fixture, Set, backup, pick, pod, short_limits};
+
+/// How long a process may take to start or to end.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// The plugin processes that were started for a folder.
 fn processes(fixture: &Fixture) -> Vec<Pid> {
@@ -36,9 +40,7 @@ fn processes_in(folder: &Path) -> Vec<Pid> {
 /// Kills a process and waits until the host has taken note: only then is its number free.
 async fn kill_and_wait(process: Pid) {
     kill(process, Signal::SIGKILL).unwrap();
-    while kill(process, None).is_ok() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("the process is gone", LIMIT, async || kill(process, None).is_err()).await;
 }
 
 async fn until_no_process(fixture: &Fixture) {
@@ -46,11 +48,11 @@ async fn until_no_process(fixture: &Fixture) {
 }
 
 async fn until_no_process_in(folder: &Path) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-    while !processes_in(folder).is_empty() {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", processes_in(folder));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually("no process remains", LIMIT, async || {
+        let remaining = processes_in(folder);
+        if remaining.is_empty() { Ok(()) } else { Err(remaining) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -246,11 +248,12 @@ async fn plugins_do_not_outlive_a_host_that_is_killed() {
     assert!(plugins.iter().all(|&plugin| kill(plugin, None).is_ok()));
     host.kill().await.unwrap();
     for plugin in plugins {
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
-        while std::fs::read(format!("/proc/{plugin}/cmdline")).is_ok_and(|line| !line.is_empty()) {
-            assert!(tokio::time::Instant::now() < deadline, "{plugin} goes on");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let command_line = format!("/proc/{plugin}/cmdline");
+        eventually("the plugin has ended", LIMIT, async || {
+            std::fs::read(&command_line).is_ok_and(|line| line.is_empty())
+                || !Path::new(&command_line).exists()
+        })
+        .await;
     }
 }
 
@@ -323,9 +326,7 @@ async fn unresponsive_process_is_replaced() {
         std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stat.contains(") T "))
     };
     let threads = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
-    while !threads().all(is_stopped) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("all threads are stopped", LIMIT, async || threads().all(is_stopped)).await;
     let error = action.execute(&pod(&[]), &backup()).await.unwrap_err();
     assert_eq!(error.code(), Code::DeadlineExceeded, "{error}");
     action.execute(&pod(&[]), &backup()).await.unwrap();
@@ -357,13 +358,15 @@ async fn run_can_be_shut_down_while_its_plugin_hangs_at_start() {
     let run = fixture.host.run();
     let action = pick(run.backup_item_actions(), "bia-v1").plugin;
     // Since it was listed, the binary has become one that says nothing.
+    let started = fixture.plugin_dir().join("started");
+    let hanging = format!("#!/bin/sh\n: > '{}'\nexec sleep 600\n", started.display());
     std::fs::remove_file(&script).unwrap();
-    std::fs::write(&script, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    std::fs::write(&script, hanging).unwrap();
     std::fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
     let (item, backup) = (pod(&[]), backup());
     let call = action.execute(&item, &backup);
     let end = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        eventually("the plugin is being started", LIMIT, async || started.exists()).await;
         run.shut_down().await;
     };
     let both = async { tokio::join!(call, end) };

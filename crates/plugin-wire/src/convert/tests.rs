@@ -95,7 +95,7 @@ fn invalid_progress_values_are_dropped() {
 }
 
 #[test]
-fn no_iops_are_none() {
+fn zero_iops_are_unset() {
     for (wire, expected) in [(0, None), (-5, None), (1, Some(1)), (i64::MAX, Some(i64::MAX))] {
         assert_eq!(iops(wire), expected);
     }

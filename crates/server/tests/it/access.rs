@@ -15,13 +15,10 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
-use tokio::time::Instant;
 
-use crate::backup::{application, back_up_and_wait, is_over};
-use crate::bed::{LIMIT, World, account, shared};
-use crate::csi::{APP, CsiScenario, run_csi_scenario_as};
-use crate::operations::phase;
-use crate::restore::restore;
+use crate::bed::{World, account, eventually, shared};
+use crate::support::csi::{APP, CsiScenario, run_csi_scenario_as};
+use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting, phase, restore};
 
 /// Whom servers are to the cluster here.
 const USER: &str = "backup-only";
@@ -66,20 +63,16 @@ async fn backup_only_server_does_everything_but_restores() {
         let params = ListParams::default().labels(NIGHTLY);
         world.api::<Backup>().list(&params).await.unwrap().items
     };
-    let deadline = Instant::now() + LIMIT;
-    let scheduled_backup = loop {
-        if let Some(backup) = scheduled().await.into_iter().find(is_over) {
-            break backup;
-        }
-        assert!(Instant::now() < deadline, "the schedule makes no backup");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    };
+    let scheduled_backup = eventually("a backup of the schedule has ended", async || {
+        scheduled().await.into_iter().find(is_over_or_deleting)
+    })
+    .await;
     world.delete::<Schedule>("nightly").await;
     world.until_gone::<Backup>(&scheduled_backup.name_any()).await;
 
     // The record alone is deleted, and comes back from the bucket.
     world.delete::<Backup>("b").await;
-    let synced = world.until::<Backup>("b", is_over).await;
+    let synced = world.until::<Backup>("b", is_over_or_deleting).await;
     assert_eq!(phase(&synced), "Completed");
     let target = json!({"kind": "BackupLog", "name": "b"});
     world
@@ -175,7 +168,7 @@ async fn assert_hooks_and_snapshots(stage: &CsiScenario) {
     stage.claims("db", &["orders"]).await;
     stage.pod("db", &["orders"]).await;
     stage.back_up("b", "db", json!({})).await;
-    let backup = stage.backup("b", crate::operations::is_over).await;
+    let backup = stage.backup("b", crate::support::runs::is_over).await;
     assert_eq!(stage.errors("b").await, [""; 0]);
     assert_eq!(phase(&backup), "Completed", "{:?}", backup.status);
     let status = backup.status.unwrap();

@@ -10,25 +10,14 @@ use bowline_testbed::{Bed, ControlPlane, Node, node};
 use flate2::read::MultiGzDecoder;
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::io::Read as _;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{World, shared};
-
-pub(crate) fn is_over(backup: &Backup) -> bool {
-    let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-    phase.is_some_and(BackupPhase::is_terminal)
-}
-
-/// Takes a backup and waits for its end.
-pub(crate) async fn back_up_and_wait(world: &World, name: &str, spec: Value) -> BackupStatus {
-    world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
-    world.until::<Backup>(name, is_over).await.status.unwrap()
-}
+use crate::bed::{World, eventually, shared};
+use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting, pod};
 
 async fn results(store: &BackupStore, name: &str) -> Results {
     store.get(&BackupName::new(name).unwrap()).await.unwrap().expect("there are results")
@@ -41,32 +30,6 @@ async fn log_of(store: &BackupStore, name: &str) -> String {
     let mut text = String::new();
     MultiGzDecoder::new(&packed[..]).read_to_string(&mut text).unwrap();
     text
-}
-
-/// A namespace with a few objects.
-pub(crate) async fn application(client: &Client, namespace: &str) {
-    let metadata = |name: &str| json!({"name": name, "namespace": namespace});
-    for object in [
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}),
-        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata("settings")}),
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata("password")}),
-    ] {
-        apply(client, object).await.unwrap();
-    }
-}
-
-/// A pod that tells the fixture what to do. Its namespace begins with `app-`.
-pub(crate) fn pod(namespace: &str, name: &str, verbs: &str) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "annotations": {"fixture.bowline.io/do": verbs},
-        },
-        "spec": {"containers": [{"name": "main", "image": "example.io/none:1"}]},
-    })
 }
 
 #[tokio::test]
@@ -143,8 +106,8 @@ async fn concurrent_backups_end_and_share_no_namespace() {
         world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
     }
     let phase = |backup: &Backup| backup.status.as_ref().and_then(|status| status.phase.clone());
-    let (mut side_by_side, deadline) = (0, Instant::now() + Duration::from_mins(2));
-    let ended = loop {
+    let mut side_by_side = 0;
+    let ended = eventually("all backups have ended", async || {
         // One list is one moment.
         let backups = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
         let runs_in = |app: &str| {
@@ -160,12 +123,9 @@ async fn concurrent_backups_end_and_share_no_namespace() {
         let running = apps.map(runs_in);
         assert!(running.iter().all(|count| *count <= 1), "{backups:?}");
         side_by_side += usize::from(running == [1, 1]);
-        if backups.iter().all(is_over) {
-            break backups;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {backups:?}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+        if backups.iter().all(is_over_or_deleting) { Ok(backups) } else { Err(backups) }
+    })
+    .await;
     assert!(side_by_side > 0, "those of different namespaces run at the same time");
     for backup in ended {
         let status = backup.status.unwrap();
@@ -208,7 +168,7 @@ async fn existing_backup_in_the_bucket_is_not_overwritten() {
         )
         .await;
     store.commit(&other).await.unwrap();
-    let status = world.until::<Backup>("mine", is_over).await.status.unwrap();
+    let status = world.until::<Backup>("mine", is_over_or_deleting).await.status.unwrap();
     let name = BackupName::new("mine").unwrap();
     let found = store.backup(&name).await.unwrap().unwrap();
     if found.metadata.uid == other.metadata.uid {
@@ -244,18 +204,18 @@ async fn interrupted_runs_are_resumed_or_ended() {
     let options = bowline_server::Options { bucket_wait_timeout, ..world.options() };
     world.run(options);
 
-    let status = world.until::<Backup>("lost", is_over).await.status.unwrap();
+    let status = world.until::<Backup>("lost", is_over_or_deleting).await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
     let lost = store.backup(&BackupName::new("lost").unwrap()).await.unwrap().unwrap();
     assert_eq!(lost.metadata.uid, uids[0]);
-    let status = world.until::<Backup>("nowhere", is_over).await.status.unwrap();
+    let status = world.until::<Backup>("nowhere", is_over_or_deleting).await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Failed));
     for words in ["holds of it is not known", "does not exist"] {
         assert!(status.failure_reason.contains(words), "{status:?}");
     }
-    let status = world.until::<Backup>("committed", is_over).await.status.unwrap();
+    let status = world.until::<Backup>("committed", is_over_or_deleting).await.status.unwrap();
     assert_eq!((status.phase, status.errors), (Some(BackupPhase::PartiallyFailed), 3));
-    let status = world.until::<Backup>("written", is_over).await.status.unwrap();
+    let status = world.until::<Backup>("written", is_over_or_deleting).await.status.unwrap();
     assert_eq!(status.phase, Some(BackupPhase::Completed));
     let written = store.backup(&written).await.unwrap().unwrap();
     assert_eq!(written.metadata.uid, uids[2], "the record was written at last");
@@ -357,7 +317,10 @@ async fn hooks_run_in_pods_and_hanging_hook_times_out() {
         apply(&client, location).await.unwrap();
         let locations: Api<bowline_api::BackupStorageLocation> =
             Api::namespaced(client.clone(), "velero");
-        until(async || crate::bed::is_available(&locations.get("default").await.unwrap())).await;
+        eventually("the location is available", async || {
+            crate::bed::is_available(&locations.get("default").await.unwrap())
+        })
+        .await;
         let backup = json!({
             "apiVersion": "velero.io/v1",
             "kind": "Backup",
@@ -366,7 +329,10 @@ async fn hooks_run_in_pods_and_hanging_hook_times_out() {
         });
         apply(&client, backup).await.unwrap();
         let backups: Api<Backup> = Api::namespaced(client.clone(), "velero");
-        until(async || is_over(&backups.get("b").await.unwrap())).await;
+        eventually("the backup has ended", async || {
+            is_over_or_deleting(&backups.get("b").await.unwrap())
+        })
+        .await;
         stop.cancel();
         backups.get("b").await.unwrap().status.unwrap()
     };
@@ -388,12 +354,4 @@ async fn hooks_run_in_pods_and_hanging_hook_times_out() {
     };
     assert_eq!(state("good").await, "frozen\nthawed");
     assert_eq!(state("stuck").await, "thawed", "what may be frozen is thawed");
-}
-
-async fn until(mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_mins(2);
-    while !condition().await {
-        assert!(Instant::now() < deadline, "waited in vain");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }

@@ -18,7 +18,9 @@ use bowline_store::backend::{self, BuiltIn, filesystem};
 use bowline_store::{BackupStore, Prefix};
 use bowline_testbed::apply::apply;
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Account, Bed, ControlPlane, S3, fixture, kubeconfig, s3};
+use bowline_testbed::{
+    Account, Bed, ControlPlane, Poll, S3, fixture, kubeconfig, s3, test_deadline,
+};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
@@ -27,7 +29,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How long anything may take. The machine may be compiling beside us.
@@ -52,6 +53,7 @@ pub(crate) struct Shared {
 /// The shared control plane and S3 server, started by whoever asks first.
 pub(crate) fn shared() -> &'static Shared {
     static SHARED: OnceLock<Shared> = OnceLock::new();
+    test_deadline();
     SHARED.get_or_init(|| {
         // What starts them must outlive the runtime of the test that asks.
         let start = || {
@@ -62,6 +64,11 @@ pub(crate) fn shared() -> &'static Shared {
         };
         std::thread::spawn(start).join().unwrap()
     })
+}
+
+/// Waits for something that servers or controllers do.
+pub(crate) async fn eventually<P: Poll>(what: &str, poll: impl AsyncFnMut() -> P) -> P::Answer {
+    bowline_testbed::eventually(what, LIMIT, poll).await
 }
 
 /// Lets servers of this process log, and so the runs of theirs.
@@ -295,15 +302,13 @@ impl World {
         K: Clone + Debug + DeserializeOwned,
     {
         let api = self.api::<K>();
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let found = api.get_opt(name).await.unwrap();
-            match found {
-                Some(object) if condition(&object) => return object,
-                other => assert!(Instant::now() < deadline, "waited in vain for {name}: {other:?}"),
+        eventually(&format!("{name} is as expected"), async || {
+            match api.get_opt(name).await.unwrap() {
+                Some(object) if condition(&object) => Ok(object),
+                other => Err(other),
             }
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
+        })
+        .await
     }
 
     /// Waits until an object is gone.
@@ -312,11 +317,10 @@ impl World {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         K: Clone + Debug + DeserializeOwned,
     {
-        let deadline = Instant::now() + LIMIT;
-        while self.api::<K>().get_opt(name).await.unwrap().is_some() {
-            assert!(Instant::now() < deadline, "{name} is still there");
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
+        eventually(&format!("{name} is deleted"), async || {
+            self.api::<K>().get_opt(name).await.unwrap().is_none()
+        })
+        .await;
     }
 
     /// Deletes an object.

@@ -11,9 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bed::SETS;
-use crate::operations::{
-    OperationWorld, Run, condition, is_over, is_waiting, key, phase, phases, status_field,
-};
+use crate::support::operations::{OperationWorld, key};
+use crate::support::runs::{Run, condition, is_over, is_waiting, phase, phases, status_field};
 
 const REASON: &str = "canceled: the run was canceled by its user";
 /// How long plugins that do as they are told may keep a cancelled run.

@@ -18,8 +18,8 @@ use kube::{Api, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::csi::{APP, CsiScenario, run_csi_scenario};
-use crate::operations::{is_over, phase};
+use crate::support::csi::{APP, CsiScenario, run_csi_scenario};
+use crate::support::runs::{is_over, phase};
 
 impl CsiScenario {
     /// Backs claims up, all of whose snapshots are taken.

@@ -5,9 +5,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::backup::back_up_and_wait;
 use crate::bed::World;
-use crate::operations::is_over;
+use crate::support::runs::{back_up_and_wait, is_over};
 
 /// What is labelled as a page of a journal, and is none.
 fn invalid_page(name: &str, uid: &str, kind: &str) -> Value {

@@ -17,12 +17,11 @@ use bytes::Bytes;
 use http::{Method, Uri};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use crate::backup::{application, back_up_and_wait, pod};
-use crate::bed::{LIMIT, World, filesystem_spec, is_unavailable};
+use crate::bed::{World, eventually, filesystem_spec, is_unavailable};
 use crate::fault_injection;
-use crate::operations::{OperationWorld, is_over, is_waiting, phase};
+use crate::support::operations::OperationWorld;
+use crate::support::runs::{application, back_up_and_wait, is_over, is_waiting, phase, pod};
 
 fn name(text: &str) -> BackupName {
     text.parse().unwrap()
@@ -436,11 +435,7 @@ async fn server_exit_after_file_deletion_leaves_a_deleting_backup() {
     application(&world.client, "deletion-ended-app").await;
     back_up_and_wait(&world, "b", json!({"includedNamespaces": ["deletion-ended-app"]})).await;
     request(&world, "request", "b").await;
-    let deadline = Instant::now() + LIMIT;
-    while !in_bucket(&store).await.is_empty() {
-        assert!(Instant::now() < deadline, "the files are still there");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually("the files are deleted", async || in_bucket(&store).await.is_empty()).await;
     world.end().await.unwrap();
     assert_eq!(phase_of(&world, "b").await, "Deleting");
     let remaining_request = world.api::<DeleteBackupRequest>().get("request").await.unwrap();
@@ -507,7 +502,7 @@ async fn usable_location(world: &World) {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_two_backups_name_goes_when_both_go_at_once() {
+async fn snapshot_shared_by_two_backups_is_deleted_when_both_are_deleted_at_once() {
     let mut world = World::without_server("deletion-both").await;
     world.install_fixture().await;
     let store = world.filesystem_store("l").await;
@@ -534,7 +529,7 @@ async fn a_snapshot_that_two_backups_name_goes_when_both_go_at_once() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_fails_does_not_count_as_an_end_of_the_server() {
+async fn api_server_failure_is_not_counted_as_a_server_restart() {
     let mut world = World::without_server("deletion-failing").await;
     let store = world.filesystem_store("l").await;
     usable_location(&world).await;

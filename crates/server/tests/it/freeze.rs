@@ -10,13 +10,12 @@ use bowline_testbed::{Bed, ControlPlane, Node, fixture, node};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::operations::{is_over, is_waiting, phase};
+use crate::bed::{LIMIT, eventually};
+use crate::support::runs::{is_over, is_waiting, phase};
 
 const APP: &str = "app-frozen";
-const LIMIT: Duration = Duration::from_mins(2);
 
 /// A cluster with a node, a pod with hooks, and volumes that belong to it.
 struct FreezeScenario {
@@ -109,15 +108,11 @@ impl FreezeScenario {
 
     async fn until(&self, name: &str, condition: impl Fn(&Backup) -> bool) -> Backup {
         let backups: Api<Backup> = Api::namespaced(self.client.clone(), "velero");
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        eventually(&format!("backup {name} is as expected"), async || {
             let backup = backups.get(name).await.unwrap();
-            if condition(&backup) {
-                return backup;
-            }
-            assert!(Instant::now() < deadline, "waited in vain: {backup:?}");
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
+            if condition(&backup) { Ok(backup) } else { Err(backup) }
+        })
+        .await
     }
 
     async fn window(&self, name: &str) -> FreezeWindow {
@@ -187,11 +182,10 @@ async fn application_is_frozen_for_snapshots_not_for_uploads() {
         apply(&client, location).await.unwrap();
         let locations: Api<bowline_api::BackupStorageLocation> =
             Api::namespaced(client.clone(), "velero");
-        let deadline = Instant::now() + LIMIT;
-        while !crate::bed::is_available(&locations.get("default").await.unwrap()) {
-            assert!(Instant::now() < deadline, "the location does not become available");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        eventually("the location is available", async || {
+            crate::bed::is_available(&locations.get("default").await.unwrap())
+        })
+        .await;
         let stage = FreezeScenario { client: client.clone(), folder };
         assert_freeze_excludes_uploads(&stage).await;
         assert_snapshot_without_upload(&stage).await;

@@ -13,10 +13,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use crate::backup::{application, back_up_and_wait};
-use crate::bed::{LIMIT, World};
+use crate::bed::{World, eventually};
+use crate::support::runs::{application, back_up_and_wait};
 
 /// Does everything each second.
 fn with_short_periods(options: &mut Options) {
@@ -54,11 +53,7 @@ async fn expired_backup_is_deleted_with_its_files() {
     let names = store.list().await.unwrap().backups;
     assert_eq!(names, ["kept".parse::<BackupName>().unwrap()]);
     assert!(world.api::<Backup>().get_opt("kept").await.unwrap().is_some());
-    let deadline = Instant::now() + LIMIT;
-    while !requests(&world).await.is_empty() {
-        assert!(Instant::now() < deadline, "a request is left");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually("no request remains", async || requests(&world).await.is_empty()).await;
 }
 
 #[tokio::test]
@@ -107,26 +102,25 @@ async fn failed_deletion_is_requested_again_one_at_a_time() {
     store.put(&"b".parse().unwrap(), &copies).await.unwrap();
     let over = json!({"status": {"expiration": "2020-01-01T00:00:00Z"}});
     world.patch::<Backup>("b", over).await;
-    let (mut request_uids, deadline) = (BTreeSet::new(), Instant::now() + LIMIT);
-    while request_uids.len() < 3 {
+    let mut request_uids = BTreeSet::new();
+    eventually("three requests were made", async || {
         let found = requests(&world).await;
         assert!(found.len() <= 1, "{found:?}");
         request_uids.extend(found.iter().filter_map(kube::ResourceExt::uid));
-        assert!(Instant::now() < deadline, "it was asked for {} times", request_uids.len());
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+        if request_uids.len() < 3 { Err(request_uids.len()) } else { Ok(()) }
+    })
+    .await;
     assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
 }
 
 /// Waits until the cluster has the Event `RetentionHeld` of a Backup.
 async fn until_held(world: &World, backup: &str) {
-    let deadline = Instant::now() + LIMIT;
     let fields = format!("involvedObject.name={backup},reason=RetentionHeld");
     let held_events = ListParams::default().fields(&fields);
-    while world.api::<Event>().list(&held_events).await.unwrap().items.is_empty() {
-        assert!(Instant::now() < deadline, "{backup} has no Event RetentionHeld");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually(&format!("{backup} has an Event RetentionHeld"), async || {
+        !world.api::<Event>().list(&held_events).await.unwrap().items.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]

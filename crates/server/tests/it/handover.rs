@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::backup::{application, back_up_and_wait, is_over};
-use crate::bed::{LIMIT, World, shared};
+use crate::bed::{LIMIT, World, eventually, shared};
+use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting};
 use crate::{fault_injection, http as link};
 
 /// Short, so that tests need not wait for long.
@@ -52,20 +52,16 @@ async fn schedule(world: &World, app: &str, expression: &str) {
 /// The Backups that have ended.
 async fn ended_backups(world: &World) -> Vec<Backup> {
     let backups = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
-    backups.into_iter().filter(is_over).collect()
+    backups.into_iter().filter(is_over_or_deleting).collect()
 }
 
 /// Waits until so many more Backups have ended.
 async fn until_ended(world: &World, count: usize) {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    eventually(&format!("{count} backups have ended"), async || {
         let found = ended_backups(world).await.len();
-        if found >= count {
-            return;
-        }
-        assert!(Instant::now() < deadline, "only {found} of {count} backups have ended");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+        if found >= count { Ok(()) } else { Err(found) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -79,13 +75,11 @@ async fn standby_server_is_ready_and_takes_over_at_once() {
     let mut second = world.second_server_world();
     second.run(Options { identity: "b".to_owned(), metrics_address, ..world.options() });
     let readyz = format!("http://127.0.0.1:{port}/readyz");
-    let deadline = Instant::now() + LIMIT;
-    while tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err()
-        || link::get(&readyz).await.0 != 200
-    {
-        assert!(Instant::now() < deadline, "the second is never ready");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually("the second server is ready", async || {
+        tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok()
+            && link::get(&readyz).await.0 == 200
+    })
+    .await;
     let lease = world.until::<Lease>(NAME, |lease| holder(lease).is_some()).await;
     assert_eq!(holder(&lease), Some("a"), "the second only waits");
     world.end().await.unwrap();
@@ -135,15 +129,11 @@ async fn schedules_continue_through_handovers_without_duplicates() {
         until_ended(&world, before + 2).await;
     }
     world.patch::<Schedule>("often", json!({"spec": {"paused": true}})).await;
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    eventually("all backups have ended", async || {
         let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
-        if all.iter().all(is_over) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "some are left open: {all:?}");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+        if all.iter().all(is_over_or_deleting) { Ok(()) } else { Err(all) }
+    })
+    .await;
     let mut times = Vec::new();
     for backup in ended_backups(&world).await {
         let phase = backup.status.as_ref().unwrap().phase.clone();
@@ -226,7 +216,7 @@ async fn server_paused_past_its_lease_writes_nothing() {
     let deadline = Instant::now() + LIMIT;
     loop {
         let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
-        if all.iter().any(|backup| !is_over(backup)) {
+        if all.iter().any(|backup| !is_over_or_deleting(backup)) {
             break;
         }
         assert!(Instant::now() < deadline, "no backup is ever under way");

@@ -306,7 +306,7 @@ async fn orphaned_journals_are_listed_read_and_removed() {
 }
 
 #[tokio::test]
-async fn a_run_that_ends_without_its_bucket_says_so_though_its_journal_cannot_be_written() {
+async fn run_that_ends_without_its_bucket_reports_it_even_if_its_journal_is_unwritable() {
     let world = World::without_server("journal-abandoned").await;
     let (journal, _) = open(&world).await;
     journal.append(&record(0)).await.unwrap();

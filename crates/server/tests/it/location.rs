@@ -5,7 +5,7 @@ use bowline_testbed::fixture;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
-use crate::bed::{World, filesystem_spec, is_available, is_unavailable, shared};
+use crate::bed::{World, eventually, filesystem_spec, is_available, is_unavailable, shared};
 
 fn message(location: &BackupStorageLocation) -> &str {
     &location.status.as_ref().unwrap().message
@@ -122,9 +122,10 @@ async fn server_marks_the_default_location_if_none_is_marked() {
 
     // Two that were created in the same second are told apart by their names.
     let created = default.metadata.creation_timestamp.unwrap().0;
-    while jiff::Timestamp::now().as_second() <= created.as_second() {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually("the next second has begun", async || {
+        jiff::Timestamp::now().as_second() > created.as_second()
+    })
+    .await;
     let mut spec = filesystem_spec("b");
     spec["default"] = json!(true);
     world.location("newer", spec).await;
@@ -184,7 +185,9 @@ async fn repaired_location_is_rechecked_before_refusing_a_backup() {
     let back_up = async |name: &str| {
         let backup = serde_json::json!({"metadata": {"name": name}, "spec": spec});
         world.create::<bowline_api::Backup>(backup).await;
-        let backup = world.until::<bowline_api::Backup>(name, crate::backup::is_over).await;
+        let backup = world
+            .until::<bowline_api::Backup>(name, crate::support::runs::is_over_or_deleting)
+            .await;
         backup.status.unwrap().phase
     };
     assert_eq!(back_up("early").await, Some(bowline_api::BackupPhase::FailedValidation));

@@ -37,6 +37,7 @@ mod rich_cluster;
 mod runs;
 mod schedule;
 mod server;
+mod support;
 mod sync;
 mod thaw;
 mod thousand_operations;

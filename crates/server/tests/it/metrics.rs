@@ -1,27 +1,16 @@
 //! What Prometheus is told by a server at work, on a real API server.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, DeleteBackupRequest, Restore, RestorePhase, Schedule};
-use bowline_server::{Options, metrics};
+use bowline_server::Options;
 use bowline_testbed::apply::apply;
-use bowline_testbed::port;
 use kube::api::ListParams;
 use serde_json::json;
-use tokio::net::TcpStream;
-use tokio::time::Instant;
 
-use crate::backup::{application, back_up_and_wait, is_over, pod};
-use crate::bed::{LIMIT, World};
-use crate::http;
-use crate::restore::restore;
-
-/// A series: its name, and its labels with their values.
-pub(crate) type Series = (String, BTreeMap<String, String>);
-/// What was served at a moment.
-pub(crate) type Served = BTreeMap<Series, f64>;
+use crate::bed::{World, eventually};
+use crate::support::metrics::{Series, Served, address, scrape};
+use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting, pod, restore};
 
 /// All of Velero's metrics that concern what we do, with their labels.
 const VELERO_METRICS: &[(&str, &[&str])] = &[
@@ -59,44 +48,6 @@ const VELERO_METRICS: &[(&str, &[&str])] = &[
     ("velero_volume_snapshot_success_total", &["schedule"]),
 ];
 
-/// Reads the text format. Values of labels here have neither commas nor quotes in them.
-fn parse(text: &str) -> Served {
-    let series = |text: &str| -> Series {
-        let (name, labels) = text.split_once('{').unwrap_or((text, ""));
-        let pairs = labels.trim_end_matches('}').split(',').filter_map(|pair| pair.split_once('='));
-        let pair = |(label, value): (&str, &str)| {
-            let value = value.trim_matches('"');
-            // Bounds are spelled in more than one way.
-            let bound = (label == "le").then(|| value.parse::<f64>().unwrap().to_string());
-            (label.to_owned(), bound.unwrap_or_else(|| value.to_owned()))
-        };
-        (name.to_owned(), pairs.map(pair).collect())
-    };
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .map(|line| line.rsplit_once(' ').unwrap())
-        .map(|(key, value)| (series(key), value.parse().unwrap()))
-        .collect()
-}
-
-/// What is served at a port of this machine, once it is.
-pub(crate) async fn scrape(port: u16) -> Served {
-    let deadline = Instant::now() + LIMIT;
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_err() {
-        assert!(Instant::now() < deadline, "nobody serves metrics");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    let (status, text) = http::get(&format!("http://127.0.0.1:{port}/metrics")).await;
-    assert_eq!(status, 200);
-    parse(&String::from_utf8(text).unwrap())
-}
-
-/// Where a server serves its metrics from now on.
-pub(crate) fn address() -> (u16, metrics::Address) {
-    let [port] = port::free_ports().unwrap();
-    (port, metrics::Address::At((Ipv4Addr::LOCALHOST, port).into()))
-}
-
 /// The value of a series of a schedule.
 fn schedule_value(served: &Served, name: &str, schedule: &str) -> Option<f64> {
     let labels = [("schedule".to_owned(), schedule.to_owned())].into_iter().collect();
@@ -110,15 +61,11 @@ fn unlabelled_value(served: &Served, name: &str) -> Option<f64> {
 
 /// Waits until what is served is as it should be: it follows the cluster, a moment later.
 async fn until(port: u16, what: &str, condition: impl Fn(&Served) -> bool) -> Served {
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    eventually(what, async || {
         let served = scrape(port).await;
-        if condition(&served) {
-            return served;
-        }
-        assert!(Instant::now() < deadline, "waited in vain until {what}: {served:#?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        if condition(&served) { Ok(served) } else { Err(served) }
+    })
+    .await
 }
 
 /// The metrics of Velero's that are served, with their labels.
@@ -149,7 +96,7 @@ async fn back_up_for_schedule(world: &World, name: &str, app: &str) -> Backup {
     let spec = json!({"includedNamespaces": [app]});
     let object = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
     world.create::<Backup>(object).await;
-    world.until::<Backup>(name, is_over).await
+    world.until::<Backup>(name, is_over_or_deleting).await
 }
 
 #[tokio::test]

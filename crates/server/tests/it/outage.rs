@@ -27,9 +27,10 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::bed::{LIMIT, World, is_available, shared};
+use crate::bed::{World, eventually, is_available, shared};
 use crate::fault_injection;
-use crate::operations::{Run, is_over, is_waiting, key, phase, status_field};
+use crate::support::operations::key;
+use crate::support::runs::{Run, is_over, is_waiting, phase, status_field};
 use cells::{Act, FINALIZING, Failure, ITEMS, Row, WAITING, rows};
 use gateway::{Gateway, Mode};
 use node::{Execs, LostNode};
@@ -208,22 +209,17 @@ impl OutageWorld {
 
     /// Waits until none of these has a journal.
     async fn until_journals_removed(&self, is_meant: impl Fn(&String) -> bool) {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        eventually("no journal remains", async || {
             let mut remaining = self.journals().await;
             remaining.retain(&is_meant);
-            if remaining.is_empty() {
-                return;
-            }
-            assert!(Instant::now() < deadline, "journals are left: {remaining:?}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            if remaining.is_empty() { Ok(()) } else { Err(remaining) }
+        })
+        .await;
     }
 
     /// Waits until all of these wait for their buckets, as their journals say.
     async fn until_waiting_for_bucket(&self, runs: &[&Row]) {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        eventually("all wait for their buckets", async || {
             let pages = self.pages().await;
             let is_lost = |page: &&ConfigMap| {
                 let records = page.data.iter().flat_map(|data| data.values());
@@ -231,12 +227,9 @@ impl OutageWorld {
             };
             let lost: HashSet<&String> = pages.iter().filter(is_lost).map(run_of).collect();
             let missing: Vec<_> = runs.iter().filter(|row| !lost.contains(&row.name)).collect();
-            if missing.is_empty() {
-                return;
-            }
-            assert!(Instant::now() < deadline, "these do not wait for their buckets: {missing:?}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} do not wait")) }
+        })
+        .await;
     }
 
     /// Nobody waits for those who wait, though they are in progress and the same namespaces are meant. Whoever was
@@ -330,18 +323,6 @@ fn options(world: &World, bucket_wait_timeout: Duration) -> Options {
 /// Every run must be brought to its end within ten minutes. A bucket that does not answer is given up after a minute for
 /// each call, so that an operation behind it is stopped only after two or three of them.
 const STOP_LIMIT: Duration = Duration::from_mins(5);
-
-async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
-    eventually_within(LIMIT, what, condition).await;
-}
-
-async fn eventually_within(limit: Duration, what: &str, condition: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
 
 /// The location whose bucket fails.
 fn location_of(failure: Failure) -> &'static str {
@@ -442,7 +423,7 @@ async fn every_run_ends_with_a_refusing_bucket_or_missing_secret() {
 
 // The longest, so that its name comes first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bucket_away_for_good_keeps_no_run_from_its_end() {
+async fn runs_end_when_their_bucket_stays_unreachable() {
     let failures = [Failure::BucketAway];
     let mut outage = OutageWorld::open("outage-away", &failures).await;
     let (backups, restores) = rows(&failures);
@@ -475,7 +456,7 @@ async fn a_bucket_away_for_good_keeps_no_run_from_its_end() {
     let all = deleted.iter().chain(&restores_deleted);
     for (row, uid) in all.filter(|(row, _)| has_operation(row)) {
         let is_stopped = async || outage.calls("cancel", uid) > 0;
-        eventually_within(STOP_LIMIT, &format!("{row:?} ends"), is_stopped).await;
+        bowline_testbed::eventually(&format!("{row:?} ends"), STOP_LIMIT, is_stopped).await;
     }
     let reason = format!("it was taken up {ATTEMPTS} times");
     outage.assert_bound_reached::<Backup>(&backups, Act::Attempts, &reason).await;

@@ -2,47 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use bowline_api::{Backup, BackupPhase, Restore, RestorePhase, RestoreStatus};
-use bowline_store::file::{ResourceList, Results};
-use bowline_store::{BackupStore, RestoreName};
+use bowline_api::{Restore, RestorePhase};
+use bowline_store::RestoreName;
+use bowline_store::file::ResourceList;
 use bowline_testbed::apply::apply;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::bed::World;
-
-fn is_over(restore: &Restore) -> bool {
-    let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
-    phase.is_some_and(RestorePhase::is_terminal)
-}
-
-pub(crate) async fn back_up(world: &World, name: &str, namespaces: &[&str]) {
-    let spec = json!({"includedNamespaces": namespaces});
-    world.create::<Backup>(json!({"metadata": {"name": name}, "spec": spec})).await;
-    let is_over = |backup: &Backup| {
-        let phase = backup.status.as_ref().and_then(|status| status.phase.as_ref());
-        phase.is_some_and(BackupPhase::is_terminal)
-    };
-    let status = world.until::<Backup>(name, is_over).await.status.unwrap();
-    assert_eq!(status.phase, Some(BackupPhase::Completed), "{status:?}");
-}
-
-pub(crate) async fn restore(world: &World, name: &str, spec: Value) -> RestoreStatus {
-    world.create::<Restore>(json!({"metadata": {"name": name}, "spec": spec})).await;
-    world.until::<Restore>(name, is_over).await.status.unwrap()
-}
-
-pub(crate) async fn list_of(store: &BackupStore, name: &str) -> ResourceList {
-    let name = RestoreName::new(name).unwrap();
-    store.get_restore_file(&name).await.unwrap().expect("there is a list")
-}
-
-pub(crate) async fn results_of(store: &BackupStore, name: &str) -> Results {
-    let name = RestoreName::new(name).unwrap();
-    store.get_restore_file(&name).await.unwrap().expect("there are results")
-}
+use crate::bed::{World, eventually};
+use crate::support::runs::{back_up, is_over, list_of, restore, results_of};
 
 /// A namespace with some objects that need each other.
 async fn application(world: &World, namespace: &str) {
@@ -86,11 +56,10 @@ async fn application(world: &World, namespace: &str) {
 async fn delete_namespace(world: &World, name: &str) {
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     namespaces.delete(name, &DeleteParams::default()).await.unwrap();
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_mins(2);
-    while namespaces.get_opt(name).await.unwrap().is_some() {
-        assert!(tokio::time::Instant::now() < deadline, "{name} does not go away");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually(&format!("namespace {name} is deleted"), async || {
+        namespaces.get_opt(name).await.unwrap().is_none()
+    })
+    .await;
 }
 
 /// The data and labels of the config maps of the application, without those that any namespace has.

@@ -17,8 +17,8 @@ use kube::core::ApiResource;
 use kube::{Api, Resource, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::backup::back_up_and_wait;
 use crate::bed::{LIMIT, SETS, World};
+use crate::support::runs::back_up_and_wait;
 
 /// How long the server waits where an action does not say.
 const SERVER_TIMEOUT: Duration = Duration::from_millis(1500);

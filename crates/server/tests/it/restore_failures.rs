@@ -2,15 +2,12 @@
 //! that refuses. What is wrong is told, what is not is restored, and nothing is written elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::time::Duration;
 
 use bowline_api::{Restore, RestorePhase, RestoreStatus};
 use bowline_store::file::Results;
 use bowline_store::{BackupName, BackupStore};
 use bowline_testbed::apply::apply;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use futures::stream;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -21,59 +18,10 @@ use serde_json::{Value, json};
 use tar::EntryType;
 use tokio::time::Instant;
 
-use crate::bed::World;
-use crate::operations::is_over;
-use crate::restore::{back_up, list_of, results_of};
+use crate::bed::{LIMIT, World, eventually};
+use crate::support::raw_tar::{RawTar, gzip};
+use crate::support::runs::{back_up, is_over, list_of, results_of};
 use crate::webhook::Webhook;
-
-/// How long anything may take. The machine may be compiling beside us.
-const LIMIT: Duration = Duration::from_mins(2);
-
-/// A tar file whose writer believes everything.
-#[derive(Default)]
-pub(crate) struct RawTar(Vec<u8>);
-
-impl RawTar {
-    fn header(&mut self, path: &str, kind: EntryType, link: &str, size: usize) {
-        let mut header = tar::Header::new_ustar();
-        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-        header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
-        header.set_entry_type(kind);
-        header.set_mode(0o777);
-        header.set_size(size as u64);
-        header.set_cksum();
-        self.0.extend_from_slice(header.as_bytes());
-    }
-
-    fn file(&mut self, path: &str, content: impl AsRef<[u8]>) {
-        let content = content.as_ref();
-        self.header(path, EntryType::Regular, "", content.len());
-        self.0.extend_from_slice(content);
-        self.0.resize(self.0.len().next_multiple_of(512), 0);
-    }
-
-    /// An object where it belongs.
-    pub(crate) fn object(&mut self, resource: &str, object: &Value) {
-        let metadata = &object["metadata"];
-        let folder = match metadata["namespace"].as_str() {
-            None => "cluster".to_owned(),
-            Some(namespace) => format!("namespaces/{namespace}"),
-        };
-        let name = metadata["name"].as_str().unwrap();
-        self.file(&format!("resources/{resource}/{folder}/{name}.json"), object.to_string());
-    }
-
-    pub(crate) fn end(mut self) -> Vec<u8> {
-        self.0.extend_from_slice(&[0; 1024]);
-        gzip(&self.0)
-    }
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(bytes).unwrap();
-    encoder.finish().unwrap()
-}
 
 fn map(namespace: &str, name: &str, value: &str) -> Value {
     json!({
@@ -389,14 +337,13 @@ where
 {
     let object: K = serde_json::from_value(object).unwrap();
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-    let deadline = Instant::now() + LIMIT;
-    loop {
+    eventually(&format!("refused with {words:?}"), async || {
         match api.create(&dry_run, &object).await {
-            Err(error) if error.to_string().contains(words) => return,
-            other => assert!(Instant::now() < deadline, "not {words:?} but {other:?}"),
+            Err(error) if error.to_string().contains(words) => Ok(()),
+            other => Err(other),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await;
 }
 
 async fn put_namespace(stage: &ArchiveScenario, name: &str, finalizers: &[&str]) {
@@ -457,17 +404,14 @@ async fn put_quota(stage: &ArchiveScenario, namespace: &str) {
     });
     apply(&stage.world.client, quota).await.unwrap();
     let quotas: Api<ResourceQuota> = Api::namespaced(stage.world.client.clone(), namespace);
-    let deadline = Instant::now() + LIMIT;
     // One map is there by itself.
-    loop {
+    eventually("the quota counts one ConfigMap", async || {
         let status = quotas.get("small").await.unwrap().status.unwrap_or_default();
         let used = status.used.unwrap_or_default();
-        if used.get("count/configmaps").is_some_and(|count| count.0 == "1") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "nobody counts: {used:?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        let is_counted = used.get("count/configmaps").is_some_and(|count| count.0 == "1");
+        if is_counted { Ok(()) } else { Err(used) }
+    })
+    .await;
     let secrets: Api<Secret> = Api::namespaced(stage.world.client.clone(), namespace);
     let secret = json!({"metadata": {"name": "probe", "namespace": namespace}});
     until_refused(&secrets, secret, "exceeded quota").await;

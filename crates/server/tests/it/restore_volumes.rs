@@ -2,7 +2,6 @@
 //! processes of their own. What those do is in `plugins/fixture/README.md`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use bowline_api::annotation::finalizer;
 use bowline_api::volume_plugin::VolumePluginPhase;
@@ -23,12 +22,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeCl
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use crate::bed::{LIMIT, World, filesystem_spec};
-use crate::operations::is_over;
-use crate::restore::{back_up, restore, results_of};
-use crate::restore_failures::RawTar;
+use crate::bed::{World, eventually, filesystem_spec};
+use crate::support::raw_tar::RawTar;
+use crate::support::runs::{back_up, is_over, restore, results_of};
 
 /// The versions of the plugin.
 const VERSIONS: [&str; 2] = ["vs-v1", "vs-v2"];
@@ -141,16 +138,12 @@ impl VolumeRestoreScenario {
 
     /// Waits until the claim has its volume.
     async fn until_bound(&self, namespace: &str) -> PersistentVolumeClaim {
-        let deadline = Instant::now() + LIMIT;
-        loop {
+        eventually("the claim is bound", async || {
             let claim = self.claim(namespace).await.expect("the claim is there");
             let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-            if phase == Some("Bound") {
-                return claim;
-            }
-            assert!(Instant::now() < deadline, "it is not bound: {claim:?}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+            if phase == Some("Bound") { Ok(claim) } else { Err(claim) }
+        })
+        .await
     }
 
     /// What is behind a PersistentVolume: its handle and the data.
@@ -403,18 +396,10 @@ async fn volume_creation_progress_is_shown() {
     let stage = VolumeRestoreScenario::prepare("disk-progress", "vs-v2").await;
     let slow = json!({"spec": {"config": {"volume-ms": "3000"}}});
     stage.world.patch::<VolumeSnapshotLocation>("disks", slow).await;
-    let watching = async {
-        let deadline = tokio::time::Instant::now() + LIMIT;
-        loop {
-            let shown = stage.shown().await;
-            let has_progress = |one: &VolumePluginRestore| status_of(one).progress.total_bytes > 0;
-            if let Some(one) = shown.into_iter().find(has_progress) {
-                return one;
-            }
-            assert!(tokio::time::Instant::now() < deadline, "no progress is shown");
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
-    };
+    let watching = eventually("progress is shown", async || {
+        let has_progress = |one: &VolumePluginRestore| status_of(one).progress.total_bytes > 0;
+        stage.shown().await.into_iter().find(has_progress)
+    });
     let ((status, results), shown) = tokio::join!(stage.restore("r", json!({})), watching);
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{results:?}");
     assert_eq!(status_of(&shown).phase, Some(VolumePluginPhase::InProgress));
@@ -426,7 +411,7 @@ async fn volume_creation_progress_is_shown() {
 }
 
 #[tokio::test]
-async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something_uses_them() {
+async fn journal_of_a_deleted_restore_is_kept_until_its_volumes_are_used() {
     let mut world = World::without_server("volumes-deleted").await;
     world.filesystem_store("default").await;
     world.location("default", filesystem_spec("default")).await;
@@ -472,9 +457,8 @@ async fn volumes_of_a_restore_that_was_deleted_are_not_forgotten_until_something
     let used = serde_json::from_value(used).unwrap();
     volumes.create(&PostParams::default(), &used).await.unwrap();
     world.run(world.options());
-    let deadline = Instant::now() + LIMIT;
-    while !pages.list(&params).await.unwrap().items.is_empty() {
-        assert!(Instant::now() < deadline, "the journal stays");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the journal is deleted", async || {
+        pages.list(&params).await.unwrap().items.is_empty()
+    })
+    .await;
 }

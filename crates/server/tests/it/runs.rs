@@ -17,9 +17,9 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::backup::{application, back_up_and_wait, is_over, pod};
 use crate::bed::{World, filesystem_spec, is_available};
 use crate::fault_injection;
+use crate::support::runs::{application, back_up_and_wait, is_over_or_deleting, pod};
 
 /// A resource modifier that changes nothing here.
 const RULES: &str = "version: v1\nresourceModifierRules:\n- conditions:\n    groupResource: \
@@ -71,7 +71,7 @@ async fn recreated_backup_is_run_separately() {
     backup["spec"]["includedResources"] = json!(["configmaps"]);
     let new = world.create::<Backup>(backup).await;
     assert_ne!(old.uid(), new.uid());
-    let ended = world.until::<Backup>("b", is_over).await;
+    let ended = world.until::<Backup>("b", is_over_or_deleting).await;
     assert_eq!(ended.uid(), new.uid());
     assert_eq!(status(&ended).phase, Some(BackupPhase::Completed), "{ended:?}");
     let name = BackupName::new("b").unwrap();
@@ -97,7 +97,7 @@ async fn deleted_backup_holds_its_slot_until_stopped_and_leaves_nothing() {
     let deleted = Timestamp::now().as_second();
     world.delete::<Backup>("b").await;
     world.create::<Backup>(backup("c", &["configmaps"])).await;
-    let c = world.until::<Backup>("c", is_over).await;
+    let c = world.until::<Backup>("c", is_over_or_deleting).await;
     assert_eq!(status(&c).phase, Some(BackupPhase::Completed), "{c:?}");
     // Times are in whole seconds. One call takes eight, of which one is under way; all of
     // them take more than a minute.
@@ -128,8 +128,9 @@ async fn recreated_restore_is_run_separately() {
     world.patch::<Restore>("r", json!({"metadata": {"finalizers": null}})).await;
     let new = world.create::<Restore>(restore("app-replaced-new")).await;
     assert_ne!(old.uid(), new.uid());
-    let is_over = |restore: &Restore| phase(restore).is_some_and(|phase| phase.is_terminal());
-    let ended = world.until::<Restore>("r", is_over).await;
+    let is_over_or_deleting =
+        |restore: &Restore| phase(restore).is_some_and(|phase| phase.is_terminal());
+    let ended = world.until::<Restore>("r", is_over_or_deleting).await;
     assert_eq!(ended.uid(), new.uid());
     assert!(ended.finalizers().iter().any(|name| name.contains("restore")), "it was begun");
     let pods = Api::<Pod>::namespaced(world.client.clone(), "app-replaced-new");
@@ -148,7 +149,7 @@ async fn backup_with_a_name_conflict_at_its_end_keeps_its_counts() {
     other.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000009".into());
     other.status = Some(BackupStatus { phase: Some(BackupPhase::Failed), ..Default::default() });
     store.commit(&other).await.unwrap();
-    let ended = world.until::<Backup>("b", is_over).await;
+    let ended = world.until::<Backup>("b", is_over_or_deleting).await;
     let BackupStatus { phase, errors, progress, failure_reason, .. } = status(&ended);
     assert_eq!(phase, Some(BackupPhase::Failed), "{ended:?}");
     // Whether it is found before the archive is written or after.
@@ -214,7 +215,7 @@ async fn short_api_server_outage_fails_no_run() {
         "resourcePolicy": {"kind": "configmap", "name": "policy"},
     });
     world.create::<Backup>(json!({"metadata": {"name": "b"}, "spec": spec})).await;
-    let backup = world.until::<Backup>("b", is_over).await;
+    let backup = world.until::<Backup>("b", is_over_or_deleting).await;
     assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
     assert_eq!(backup.spec.storage_location, "wanted");
 
@@ -231,11 +232,11 @@ async fn short_api_server_outage_fails_no_run() {
         "resourceModifier": {"kind": "configmap", "name": "modifier"},
     });
     world.create::<Restore>(json!({"metadata": {"name": "r"}, "spec": spec})).await;
-    let is_over = |restore: &Restore| {
+    let is_over_or_deleting = |restore: &Restore| {
         let phase = restore.status.as_ref().and_then(|status| status.phase.as_ref());
         phase.is_some_and(RestorePhase::is_terminal)
     };
-    let restore = world.until::<Restore>("r", is_over).await;
+    let restore = world.until::<Restore>("r", is_over_or_deleting).await;
     let status = restore.status.unwrap();
     assert_eq!(status.phase, Some(RestorePhase::Completed), "{status:?}");
     let failed_paths: Vec<String> = failed.lock().unwrap().drain().map(|(path, _)| path).collect();
@@ -280,10 +281,10 @@ async fn finished_backups_do_not_trigger_namespace_lists() {
     let options = bowline_server::Options { concurrent_backups: 1, ..world.options() };
     world.run_through(options, |client| fault_injection::faulty_client(client, count));
     for name in ["new-1", "new-2"] {
-        world.until::<Backup>(name, is_over).await;
+        world.until::<Backup>(name, is_over_or_deleting).await;
     }
     let all = world.api::<Backup>().list(&ListParams::default()).await.unwrap().items;
-    assert!(all.iter().all(is_over));
+    assert!(all.iter().all(is_over_or_deleting));
     let lists = lists.load(Ordering::SeqCst);
     assert!((2..15).contains(&lists), "{lists} lists: each run needs one, the queue a few");
 }
@@ -305,6 +306,6 @@ async fn stopping_server_finishes_its_block_and_leaves_the_rest() {
     let backup = world.api::<Backup>().get("b").await.unwrap();
     assert_eq!(status(&backup).phase, Some(BackupPhase::InProgress), "{backup:?}");
     world.run(world.options());
-    let backup = world.until::<Backup>("b", is_over).await;
+    let backup = world.until::<Backup>("b", is_over_or_deleting).await;
     assert_eq!(status(&backup).phase, Some(BackupPhase::Completed), "{backup:?}");
 }

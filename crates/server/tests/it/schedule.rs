@@ -2,18 +2,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bowline_api::{Backup, BackupPhase, Schedule, ScheduleStatus};
 use http::{Method, Uri};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use crate::backup::{application, is_over};
-use crate::bed::{LIMIT, World};
+use crate::bed::{World, eventually};
 use crate::fault_injection;
+use crate::support::runs::{application, is_over_or_deleting};
 
 /// Comes once a year, so that only what was missed is made in a test.
 const YEARLY: &str = "0 0 1 1 *";
@@ -53,15 +51,6 @@ async fn backups(world: &World, schedule: &str) -> Vec<Backup> {
     backups
 }
 
-/// Waits for something that is counted.
-async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-}
-
 #[tokio::test]
 async fn schedule_creates_backups_sequentially() {
     let world = World::start("schedule-runs").await;
@@ -75,15 +64,15 @@ async fn schedule_creates_backups_sequentially() {
         "spec": {"useOwnerReferencesInBackup": true},
     });
     let created = schedule(&world, "often", "schedule-runs-app", "@every 1s", more).await;
-    until("there are three", async || {
-        let ended = backups(&world, "often").await.into_iter().filter(is_over);
+    eventually("the schedule has made three backups", async || {
+        let ended = backups(&world, "often").await.into_iter().filter(is_over_or_deleting);
         ended.count() >= 3
     })
     .await;
     let schedule = world.until::<Schedule>("often", has_run).await;
     assert_eq!(phase(&schedule), "Enabled");
     assert_eq!(schedule.spec.skip_immediately, Some(false));
-    for backup in backups(&world, "often").await.into_iter().filter(is_over) {
+    for backup in backups(&world, "often").await.into_iter().filter(is_over_or_deleting) {
         assert_eq!(backup.status.as_ref().unwrap().phase, Some(BackupPhase::Completed));
         assert_eq!(backup.labels()["team"], "a");
         assert_eq!(backup.annotations()["bowline.io/snapshot-type"], "local");
@@ -166,7 +155,8 @@ async fn backup_is_created_once_across_a_server_exit() {
     let more = json!({"status": {"lastBackup": "2020-06-01T00:00:00Z"}});
     schedule(&world, "once", "schedule-crash-app", YEARLY, more).await;
     // Several tries, each of which could make another.
-    until("it could not be noted", async || refused.load(Ordering::SeqCst) >= 3).await;
+    eventually("the write was refused three times", async || refused.load(Ordering::SeqCst) >= 3)
+        .await;
     world.end().await.unwrap();
     let before = world.api::<Schedule>().get("once").await.unwrap();
     assert!(!has_run(&before), "the sabotage does not work: {before:?}");
@@ -203,7 +193,7 @@ async fn backup_of_another_cluster_for_the_same_time_is_ignored() {
     let names: Vec<String> =
         backups(&world, "shared").await.iter().map(kube::ResourceExt::name_any).collect();
     assert_eq!(names, [usual, own.clone()]);
-    let own = world.until::<Backup>(&own, is_over).await;
+    let own = world.until::<Backup>(&own, is_over_or_deleting).await;
     assert_eq!(own.status.unwrap().phase, Some(BackupPhase::Completed));
 }
 
@@ -232,11 +222,14 @@ async fn schedule_waits_for_its_last_backup_to_start() {
     // A list before each backup: the next one was due, and thought about. From then on only the one that it waits
     // for is looked at.
     let before = lists.load(Ordering::SeqCst);
-    until("it was due again", async || lists.load(Ordering::SeqCst) > before).await;
+    eventually("the schedule was due again", async || lists.load(Ordering::SeqCst) > before).await;
     let before = (lists.load(Ordering::SeqCst), looks.load(Ordering::SeqCst));
-    until("it is looked at", async || looks.load(Ordering::SeqCst) >= before.1 + 2).await;
+    eventually("the schedule was checked twice", async || {
+        looks.load(Ordering::SeqCst) >= before.1 + 2
+    })
+    .await;
     assert_eq!(lists.load(Ordering::SeqCst), before.0, "all are listed again");
     assert_eq!(backups(&world, "held").await.len(), 1);
     is_stuck.store(false, Ordering::SeqCst);
-    until("the next is made", async || backups(&world, "held").await.len() >= 2).await;
+    eventually("the next backup is made", async || backups(&world, "held").await.len() >= 2).await;
 }

@@ -12,11 +12,10 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use crate::bed::{LIMIT, World, filesystem_spec};
+use crate::bed::{World, eventually, filesystem_spec};
 use crate::fault_injection;
-use crate::operations::is_over;
+use crate::support::runs::is_over;
 
 type Commands = Arc<Mutex<Vec<String>>>;
 
@@ -84,14 +83,6 @@ async fn journal_size(world: &World, uid: &str) -> usize {
         pages.iter().flat_map(|page| page.data.iter().flatten()).map(|(_, value)| value.len());
     let packed = pages.iter().flat_map(|page| page.binary_data.iter().flatten());
     text.chain(packed.map(|(_, value)| value.0.len())).sum()
-}
-
-async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !condition().await {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        tokio::time::sleep(std::time::Duration::from_millis(25)).await;
-    }
 }
 
 #[tokio::test]

@@ -13,7 +13,8 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use crate::bed::SETS;
-use crate::operations::{OperationWorld, counts, is_over, phase};
+use crate::support::operations::OperationWorld;
+use crate::support::runs::{counts, is_over, phase};
 
 /// Operations of each set: those that succeed, fail, and never end.
 const GOOD: usize = 450;

@@ -7,7 +7,8 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use crate::bed::SETS;
-use crate::operations::{OperationWorld, Run, counts, is_over, is_waiting, phase};
+use crate::support::operations::OperationWorld;
+use crate::support::runs::{Run, counts, is_over, is_waiting, phase};
 
 /// What a binary is replaced with that is a program, but answers nothing that the host knows.
 const BROKEN: &str = "#!/bin/sh\necho no handshake\n";

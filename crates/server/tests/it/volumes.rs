@@ -16,8 +16,8 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use crate::bed::{LIMIT, World};
-use crate::operations::{is_over, is_waiting, phase};
+use crate::bed::{World, eventually};
+use crate::support::runs::{is_over, is_waiting, phase};
 
 /// A server with plugins, locations and volumes.
 struct SnapshotWorld {
@@ -163,11 +163,10 @@ async fn backup_waits_for_uploads_across_a_restart() {
     trial.volume("one").await;
     trial.back_up("b", json!({})).await;
     trial.world.until("b", is_waiting::<Backup>).await;
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while trial.called("upload-snapshot") == 0 {
-        assert!(tokio::time::Instant::now() < deadline, "no upload begins: {:?}", trial.calls());
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    eventually("an upload has begun", async || {
+        if trial.called("upload-snapshot") > 0 { Ok(()) } else { Err(trial.calls()) }
+    })
+    .await;
     trial.world.end().await.unwrap();
     let backup = trial.world.api::<Backup>().get("b").await.unwrap();
     assert!(is_waiting(&backup), "{}", phase(&backup));

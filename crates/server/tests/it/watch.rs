@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::World;
+use crate::bed::{World, eventually};
 
 const LIMIT: Duration = Duration::from_mins(1);
 
@@ -95,26 +95,16 @@ async fn each_object_has_one_reconciler_and_concurrency_is_limited() {
         async move { watch.run(&stop, work).await }
     });
     let calls = |log: &ReconcileLog| log.calls.values().sum::<usize>();
-    in_time(async {
-        while calls(&log.lock().unwrap()) < 2 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    })
-    .await;
+    eventually("two are worked on", async || calls(&log.lock().unwrap()) >= 2).await;
     // Changes while they are worked on.
     for name in names {
         world.patch::<ConfigMap>(name, json!({"data": {"changed": "yes"}})).await;
     }
     assert_eq!(calls(&log.lock().unwrap()), 2, "the others wait");
     open.send(true).unwrap();
-    in_time(async {
-        let all_done = || {
-            let log = log.lock().unwrap();
-            names.iter().all(|name| log.calls.get(*name).is_some_and(|calls| *calls >= 3))
-        };
-        while !all_done() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    eventually("each was worked on three times", async || {
+        let log = log.lock().unwrap();
+        names.iter().all(|name| log.calls.get(*name).is_some_and(|calls| *calls >= 3))
     })
     .await;
     assert_eq!(store.len(), names.len());

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bowline_plugin::ObjectStore as _;
+use bowline_testbed::eventually;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::process::Command;
@@ -43,17 +44,15 @@ async fn kill_during_a_write_leaves_the_old_object_and_no_visible_leftover() {
 
 /// Waits until a megabyte of a temporary file is there.
 async fn wait_for_partial_file(folder: &Path) -> PathBuf {
-    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
-    while tokio::time::Instant::now() < deadline {
-        for entry in std::fs::read_dir(folder).unwrap().flatten() {
-            let is_temporary = entry.file_name().to_string_lossy().starts_with(".bowline-tmp-");
-            if is_temporary && entry.metadata().is_ok_and(|data| data.len() > 1 << 20) {
-                return entry.path();
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("nothing was written in a minute");
+    let is_partial_file = |entry: &std::fs::DirEntry| {
+        entry.file_name().to_string_lossy().starts_with(".bowline-tmp-")
+            && entry.metadata().is_ok_and(|data| data.len() > 1 << 20)
+    };
+    eventually("a megabyte is written", Duration::from_mins(1), async || {
+        let mut entries = std::fs::read_dir(folder).unwrap().flatten();
+        entries.find(is_partial_file).map(|entry| entry.path())
+    })
+    .await
 }
 
 #[tokio::test]

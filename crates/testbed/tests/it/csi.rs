@@ -7,7 +7,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::{run_for_output, wait_until};
+use crate::{eventually, run_for_output};
 
 const NAMESPACE: &str = "default";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io/v1";
@@ -52,7 +52,7 @@ async fn snapshot_restores_what_a_pod_wrote() {
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "before").await;
     cluster.delete("v1", "Pod", "reader").await;
     cluster.delete("v1", "PersistentVolumeClaim", "restored").await;
-    wait_until("the snapshot and a volume are gone", async || {
+    eventually("the snapshot and a volume are gone", async || {
         let remaining = (csi.snapshots().ok()?.len(), csi.volumes().ok()?.len());
         (remaining == (0, 2)).then_some(())
     })
@@ -84,7 +84,7 @@ async fn switches_delay_or_fail_snapshots() {
     assert_eq!(text.unwrap(), "no pod was here");
     let poll_count = |csi: &Csi| completed_calls_for(csi, &handle);
     let before = poll_count(&csi);
-    wait_until("the snapshotter asks again", async || (poll_count(&csi) > before).then_some(()))
+    eventually("the snapshotter asks again", async || (poll_count(&csi) > before).then_some(()))
         .await;
     assert_eq!(cluster.status("slow").await["readyToUse"], false);
     csi.set_switches(&Switches::default()).unwrap();
@@ -125,7 +125,7 @@ async fn switches_delay_or_fail_snapshots() {
     csi.set_switches(&Switches { fail_delete: vec!["*".to_owned()], ..Switches::default() })
         .unwrap();
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "lucky").await;
-    wait_until("a deletion fails", async || {
+    eventually("a deletion fails", async || {
         let calls = csi.calls().ok()?;
         let is_failed = |call: &csi::Call| call.method == "DeleteSnapshot" && call.error.is_some();
         calls.iter().any(|call| call.id == handle && is_failed(call)).then_some(())
@@ -133,7 +133,7 @@ async fn switches_delay_or_fail_snapshots() {
     .await;
     assert!(csi.snapshots().unwrap().contains(&handle));
     csi.set_switches(&Switches::default()).unwrap();
-    wait_until("the snapshot is gone", async || {
+    eventually("the snapshot is gone", async || {
         (!csi.snapshots().ok()?.contains(&handle)).then_some(())
     })
     .await;
@@ -142,7 +142,7 @@ async fn switches_delay_or_fail_snapshots() {
     let fail_volume = vec!["default/three".to_owned()];
     csi.set_switches(&Switches { fail_volume, ..Switches::default() }).unwrap();
     cluster.apply(claim("three", csi::CLASS, &Value::Null)).await;
-    wait_until("a volume fails", async || {
+    eventually("a volume fails", async || {
         let calls = csi.calls().ok()?;
         calls.iter().any(|call| call.method == "CreateVolume" && call.error.is_some()).then_some(())
     })
@@ -175,7 +175,7 @@ async fn fifty_unmounted_claims_are_snapshotted_and_every_second_one_may_fail() 
         cluster.apply(snapshot(name, name)).await;
     }
     let start = std::time::Instant::now();
-    let statuses = wait_until("each snapshot is ready or failed", async || {
+    let statuses = eventually("each snapshot is ready or failed", async || {
         let all = cluster.snapshots().await?;
         let is_decided =
             |s: &Value| s["status"]["readyToUse"] == true || s["status"]["error"].is_object();
@@ -233,7 +233,7 @@ async fn snapshot_known_only_by_its_handle_is_restored() {
     // It stays when its content goes, for that was the policy.
     cluster.delete(SNAPSHOTS, "VolumeSnapshot", "found").await;
     let snapshots = cluster.api(SNAPSHOTS, "VolumeSnapshot");
-    wait_until("the snapshot's object is gone", async || {
+    eventually("the snapshot's object is gone", async || {
         snapshots.get_opt("found").await.ok()?.is_none().then_some(())
     })
     .await;
@@ -266,12 +266,12 @@ async fn group_of_claims_is_snapshotted_together() {
         }))
         .await;
     let groups = cluster.api(GROUPS, "VolumeGroupSnapshot");
-    wait_until("the group is ready", async || {
+    eventually("the group is ready", async || {
         let group = groups.get("both").await.ok()?;
         (group.data["status"]["readyToUse"] == true).then_some(())
     })
     .await;
-    wait_until("each claim of the group has a snapshot", async || {
+    eventually("each claim of the group has a snapshot", async || {
         let all = cluster.snapshots().await?;
         let ready = all.iter().filter(|s| s["status"]["readyToUse"] == true).count();
         (ready == 2 && csi.snapshots().ok()?.len() == 2).then_some(())
@@ -281,7 +281,7 @@ async fn group_of_claims_is_snapshotted_together() {
     assert!(calls.iter().all(|call| call.method != "CreateSnapshot"));
 
     cluster.delete(GROUPS, "VolumeGroupSnapshot", "both").await;
-    wait_until("the snapshots of the group are gone", async || {
+    eventually("the snapshots of the group are gone", async || {
         csi.snapshots().ok()?.is_empty().then_some(())
     })
     .await;
@@ -362,7 +362,7 @@ impl Cluster {
     /// a quarter of an hour, so it is made to look now and then.
     async fn until_ready(&self, snapshot: &str) {
         let mut looks = 0;
-        wait_until(&format!("snapshot {snapshot} is ready"), async || {
+        eventually(&format!("snapshot {snapshot} is ready"), async || {
             let status = self.status(snapshot).await;
             if status["readyToUse"] == true {
                 return Some(());
@@ -394,7 +394,7 @@ impl Cluster {
 
     /// Waits until a snapshot could not be taken; what is said about it.
     async fn until_failed(&self, snapshot: &str) -> String {
-        wait_until(&format!("snapshot {snapshot} fails"), async || {
+        eventually(&format!("snapshot {snapshot} fails"), async || {
             Some(self.status(snapshot).await["error"]["message"].as_str()?.to_owned())
         })
         .await
@@ -403,7 +403,7 @@ impl Cluster {
     /// Waits until the driver has taken a snapshot, ready or not.
     async fn until_handle(&self, snapshot: &str) -> String {
         let contents = self.contents();
-        wait_until(&format!("snapshot {snapshot} has a handle"), async || {
+        eventually(&format!("snapshot {snapshot} has a handle"), async || {
             let status = self.status(snapshot).await;
             let content = contents.get(status["boundVolumeSnapshotContentName"].as_str()?).await;
             Some(content.ok()?.data["status"]["snapshotHandle"].as_str()?.to_owned())
@@ -416,7 +416,7 @@ impl Cluster {
         let claims = self.api("v1", "PersistentVolumeClaim");
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "PersistentVolume"));
         let volumes: Api<DynamicObject> = Api::all_with(self.0.clone(), &resource);
-        wait_until(&format!("claim {claim} is bound"), async || {
+        eventually(&format!("claim {claim} is bound"), async || {
             let claim = claims.get(claim).await.ok()?;
             (claim.data["status"]["phase"] == "Bound").then_some(())?;
             let volume = volumes.get(claim.data["spec"]["volumeName"].as_str()?).await.ok()?;
@@ -444,7 +444,7 @@ impl Cluster {
         }))
         .await;
         let pods = self.api("v1", "Pod");
-        wait_until(&format!("pod {name} runs"), async || {
+        eventually(&format!("pod {name} runs"), async || {
             let pod = pods.get(name).await.ok()?;
             (pod.data["status"]["containerStatuses"][0]["ready"] == true).then_some(())
         })

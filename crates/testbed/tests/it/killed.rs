@@ -10,7 +10,7 @@ use bowline_testbed::node::require_for_test;
 use bowline_testbed::{Bed, ControlPlane, Node, Options, env, leftover};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
-use crate::wait_until;
+use crate::eventually;
 
 #[tokio::test]
 async fn killed_test_leaves_no_control_plane() {
@@ -87,7 +87,7 @@ async fn assert_no_leftovers_of(victim: &str) {
 
     child.kill().await.unwrap();
 
-    wait_until(&format!("{victim} leaves nothing"), async || {
+    eventually(&format!("{victim} leaves nothing"), async || {
         leftovers(&id, &dir).is_empty().then_some(())
     })
     .await;

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::ListParams;
 use serde_json::json;
 
-use crate::wait_until;
+use crate::eventually;
 
 #[tokio::test]
 async fn deployment_of_a_hundred_pods_runs() {
@@ -30,7 +30,7 @@ async fn deployment_of_a_hundred_pods_runs() {
     });
     apply::apply(&client, deployment).await.unwrap();
     let pods: Api<Pod> = Api::namespaced(client, "default");
-    wait_until("a hundred pods run", async || {
+    eventually("a hundred pods run", async || {
         let list = pods.list(&ListParams::default().labels("app=crowd")).await.ok()?;
         let runs = |pod: &&Pod| pod.status.as_ref()?.phase.as_deref().map(|p| p == "Running");
         (list.iter().filter(|pod| runs(pod) == Some(true)).count() == 100).then_some(())
@@ -56,7 +56,7 @@ async fn commands_of_the_named_pod_are_executed_and_the_node_stays_ready() {
         apply::apply(&client, pod).await.unwrap();
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    wait_until("both pods run", async || {
+    eventually("both pods run", async || {
         let list = pods.list(&ListParams::default()).await.ok()?;
         let runs = |pod: &&Pod| pod.status.as_ref()?.phase.as_deref().map(|p| p == "Running");
         (list.iter().filter(|pod| runs(pod) == Some(true)).count() == 2).then_some(())
@@ -80,6 +80,6 @@ async fn commands_of_the_named_pod_are_executed_and_the_node_stays_ready() {
     // By it the node is known to live.
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     let renewed = async || Some(leases.get_opt(NODE).await.ok()??.spec?.renew_time?.0);
-    let first = wait_until("the node has a lease", renewed).await;
-    wait_until("it is renewed", async || (renewed().await? > first).then_some(())).await;
+    let first = eventually("the node has a lease", renewed).await;
+    eventually("it is renewed", async || (renewed().await? > first).then_some(())).await;
 }

@@ -1,4 +1,8 @@
-//! The words of the code: names that docs/glossary.md rules out fail here, with the word to use.
+//! The language of the code: names that docs/glossary.md rules out fail here, with the word to use; so do errors that
+//! are text, and decisions by the text of an error.
+
+mod text_comparison;
+mod text_error;
 
 use std::path::{Path, PathBuf};
 
@@ -127,6 +131,32 @@ fn written_by_hand() -> Vec<PathBuf> {
     files.retain(|file| !file.components().any(|part| part.as_os_str() == "generated"));
     assert!(files.len() > 500, "only {} files were found", files.len());
     files
+}
+
+/// The same files without tests, with their paths from the root of the repository.
+fn product_files() -> Vec<(PathBuf, syn::File)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let is_test = |path: &Path| {
+        let test_folder = path.components().any(|part| part.as_os_str() == "tests");
+        test_folder || path.file_stem().is_some_and(|stem| stem == "tests")
+    };
+    let relative = |file: PathBuf| (file.strip_prefix(&root).unwrap().to_owned(), file);
+    let files = written_by_hand().into_iter().map(relative).filter(|(path, _)| !is_test(path));
+    let parse = |file: &Path| syn::parse_file(&std::fs::read_to_string(file).unwrap()).unwrap();
+    files.map(|(path, file)| (path, parse(&file))).collect()
+}
+
+/// True for what only tests compile: `#[test]`, `#[tokio::test]`, `#[cfg(test)]`, `#[cfg(any(test, …))]`.
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let is_test = attribute.path().segments.last().is_some_and(|last| last.ident == "test");
+        let is_cfg_test = attribute.path().is_ident("cfg")
+            && attribute.meta.require_list().is_ok_and(|list| {
+                let words = list.tokens.to_string();
+                words == "test" || words.starts_with("any (test")
+            });
+        is_test || is_cfg_test
+    })
 }
 
 #[test]

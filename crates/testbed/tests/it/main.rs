@@ -18,16 +18,11 @@ mod workspace;
 
 use std::time::Duration;
 
-/// Asks until there is an answer, for a minute at most.
-async fn wait_until<T>(description: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_mins(1);
-    loop {
-        if let Some(answer) = probe().await {
-            return answer;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "waited a minute in vain: {description}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+use bowline_testbed::Poll;
+
+/// Polls until there is an answer, for a minute at most.
+async fn eventually<P: Poll>(description: &str, poll: impl AsyncFnMut() -> P) -> P::Answer {
+    bowline_testbed::eventually(description, Duration::from_mins(1), poll).await
 }
 
 /// Runs a command to its end; its standard output, if it succeeded.

@@ -3,7 +3,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use serde_json::json;
 
-use crate::{run_for_output, wait_until};
+use crate::{eventually, run_for_output};
 
 #[tokio::test]
 async fn containers_run_with_volumes_and_commands_return_their_exit_code() {
@@ -22,7 +22,7 @@ async fn containers_run_with_volumes_and_commands_return_their_exit_code() {
     until_running(&client, "app").await;
 
     // The claim was bound by the scheduler, and the init container wrote to the volume.
-    let first = wait_until("the volume is written", async || {
+    let first = eventually("the volume is written", async || {
         std::fs::read_to_string(volume.join("first")).ok()
     });
     assert_eq!(first.await.trim(), "init was here");
@@ -78,7 +78,7 @@ pub(crate) async fn run_pod(client: &Client, name: &str) {
 
 async fn until_running(client: &Client, name: &str) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
-    wait_until(&format!("pod {name} runs"), async || {
+    eventually(&format!("pod {name} runs"), async || {
         let status = pods.get(name).await.ok()?.status?;
         status.container_statuses?.iter().all(|container| container.ready).then_some(())
     })

@@ -8,7 +8,7 @@ use kube::core::DynamicObject;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::{run_for_output, wait_until};
+use crate::{eventually, run_for_output};
 
 #[tokio::test]
 async fn velero_backs_up_and_restores_with_bowlines_crds() {
@@ -45,7 +45,7 @@ async fn velero_backs_up_and_restores_with_bowlines_crds() {
 
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces.delete("precious", &DeleteParams::default()).await.unwrap();
-    wait_until("the namespace is gone", async || {
+    eventually("the namespace is gone", async || {
         namespaces.get_opt("precious").await.ok()?.is_none().then_some(())
     })
     .await;

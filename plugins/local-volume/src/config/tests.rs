@@ -20,7 +20,7 @@ fn roots_alone_are_a_valid_config() {
 }
 
 #[test]
-fn everything_can_be_set() {
+fn every_setting_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let password = folder.path().join("password");
     std::fs::write(&password, "hunter2\n").unwrap();

@@ -155,7 +155,10 @@ async fn kill_during_a_snapshot_leaves_no_partial_snapshot() {
         let tags = [("bowline.io/request-id".to_owned(), "r-1".to_owned())].into();
         async move { plugin.create_snapshot(&volume, "", &tags).await }
     });
-    wait_until(|| names(&env.state()).iter().any(|name| name.starts_with(".new-"))).await;
+    wait_until("a snapshot is being created", || {
+        names(&env.state()).iter().any(|name| name.starts_with(".new-"))
+    })
+    .await;
     hosted.kill();
     assert!(call.await.unwrap().is_err(), "it was too fast for the test");
     let is_half = |name: &String| name.starts_with(".new-");
@@ -163,7 +166,7 @@ async fn kill_during_a_snapshot_leaves_no_partial_snapshot() {
 
     let snapshot = create(&*plugin, &env).await.unwrap();
     assert_same(&listing::of(&env.clone_of(&snapshot)), &before);
-    wait_until(|| names(&env.state()) == [snapshot.as_str()]).await;
+    wait_until("only the snapshot remains", || names(&env.state()) == [snapshot.as_str()]).await;
     hosted.host.shut_down().await;
 }
 

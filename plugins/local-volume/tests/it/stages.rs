@@ -155,7 +155,7 @@ async fn clone_is_kept_with_keep_local() {
 
     env.config.remove("keepLocal");
     env.restart().await;
-    wait_until(|| !env.clone_of(&snapshot).exists()).await;
+    wait_until("the clone is removed", || !env.clone_of(&snapshot).exists()).await;
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn clone_not_synced_before_a_reboot_is_not_uploaded() {
     let mut env = TestEnv::new().await;
     fs::write(env.volume().join("file"), "content").unwrap();
     let snapshot = env.snapshot("r-1").await.unwrap();
-    wait_until(|| env.record_of(&snapshot)["isOnDisk"] == true).await;
+    wait_until("the record is on disk", || env.record_of(&snapshot)["isOnDisk"] == true).await;
     let edit = |env: &TestEnv, is_on_disk: bool| {
         let mut record = env.record_of(&snapshot);
         record["boot"] = "another".into();
@@ -228,8 +228,11 @@ async fn leftovers_of_a_kill_are_removed_at_the_next_start() {
     }
     fs::create_dir_all(env.path("root/.bowline-restore-z/c")).unwrap();
     env.restart().await;
-    wait_until(|| names(&env.state()) == [snapshot.as_str()]).await;
-    wait_until(|| names(&env.path("root")) == [".bowline-snapshots", "vol"]).await;
+    wait_until("only the snapshot remains", || names(&env.state()) == [snapshot.as_str()]).await;
+    wait_until("only the volume and the folder of snapshots remain", || {
+        names(&env.path("root")) == [".bowline-snapshots", "vol"]
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -243,11 +246,7 @@ async fn unpublished_snapshot_is_ignored() {
 }
 
 /// Waits for something that happens behind a call.
-pub(crate) async fn wait_until(mut condition: impl FnMut() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_mins(1), wait).await.expect("it takes too long");
+pub(crate) async fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
+    let limit = std::time::Duration::from_mins(1);
+    bowline_testbed::eventually(description, limit, async || condition()).await;
 }

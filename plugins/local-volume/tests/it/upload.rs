@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bowline_plugin_sdk::{Code, SnapshotId, State, VolumeSnapshotter as _};
+use bowline_testbed::eventually;
 
 use crate::listing::{self, assert_same, names};
 use crate::sample;
@@ -24,19 +25,17 @@ pub(crate) fn fill_volume(volume: &Path) {
 
 /// Waits until an upload is in the middle.
 async fn wait_for_partial_upload(env: &TestEnv, snapshot: &SnapshotId) {
-    let wait = async {
-        loop {
-            let progress = env.plugin.progress(snapshot).await.unwrap();
-            assert!(progress.done <= progress.total, "{progress:?}");
-            if progress.state == State::Running && progress.done > 0 {
-                assert_eq!((progress.total, &*progress.units), (80_000_000, "Bytes"));
-                assert!(progress.done < progress.total, "it was too fast for the test");
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
+    eventually("the upload has begun", Duration::from_mins(1), async || {
+        let progress = env.plugin.progress(snapshot).await.unwrap();
+        assert!(progress.done <= progress.total, "{progress:?}");
+        if progress.state != State::Running || progress.done == 0 {
+            return false;
         }
-    };
-    tokio::time::timeout(Duration::from_mins(1), wait).await.expect("it does not begin");
+        assert_eq!((progress.total, &*progress.units), (80_000_000, "Bytes"));
+        assert!(progress.done < progress.total, "it was too fast for the test");
+        true
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,7 +48,10 @@ async fn upload_can_be_canceled_and_repeated() {
         wait_for_partial_upload(&env, &snapshot).await;
         let began = Instant::now();
         env.plugin.cancel(&snapshot).await.unwrap();
-        wait_until(|| env.record_of(&snapshot)["upload"]["state"] == "failed").await;
+        wait_until("the upload has failed", || {
+            env.record_of(&snapshot)["upload"]["state"] == "failed"
+        })
+        .await;
         began.elapsed()
     });
     assert_eq!(uploaded.unwrap_err().message(), "canceled");
@@ -89,7 +91,10 @@ async fn rate_limited_upload_can_be_canceled() {
     fill_volume(&env.volume());
     let snapshot = env.snapshot("r-1").await.unwrap();
     let (uploaded, ()) = tokio::join!(env.plugin.upload_snapshot(&snapshot), async {
-        wait_until(|| env.record_of(&snapshot)["upload"]["state"] == "begun").await;
+        wait_until("the upload has begun", || {
+            env.record_of(&snapshot)["upload"]["state"] == "begun"
+        })
+        .await;
         env.plugin.cancel(&snapshot).await.unwrap();
     });
     assert_eq!(uploaded.unwrap_err().message(), "canceled");
@@ -130,7 +135,8 @@ async fn abandoned_call_does_not_end_the_upload() {
             () = wait_for_partial_upload(&env, &snapshot) => {}
         }
     }
-    wait_until(|| env.record_of(&snapshot)["upload"]["state"] == "done").await;
+    wait_until("the upload has ended", || env.record_of(&snapshot)["upload"]["state"] == "done")
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +172,7 @@ async fn deletion_ends_a_running_upload() {
             deleter.delete_snapshot(&snapshot).await.unwrap();
         });
         assert_eq!(uploaded.unwrap_err().message(), "canceled");
-        wait_until(|| names(&env.state()).is_empty()).await;
+        wait_until("nothing remains", || names(&env.state()).is_empty()).await;
         assert_eq!(names(&env.path("repository/snapshots")), [""; 0]);
     }
 }
@@ -194,7 +200,7 @@ async fn unrecorded_upload_is_found_in_the_repository() {
     fs::write(env.volume().join("file"), "content").unwrap();
     let snapshot = env.snapshot("r-1").await.unwrap();
     let path = env.state().join(snapshot.as_str()).join("record.json");
-    wait_until(|| env.record_of(&snapshot)["isOnDisk"] == true).await;
+    wait_until("the record is on disk", || env.record_of(&snapshot)["isOnDisk"] == true).await;
     let before = fs::read(&path).unwrap();
     env.plugin.upload_snapshot(&snapshot).await.unwrap();
     fs::write(&path, before).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bowline_testbed::{Bed, ControlPlane, Options, S3, Velero, apply, velero};
+use bowline_testbed::{Bed, ControlPlane, Options, S3, Velero, apply, eventually, velero};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -35,7 +35,7 @@ async fn velero_backs_a_volume_up_and_restores_it() {
         apply::apply(&client, object).await.unwrap();
     }
     let volumes: Api<PersistentVolume> = Api::all(client.clone());
-    wait_until("the volume is bound", async || is_bound(&volumes).await).await;
+    eventually("the volume is bound", WAIT_TIMEOUT, async || is_bound(&volumes).await).await;
 
     let run = async |arguments: &[&str]| {
         let output = velero.command().args(arguments).output().await.unwrap();
@@ -119,24 +119,13 @@ async fn remove(client: &Client) {
     namespaces.delete("app", &now).await.unwrap();
     // The controllers that would let it go may not all run here.
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    wait_until("the volume is gone", async || {
+    eventually("the volume is gone", WAIT_TIMEOUT, async || {
         let _ = volumes.patch("volume", &PatchParams::default(), &free).await;
         volumes.get_opt("volume").await.unwrap().is_none()
     })
     .await;
-    wait_until("the namespace is gone", async || {
+    eventually("the namespace is gone", WAIT_TIMEOUT, async || {
         namespaces.get_opt("app").await.unwrap().is_none()
     })
     .await;
-}
-
-async fn wait_until(description: &str, condition: impl AsyncFn() -> bool) {
-    let wait = async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    tokio::time::timeout(WAIT_TIMEOUT, wait)
-        .await
-        .unwrap_or_else(|_| panic!("{description}: not in time"));
 }

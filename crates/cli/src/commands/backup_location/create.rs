@@ -12,7 +12,7 @@ use kube::ResourceExt as _;
 use super::check_no_other_default;
 use crate::args::InstallationArgs;
 use crate::exit::Exit;
-use crate::flags::{self, Pairs};
+use crate::flags::{self, InvalidValue, Pairs};
 use crate::installation::Installation;
 use crate::listing::{self, ObjectFormat};
 use crate::tls_trust;
@@ -126,12 +126,10 @@ fn location(args: &Args, certificates: Option<Vec<u8>>) -> anyhow::Result<Backup
     Ok(location)
 }
 
-fn bucket(text: &str) -> Result<String, String> {
+fn bucket(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "" => Err("must not be empty".to_owned()),
-        text if text.contains('/') => {
-            Err("must not contain a slash; set a prefix with --prefix".to_owned())
-        }
+        "" => Err(InvalidValue::Empty),
+        text if text.contains('/') => Err(InvalidValue::BucketWithSlash),
         text => Ok(text.to_owned()),
     }
 }

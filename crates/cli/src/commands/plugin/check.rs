@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{Format, identity, single_line};
 use crate::exit::{Exit, shutdown_signal};
+use crate::flags::InvalidValue;
 use crate::output;
 
 /// Check that the plugins of a binary follow the rules of their kinds
@@ -151,26 +152,25 @@ fn persistent_volume(path: &Path) -> anyhow::Result<Item> {
     Ok(item)
 }
 
-fn key_and_value(text: &str) -> Result<(String, String), &'static str> {
+fn key_and_value(text: &str) -> Result<(String, String), InvalidValue> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("must have the form KEY=VALUE"),
+        _ => Err(InvalidValue::SinglePair),
     }
 }
 
-fn bucket(text: &str) -> Result<String, &'static str> {
-    if text.is_empty() { Err("must not be empty") } else { Ok(text.to_owned()) }
+fn bucket(text: &str) -> Result<String, InvalidValue> {
+    if text.is_empty() { Err(InvalidValue::Empty) } else { Ok(text.to_owned()) }
 }
 
-fn volume(text: &str) -> Result<VolumeId, &'static str> {
-    VolumeId::new(text).ok_or("must not be empty")
+fn volume(text: &str) -> Result<VolumeId, InvalidValue> {
+    VolumeId::new(text).ok_or(InvalidValue::Empty)
 }
 
-fn timeout(text: &str) -> Result<std::time::Duration, String> {
-    let duration: bowline_api::Duration =
-        text.parse().map_err(|error: bowline_api::duration::Error| error.to_string())?;
+fn timeout(text: &str) -> Result<std::time::Duration, InvalidValue> {
+    let duration: bowline_api::Duration = text.parse()?;
     let positive = duration.to_std().filter(|duration| !duration.is_zero());
-    positive.ok_or_else(|| "must be longer than 0s".to_owned())
+    positive.ok_or(InvalidValue::ZeroTimeout)
 }
 
 /// Prints findings as they come, under the name of their plugin.

@@ -31,16 +31,12 @@ pub(crate) struct Args {
     passphrase_file: Option<PathBuf>,
 
     /// Age public key to encrypt to, instead of a passphrase; can be repeated
-    #[arg(long, short, value_name = "age1…", value_parser = recipient)]
+    #[arg(long, short, value_name = "age1…", value_parser = str::parse::<Recipient>)]
     recipient: Vec<Recipient>,
 
     /// Overwrite the file if it exists
     #[arg(long)]
     force: bool,
-}
-
-fn recipient(text: &str) -> Result<Recipient, String> {
-    text.parse().map_err(|error: age::Error| error.to_string())
 }
 
 pub(crate) async fn run(args: Args, installation: &InstallationArgs) -> anyhow::Result<Exit> {
@@ -138,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_is_singular() {
+    fn count_of_one_is_singular() {
         let texts = [0, 1, 2].map(|count| counted(count, "Secret"));
         assert_eq!(texts, ["0 Secrets", "1 Secret", "2 Secrets"]);
     }

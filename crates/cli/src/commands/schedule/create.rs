@@ -1,5 +1,7 @@
 //! `bowline schedule create`
 
+use std::error::Error;
+
 use bowline_api::{Schedule, ScheduleSpec};
 use bowline_engine::report::error_text;
 use bowline_engine::schedule;
@@ -99,8 +101,8 @@ fn schedule(args: &Args) -> anyhow::Result<Schedule> {
 }
 
 /// Cron expression that the server will understand, too.
-fn cron_expression(text: &str) -> Result<String, String> {
-    schedule::parse(text).map(|_| text.to_owned()).map_err(|error| error_text(&error))
+fn cron_expression(text: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+    schedule::parse(text).map(|_| text.to_owned()).map_err(|error| error_text(&error).into())
 }
 
 #[cfg(test)]

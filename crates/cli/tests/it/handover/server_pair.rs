@@ -4,13 +4,13 @@ use std::fs::File;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ExitStatus, Stdio};
 
-use bowline_testbed::Bed;
+use bowline_testbed::{Bed, eventually_blocking};
 use k8s_openapi::api::coordination::v1::Lease;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use super::TIMEOUT;
 use super::recording_proxy::RecordingProxy;
-use super::wait_for;
 use crate::cluster::{TestEnv, cluster};
 
 /// Short, so that thirty of them fit into the test; and long enough for a machine that is busy.
@@ -55,7 +55,9 @@ impl Server {
     /// Waits for it to end by itself, as one does that has lost the Lease.
     pub(crate) fn wait_for_end(&mut self) {
         let status: ExitStatus =
-            wait_for("a server that was deposed ends", || self.child.try_wait().unwrap());
+            eventually_blocking("a server that was deposed ends", TIMEOUT, || {
+                self.child.try_wait().unwrap()
+            });
         assert_eq!(status.code(), Some(CANNOT_RUN), "{}: {status}", self.identity);
     }
 }
@@ -81,7 +83,7 @@ impl<'a> ServerPair<'a> {
 
     /// The numbers of the one that works and of the other, when both run.
     pub(crate) fn active_and_standby(&mut self) -> (usize, usize) {
-        wait_for("a server that runs has the Lease", || {
+        eventually_blocking("a server that runs has the Lease", TIMEOUT, || {
             self.restart_lost();
             let holder = holder(self.env)?;
             let active = self.servers.iter().position(|server| server.identity == holder)?;
@@ -92,7 +94,7 @@ impl<'a> ServerPair<'a> {
     /// Waits until a server has the Lease.
     pub(crate) fn wait_until_active(&self, number: usize) {
         let identity = self.servers[number].identity;
-        wait_for("the other server leads", || {
+        eventually_blocking("the other server leads", TIMEOUT, || {
             (holder(self.env).as_deref() == Some(identity)).then_some(())
         });
     }

@@ -90,7 +90,7 @@ impl Application {
         let has_snapshot = || self.ec2.snapshots().values().any(belongs_to_backup);
         let bucket = env.s3.create_bucket(velero::NAMESPACE).unwrap();
         let folder: PathBuf = bucket.join("backups").join(name);
-        env.wait_for(&format!("{name} is gone"), || {
+        env.eventually(&format!("{name} is gone"), || {
             let backup = env.runtime.block_on(env.api::<Backup>().get_opt(name)).unwrap();
             let is_gone = backup.is_none() && !folder.exists() && !has_snapshot();
             is_gone.then_some(())
@@ -113,7 +113,7 @@ pub(super) fn objects(env: &MigrationEnv) -> Vec<Value> {
 /// Waits until the claim has its volume.
 fn wait_until_bound(env: &MigrationEnv) {
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(env.client.clone(), NAMESPACE);
-    env.wait_for("the claim is bound", || {
+    env.eventually("the claim is bound", || {
         let claim = env.runtime.block_on(claims.get_opt("data")).unwrap()?;
         (claim.status?.phase? == "Bound").then_some(())
     });

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowline_testbed::apply::apply;
 use bowline_testbed::program::{self, Program};
-use bowline_testbed::{Bed, ControlPlane, Options, S3, Velero, velero};
+use bowline_testbed::{Bed, ControlPlane, Options, S3, Velero, eventually_blocking, velero};
 use kube::core::NamespaceResourceScope;
 use kube::{Api, Client, Resource};
 use nix::sys::signal::{Signal, kill};
@@ -138,16 +138,9 @@ impl MigrationEnv {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// Waits for something, but not for ever.
-    pub(crate) fn wait_for<T>(&self, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + TIMEOUT;
-        loop {
-            if let Some(value) = poll() {
-                return value;
-            }
-            assert!(Instant::now() < deadline, "waited in vain: {what}\n{}", self.log_tail());
-            std::thread::sleep(Duration::from_millis(200));
-        }
+    /// Waits for something; the log of our server says why it does not come.
+    pub(crate) fn eventually<T>(&self, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+        eventually_blocking(what, TIMEOUT, || poll().ok_or_else(|| self.log_tail()))
     }
 
     /// Runs Velero's command line, which must succeed, and returns what it printed.
@@ -183,7 +176,7 @@ impl Server {
     pub(crate) fn stop(mut self, env: &MigrationEnv) {
         assert_eq!(self.0.try_wait().unwrap(), None, "it has ended: {}", env.log_tail());
         kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM).unwrap();
-        let ended = env.wait_for("our server has ended", || self.0.try_wait().unwrap());
+        let ended = env.eventually("our server has ended", || self.0.try_wait().unwrap());
         assert_eq!(ended.code(), Some(0), "{}", env.log_tail());
     }
 }

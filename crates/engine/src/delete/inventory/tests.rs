@@ -1,11 +1,11 @@
-use std::io::Write as _;
 use std::sync::Arc;
 
+use bowline_store::Prefix;
 use bowline_store::backend::Memory;
-use bowline_store::{Prefix, encode};
 use serde_json::json;
 
 use super::*;
+use crate::testing;
 
 /// A content with the label that an old Velero put on all contents that it found.
 fn content(name: &str) -> Value {
@@ -28,21 +28,9 @@ fn snapshot(name: &str, is_of_velero: bool) -> Value {
 }
 
 fn archive(snapshots: &[Value]) -> Vec<u8> {
-    let mut tar = tar::Builder::new(encode::gzip(Vec::new()));
-    for snapshot in snapshots {
-        let name = snapshot["metadata"]["name"].as_str().unwrap();
-        let path = format!(
-            "resources/volumesnapshots.snapshot.storage.k8s.io/namespaces/shop/{name}.json"
-        );
-        let object = snapshot.to_string();
-        let mut header = tar::Header::new_gnu();
-        header.set_size(object.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, path, object.as_bytes()).unwrap();
-    }
-    let mut gzip = tar.into_inner().unwrap();
-    gzip.flush().unwrap();
-    gzip.finish().unwrap()
+    let resource = "volumesnapshots.snapshot.storage.k8s.io";
+    let objects: Vec<_> = snapshots.iter().map(|snapshot| (resource, snapshot.clone())).collect();
+    testing::archive(&objects)
 }
 
 /// Inventory of an old backup, by the handles of its contents: those that it took, and those of unknown origin.

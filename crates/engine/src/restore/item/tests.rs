@@ -1,19 +1,13 @@
-use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bowline_api::location::LocationPhase;
-use bowline_api::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
-};
+use bowline_api::Restore;
 use bowline_plugin::{
     Code, Encoded, Error, Item, OperationId, ResourceSelector, RestoreItemAction, RestoreOutput,
     Result as Answer, Wait,
 };
 use bowline_store::file::Results;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::watch;
@@ -24,13 +18,13 @@ use super::super::action::csi::CsiRestoreContext;
 use super::super::context::{ContextInputs, assemble, discover};
 use super::super::download::BackupVolumes;
 use super::super::order::Priorities;
-use super::super::request::{self, Defaults, Facts, Lookup, Request};
 use super::super::unpack::{self, Contents, UnpackLimits};
 use super::super::{Options, Progress, visit_all};
 use super::*;
 use crate::action::NamedAction;
 use crate::cluster::{Cluster, Fake};
 use crate::report::Report;
+use crate::testing::{self, ValidRestore};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Time that the server waits if the action does not specify one.
@@ -177,44 +171,12 @@ fn archive() -> Contents {
         ("secrets", "Secret", "needed"),
         ("services", "Service", "late"),
     ];
-    let mut tar = tar::Builder::new(Vec::new());
-    for (plural, kind, name) in objects {
+    let object = |(resource, kind, name): (&'static str, &str, &str)| {
         let metadata = json!({"name": name, "namespace": "shop"});
-        let object = json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}).to_string();
-        let path = format!("resources/{plural}/namespaces/shop/{name}.json");
-        let mut header = tar::Header::new_ustar();
-        header.set_size(object.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, path, object.as_bytes()).unwrap();
-    }
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    gzip.write_all(&tar.into_inner().unwrap()).unwrap();
-    let packed = gzip.finish().unwrap();
+        (resource, json!({"apiVersion": "v1", "kind": kind, "metadata": metadata}))
+    };
+    let packed = testing::archive(&objects.map(object));
     unpack::unpack(&*packed, &std::env::temp_dir(), UnpackLimits::default()).unwrap()
-}
-
-fn request(spec: Value) -> Request {
-    let mut restore = Restore::default();
-    restore.metadata.name = Some("r".into());
-    restore.metadata.uid = Some("3f9f3c1e-0000-4000-8000-000000000001".into());
-    restore.spec = serde_json::from_value(spec).unwrap();
-    restore.spec.backup_name = "b".into();
-    let mut backup = Backup::default();
-    backup.metadata.name = Some("b".into());
-    backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
-    let status = BackupStorageLocationStatus {
-        phase: Some(LocationPhase::Available),
-        ..BackupStorageLocationStatus::default()
-    };
-    let location =
-        BackupStorageLocation { status: Some(status), ..BackupStorageLocation::default() };
-    let facts = Facts {
-        backups: Ok(vec![backup]),
-        location: Lookup::Found(location),
-        modifiers: Lookup::Missing,
-    };
-    let now = Timestamp::UNIX_EPOCH;
-    request::prepare(&restore, &facts, &Defaults::default(), now).outcome.unwrap()
 }
 
 /// Outcome of a restore.
@@ -271,7 +233,8 @@ async fn run_with_operations(
     let fake = Arc::new(Fake::usual());
     let cluster: Arc<dyn Cluster> = Arc::clone(&fake) as _;
     let report = Arc::new(Report::default());
-    let request = request(spec);
+    let started_at = Timestamp::UNIX_EPOCH;
+    let request = ValidRestore { started_at, ..ValidRestore::new(spec) }.request();
     let served_api = discover(&*cluster, &request, &report).await.unwrap();
     let options = Options {
         requests: 4,

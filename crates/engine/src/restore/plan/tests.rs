@@ -1,66 +1,23 @@
-use std::io::Write as _;
 use std::time::Duration;
 
-use bowline_api::location::LocationPhase;
-use bowline_api::{
-    Backup, BackupPhase, BackupStorageLocation, BackupStorageLocationStatus, Restore,
-};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::super::action::csi::tests::with_csi;
-use super::super::request::{self, Defaults, Facts, Lookup};
 use super::super::unpack::{self, UnpackLimits};
 use super::*;
 use crate::cluster::Fake;
+use crate::testing::{self, ValidRestore};
 
-/// An archive of objects, each with the directory of its kind.
 fn archive(objects: &[(&str, Value)]) -> Contents {
-    let mut tar = tar::Builder::new(Vec::new());
-    for (kind, object) in objects {
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let folder = match text("namespace") {
-            "" => "cluster".to_owned(),
-            namespace => format!("namespaces/{namespace}"),
-        };
-        let path = format!("resources/{kind}/{folder}/{}.json", text("name"));
-        let content = object.to_string();
-        let mut header = tar::Header::new_ustar();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, path, content.as_bytes()).unwrap();
-    }
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-    gzip.write_all(&tar.into_inner().unwrap()).unwrap();
-    let packed = gzip.finish().unwrap();
+    let packed = testing::archive(objects);
     unpack::unpack(&*packed, &std::env::temp_dir(), UnpackLimits::default()).unwrap()
 }
 
 fn request(spec: Value, modifiers: &str) -> Request {
-    let mut restore = Restore::default();
-    restore.metadata.name = Some("r".into());
-    restore.metadata.namespace = Some("velero".into());
-    restore.metadata.uid = Some("dry-run".into());
-    restore.spec = serde_json::from_value(spec).unwrap();
-    restore.spec.backup_name = "b".into();
-    let mut backup = Backup::default();
-    backup.metadata.name = Some("b".into());
-    backup.status.get_or_insert_default().phase = Some(BackupPhase::Completed);
-    let status = BackupStorageLocationStatus {
-        phase: Some(LocationPhase::Available),
-        ..BackupStorageLocationStatus::default()
-    };
-    let facts = Facts {
-        backups: Ok(vec![backup]),
-        location: Lookup::Found(BackupStorageLocation {
-            status: Some(status),
-            ..BackupStorageLocation::default()
-        }),
-        modifiers: Lookup::Found([("rules.yaml".to_owned(), modifiers.to_owned())].into()),
-    };
-    let prepared = request::prepare(&restore, &facts, &Defaults::default(), Timestamp::UNIX_EPOCH);
-    prepared.outcome.unwrap()
+    let (modifiers, started_at) = (modifiers.to_owned(), Timestamp::UNIX_EPOCH);
+    let mut fixture = ValidRestore { modifiers, started_at, ..ValidRestore::new(spec) };
+    fixture.restore.metadata.uid = Some("dry-run".into());
+    fixture.request()
 }
 
 async fn plan_with(

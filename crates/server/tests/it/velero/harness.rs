@@ -12,14 +12,13 @@ use bowline_api::{
 };
 use bowline_server::Options;
 use bowline_testbed::apply::apply;
-use bowline_testbed::{Bed, ControlPlane, S3, Velero, kubeconfig, s3, velero};
+use bowline_testbed::{Bed, ControlPlane, Poll, S3, Velero, kubeconfig, s3, velero};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind, NamespaceResourceScope};
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::bed::{SERVER, account};
@@ -74,16 +73,9 @@ impl BowlineServer {
     }
 }
 
-/// Waits for something, but not for ever.
-pub(super) async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        if let Some(value) = condition().await {
-            return value;
-        }
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+/// Waits for something that Velero does.
+pub(super) async fn eventually<P: Poll>(what: &str, poll: impl AsyncFnMut() -> P) -> P::Answer {
+    bowline_testbed::eventually(what, LIMIT, poll).await
 }
 
 /// Installs our definitions, and the rights of our servers.

@@ -11,8 +11,9 @@ use serde_json::json;
 use super::harness::{
     BowlineServer, NAMESPACE, back_up, create_location, eventually, install, restore,
 };
-use crate::backup::application;
-use crate::metrics::{Series, Served, address, scrape};
+
+use crate::support::metrics::{Series, Served, address, scrape};
+use crate::support::runs::application;
 
 const APP: &str = "told";
 /// What Velero tells and we do not: there are no repositories here.

@@ -16,8 +16,8 @@ use kube::api::ListParams;
 use serde_json::json;
 
 use super::SnapshotWorld;
-use super::suite::eventually;
-use crate::operations::{is_waiting, phase};
+use crate::bed::eventually;
+use crate::support::runs::{is_waiting, phase};
 
 /// The pages of journals that there are.
 async fn pages(trial: &SnapshotWorld) -> Vec<ConfigMap> {
@@ -269,7 +269,7 @@ async fn leftovers_of_a_backup_without_its_bucket_are_named_and_reclaimed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_location_that_names_another_bucket_says_nothing_about_the_snapshots_of_a_backup() {
+async fn location_changed_to_another_bucket_does_not_decide_about_snapshots() {
     let (mut trial, _) = interrupted_backup("gone-moved", "600000").await;
     let record = refuse_record(&trial);
     set_phase(&trial, "Finalizing").await;

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use super::subject::{
     AwsSnapshotter, LocalVolumeSnapshotter, PASSWORD, TestedSnapshotter as _, names,
 };
-use super::suite::{SnapshotterScenario, delete_backup, eventually};
+use super::suite::{SnapshotterScenario, delete_backup};
 use super::{SnapshotWorld, status_phase};
-use crate::bed::World;
-use crate::operations::{is_over, is_waiting, phase};
+use crate::bed::{World, eventually};
+use crate::support::runs::{is_over, is_waiting, phase};
 
 /// What a backup has come to, wherever that is written.
 struct BackupFiles {

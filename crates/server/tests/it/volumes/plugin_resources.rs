@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bowline_api::{Backup, Restore, VolumePluginBackup, VolumePluginRestore};
 use bowline_testbed::api_proxy;
@@ -12,12 +11,11 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{SnapshotWorld, status_phase};
-use crate::bed::LIMIT;
+use crate::bed::eventually;
 use crate::fault_injection;
-use crate::operations::{is_over, is_waiting, phase};
+use crate::support::runs::{is_over, is_waiting, phase};
 
 /// Every second GET of a VolumePluginBackup fails.
 const GET: &str = "/volumepluginbackups/";
@@ -55,11 +53,8 @@ impl SnapshotWorld {
     }
 
     async fn until_polled(&self, asked: &AtomicUsize, more: usize) {
-        let (deadline, enough) = (Instant::now() + LIMIT, asked.load(Ordering::Relaxed) + more);
-        while asked.load(Ordering::Relaxed) < enough {
-            assert!(Instant::now() < deadline, "the server does not ask");
-            tokio::time::sleep(Duration::from_millis(25)).await;
-        }
+        let enough = asked.load(Ordering::Relaxed) + more;
+        eventually("the server has polled", async || asked.load(Ordering::Relaxed) >= enough).await;
     }
 
     /// The VolumePluginBackups that `kubectl -l` finds.
@@ -129,39 +124,32 @@ async fn assert_snapshot_follows_plugin_report(name: &str, set: &'static str) {
     // Whatever removes the Backup removes it. The sync may bring both back, as other objects.
     let shown = trial.world.api::<VolumePluginBackup>().get("snap-one-1").await.unwrap();
     trial.world.delete::<Backup>("b").await;
-    let deadline = Instant::now() + LIMIT;
-    while trial.resources("b").await.iter().any(|one| one.uid() == shown.uid()) {
-        assert!(Instant::now() < deadline, "it is still there: {shown:?}");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually("the VolumePluginBackup is deleted", async || {
+        trial.resources("b").await.iter().all(|one| one.uid() != shown.uid())
+    })
+    .await;
 }
 
 async fn assert_volume_follows_plugin_report(trial: &SnapshotWorld, volume: &str) {
     std::fs::remove_file(trial.root().join("report-end")).unwrap();
     let volumes: Api<PersistentVolume> = Api::all(trial.world.client.clone());
     volumes.delete(volume, &DeleteParams::default()).await.unwrap();
-    let deadline = Instant::now() + LIMIT;
-    while volumes.get_opt(volume).await.unwrap().is_some() {
-        assert!(Instant::now() < deadline, "the volume is still there");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
+    eventually("the volume is deleted", async || volumes.get_opt(volume).await.unwrap().is_none())
+        .await;
     let restore = json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}});
     let uid = trial.world.create::<Restore>(restore).await.uid().unwrap();
 
     // There is one for the volume, while it is made: the plugin's, with labels and an owner.
     let api = trial.world.api::<VolumePluginRestore>();
-    let deadline = Instant::now() + LIMIT;
-    let shown = loop {
+    let shown = eventually("the plugin's own VolumePluginRestore is there", async || {
         let labelled = ListParams::default().labels("velero.io/restore-name=r");
         let found = api.list(&labelled).await.unwrap().items;
-        if let [one] = &found[..]
-            && !one.labels().contains_key("bowline.io/managed")
-        {
-            break one.clone();
+        match &found[..] {
+            [one] if !one.labels().contains_key("bowline.io/managed") => Ok(one.clone()),
+            _ => Err(found),
         }
-        assert!(Instant::now() < deadline, "the plugin's own is not shown: {found:?}");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    };
+    })
+    .await;
     assert!(shown.name_any().starts_with("restore-snap-one-1-"), "{}", shown.name_any());
     assert_eq!(shown.labels()["velero.io/restore-uid"], uid);
     assert_eq!(shown.owner_references()[0].uid, uid);

@@ -24,14 +24,12 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::subject::{
     AwsSnapshotter, Disk, FixtureSnapshotter, LocalVolumeSnapshotter, TestedSnapshotter, content,
 };
-use crate::bed::{LIMIT, World};
-use crate::operations::{is_over, phase};
-use crate::restore::{restore, results_of};
+use crate::bed::{World, eventually};
+use crate::support::runs::{is_over, phase, restore, results_of};
 
 /// A server, a bucket, and an application whose claims have disks of a snapshotter.
 pub(super) struct SnapshotterScenario<S> {
@@ -325,14 +323,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let entries = entries.map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
-}
-
-pub(super) async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "waited in vain: {what}");
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use crate::describe::Fetched;
 use crate::describe::section::time;
 use crate::installation::Installation;
 use crate::key_value_page::KeyValuePage;
-use crate::output;
+use crate::output::error_chain;
 
 /// More than any backup has.
 const MAX_REQUESTS: u32 = 500;
@@ -26,7 +26,7 @@ pub(super) async fn find(
     let api = installation.api::<DeleteBackupRequest>();
     let listed =
         installation.call_api("list the requests to delete the backup", api.list(&params)).await;
-    let mut found = listed.map_err(|error| output::error_chain(&error))?.items;
+    let mut found = listed?.items;
     // The label is a hash where the name is long; and another backup may have had the name before.
     found.retain(|request| {
         let uid = request.labels().get(label::BACKUP_UID).filter(|uid| !uid.is_empty());
@@ -42,9 +42,9 @@ pub(super) fn text(page: &mut KeyValuePage, requests: Option<&Fetched<Vec<Delete
         None => return,
         Some(Ok(requests)) if requests.is_empty() => return,
         Some(Ok(requests)) => requests,
-        Some(Err(reason)) => {
+        Some(Err(error)) => {
             page.blank_line();
-            page.field(0, "Deletion Attempts", format_args!("<{reason}>"));
+            page.field(0, "Deletion Attempts", format_args!("<{}>", error_chain(error)));
             return;
         }
     };
@@ -67,7 +67,8 @@ pub(super) fn json(document: &mut Value, requests: Option<&Fetched<Vec<DeleteBac
         None => return,
         Some(Ok(requests)) if requests.is_empty() => return,
         Some(Ok(requests)) => requests,
-        Some(Err(reason)) => {
+        Some(Err(error)) => {
+            let reason = error_chain(error);
             document["deletionAttempts"] = json!({"errorGettingDeleteBackupRequests": reason});
             return;
         }

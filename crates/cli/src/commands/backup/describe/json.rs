@@ -12,6 +12,7 @@ use super::text::has_scoped_filters;
 use super::{Files, deletion, freeze};
 use crate::describe::section::{choice_text, excluded, included, selector_text, time};
 use crate::describe::{self, FetchedVolumeProgress, document};
+use crate::output::error_chain;
 use crate::run::Run as _;
 
 pub(super) fn render(
@@ -136,7 +137,9 @@ fn status(backup: &Backup, status: &BackupStatus, files: &Files, details: bool) 
     match &files.volumes {
         None => {}
         Some(Ok(volumes)) => add("backupVolumes", volumes::render(volumes, details)),
-        Some(Err(reason)) => add("backupVolumes", json!({"errorGetBackupVolumeInfo": reason})),
+        Some(Err(error)) => {
+            add("backupVolumes", json!({"errorGetBackupVolumeInfo": error_chain(error)}));
+        }
     }
     if let Some(hooks) = &status.hook_status {
         add("hooksAttempted", hooks.hooks_attempted.into());

@@ -1,3 +1,4 @@
+use anyhow::anyhow;
 use bowline_store::file::Messages;
 use serde_json::json;
 
@@ -123,16 +124,16 @@ fn transfers() -> Vec<VolumeProgress> {
 }
 
 fn unlisted() -> FetchedVolumeProgress {
-    Err("cannot list the VolumePluginBackups: you may not".to_owned())
+    Err(anyhow!("cannot list the VolumePluginBackups: you may not"))
 }
 
 fn unreadable() -> Files {
     Files {
-        results: Some(Err("cannot read BackupResults: no".to_owned())),
-        volumes: Some(Err("cannot read BackupVolumeInfos: no".to_owned())),
-        operations: Some(Err("cannot read BackupItemOperations: no".to_owned())),
-        resources: Some(Err("cannot read BackupResourceList: no".to_owned())),
-        deletions: Some(Err("cannot list the requests".to_owned())),
+        results: Some(Err(anyhow!("cannot read BackupResults: no"))),
+        volumes: Some(Err(anyhow!("cannot read BackupVolumeInfos: no"))),
+        operations: Some(Err(anyhow!("cannot read BackupItemOperations: no"))),
+        resources: Some(Err(anyhow!("cannot read BackupResourceList: no"))),
+        deletions: Some(Err(anyhow!("cannot list the requests"))),
     }
 }
 

@@ -16,7 +16,7 @@ use bowline_api::{Backup, BackupStorageLocation, PodVolumeBackup, Restore, label
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::restore::download::BackupVolumes;
 use bowline_engine::restore::order::Priorities;
-use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared, Request};
+use bowline_engine::restore::request::{self, Defaults, Facts, Lookup, Prepared};
 use bowline_engine::restore::unpack::{self, Contents};
 use bowline_engine::restore::{Fatal, Options, plan};
 use bowline_store::decode::Limits;
@@ -52,7 +52,7 @@ pub(super) async fn run(
     output: Option<ObjectFormat>,
 ) -> anyhow::Result<Exit> {
     let name = restore.name_any();
-    let request = match prepare_request(installation, restore, source).await? {
+    let request = match prepare_request(installation, restore, source).await?.outcome {
         Ok(request) => request,
         Err(errors) => return show::show_refused(&name, &errors, output),
     };
@@ -115,7 +115,7 @@ async fn prepare_request(
     installation: &Installation,
     mut restore: Restore,
     source: SourceBackups,
-) -> anyhow::Result<Result<Request, Vec<String>>> {
+) -> anyhow::Result<Prepared> {
     let location = match source.server_choice(&restore.spec) {
         Some(backup) => {
             let name = &backup.spec.storage_location;
@@ -131,9 +131,7 @@ async fn prepare_request(
     restore.metadata.namespace = Some(installation.namespace().to_owned());
     restore.metadata.uid = Some(DRY_RUN_UID.to_owned());
     let facts = Facts { backups: Ok(source.backups), location, modifiers };
-    let Prepared { outcome, .. } =
-        request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now());
-    Ok(outcome.map_err(|invalid| invalid.messages()))
+    Ok(request::prepare(&restore, &facts, &Defaults::default(), Timestamp::now()))
 }
 
 async fn find_modifiers(

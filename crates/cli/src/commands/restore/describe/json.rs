@@ -8,6 +8,7 @@ use super::super::phase;
 use super::Files;
 use crate::describe::section::{choice_text, excluded, included, selector_text, time};
 use crate::describe::{FetchedVolumeProgress, document, volumes};
+use crate::output::error_chain;
 use crate::run::Run as _;
 
 pub(super) fn render(
@@ -94,7 +95,9 @@ fn status(restore: &Restore, status: &RestoreStatus, files: &Files, details: boo
     match &files.volumes {
         None => {}
         Some(Ok(volumes)) => add("restoreVolumes", self::volumes(volumes, details)),
-        Some(Err(reason)) => add("restoreVolumes", json!({"errorGetRestoreVolumeInfo": reason})),
+        Some(Err(error)) => {
+            add("restoreVolumes", json!({"errorGetRestoreVolumeInfo": error_chain(error)}));
+        }
     }
     if let Some(hooks) = &status.hook_status {
         add("hooksAttempted", hooks.hooks_attempted.into());

@@ -1,3 +1,4 @@
+use anyhow::anyhow;
 use bowline_api::VolumePluginRestore;
 use bowline_store::file::Messages;
 use serde_json::json;
@@ -132,12 +133,12 @@ fn a_restore_as_json_without_details() {
 #[test]
 fn a_restore_whose_files_cannot_be_read() {
     let unreadable = Files {
-        results: Some(Err("cannot read RestoreResults: no".to_owned())),
-        volumes: Some(Err("cannot read RestoreVolumeInfo: no".to_owned())),
-        operations: Some(Err("cannot read RestoreItemOperations: no".to_owned())),
-        resources: Some(Err("cannot read RestoreResourceList: no".to_owned())),
+        results: Some(Err(anyhow!("cannot read RestoreResults: no"))),
+        volumes: Some(Err(anyhow!("cannot read RestoreVolumeInfo: no"))),
+        operations: Some(Err(anyhow!("cannot read RestoreItemOperations: no"))),
+        resources: Some(Err(anyhow!("cannot read RestoreResourceList: no"))),
     };
-    let unlisted = Err("cannot list the VolumePluginRestores: you may not".to_owned());
+    let unlisted = Err(anyhow!("cannot list the VolumePluginRestores: you may not"));
     let text = text::render(&full(), &unreadable, &unlisted, true);
     for line in [
         "Warnings:  1 <cannot read RestoreResults: no>",

@@ -7,6 +7,7 @@ use super::Files;
 use crate::describe::Fetched;
 use crate::describe::section::{self, DETAILS_HINT, volume_name};
 use crate::key_value_page::KeyValuePage;
+use crate::output::error_chain;
 use crate::run::Run as _;
 
 pub(super) fn render(page: &mut KeyValuePage, restore: &Restore, files: &Files, details: bool) {
@@ -22,8 +23,8 @@ pub(super) fn render(page: &mut KeyValuePage, restore: &Restore, files: &Files, 
     page.blank_line();
     let volumes = match volumes {
         Ok(volumes) => volumes,
-        Err(reason) => {
-            page.field(0, "Restored Volumes", format_args!("<{reason}>"));
+        Err(error) => {
+            page.field(0, "Restored Volumes", format_args!("<{}>", error_chain(error)));
             return;
         }
     };

@@ -2,40 +2,28 @@ use std::sync::Arc;
 
 use bowline_api::Restore;
 use bowline_plugin::{Encoded, Item, RestoreOutput};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::cluster::{Fake, fake};
 use crate::resource::{GroupResource, Resource};
 use crate::restore::unpack::{self, UnpackLimits};
+use crate::testing;
 
 /// An archive of objects, in the directories of their kinds.
 pub(super) fn archive(objects: &[Value]) -> Contents {
-    let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    for object in objects {
-        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-        let folder = match text("namespace") {
-            "" => "cluster".to_owned(),
-            namespace => format!("namespaces/{namespace}"),
-        };
-        let plural = match object["kind"].as_str().unwrap() {
+    let with_resource = |object: &Value| {
+        let resource = match object["kind"].as_str().unwrap() {
             "VolumeSnapshot" => "volumesnapshots.snapshot.storage.k8s.io",
             "VolumeSnapshotContent" => "volumesnapshotcontents.snapshot.storage.k8s.io",
             "PersistentVolumeClaim" => "persistentvolumeclaims",
             "StorageClass" => "storageclasses.storage.k8s.io",
             kind => panic!("{kind}"),
         };
-        let path = format!("resources/{plural}/{folder}/{}.json", text("name"));
-        let bytes = object.to_string().into_bytes();
-        let mut header = tar::Header::new_gnu();
-        header.set_size(bytes.len() as u64);
-        header.set_mode(0o644);
-        tar.append_data(&mut header, path, &bytes[..]).unwrap();
-    }
-    let bytes = tar.into_inner().unwrap().finish().unwrap();
-    unpack::unpack(&bytes[..], &std::env::temp_dir(), UnpackLimits::default()).unwrap()
+        (resource, object.clone())
+    };
+    let packed = testing::archive(&objects.iter().map(with_resource).collect::<Vec<_>>());
+    unpack::unpack(&*packed, &std::env::temp_dir(), UnpackLimits::default()).unwrap()
 }
 
 fn served(group: &str, version: &str, kind: &str, plural: &str, is_namespaced: bool) -> Resource {

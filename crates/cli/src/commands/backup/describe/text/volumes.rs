@@ -8,6 +8,7 @@ use super::super::Files;
 use crate::describe::Fetched;
 use crate::describe::section::{DETAILS_HINT, volume_name, volumes as volumes_of};
 use crate::key_value_page::KeyValuePage;
+use crate::output::error_chain;
 
 pub(super) fn render(page: &mut KeyValuePage, backup: &Backup, files: &Files, details: bool) {
     let volumes: &Fetched<Vec<BackupVolumeInfo>> = match &files.volumes {
@@ -22,8 +23,8 @@ pub(super) fn render(page: &mut KeyValuePage, backup: &Backup, files: &Files, de
     page.blank_line();
     let volumes = match volumes {
         Ok(volumes) => volumes,
-        Err(reason) => {
-            page.field(0, "Backup Volumes", format_args!("<{reason}>"));
+        Err(error) => {
+            page.field(0, "Backup Volumes", format_args!("<{}>", error_chain(error)));
             return;
         }
     };

@@ -1,0 +1,7 @@
+//! What the tests of backups and restores share.
+
+pub(crate) mod backup;
+pub(crate) mod csi;
+pub(crate) mod objects;
+pub(crate) mod restore;
+pub(crate) mod restore_csi;
