@@ -30,7 +30,7 @@ use super::policy::Policies;
 use crate::operation::record::RunRef;
 use crate::resource::Resources;
 use crate::selector::Selector;
-pub use facts::{ClusterVersion, Defaults, Facts, Lookup};
+pub use facts::{ClusterVersion, Defaults, Facts, ListRefused, Lookup};
 pub use location::storage_location_name;
 
 /// Major version of the backup format.

@@ -34,7 +34,7 @@ use super::filter;
 use super::modifier::Modifiers;
 use super::reset::VolumeOptions;
 use super::unpack::Contents;
-pub use crate::backup::request::Lookup;
+pub use crate::backup::request::{ListRefused, Lookup};
 use crate::glob::Globs;
 use crate::operation::record::RunRef;
 use crate::selector::Selector;
@@ -53,7 +53,7 @@ pub const ALLOW_DAMAGED_ARCHIVE: &str = "bowline.io/allow-damaged-archive";
 pub struct Facts {
     /// The backup that the Restore names, if it exists, or all backups of the schedule that it names. Otherwise
     /// the lookup error.
-    pub backups: Result<Vec<Backup>, String>,
+    pub backups: Result<Vec<Backup>, ListRefused>,
     /// The storage location of the backup that [`source_backup()`] selects among them.
     pub location: Lookup<BackupStorageLocation>,
     /// The data of the ConfigMap that `spec.resourceModifier` names. Ignored if the field is not set.

@@ -39,7 +39,7 @@ use tracing::Instrument as _;
 
 use super::bucket_wait::{EndReason, RunBounds};
 use super::lookup::{presume_available, recheck_location};
-use super::operations::{CANCELED};
+use super::operations::CANCELED;
 use super::run::{
     self, BucketCause, Run, RunError, RunObject, RunStatus, cancel_token, defaulted_patch,
     reject_invalid, run_until_canceled, write_end,

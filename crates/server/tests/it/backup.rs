@@ -247,6 +247,22 @@ async fn crashing_plugin_fails_its_item_and_its_output_is_logged() {
     assert!(log_of(&store, "b").await.contains("fixture says hello"));
 }
 
+/// A pod of a real container that does nothing.
+fn hooked_pod(name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "hooked", "annotations": annotations},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{
+                "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
+                "command": ["sleep", "1000"],
+            }],
+        },
+    })
+}
+
 /// A real node, since hooks run in real containers.
 #[tokio::test(flavor = "multi_thread")]
 async fn hooks_run_in_pods_and_hanging_hook_times_out() {
@@ -267,25 +283,11 @@ async fn hooks_run_in_pods_and_hanging_hook_times_out() {
             "post.hook.backup.velero.io/command": json!(["sh", "-c", post]).to_string(),
         })
     };
-    let pod = |name: &str, annotations: Value| {
-        json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "hooked", "annotations": annotations},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{
-                    "name": "main", "image": node::IMAGE, "imagePullPolicy": "Never",
-                    "command": ["sleep", "1000"],
-                }],
-            },
-        })
-    };
     for object in [
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "velero"}}),
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hooked"}}),
-        pod("good", hooks("echo frozen > /tmp/state", "echo thawed >> /tmp/state")),
-        pod("stuck", hooks("sleep 1000", "echo thawed > /tmp/state")),
+        hooked_pod("good", &hooks("echo frozen > /tmp/state", "echo thawed >> /tmp/state")),
+        hooked_pod("stuck", &hooks("sleep 1000", "echo thawed > /tmp/state")),
     ] {
         apply(&client, object).await.unwrap();
     }

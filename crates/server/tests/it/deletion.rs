@@ -2,8 +2,8 @@
 //! snapshots of a real plugin.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowline_api::{
@@ -15,10 +15,11 @@ use bowline_store::{BackupFile, BackupName, BackupStore, Key};
 use bowline_testbed::apply::apply;
 use bytes::Bytes;
 use http::{Method, Uri};
-use kube::ResourceExt as _;
+use kube::api::PostParams;
+use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::bed::{World, eventually, filesystem_spec, is_unavailable};
+use crate::bed::{World, eventually, filesystem_spec, is_unavailable, shared};
 use crate::fault_injection;
 use crate::support::operations::OperationWorld;
 use crate::support::runs::{application, back_up_and_wait, is_over, is_waiting, phase, pod};
@@ -563,4 +564,81 @@ async fn api_server_failure_is_not_counted_as_a_server_restart() {
     assert!(!annotations.contains_key("bowline.io/retention-gave-up"), "{annotations:?}");
     world.until_gone::<Backup>("b").await;
     world.until_gone::<DeleteBackupRequest>("request").await;
+}
+
+/// Asks for the deletion of the backup `b`, which has expired.
+async fn request_by_retention(world: &World) {
+    let labels = json!({"bowline.io/requested-by": "retention"});
+    let object =
+        json!({"metadata": {"name": "request", "labels": labels}, "spec": {"backupName": "b"}});
+    world.create::<DeleteBackupRequest>(object).await;
+}
+
+/// A restore of the backup `b` that has not begun.
+fn new_restore() -> Value {
+    json!({"metadata": {"name": "r"}, "spec": {"backupName": "b"}})
+}
+
+/// Whether the restore is looked at before it is worked on. If that fails, it stays as it is.
+fn is_read_of_restore(method: &Method, uri: &Uri) -> bool {
+    *method == Method::GET && uri.path().ends_with("/restores/r")
+}
+
+/// Waits until the request by retention is refused because of the restore, which has changed nothing.
+async fn assert_kept_for_restore(world: &World, store: &BackupStore) {
+    let errors = world.until("request", is_processed).await.status.unwrap().errors;
+    assert!(errors.iter().any(|error| error.contains("in use by restore r")), "{errors:?}");
+    assert_eq!(phase_of(world, "b").await, "Completed");
+    assert_eq!(in_bucket(store).await, ["b"]);
+    let restore = world.api::<Restore>().get("r").await.unwrap();
+    assert!(restore.metadata.deletion_timestamp.is_none(), "{restore:?}");
+}
+
+#[tokio::test]
+async fn retention_deletes_no_backup_that_is_being_restored() {
+    let mut world = World::without_server("deletion-in-use").await;
+    let store = world.filesystem_store("l").await;
+    usable_location(&world).await;
+    completed(&world, &store, "b").await;
+    world.create::<Restore>(new_restore()).await;
+    request_by_retention(&world).await;
+    world.run_through(world.options(), |client| {
+        fault_injection::faulty_client(client, is_read_of_restore)
+    });
+    assert_kept_for_restore(&world, &store).await;
+}
+
+#[tokio::test]
+async fn restore_created_while_retention_begins_to_delete_its_backup_keeps_it() {
+    let mut world = World::without_server("deletion-late-use").await;
+    let store = world.filesystem_store("l").await;
+    usable_location(&world).await;
+    completed(&world, &store, "b").await;
+    request_by_retention(&world).await;
+    let namespace = world.namespace.clone();
+    let create = move || {
+        let created = async {
+            let api = Api::<Restore>::namespaced(shared().client().await, &namespace);
+            let mut restore = new_restore();
+            restore["apiVersion"] = json!("velero.io/v1");
+            restore["kind"] = json!("Restore");
+            let restore = serde_json::from_value(restore).unwrap();
+            api.create(&PostParams::default(), &restore).await.unwrap();
+        };
+        tokio::runtime::Runtime::new().unwrap().block_on(created);
+    };
+    // Right before the first change of the Backup, which makes it `Deleting`.
+    let create = Mutex::new(Some(create));
+    world.run_through(world.options(), move |client| {
+        fault_injection::faulty_client(client, move |method, uri| {
+            if *method == Method::PATCH
+                && uri.path().ends_with("/backups/b")
+                && let Some(create) = create.lock().unwrap().take()
+            {
+                std::thread::spawn(create).join().unwrap();
+            }
+            is_read_of_restore(method, uri)
+        })
+    });
+    assert_kept_for_restore(&world, &store).await;
 }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use kube::Client;
 use kube::client::Body;
 use tower_service::Service;
@@ -44,5 +44,40 @@ impl Service<Request<Body>> for FaultyService {
         }
         let inner = self.inner.clone();
         async move { inner.send(request).await }.boxed()
+    }
+}
+
+/// A client whose API server has another clock, as its answers about its version say.
+pub(crate) fn dated_client(inner: Client, date: &'static str) -> Client {
+    let namespace = inner.default_namespace().to_owned();
+    Client::new(DatedService { inner, date }, namespace)
+}
+
+#[derive(Clone)]
+struct DatedService {
+    inner: Client,
+    date: &'static str,
+}
+
+impl Service<Request<Body>> for DatedService {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (inner, date) = (self.inner.clone(), self.date);
+        let is_version = request.uri().path() == "/version";
+        async move {
+            let mut answer = inner.send(request).await?;
+            if is_version {
+                answer.headers_mut().insert(header::DATE, HeaderValue::from_static(date));
+            }
+            Ok(answer)
+        }
+        .boxed()
     }
 }

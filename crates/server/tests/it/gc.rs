@@ -1,6 +1,8 @@
 //! What is removed when its time is over, on a real API server and in real buckets.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bowline_api::{
@@ -9,12 +11,14 @@ use bowline_api::{
 };
 use bowline_server::Options;
 use bowline_store::BackupName;
+use http::Method;
 use k8s_openapi::api::core::v1::{ConfigMap, Event};
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use crate::bed::{World, eventually};
+use crate::bed::{World, eventually, filesystem_spec, is_unavailable};
+use crate::fault_injection;
 use crate::support::runs::{application, back_up_and_wait};
 
 /// Does everything each second.
@@ -106,6 +110,11 @@ async fn failed_deletion_is_requested_again_one_at_a_time() {
     eventually("three requests were made", async || {
         let found = requests(&world).await;
         assert!(found.len() <= 1, "{found:?}");
+        // Without this the deletion would not spare a restore.
+        let is_labeled = |request: &DeleteBackupRequest| {
+            request.labels().get("bowline.io/requested-by").is_some_and(|by| by == "retention")
+        };
+        assert!(found.iter().all(is_labeled), "{found:?}");
         request_uids.extend(found.iter().filter_map(kube::ResourceExt::uid));
         if request_uids.len() < 3 { Err(request_uids.len()) } else { Ok(()) }
     })
@@ -155,6 +164,59 @@ async fn deletion_limit_survives_a_restart() {
         () = until_deleted("third") => "third",
     };
     assert!(["second", "third"].contains(&one_of_both));
+}
+
+#[tokio::test]
+async fn nothing_expires_while_the_clocks_differ() {
+    let mut world = World::without_server("gc-clock").await;
+    let options = || {
+        let mut options = world.options();
+        with_short_periods(&mut options);
+        options
+    };
+    let (first, second) = (options(), options());
+    world.create::<Backup>(expired("b", "nowhere", "FailedValidation")).await;
+    world.run_through(first, |client| {
+        fault_injection::dated_client(client, "Wed, 01 Jan 2020 00:00:00 GMT")
+    });
+    until_held(&world, "b").await;
+    assert!(requests(&world).await.is_empty(), "nobody was asked");
+    assert!(world.api::<Backup>().get_opt("b").await.unwrap().is_some());
+    world.end().await.unwrap();
+    world.run(second);
+    world.until_gone::<Backup>("b").await;
+}
+
+#[tokio::test]
+async fn restores_are_not_listed_while_the_location_is_unavailable() {
+    let mut world = World::without_server("gc-lists").await;
+    let mut options = world.options();
+    with_short_periods(&mut options);
+    // Its bucket is not there.
+    world.location("away", filesystem_spec("away")).await;
+    world.create::<Backup>(expired("b", "away", "Completed")).await;
+    let (lists, reads) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (list_count, read_count) = (Arc::clone(&lists), Arc::clone(&reads));
+    world.run_through(options, move |client| {
+        fault_injection::faulty_client(client, move |method, uri| {
+            let is_watch = uri.query().is_some_and(|query| query.contains("watch="));
+            if *method == Method::GET && uri.path().ends_with("/restores") && !is_watch {
+                list_count.fetch_add(1, Ordering::Relaxed);
+            }
+            if *method == Method::GET && uri.path().ends_with("/backupstoragelocations/away") {
+                read_count.fetch_add(1, Ordering::Relaxed);
+            }
+            false
+        })
+    });
+    world.until("away", is_unavailable).await;
+    eventually("the location is read five times", async || {
+        let count = reads.load(Ordering::Relaxed);
+        if count < 5 { Err(count) } else { Ok(()) }
+    })
+    .await;
+    let lists = lists.load(Ordering::Relaxed);
+    assert!(lists <= 2, "{lists} lists: only those of a server that starts");
 }
 
 #[tokio::test]

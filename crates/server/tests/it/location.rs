@@ -1,11 +1,15 @@
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bowline_api::BackupStorageLocation;
 use bowline_testbed::fixture;
+use http::Method;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Value, json};
 
 use crate::bed::{World, eventually, filesystem_spec, is_available, is_unavailable, shared};
+use crate::fault_injection;
 
 fn message(location: &BackupStorageLocation) -> &str {
     &location.status.as_ref().unwrap().message
@@ -131,6 +135,28 @@ async fn server_marks_the_default_location_if_none_is_marked() {
     world.location("newer", spec).await;
     world.until("default", |location: &BackupStorageLocation| !location.spec.default).await;
     assert!(world.until("newer", is_unavailable).await.spec.default);
+}
+
+#[tokio::test]
+async fn failed_list_at_startup_does_not_end_the_server() {
+    let mut world = World::without_server("location-late").await;
+    world.location("default", filesystem_spec("a")).await;
+    let failures = Arc::new(AtomicUsize::new(0));
+    let failed = Arc::clone(&failures);
+    world.run_through(world.options(), move |client| {
+        fault_injection::faulty_client(client, move |method, uri| {
+            let query = uri.query().unwrap_or_default();
+            let is_plain_list = *method == Method::GET
+                && uri.path().ends_with("/backupstoragelocations")
+                && !query.contains("watch=")
+                && !query.contains("limit=");
+            is_plain_list && failed.fetch_add(1, Ordering::Relaxed) < 2
+        })
+    });
+    world.until("default", |location: &BackupStorageLocation| location.spec.default).await;
+    assert!(failures.load(Ordering::Relaxed) > 2, "the list was tried again");
+    world.until("default", is_unavailable).await;
+    world.end().await.unwrap();
 }
 
 #[tokio::test]

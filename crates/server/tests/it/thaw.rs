@@ -1,6 +1,7 @@
 //! Pods that backups have left frozen, and journals that stay because something is left. There is no node here:
 //! what counts is which commands the API server is asked to run, and what is noted of that.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bowline_api::{Backup, BackupPhase, label};
@@ -15,7 +16,8 @@ use serde_json::{Value, json};
 
 use crate::bed::{World, eventually, filesystem_spec};
 use crate::fault_injection;
-use crate::support::runs::is_over;
+use crate::support::operations::OperationWorld;
+use crate::support::runs::{is_over, is_waiting};
 
 type Commands = Arc<Mutex<Vec<String>>>;
 
@@ -128,6 +130,54 @@ async fn frozen_pods_are_thawed_without_bucket_and_backup() {
         let is_noted = matches!(records.last(), Some(JournalEntry::Thawed { block: 0, .. }));
         assert!(is_noted, "{name}: {records:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_pod_is_thawed_while_its_backup_waits_for_operations() {
+    let mut trial = OperationWorld::start("thaw-waiting").await;
+    trial.add_claim("sdk", "c", "operation=600000").await;
+    let spec = json!({"itemOperationTimeout": "1h", "hooks": hooks("let-go")});
+    let uid = trial.back_up("b", spec).await.uid().unwrap();
+    trial.world.until::<Backup>("b", is_waiting).await;
+    trial.world.end().await.unwrap();
+    // As if its node had been away when the items were through.
+    let pods = vec![pod(&trial.world, "db").await];
+    let (client, run) = (trial.world.client.clone(), RunUid::new(&*uid).unwrap());
+    let opened = ConfigMapJournal::open(client, &trial.world.namespace, &run, "Backup", "b").await;
+    let begun = BlockStarted { block: 1000, pods, ..BlockStarted::default() };
+    let journal = opened.unwrap().0.with_location("default");
+    journal.append(&JournalEntry::Begun(begun)).await.unwrap();
+
+    let calls = trial.world.path("sdk").join("calls");
+    let polls = || {
+        let calls = std::fs::read_to_string(&calls).unwrap_or_default();
+        calls.lines().filter(|line| line.split(' ').nth(2) == Some("progress")).count()
+    };
+    let (before, commands) = (polls(), Commands::default());
+    let is_reached = Arc::new(AtomicBool::new(false));
+    let (reached, record) = (Arc::clone(&is_reached), recording_commands(&commands));
+    trial.world.run_through(trial.world.options(), move |client| {
+        fault_injection::faulty_client(client, move |method, uri| {
+            let is_exec = uri.path().ends_with("/exec");
+            if is_exec && !reached.load(Ordering::Relaxed) { true } else { record(method, uri) }
+        })
+    });
+    eventually("its operation is followed again", async || polls() > before).await;
+    let size = journal_size(&trial.world, &uid).await;
+    is_reached.store(true, Ordering::Relaxed);
+    // The server writes to the journal after the command has ended.
+    eventually("it is thawed", async || {
+        let has_grown = journal_size(&trial.world, &uid).await > size;
+        has_grown && !commands.lock().unwrap().is_empty()
+    })
+    .await;
+    assert!(is_waiting(&trial.world.api::<Backup>().get("b").await.unwrap()));
+    trial.world.end().await.unwrap();
+    assert_eq!(*commands.lock().unwrap(), ["let-go db"]);
+    let records = read_records(&trial.world, &uid, "b").await;
+    let is_thawed =
+        |record: &JournalEntry| matches!(record, JournalEntry::Thawed { block: 1000, .. });
+    assert!(records.iter().any(is_thawed), "{records:?}");
 }
 
 #[tokio::test]

@@ -19,6 +19,17 @@ pub enum Lookup<T> {
     Failed(String),
 }
 
+/// Refusal of the API server to list objects, with its reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ListRefused(String);
+
+impl<T: Into<String>> From<T> for ListRefused {
+    fn from(reason: T) -> Self {
+        Self(reason.into())
+    }
+}
+
 /// Objects that the server looked up for a Backup.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -27,11 +38,11 @@ pub struct Facts {
     /// The name of the location that is marked as the default.
     pub default_storage_location: Option<String>,
     /// All BackupStorageLocations, or the reason why they could not be listed.
-    pub storage_locations: Result<Vec<BackupStorageLocation>, String>,
+    pub storage_locations: Result<Vec<BackupStorageLocation>, ListRefused>,
     /// All VolumeSnapshotLocations, or the reason why they could not be listed.
-    pub snapshot_locations: Result<Vec<VolumeSnapshotLocation>, String>,
+    pub snapshot_locations: Result<Vec<VolumeSnapshotLocation>, ListRefused>,
     /// All namespaces of the cluster, or the reason why they could not be listed.
-    pub namespaces: Result<Vec<Namespace>, String>,
+    pub namespaces: Result<Vec<Namespace>, ListRefused>,
     /// The data of the ConfigMap that `spec.resourcePolicy` names. Not looked up if it names none.
     pub policy: Lookup<BTreeMap<String, String>>,
 }

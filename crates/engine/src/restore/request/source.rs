@@ -38,7 +38,7 @@ pub(super) fn resolve_backup(
             return None;
         }
         Err(reason) => {
-            errors.push(ValidationError::GetBackup { namespace, name, reason: reason.clone() });
+            errors.push(ValidationError::GetBackup { namespace, name, reason: reason.to_string() });
             return None;
         }
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bowline_api::{Backup, BackupStorageLocation, VolumeSnapshotLocation};
 use bowline_engine::backup::filter::namespaces;
-use bowline_engine::backup::request::{ClusterVersion, Defaults, Facts, Lookup};
+use bowline_engine::backup::request::{ClusterVersion, Defaults, Facts, ListRefused, Lookup};
 use bowline_store::BackupStore;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::ListParams;
@@ -62,9 +62,9 @@ pub(super) async fn gather_facts(context: &Context, backup: &Backup) -> kube::Re
     Ok(BackupFacts { facts, defaults: defaults(context).await })
 }
 
-/// Answer of the API server as a fact for the engine, which takes a refusal as text.
-fn fact<T>(answer: kube::Result<T>) -> kube::Result<Result<T, String>> {
-    Ok(split_refusal(answer)?.map_err(|refusal| refusal.to_string()))
+/// Answer of the API server as a fact for the engine. A refusal is one as well.
+fn fact<T>(answer: kube::Result<T>) -> kube::Result<Result<T, ListRefused>> {
+    Ok(split_refusal(answer)?.map_err(|refusal| refusal.to_string().into()))
 }
 
 pub(super) struct BackupLocation {

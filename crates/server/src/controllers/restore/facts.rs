@@ -33,7 +33,8 @@ impl RestoreFacts {
     /// is a known state.
     pub(super) fn unknown_reason(&self, restore: &Restore) -> Option<String> {
         match (&self.facts.backups, &self.facts.location) {
-            (Err(refusal), _) | (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
+            (Err(refusal), _) => Some(refusal.to_string()),
+            (Ok(_), Lookup::Failed(refusal)) => Some(refusal.clone()),
             (Ok(backups), Lookup::Missing) => source_backup(restore, backups)
                 .map(|_| "the storage location of its backup does not exist".to_owned()),
             (Ok(_), Lookup::Found(_)) => None,
@@ -53,7 +54,7 @@ pub(super) async fn gather_facts(
     restore: &Restore,
 ) -> kube::Result<RestoreFacts> {
     let backups = split_refusal(candidate_backups(&context.api(), restore).await)?;
-    let backups = backups.map_err(|refusal| refusal.to_string());
+    let backups = backups.map_err(|refusal| refusal.to_string().into());
     let found = backups.as_ref().ok().and_then(|backups| source_backup(restore, backups));
     let location = match found {
         Some(backup) => {

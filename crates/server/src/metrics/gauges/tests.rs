@@ -325,3 +325,16 @@ fn expected_intervals_are_cached_and_bounded() {
     intervals.retain_schedules(&[]);
     assert!(intervals.0.is_empty());
 }
+
+#[test]
+fn expected_intervals_are_computed_for_a_limited_number_of_schedules() {
+    let mut intervals = Intervals::default();
+    let mut interval_of = |number: usize| {
+        let schedule = schedule(&number.to_string(), "@yearly", false);
+        intervals.get(&schedule, &TimeZone::UTC, at(NOW))
+    };
+    assert!((0..INTERVALS_MAX).all(|number| interval_of(number).is_some()));
+    assert_eq!(interval_of(INTERVALS_MAX), None, "one too many");
+    assert!(interval_of(0).is_some(), "it is known");
+    assert_eq!(intervals.0.len(), INTERVALS_MAX);
+}

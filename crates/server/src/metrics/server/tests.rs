@@ -166,3 +166,29 @@ async fn all_interfaces_include_ipv4() {
     stop.cancel();
     task.await.unwrap();
 }
+
+#[tokio::test]
+async fn slow_rendering_does_not_block_other_requests() {
+    let server = Fixture::start(Timeouts::default()).await;
+    let metrics = Arc::clone(&server.metrics);
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let (release, is_released) = std::sync::mpsc::channel::<()>();
+    let slow = std::thread::spawn(move || {
+        let _rendering = metrics.rendering.lock().unwrap();
+        locked.send(()).unwrap();
+        // Nobody can release it while the only thread of the runtime waits for it.
+        is_released.recv_timeout(Duration::from_secs(10)).is_ok()
+    });
+    is_locked.recv().unwrap();
+    let mut scrape = server.connect().await;
+    scrape.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    for _ in 0..3 {
+        assert!(server.get("/healthz").await.starts_with("HTTP/1.1 200"));
+    }
+    let _ = release.send(());
+    assert!(slow.join().unwrap(), "/healthz was answered only when the metrics were rendered");
+    let mut answer = String::new();
+    let read = scrape.read_to_string(&mut answer);
+    tokio::time::timeout(LIMIT, read).await.expect("in time").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}

@@ -9,9 +9,6 @@ use syn::{BinOp, Expr, Lit, Pat, Token};
 
 use super::{is_for_tests, product_files, words};
 
-/// Folders in which texts are still compared.
-const NOT_YET_TYPED: [&str; 2] = ["crates/engine/src", "crates/server/src"];
-
 /// Words in the name of a value that is text for people.
 const TEXTS: [&str; 7] = ["error", "reason", "message", "why", "description", "failure", "cause"];
 
@@ -35,8 +32,8 @@ const API_REASON: &str = "a StatusReason, which the API server defines as a stri
 const API_MESSAGE: &str = "the API server has no code or reason for it, only a message";
 
 const EXCEPTIONS: &[Exception] = &[
-    Exception { file: "src/cluster.rs", text: "AlreadyExists", reason: API_REASON },
-    Exception { file: "src/cluster.rs", text: "Conflict", reason: API_REASON },
+    Exception { file: "cluster/src/lib.rs", text: "AlreadyExists", reason: API_REASON },
+    Exception { file: "cluster/src/lib.rs", text: "Conflict", reason: API_REASON },
     Exception { file: "src/patch.rs", text: "AlreadyExists", reason: API_REASON },
     Exception { file: "src/patch.rs", text: "Conflict", reason: API_REASON },
     Exception { file: "plan/refusal.rs", text: "does not support dry run", reason: API_MESSAGE },
@@ -46,6 +43,12 @@ const EXCEPTIONS: &[Exception] = &[
         file: "plan/refusal.rs",
         text: "is attempting to grant RBAC permissions not currently held",
         reason: API_MESSAGE,
+    },
+    Exception { file: "plan/refusal.rs", text: "\" not found", reason: API_MESSAGE },
+    Exception {
+        file: "operation/record.rs",
+        text: "NOTHING_TO_UPLOAD",
+        reason: "Velero's file of operations has no other field that tells a completed upload from one without work",
     },
     Exception {
         file: "plugin/src/error.rs",
@@ -117,7 +120,9 @@ impl<'ast> Visit<'ast> for Comparisons {
         let list = Punctuated::<Expr, Token![,]>::parse_terminated;
         if !macro_.path.is_ident("matches") {
             let expressions = list.parse2(macro_.tokens.clone()).unwrap_or_default();
-            expressions.iter().for_each(|expression| Comparisons::visit_owned(self, expression));
+            for expression in &expressions {
+                Comparisons::visit_owned(self, expression);
+            }
             return;
         }
         let matches = |input: syn::parse::ParseStream<'_>| {
@@ -132,7 +137,9 @@ impl<'ast> Visit<'ast> for Comparisons {
             if is_message(&value) {
                 collect_pattern(&pattern, &mut self.found);
             }
-            guard.iter().for_each(|guard| Comparisons::visit_owned(self, guard));
+            if let Some(guard) = &guard {
+                Comparisons::visit_owned(self, guard);
+            }
         }
     }
 }
@@ -213,7 +220,8 @@ fn no_text_of_an_error_or_state_is_compared() {
                 .position(|exception| path.ends_with(exception.file) && exception.text == text);
             match exception {
                 Some(index) => used[index] = true,
-                None if NOT_YET_TYPED.iter().any(|folder| path.starts_with(folder)) => {}
+                // Whether there is a text at all does not depend on its wording.
+                None if text.is_empty() => {}
                 None => wrong.push(format!("{}: {text:?}", path.display())),
             }
         }

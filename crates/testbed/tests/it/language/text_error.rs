@@ -5,9 +5,6 @@ use syn::{GenericArgument, PathArguments, Type};
 
 use super::{is_for_tests, product_files};
 
-/// Folders in which functions still return text as errors.
-const NOT_YET_TYPED: [&str; 2] = ["crates/engine/src", "crates/server/src"];
-
 /// Collects functions and type aliases whose error is text.
 #[derive(Default)]
 struct TextErrors {
@@ -96,9 +93,6 @@ fn text_errors(file: &syn::File) -> Vec<String> {
 fn no_function_returns_text_as_its_error() {
     let mut wrong = Vec::new();
     for (path, file) in product_files() {
-        if NOT_YET_TYPED.iter().any(|folder| path.starts_with(folder)) {
-            continue;
-        }
         let found = text_errors(&file);
         wrong.extend(found.iter().map(|name| format!("{}: `{name}`", path.display())));
     }

@@ -54,7 +54,7 @@ pub(super) async fn run(
     let name = restore.name_any();
     let request = match prepare_request(installation, restore, source).await?.outcome {
         Ok(request) => request,
-        Err(errors) => return show::show_refused(&name, &errors, output),
+        Err(errors) => return show::show_refused(&name, &errors.messages(), output),
     };
     let backup = request.backup.clone();
     if let Err(reason) = backup.has_files() {
