@@ -32,16 +32,18 @@ pub(crate) fn parse_certificates(pem: &[u8]) -> anyhow::Result<Vec<Certificate>>
 pub(crate) fn is_certificate_error(error: &(dyn Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(cause) = next {
-        // An I/O error leaves out the error that it wraps when it is asked for its source.
-        let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let in_io = wrapped.and_then(|error| error.downcast_ref::<rustls::Error>());
-        match in_io.or_else(|| cause.downcast_ref()) {
+        match cause.downcast_ref() {
             Some(rustls::Error::AlertReceived(alert)) => return is_certificate_alert(*alert),
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => {
                 return true;
             }
-            _ => next = cause.source(),
+            _ => {}
         }
+        next = match cause.downcast_ref::<io::Error>() {
+            // An I/O error leaves out the error that it wraps when it is asked for its source.
+            Some(error) => error.get_ref().map(|wrapped| wrapped as &(dyn Error + 'static)),
+            None => cause.source(),
+        };
     }
     false
 }

@@ -85,7 +85,7 @@ pub use thaw::{
     ThawContext, ThawError, ThawOutcome, ThawRetry, UnwrittenThaws, give_up_if_canceled,
     thaw_leftover_pods,
 };
-use upload::UploadError;
+pub use upload::UploadError;
 
 /// Limit on the bytes of objects in flight.
 const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;

@@ -314,10 +314,11 @@ async fn resume(
     let location = backup.spec.storage_location.clone();
     let opened = BackupRun::open(context, api, backup, &location, log, cancel).await?;
     let Some((mut run, recovered)) = opened else { return Ok(()) };
-    let next_stage = match run.object.stage() {
-        None => return Ok(()),
-        Some(Stage::Items) => Box::pin(run.resume(recovered)).await?,
-        Some(stage) => {
+    let next_stage = match (run.object.stage(), recovered.abandoned) {
+        (None, _) => return Ok(()),
+        (Some(_), Some(stage)) => Box::pin(run.resume_end(stage, &recovered)).await?,
+        (Some(Stage::Items), None) => Box::pin(run.resume(recovered)).await?,
+        (Some(stage), None) => {
             let next_stage = run.resume_stage(stage, &recovered).await?;
             run.recovered = Some(recovered);
             next_stage

@@ -110,6 +110,8 @@ pub(super) enum EndReason {
     WaitedTooLong(Duration),
     /// The stage was attempted this many times.
     TooManyAttempts(usize),
+    /// A server stopped while it ended the run.
+    Interrupted,
     /// The work is done and cannot be stored; repeating it would freeze applications for nothing, or run the hooks of a
     /// restore again.
     WriteRefused,
@@ -119,8 +121,8 @@ impl EndReason {
     /// Message about the end, with what was wrong with the bucket, if anything.
     pub(super) fn message(self, failure: &str) -> String {
         match self {
-            Self::Canceled => format!("its files in the bucket were not read: {failure}"),
             _ if failure.is_empty() => self.to_string(),
+            Self::Canceled => format!("its files in the bucket were not read: {failure}"),
             _ => format!("{self}: {failure}"),
         }
     }
@@ -138,6 +140,9 @@ impl fmt::Display for EndReason {
                     f,
                     "it was taken up {count} times and not brought to its end; it is not tried again"
                 )
+            }
+            Self::Interrupted => {
+                f.write_str("the server stopped while it ended the run without its bucket")
             }
             Self::WriteRefused => f.write_str("the bucket refuses to be written"),
         }
@@ -313,6 +318,12 @@ impl RunResources<'_> {
         {
             tracing::warn!("{error}; this attempt counts as one that failed");
         }
+    }
+
+    /// Journals that the run ends at a stage without its bucket, before anything that it created is deleted: a server
+    /// that resumes it meanwhile ends it as well, and does not rely on what is gone.
+    pub(super) async fn journal_ending(&self, stage: Stage) -> Result<(), crate::journal::Error> {
+        self.journal.abandon(stage).await
     }
 
     /// Keeps the journal of a run that ends at a stage without its bucket, and that has leftovers which only the

@@ -496,9 +496,12 @@ async fn delete_created(
         let _held = context.runs.register(backup, Some(NamespaceScope::All));
         let namesake = context.api::<Backup>().get_opt(name.as_str()).await;
         if namesake?.is_none() {
-            // If the journal stays for another reason, an empty location is expected next time.
-            let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
-            append(context, orphan, &[absent]).await?;
+            // If the journal stays for another reason, an empty location is expected next time. Each append starts a
+            // page, so one is enough.
+            if recovered.abandoned != Some(Stage::Items) {
+                let absent = JournalEntry::Abandoned { stage: Stage::Items, at: Timestamp::now() };
+                append(context, orphan, &[absent]).await?;
+            }
             leftovers::delete_bucket_files(store, &name).await;
         }
     }

@@ -702,6 +702,40 @@ async fn every_run_ends_with_an_unreachable_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn backup_that_loses_its_bucket_keeps_its_operations_and_completes() {
+    let outage = OutageWorld::open("outage-kept", &[Failure::BucketAway]).await;
+    let app = "app-outage-kept";
+    outage.application(app, &json!({key(SET, "do"): "operation=1000"})).await;
+    let slow = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "d", "namespace": app, "annotations": {key(SET, "do"): "sleep=3000"}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    });
+    apply(&outage.world.client, slow).await.unwrap();
+    outage.back_up("b", app, "away", json!({"itemOperationTimeout": "1h"})).await;
+    let backup = outage.world.api::<Backup>().get("b").await.unwrap();
+    let uid = backup.uid().unwrap();
+    // While the second item is with the plugin, the block of the first has ended.
+    eventually("both items are shown", async || outage.calls("execute", &uid) > 1).await;
+    outage.gateway.set(Mode::Away);
+    eventually("the backup waits for its bucket", async || {
+        let pages = outage.pages().await;
+        let mut records =
+            pages.iter().flat_map(|page| page.data.iter().flat_map(|data| data.values()));
+        records.any(|record| record.contains("bucketLost"))
+    })
+    .await;
+    outage.gateway.set(Mode::Open);
+    let ended = outage.world.until::<Backup>("b", is_over).await;
+    assert_eq!(phase(&ended), "Completed", "{ended:?}");
+    assert_eq!(status_field(&ended, "backupItemOperationsCompleted"), 1, "{ended:?}");
+    assert_eq!(outage.calls("cancel", &uid), 0, "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn bucket_lost_during_a_backup_delays_neither_its_cancel_nor_others() {
     let mut outage = OutageWorld::open("outage-live", &[Failure::BucketAway]).await;
     let app = "app-outage-live";

@@ -6,7 +6,9 @@ use std::time::Duration;
 use bowline_api::{Backup, BackupStatus};
 use bowline_engine::backup::csi::{Leftovers, ReadinessWatch};
 use bowline_engine::backup::request::Request;
-use bowline_engine::backup::{self, BackupOutcome, Fatal, Progress, Recovery, finalize, replace};
+use bowline_engine::backup::{
+    self, BackupOutcome, Fatal, Progress, Recovery, UploadError, finalize, replace,
+};
 use bowline_engine::cluster::ApiServer;
 use bowline_engine::failpoint::{self, Point};
 use bowline_engine::journal::{self, Recovered};
@@ -117,6 +119,7 @@ impl BackupRun<'_> {
         }
         self.resources.save_hooks(self.context, &self.object.spec.hooks).await;
         let attempts = recovery.recovered.attempts + 1;
+        let has_blocks = recovery.recovered.next_block > 0;
         unlisted_plugins::report_unlisted(
             self.context.host.registry().unlisted(),
             &recovery.report,
@@ -134,6 +137,9 @@ impl BackupRun<'_> {
         let changed_items = replace::items_of(&outcome.operations);
         self.journaled_items.lock().unwrap_or_else(PoisonError::into_inner).extend(changed_items);
         let is_there = is_there && self.object_exists().await?;
+        if is_there {
+            outcome = self.wait_if_bucket_lost(outcome, has_blocks, attempts).await?;
+        }
         let is_other = belongs_to_other_backup(&outcome);
         let mut csi_leftovers = None;
         match &outcome.archive {
@@ -188,6 +194,27 @@ impl BackupRun<'_> {
             *completed = (*completed).min(leftover_count);
         }
         Box::pin(self.write_files(&store, status, &outcome, attempts)).await
+    }
+
+    /// Returns the outcome of the engine, unless only the bucket is the problem and the run waits for it, which is an
+    /// error. The operations and snapshots of finished blocks are in the journal, and the next attempt takes them over:
+    /// nothing may be canceled or deleted before.
+    async fn wait_if_bucket_lost(
+        &self,
+        outcome: BackupOutcome,
+        has_blocks: bool,
+        attempts: usize,
+    ) -> Result<BackupOutcome, RunError> {
+        let Some((failure, error)) = lost_bucket(&outcome, has_blocks) else { return Ok(outcome) };
+        let reason = status_message(error);
+        let decision = self.journal_outage(Stage::Items, failure, attempts, &reason).await;
+        match (decision, outcome.archive) {
+            (
+                BucketDecision::Retry,
+                Err(Fatal::Upload(UploadError::Store(error)) | Fatal::ReadBucket(error)),
+            ) => Err(RunError::of_bucket::<Backup>(failure, error)),
+            (_, archive) => Ok(BackupOutcome { archive, ..outcome }),
+        }
     }
 
     /// Clients for the operations of the backup.
@@ -291,7 +318,7 @@ impl BackupRun<'_> {
             {
                 return Err(RunError::of_bucket::<Backup>(BucketFailure::Unreachable, error));
             }
-            return Ok(self.end_without_files(&status, outcome, &reason).await);
+            return self.end_without_files(&status, outcome, &reason).await;
         }
         self.resources.journal_bucket_back(self.context).await;
         failpoint::hit(Point::FilesWritten);
@@ -330,7 +357,8 @@ impl BackupRun<'_> {
         status: &BackupStatus,
         outcome: &BackupOutcome,
         reason: &str,
-    ) -> NextStage {
+    ) -> Result<NextStage, RunError> {
+        self.resources.journal_ending(Stage::Items).await?;
         self.stop_operations(&mut outcome.operations.clone()).await;
         let snapshots = self.discard(outcome.snapshots.clone(), &outcome.report).await;
         let by_csi = self.discard_csi(&outcome.csi_targets(), &outcome.report).await;
@@ -342,9 +370,9 @@ impl BackupRun<'_> {
         let reason = format!("cannot write the files of the backup: {reason}{leftovers}");
         let is_cancel_reported = matches!(outcome.archive, Err(Fatal::Canceled));
         if self.is_canceled() && !is_cancel_reported {
-            return NextStage::finished(status.canceled().failed(reason));
+            return Ok(NextStage::finished(status.canceled().failed(reason)));
         }
-        NextStage::finished(status.failed(reason))
+        Ok(NextStage::finished(status.failed(reason)))
     }
 }
 
@@ -391,6 +419,20 @@ pub(super) async fn stop_operations(
     let uid = backup.uid().unwrap_or_default();
     *operations = cancel_operations(context, &uid, std::mem::take(operations), &clients).await;
     resources.update(operations).await;
+}
+
+/// Failure of the bucket that ended the engine's part of a backup. A backup that has just started has nothing to lose,
+/// and fails if its bucket cannot be read.
+fn lost_bucket(
+    outcome: &BackupOutcome,
+    has_blocks: bool,
+) -> Option<(BucketFailure, &bowline_store::Error)> {
+    let (failure, error) = match &outcome.archive {
+        Err(Fatal::Upload(UploadError::Store(error))) => (BucketFailure::of_write(error), error),
+        Err(Fatal::ReadBucket(error)) if has_blocks => (BucketFailure::of_read(error), error),
+        _ => return None,
+    };
+    Some((failure?, error))
 }
 
 /// True if the files in the bucket under this name belong, or may belong, to another backup, and so must not be

@@ -5,10 +5,12 @@ use bowline_engine::backup::snapshot;
 use bowline_engine::report::Report;
 use bowline_store::file::Snapshot;
 use bowline_store::{BackupName, BackupStore};
+use kube::ResourceExt as _;
 
-use super::wait::file_contents;
+use super::wait::{FileContents, file_contents};
 use super::{BackupRun, RunError};
 use crate::error_text::status_message;
+use crate::queue::NamespaceScope;
 use crate::server::Context;
 
 /// Maximum number of snapshots named in a status, and length of each description.
@@ -33,7 +35,18 @@ impl BackupRun<'_> {
         let leftovers = self.discard(snapshots, &Report::default()).await;
         log_leftovers(&leftovers, &csi_leftovers);
         if leftovers.is_empty() && csi_leftovers.is_empty() {
-            delete_bucket_files(store, &self.name).await;
+            match self.has_namesake().await {
+                Ok(false) => delete_bucket_files(store, &self.name).await,
+                Ok(true) => {
+                    tracing::info!("the files are kept: another Backup has the same name by now");
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "files of a deleted backup may be left: {}",
+                        status_message(&error)
+                    );
+                }
+            }
         } else {
             tracing::error!(
                 "the files of the backup and its journal are kept, because they name what is left over"
@@ -42,15 +55,39 @@ impl BackupRun<'_> {
         }
     }
 
+    /// True if another Backup has the same name, so that files of this name may belong to it.
+    async fn has_namesake(&self) -> kube::Result<bool> {
+        let found = self.api.get_opt(&self.object.name_any()).await?;
+        Ok(found.is_some_and(|found| found.uid() != self.object.uid()))
+    }
+
     /// Like [`Self::delete_leftovers`], with the snapshots that the bucket has on record.
     pub(super) async fn delete_recorded_leftovers(
         &self,
         store: &BackupStore,
     ) -> Result<(), RunError> {
-        let snapshots = file_contents(store.get::<Vec<Snapshot>>(&self.name).await)?;
+        // Keeps a backup of the same name, whose files have the same names, from starting meanwhile.
+        let _hold = self.context.runs.register(&self.object, Some(NamespaceScope::All));
+        if self.has_namesake().await? {
+            tracing::info!("another Backup has the same name by now: cleanup goes by the journal");
+            self.resources.keep_journal();
+            return Ok(());
+        }
+        let snapshots = match file_contents(store.get::<Vec<Snapshot>>(&self.name).await)? {
+            FileContents::Found(snapshots) => snapshots,
+            FileContents::Absent => Vec::new(),
+            FileContents::Unreadable(reason) => {
+                // The journal may name the same snapshots, and its cleanup deletes them.
+                tracing::error!(
+                    "the files of the backup and its journal are kept: the list of snapshots is unreadable: {reason}"
+                );
+                self.resources.keep_journal();
+                return Ok(());
+            }
+        };
         let operations = self.load_operations(store).await?.operations;
         let by_csi: Vec<Target> = operations.iter().filter_map(Target::of_operation).collect();
-        self.delete_leftovers(store, snapshots.into_found().unwrap_or_default(), &by_csi).await;
+        self.delete_leftovers(store, snapshots, &by_csi).await;
         Ok(())
     }
 }

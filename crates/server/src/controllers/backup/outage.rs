@@ -3,12 +3,26 @@
 use bowline_api::BackupStatus;
 use bowline_engine::journal::Recovered;
 use bowline_engine::phase::Stage;
+use bowline_engine::report::Report;
 
 use super::leftovers::{first_leftovers, leftovers_message};
 use super::{BackupRun, NextStage, RunError, RunStatus as _, journal_cleanup};
 use crate::controllers::bucket_wait::EndReason;
 
 impl BackupRun<'_> {
+    /// Ends a backup that another process was ending without its bucket: what it created may be gone.
+    pub(super) async fn resume_end(
+        &self,
+        stage: Stage,
+        recovered: &Recovered,
+    ) -> Result<NextStage, RunError> {
+        let cluster = self.cluster();
+        self.resources.thaw(self.context, &*cluster, &self.object, &Report::default()).await;
+        let end_reason =
+            if self.is_canceled() { EndReason::Canceled } else { EndReason::Interrupted };
+        self.end_from_journal(stage, end_reason, "", recovered).await
+    }
+
     /// Ends a backup without its bucket: operations in its journal are canceled, and snapshots deleted. After the
     /// operations, the bucket may have the record of the backup, and the snapshots then belong to it: they are kept
     /// until that is known. Leftovers are named, and the journal is kept for them.
@@ -23,6 +37,7 @@ impl BackupRun<'_> {
         let leftovers = if may_be_recorded {
             journal_cleanup::created_objects(recovered)
         } else {
+            self.resources.journal_ending(stage).await?;
             journal_cleanup::delete_created(self.context, &self.object, recovered).await
         };
         if self.context.stop.is_cancelled() {

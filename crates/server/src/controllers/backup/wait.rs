@@ -61,6 +61,11 @@ impl BackupRun<'_> {
         }
         let operations = table.operations();
         resources.show(&operations).await;
+        if self.resources.cancel.is_cancelled() && !self.object_exists().await? {
+            // Nothing is written: a new Backup of the same name may have begun to write its own files.
+            self.delete_recorded_leftovers(store).await?;
+            return Ok(NextStage::ObjectGone);
+        }
         report_failed(&operations, &report);
         snapshot::warn_not_uploaded(&operations, &report);
         let status = match self.write_end(&publisher, &operations, &report).await {

@@ -8,8 +8,9 @@ use bowline_api::{
 use bowline_engine::journal::{BlockStarted, Intent, Journal as _, JournalEntry, SnapshotIntent};
 use bowline_server::journal::ConfigMapJournal;
 use bowline_store::BackupName;
-use bowline_store::file::{BowlineBackupInfo, ResourceIdentifier};
+use bowline_store::file::{BowlineBackupInfo, ResourceIdentifier, Snapshot};
 use bowline_store::name::RunUid;
+use bowline_testbed::apply::apply;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
 use kube::api::ListParams;
@@ -17,6 +18,7 @@ use serde_json::json;
 
 use super::SnapshotWorld;
 use crate::bed::eventually;
+use crate::support::operations::key;
 use crate::support::runs::{is_waiting, phase};
 
 /// The pages of journals that there are.
@@ -290,4 +292,42 @@ async fn location_changed_to_another_bucket_does_not_decide_about_snapshots() {
     start_server(&mut trial);
     until_journal_removed(&trial).await;
     assert_eq!(trial.snapshots_at_plugin(), Vec::<String>::new(), "{:?}", trial.calls());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cleanup_of_a_deleted_backup_spares_a_new_one_of_the_same_name() {
+    let trial = SnapshotWorld::start("gone-namesake", "sdk").await;
+    trial.location("snaps", "vs-v2", json!({"upload-ms": "600000"})).await;
+    trial.volume("one").await;
+    let namespace = &trial.world.namespace;
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "c", "namespace": namespace, "labels": {"of": namespace},
+            // So that the new backup has written its files before the old one has stopped.
+            "annotations": {key("sdk", "do"): "operation=600000,cancel-hang"},
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
+            "resources": {"requests": {"storage": "1Mi"}},
+        },
+    });
+    apply(&trial.world.client, claim).await.unwrap();
+    let kinds = json!({"includedResources": ["persistentvolumes", "persistentvolumeclaims"]});
+    trial.back_up_with("b", json!({}), kinds.clone()).await;
+    let old = trial.world.until("b", is_waiting::<Backup>).await.uid().unwrap();
+    trial.world.delete::<Backup>("b").await;
+    trial.back_up_with("b", json!({}), kinds).await;
+    let is_new = |backup: &Backup| backup.uid().unwrap() != old && is_waiting(backup);
+    trial.world.until("b", is_new).await;
+    let params = ListParams::default().labels(&format!("bowline.io/journal={old}"));
+    eventually("the journal of the deleted backup goes", async || {
+        trial.world.api::<ConfigMap>().list(&params).await.unwrap().items.is_empty()
+    })
+    .await;
+    let recorded: Vec<Snapshot> = trial.get("b").await;
+    let recorded: Vec<String> =
+        recorded.into_iter().map(|snapshot| snapshot.status.provider_snapshot_id).collect();
+    assert_eq!(trial.snapshots_at_plugin(), recorded, "each backup has had a snapshot of its own");
+    assert_eq!(recorded.len(), 1);
 }
