@@ -721,7 +721,7 @@ async fn backup_that_loses_its_bucket_keeps_its_operations_and_completes() {
     // While the second item is with the plugin, the block of the first has ended.
     eventually("both items are shown", async || outage.calls("execute", &uid) > 1).await;
     outage.gateway.set(Mode::Away);
-    eventually("the backup waits for its bucket", async || {
+    bowline_testbed::eventually("the backup waits for its bucket", STOP_LIMIT, async || {
         let pages = outage.pages().await;
         let mut records =
             pages.iter().flat_map(|page| page.data.iter().flat_map(|data| data.values()));

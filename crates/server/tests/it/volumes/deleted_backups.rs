@@ -305,7 +305,7 @@ async fn cleanup_of_a_deleted_backup_spares_a_new_one_of_the_same_name() {
         "metadata": {
             "name": "c", "namespace": namespace, "labels": {"of": namespace},
             // So that the new backup has written its files before the old one has stopped.
-            "annotations": {key("sdk", "do"): "operation=600000,cancel-hang"},
+            "annotations": {key("sdk", "do"): "operation=600000,cancel-ignore"},
         },
         "spec": {
             "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
