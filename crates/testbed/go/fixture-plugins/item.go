@@ -109,7 +109,7 @@ func (a *action) obey(item runtime.Unstructured) (*orders, error) {
 			o.operation = &operation{start: time.Now().UnixMilli(), duration: int64(number)}
 		case "outcome":
 			o.outcome = value
-		case "progress-error", "progress-die", "progress-unknown", "cancel-hang":
+		case "progress-error", "progress-die", "progress-unknown", "cancel-hang", "cancel-ignore":
 			o.verbs = append(o.verbs, verb)
 		case "skip":
 			o.skip = true
@@ -291,6 +291,9 @@ func misbehave(id string, o *operation, now time.Time) error {
 func cancel(id string) error {
 	o, ok := parseOperation(id)
 	if !ok {
+		return nil
+	}
+	if o.has("cancel-ignore") {
 		return nil
 	}
 	if o.has("cancel-hang") {
