@@ -708,7 +708,7 @@ async fn backup_that_loses_its_bucket_keeps_its_operations() {
     outage.application(app, &json!({key(SET, "do"): OPERATION})).await;
     let slow = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "d", "namespace": app, "annotations": {key(SET, "do"): "sleep=3000"}},
+        "metadata": {"name": "d", "namespace": app, "annotations": {key(SET, "do"): "sleep=20000"}},
         "spec": {
             "accessModes": ["ReadWriteOnce"], "storageClassName": "none",
             "resources": {"requests": {"storage": "1Mi"}},
