@@ -264,7 +264,9 @@ impl OutageWorld {
         let each = rows_with_act(rows, Act::Cancel).map(async |row| {
             let run = self.assert_failed::<K>(row, "canceled: ").await;
             if has_operation(row) {
-                assert!(self.calls("cancel", &run.uid().unwrap()) > 0, "{row:?} {run:?}");
+                let uid = run.uid().unwrap();
+                let is_stopped = async || self.calls("cancel", &uid) > 0;
+                eventually(&format!("the operation of {row:?} is canceled"), is_stopped).await;
             }
         });
         join_all(each).await;
@@ -701,6 +703,8 @@ async fn every_run_ends_with_an_unreachable_node() {
     outage.until_journals_removed(|_| true).await;
 }
 
+/// Ignored by default, since the client retries an upload with random pauses, which takes from seconds to many minutes.
+#[ignore = "takes many minutes; bench/full runs it"]
 #[tokio::test(flavor = "multi_thread")]
 async fn backup_that_loses_its_bucket_keeps_its_operations() {
     let outage = OutageWorld::open("outage-kept", &[Failure::BucketAway]).await;
@@ -721,12 +725,16 @@ async fn backup_that_loses_its_bucket_keeps_its_operations() {
     // While the second item is with the plugin, the block of the first has ended.
     eventually("both items are shown", async || outage.calls("execute", &uid) > 1).await;
     outage.gateway.set(Mode::Away);
-    bowline_testbed::eventually("the backup waits for its bucket", STOP_LIMIT, async || {
-        let pages = outage.pages().await;
-        let mut records =
-            pages.iter().flat_map(|page| page.data.iter().flat_map(|data| data.values()));
-        records.any(|record| record.contains("bucketLost"))
-    })
+    bowline_testbed::eventually(
+        "the backup waits for its bucket",
+        Duration::from_mins(20),
+        async || {
+            let pages = outage.pages().await;
+            let mut records =
+                pages.iter().flat_map(|page| page.data.iter().flat_map(|data| data.values()));
+            records.any(|record| record.contains("bucketLost"))
+        },
+    )
     .await;
     outage.gateway.set(Mode::Open);
     let resumed =
